@@ -1,0 +1,297 @@
+"""The artifact: a directory with a model, its tokenizer and `artifact.json`.
+
+Every stage reads artifacts and writes one. A `torch` artifact is also a plain transformers
+directory (safetensors), an `onnx` artifact a plain Optimum one. `artifact.json` says where the
+model came from and carries the digest of every file; reading checks them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from bertender.core.config import Record
+from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
+
+__all__ = [
+    "CARD_NAME",
+    "Artifact",
+    "Card",
+    "Draft",
+    "FileRecord",
+    "Kind",
+    "Parent",
+    "TaskRecord",
+    "library_versions",
+    "new_artifact",
+    "sha256_of",
+]
+
+CARD_NAME = "artifact.json"
+SCHEMA_VERSION = 1
+RECORDED_LIBRARIES = (
+    "bertender",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "onnx",
+    "onnxruntime",
+    "optimum-onnx",
+    "scikit-learn",
+)
+
+Kind = Literal["torch", "onnx", "bag-of-words"]
+
+
+class FileRecord(Record):
+    """What a file held when the artifact was written."""
+
+    sha256: str
+    size_bytes: int
+
+
+class Parent(Record):
+    """The artifact that this one was made from."""
+
+    digest: str
+    path: str = Field(description="relative to this artifact's directory")
+
+
+class TaskRecord(Record):
+    """What the model answers: enough to read its logits, and to find its data again."""
+
+    name: str
+    problem_type: Literal["single_label_classification", "masked_language_model"]
+    labels: tuple[str, ...] = Field(description="in the order of the logits")
+    text_columns: tuple[str, ...] = Field(description="one, or two for sentence pairs")
+    metric: str
+    source: dict[str, Any] = Field(default_factory=dict, description="the TaskConfig it came from")
+
+
+class Card(Record):
+    """The content of `artifact.json`. It holds no time stamp: equal work gives equal cards."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Kind
+    family: str = Field(description="the model_type of transformers, a row of FAMILIES")
+    task: TaskRecord
+    precision: str
+    stage: str
+    config: dict[str, Any]
+    seed: int
+    parent: Parent | None
+    versions: dict[str, str]
+    files: dict[str, FileRecord]
+    metrics: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A directory that a stage has written, with its card read."""
+
+    path: Path
+    card: Card
+
+    @classmethod
+    def load(cls, path: Path | str, *, verify: bool = True) -> Self:
+        """Read the artifact at `path` and, unless told otherwise, check every file's digest.
+
+        Raises:
+            NotAnArtifactError: no such directory, or no readable `artifact.json` in it.
+            DamagedArtifactError: files are missing or changed; all of them are named.
+        """
+        directory = Path(path)
+        artifact = cls(directory, _read_card(directory))
+        if verify:
+            artifact.check_files()
+        return artifact
+
+    def check_files(self) -> None:
+        """Raise DamagedArtifactError, naming every file that is missing or changed."""
+        problems = []
+        for name, record in self.card.files.items():
+            file = self.path / name
+            if not file.is_file():
+                problems.append(f"{name} is missing")
+            elif sha256_of(file) != record.sha256:
+                problems.append(f"{name} differs from its recorded sha256 {record.sha256[:12]}...")
+        if problems:
+            raise DamagedArtifactError(
+                f"artifact {self.path} is damaged: {'; '.join(problems)}. "
+                f"Build it again (stage {self.card.stage!r}) or copy it again from its source."
+            )
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def digest(self) -> str:
+        """The identity of what the artifact answers: kind, task and the bytes of its files."""
+        identity = {
+            "kind": self.card.kind,
+            "family": self.card.family,
+            "precision": self.card.precision,
+            "labels": self.card.task.labels,
+            "files": {name: record.sha256 for name, record in sorted(self.card.files.items())},
+        }
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass
+class Draft:
+    """An artifact being written: put files into `directory`, figures into `metrics`."""
+
+    directory: Path
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def new_artifact(
+    out: Path,
+    *,
+    kind: Kind,
+    family: str,
+    task: TaskRecord,
+    stage: str,
+    config: Record,
+    seed: int,
+    precision: str = "float32",
+    parent: Artifact | None = None,
+) -> Iterator[Draft]:
+    """Write an artifact at `out` atomically: all of it appears when the block ends, or nothing.
+
+    The draft is a temporary directory beside `out`; it is synced to disk and renamed. An artifact
+    already at `out` is replaced only then. Any exception, Ctrl-C included, removes the draft.
+
+    Raises:
+        ArtifactError: `out` exists and is not an artifact, so replacing it could destroy work.
+    """
+    out = out.resolve()
+    refuse_foreign_directory(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _sweep_leftovers(out)
+    draft = Draft(
+        Path(tempfile.mkdtemp(prefix=f".{out.name}.draft-{os.getpid()}-", dir=out.parent))
+    )
+    try:
+        yield draft
+        card = Card(
+            kind=kind,
+            family=family,
+            task=task,
+            precision=precision,
+            stage=stage,
+            config=config.model_dump(mode="json"),
+            seed=seed,
+            parent=_parent_of(parent, out),
+            versions=library_versions(),
+            files=_record_files(draft.directory),
+            metrics=draft.metrics,
+        )
+        (draft.directory / CARD_NAME).write_text(card.model_dump_json(indent=2) + "\n")
+        _publish(draft.directory, out)
+    finally:
+        shutil.rmtree(draft.directory, ignore_errors=True)
+
+
+def refuse_foreign_directory(out: Path) -> None:
+    """Raise ArtifactError when `out` holds something that no stage has written."""
+    if out.is_dir() and (not any(out.iterdir()) or (out / CARD_NAME).is_file()):
+        return
+    if out.exists():
+        raise ArtifactError(
+            f"{out} exists and is not an artifact, so it will not be replaced. "
+            "Choose another --out, or remove it yourself."
+        )
+
+
+@functools.cache
+def library_versions() -> dict[str, str]:
+    """Return the installed version of each library that shapes an artifact."""
+    installed = {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()}
+    return {name: installed[name] for name in RECORDED_LIBRARIES if name in installed}
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_card(directory: Path) -> Card:
+    path = directory / CARD_NAME
+    if not directory.is_dir():
+        raise NotAnArtifactError(
+            f"no artifact at {directory}: there is no such directory. "
+            "Give the directory that a bertender stage wrote (its --out)."
+        )
+    if not path.is_file():
+        raise NotAnArtifactError(
+            f"{directory} is not an artifact: it has no {CARD_NAME}. A plain transformers model "
+            "becomes one with `bertender finetune --teacher`."
+        )
+    try:
+        return Card.model_validate_json(path.read_text(encoding="utf-8"))
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise NotAnArtifactError(f"{path} cannot be read as an artifact card: {error}") from None
+
+
+def _parent_of(parent: Artifact | None, out: Path) -> Parent | None:
+    if parent is None:
+        return None
+    return Parent(digest=parent.digest, path=os.path.relpath(parent.path.resolve(), out))
+
+
+def _record_files(directory: Path) -> dict[str, FileRecord]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {
+        path.relative_to(directory).as_posix(): FileRecord(
+            sha256=sha256_of(path), size_bytes=path.stat().st_size
+        )
+        for path in files
+    }
+
+
+def _publish(draft: Path, out: Path) -> None:
+    """Sync the draft to disk and rename it to `out`, over the artifact that may be there."""
+    draft.chmod(0o755)  # mkdtemp makes it private; an artifact is as readable as any directory
+    for path in draft.rglob("*"):
+        _sync(path)
+    _sync(draft)
+    if out.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.draft-{os.getpid()}-", dir=out.parent))
+        out.rename(old)
+        draft.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        draft.rename(out)
+    _sync(out.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sweep_leftovers(out: Path) -> None:
+    """Remove the drafts that killed processes have left beside `out`."""
+    for leftover in out.parent.glob(f".{out.name}.draft-*"):
+        process_id = int(leftover.name.rsplit(".draft-", 1)[1].split("-")[0])
+        if process_id == os.getpid() or not Path(f"/proc/{process_id}").exists():
+            shutil.rmtree(leftover, ignore_errors=True)

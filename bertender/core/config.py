@@ -1,0 +1,44 @@
+"""The base of every configuration: frozen, typed, and strict about its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bertender.core.errors import ConfigError, nearest_hint
+
+__all__ = ["Config", "Record"]
+
+
+class Record(BaseModel):
+    """Frozen data that goes to JSON and comes back equal; unknown keys are an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class Config(Record):
+    """A stage's settings. A field, its command-line flag and its recipe key share one name."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Build the config from plain values.
+
+        Raises:
+            ConfigError: a key is unknown (the nearest known one is named) or a value is refused;
+                all problems are listed at once.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            problems = "; ".join(cls._explain(problem) for problem in error.errors())
+            raise ConfigError(f"{cls.__name__}: {problems}") from None
+
+    @classmethod
+    def _explain(cls, problem: Any) -> str:
+        name = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = sorted(cls.model_fields)
+            return f"unknown key {name!r}.{nearest_hint(name, known)} Known: {', '.join(known)}"
+        return f"{name}={problem['input']!r}: {problem['msg']}"

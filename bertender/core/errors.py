@@ -1,0 +1,104 @@
+"""Everything that bertender raises on purpose, in one tree.
+
+    BertenderError                 the root: one `except` catches all of it
+    ├── ConfigError                a value that cannot be accepted
+    │   └── UnknownNameError       a name that is no row of its table; names the nearest one
+    ├── DataError                  a data file is wrong: names file, row and column
+    ├── HubUnreachableError        a model or data set is neither local nor reachable
+    ├── ArtifactError              a directory is not a usable artifact
+    │   ├── NotAnArtifactError     there is no artifact.json, or it cannot be read
+    │   └── DamagedArtifactError   files are missing or differ from their recorded digest
+    ├── ModelError                 a model cannot serve what is asked of it
+    ├── ParityError                a candidate does not answer as its reference does
+    └── ServingError               the inference server cannot start or answer
+        ├── ServerMissingError     there is no Triton binary
+        └── PortTakenError         another process listens on the port
+
+A message carries the value, what was allowed, and the next step.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ArtifactError",
+    "BertenderError",
+    "ConfigError",
+    "DamagedArtifactError",
+    "DataError",
+    "HubUnreachableError",
+    "ModelError",
+    "NotAnArtifactError",
+    "ParityError",
+    "PortTakenError",
+    "ServerMissingError",
+    "ServingError",
+    "UnknownNameError",
+    "nearest_hint",
+]
+
+
+class BertenderError(Exception):
+    """Root of every error that bertender raises on purpose."""
+
+
+class ConfigError(BertenderError):
+    """A setting has a value that cannot be accepted."""
+
+
+class UnknownNameError(ConfigError):
+    """A name is no row of the table that it is looked up in."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        super().__init__(
+            f"no {kind} {name!r}.{nearest_hint(name, names)} Known: {', '.join(names)}."
+        )
+
+
+class DataError(BertenderError):
+    """A data file cannot be used; the message names file, row and column."""
+
+
+class HubUnreachableError(BertenderError):
+    """A model or a data set is not on this machine and no hub answers."""
+
+
+class ArtifactError(BertenderError):
+    """A directory cannot be used as an artifact."""
+
+
+class NotAnArtifactError(ArtifactError):
+    """A directory has no readable artifact.json."""
+
+
+class DamagedArtifactError(ArtifactError):
+    """An artifact's files are missing or differ from their recorded digests."""
+
+
+class ModelError(BertenderError):
+    """A model cannot serve what is asked of it."""
+
+
+class ParityError(BertenderError):
+    """A candidate does not answer as its reference does."""
+
+
+class ServingError(BertenderError):
+    """The inference server cannot start or answer."""
+
+
+class ServerMissingError(ServingError):
+    """There is no Triton binary on this machine."""
+
+
+class PortTakenError(ServingError):
+    """Another process listens on a port that the server needs."""
+
+
+def nearest_hint(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the known name nearest to `name`, else an empty string."""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""

@@ -1,0 +1,192 @@
+"""The seam that parity, metrics and latency stand on: `Predictor.logits(batch)`.
+
+A predictor is PyTorch, ONNX Runtime, a bag of words, or (in `serve.client`) a Triton endpoint;
+what measures them cannot tell which. A `Classifier` is a predictor with its encoding step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import torch
+from safetensors.numpy import load_file
+from sklearn.feature_extraction.text import TfidfVectorizer
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from bertender.core.artifact import Artifact, Kind
+from bertender.core.errors import ModelError
+from bertender.core.text import Batch, Encode, Example, Tokenize, keep_text, load_tokenizer
+
+__all__ = [
+    "OPENERS",
+    "BagOfWordsPredictor",
+    "Classifier",
+    "FakePredictor",
+    "OnnxPredictor",
+    "Predictor",
+    "TorchPredictor",
+    "onnx_file",
+    "open_classifier",
+]
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class Predictor(Protocol):
+    """Anything that answers a batch with logits."""
+
+    def logits(self, batch: Batch) -> FloatArray:
+        """Return the logits (batch, labels) of a batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A model ready to answer texts: examples -> encode -> predictor -> logits (batch, labels)."""
+
+    name: str
+    labels: tuple[str, ...]
+    encode: Encode
+    predictor: Predictor
+    parameters: int
+
+    def logits(self, examples: Sequence[Example]) -> FloatArray:
+        """Return the logits (batch, labels) of some examples, as one batch."""
+        return self.predictor.logits(self.encode(examples))
+
+
+class TorchPredictor:
+    """A transformers model for sequence classification, in eval mode, in its own precision."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model.eval()
+
+    def logits(self, batch: Batch) -> FloatArray:
+        device = self.model.device
+        tensors = {name: torch.from_numpy(array).to(device) for name, array in batch.arrays.items()}
+        with torch.inference_mode():
+            logits = self.model(**tensors).logits
+        return np.asarray(logits.float().cpu().numpy(), dtype=np.float32)
+
+
+class OnnxPredictor:
+    """An ONNX Runtime session; arrays that its graph does not take are left out."""
+
+    def __init__(self, path: Path, threads: int = 0) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        try:
+            self.session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its exception classes share no public base
+            raise ModelError(f"ONNX Runtime cannot open {path}: {error}") from None
+        self.inputs = tuple(node.name for node in self.session.get_inputs())
+
+    def logits(self, batch: Batch) -> FloatArray:
+        arrays = {name: batch.arrays[name] for name in self.inputs}
+        return np.asarray(self.session.run(["logits"], arrays)[0], dtype=np.float32)
+
+
+class BagOfWordsPredictor:
+    """TF-IDF and logistic regression, read back from numbers and words (never from a pickle)."""
+
+    def __init__(self, directory: Path) -> None:
+        settings = json.loads((directory / "vocabulary.json").read_text(encoding="utf-8"))
+        weights = load_file(directory / "model.safetensors")
+        self.vectorizer = TfidfVectorizer(
+            vocabulary=settings["vocabulary"],
+            ngram_range=tuple(settings["ngram_range"]),
+            sublinear_tf=settings["sublinear_tf"],
+        )
+        self.vectorizer.idf_ = weights["idf"]
+        self.coefficients = weights["coefficients"]  # (labels, features)
+        self.intercepts = weights["intercepts"]  # (labels,)
+
+    def logits(self, batch: Batch) -> FloatArray:
+        features = self.vectorizer.transform([" ".join(example) for example in batch.examples])
+        return np.asarray(features @ self.coefficients.T + self.intercepts, dtype=np.float32)
+
+
+class FakePredictor:
+    """A predictor for tests: `answer` computes the logits of a batch."""
+
+    def __init__(self, answer: Callable[[Batch], FloatArray]) -> None:
+        self.answer = answer
+        self.batches: list[Batch] = []
+
+    def logits(self, batch: Batch) -> FloatArray:
+        self.batches.append(batch)
+        return self.answer(batch)
+
+
+def open_classifier(
+    artifact: Artifact, *, threads: int = 0, max_length: int | None = None
+) -> Classifier:
+    """Open an artifact of any kind as a classifier.
+
+    Args:
+        artifact: what to open.
+        threads: ONNX Runtime's intra-op threads; 0 takes every core.
+        max_length: longest input in tokens; None takes the tokenizer's own limit.
+
+    Raises:
+        ModelError: the files are no model that this machine can run.
+    """
+    return OPENERS[artifact.card.kind](artifact, threads, max_length)
+
+
+def onnx_file(artifact: Artifact) -> Path:
+    """Return the path of an ONNX artifact's graph."""
+    return artifact.path / "model.onnx"
+
+
+def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+    try:
+        model = AutoModelForSequenceClassification.from_pretrained(
+            artifact.path, local_files_only=True
+        )
+    except (OSError, ValueError) as error:
+        raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None
+    if threads:
+        torch.set_num_threads(threads)
+    return Classifier(
+        artifact.name,
+        artifact.card.task.labels,
+        Tokenize(load_tokenizer(artifact.path), max_length),
+        TorchPredictor(model),
+        model.num_parameters(),
+    )
+
+
+def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+    return Classifier(
+        artifact.name,
+        artifact.card.task.labels,
+        Tokenize(load_tokenizer(artifact.path), max_length),
+        OnnxPredictor(onnx_file(artifact), threads),
+        int(artifact.card.metrics["parameters"]),
+    )
+
+
+def _open_bag_of_words(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+    predictor = BagOfWordsPredictor(artifact.path)
+    parameters = predictor.coefficients.size + predictor.intercepts.size
+    return Classifier(
+        artifact.name, artifact.card.task.labels, keep_text, predictor, int(parameters)
+    )
+
+
+OPENERS: Mapping[Kind, Callable[[Artifact, int, int | None], Classifier]] = {
+    "torch": _open_torch,
+    "onnx": _open_onnx,
+    "bag-of-words": _open_bag_of_words,
+}

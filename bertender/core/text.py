@@ -1,0 +1,96 @@
+"""Texts on their way into a model: examples, token batches, and the tokenizer step between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from bertender.core.errors import ModelError
+
+__all__ = [
+    "Batch",
+    "Encode",
+    "Example",
+    "Tokenize",
+    "keep_text",
+    "load_tokenizer",
+    "longest_input",
+]
+
+Example = tuple[str, ...]
+"""One text, or two for a sentence pair."""
+
+IntArray = npt.NDArray[np.int64]
+
+LONGEST_INPUT_BY_DEFAULT = 512
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples as a model takes them: token arrays (batch, seq), and the texts they came from."""
+
+    examples: tuple[Example, ...]
+    arrays: Mapping[str, IntArray]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+class Encode(Protocol):
+    """Examples to a batch."""
+
+    def __call__(self, examples: Sequence[Example]) -> Batch: ...
+
+
+class Tokenize:
+    """Encode by a transformers tokenizer, padded to the longest of the batch and no further."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = min(max_length or longest_input(tokenizer), longest_input(tokenizer))
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        columns = [list(column) for column in zip(*examples, strict=True)]
+        arrays = self.tokenizer(
+            *columns,
+            padding=True,
+            truncation=True,
+            max_length=self.max_length,
+            return_tensors="np",
+        )
+        return Batch(
+            tuple(examples),
+            {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
+        )
+
+
+def keep_text(examples: Sequence[Example]) -> Batch:
+    """Encode for models that read the text itself (the bag of words, a served endpoint)."""
+    return Batch(tuple(examples), {})
+
+
+def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerBase:
+    """Load the fast tokenizer of a local directory; nothing is asked of a hub."""
+    quiet = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"no usable tokenizer in {directory}: {error}") from None
+    finally:
+        transformers_logging.set_verbosity(quiet)
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the most tokens that the model takes; tokenizers that do not say it answer 512."""
+    stated = tokenizer.model_max_length
+    return int(stated) if stated < 10**6 else LONGEST_INPUT_BY_DEFAULT

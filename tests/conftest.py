@@ -1,0 +1,106 @@
+"""Tiny real models and tasks, made here: no network, no hub, no file from outside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+from tokenizers import BertWordPieceTokenizer
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.config import Config
+from bertender.tasks.task import Split, Task
+
+FRUIT = ("apple", "pear", "plum", "cherry", "grape", "melon")
+TOOLS = ("hammer", "saw", "drill", "wrench", "pliers", "chisel")
+
+
+class NoConfig(Config):
+    """The config of an artifact that a test made by hand."""
+
+
+def toy_task(train_size: int = 96, dev_size: int = 32) -> Task:
+    """Two classes told apart by their words; texts of 3 to 14 words, so that lengths differ."""
+    generator = torch.Generator().manual_seed(7)
+
+    def split(size: int, offset: int) -> Split:
+        examples, labels = [], []
+        for row in range(size):
+            words = (FRUIT, TOOLS)[row % 2]
+            count = int(torch.randint(2, 14, (), generator=generator))
+            picks = torch.randint(0, len(words), (count,), generator=generator).tolist()
+            text = " ".join(words[pick] for pick in picks)
+            examples.append((f"{text} number {row + offset}",))
+            labels.append(row % 2)
+        return Split(tuple(examples), tuple(labels))
+
+    return Task(
+        "toy", ("fruit", "tool"), "accuracy", ("text",), split(train_size, 0), split(dev_size, 900)
+    )
+
+
+def tiny_tokenizer() -> BertTokenizerFast:
+    """A WordPiece tokenizer of a few hundred pieces, trained on the toy words."""
+    trainer = BertWordPieceTokenizer(lowercase=True)
+    words = " ".join((*FRUIT, *TOOLS, "number", *map(str, range(1000))))
+    trainer.train_from_iterator([words] * 4, vocab_size=300, min_frequency=1, show_progress=False)
+    return BertTokenizerFast(tokenizer_object=trainer._tokenizer, model_max_length=64)
+
+
+def tiny_bert(vocab_size: int, labels: tuple[str, ...]) -> BertForSequenceClassification:
+    """A BERT of 4 layers x 32 that nobody has trained; the same weights every time."""
+    torch.manual_seed(3)
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=vocab_size,
+            hidden_size=32,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=64,
+            id2label=dict(enumerate(labels)),
+            label2id={label: index for index, label in enumerate(labels)},
+        )
+    ).eval()
+
+
+@pytest.fixture(scope="session")
+def task() -> Task:
+    return toy_task()
+
+
+@pytest.fixture(scope="session")
+def teacher(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifact:
+    """A torch artifact of the tiny BERT."""
+    out = tmp_path_factory.mktemp("artifacts") / "teacher"
+    tokenizer = tiny_tokenizer()
+    model = tiny_bert(len(tokenizer), task.labels)
+    with new_artifact(
+        out,
+        kind="torch",
+        family="bert",
+        task=task.record(),
+        stage="finetune",
+        config=NoConfig(),
+        seed=0,
+    ) as draft:
+        model.save_pretrained(draft.directory)
+        tokenizer.save_pretrained(draft.directory)
+        draft.metrics["parameters"] = model.num_parameters()
+    return Artifact.load(out)
+
+
+@pytest.fixture
+def data_directory() -> Path:
+    """The folder of real data sets, or a skip that says how to have it."""
+    folder = os.environ.get("BERTENDER_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("needs real data sets: set BERTENDER_DATA to a folder of GLUE files")
+    return Path(folder)
