@@ -1,0 +1,1 @@
+"""Teachers and students: pre-training, fine-tuning and distillation."""

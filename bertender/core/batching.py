@@ -1,0 +1,116 @@
+"""Which examples go into a batch together: neighbours in length, under a token budget.
+
+A batch costs its longest example times its size, so examples of like length belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["BatchPlan", "length_buckets", "plan_batches"]
+
+BATCHES_PER_POOL = 50
+"""Examples are sorted by length only within a pool of so many batches: sorting all of them would
+make the same batches in every epoch."""
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Every batch of a training run in order, epoch after epoch; each is indices of examples.
+
+    The whole run is laid out before it starts, so a resumed run continues at a position in this
+    list, and each of several processes takes its own share of every batch.
+    """
+
+    batches: tuple[tuple[int, ...], ...]
+    epoch_ends: tuple[int, ...]
+    """Number of batches done at the end of each epoch."""
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def share(self, process: int, processes: int) -> tuple[tuple[int, ...], ...]:
+        """Return the part of each batch that one of `processes` equal processes works on."""
+        return tuple(batch[process::processes] for batch in self.batches)
+
+
+def length_buckets(
+    lengths: Sequence[int], tokens_per_batch: int, batch_size: int | None = None
+) -> list[list[int]]:
+    """Cut the examples, sorted by length, into batches that fit the budget.
+
+    Args:
+        lengths: tokens of each example.
+        tokens_per_batch: most tokens of a batch, padding included; an example that is longer
+            than this makes a batch of its own.
+        batch_size: most examples of a batch; None for no such limit.
+
+    Returns:
+        Batches of indices into `lengths`, shortest examples first; each index exactly once.
+    """
+    order = np.argsort(np.asarray(lengths), kind="stable").tolist()
+    batches: list[list[int]] = []
+    for index in order:
+        # sorted by length, so the newest example is the longest of its batch
+        fits = bool(batches) and lengths[index] * (len(batches[-1]) + 1) <= tokens_per_batch
+        if fits and (batch_size is None or len(batches[-1]) < batch_size):
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def plan_batches(
+    lengths: Sequence[int],
+    *,
+    epochs: int,
+    batch_size: int,
+    tokens_per_batch: int,
+    seed: int,
+    processes: int = 1,
+) -> BatchPlan:
+    """Lay out a run: length-bucketed batches in random order, drawn anew for every epoch.
+
+    Args:
+        lengths: tokens of each example.
+        epochs: passes over the examples.
+        batch_size: most examples of a batch, all processes together.
+        tokens_per_batch: most tokens of a batch, padding included, all processes together.
+        seed: what the order is drawn from.
+        processes: batches are cut to a multiple of this, so that all processes have equal shares.
+    """
+    batches: list[tuple[int, ...]] = []
+    epoch_ends = []
+    for epoch in range(epochs):
+        generator = np.random.default_rng((seed, epoch))
+        epoch_batches = _one_epoch(lengths, batch_size, tokens_per_batch, processes, generator)
+        batches += [tuple(epoch_batches[index]) for index in generator.permutation(len(epoch_batches))]
+        epoch_ends.append(len(batches))
+    return BatchPlan(tuple(batches), tuple(epoch_ends))
+
+
+def _one_epoch(
+    lengths: Sequence[int],
+    batch_size: int,
+    tokens_per_batch: int,
+    processes: int,
+    generator: np.random.Generator,
+) -> list[list[int]]:
+    order = generator.permutation(len(lengths))
+    pool_size = batch_size * BATCHES_PER_POOL
+    batches = []
+    for start in range(0, len(order), pool_size):
+        pool = order[start : start + pool_size]
+        pool_lengths = [lengths[index] for index in pool]
+        for bucket in length_buckets(pool_lengths, tokens_per_batch, batch_size):
+            batches.append([int(pool[index]) for index in bucket])
+    return [_filled(batch, processes) for batch in batches]
+
+
+def _filled(batch: list[int], processes: int) -> list[int]:
+    """Repeat a batch's first examples until it divides by the number of processes."""
+    missing = -len(batch) % processes
+    return batch + [batch[index % len(batch)] for index in range(missing)]

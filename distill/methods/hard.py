@@ -1,0 +1,20 @@
+"""The control: the same student as `distilbert`, trained on the labels alone.
+
+What a distilled student scores above this one is what distillation gave.
+"""
+
+from __future__ import annotations
+
+from distill.methods.method import Method
+from distill.students import distilbert_student
+from distill.terms import HardLabels
+
+__all__ = ["HARD"]
+
+HARD = Method(
+    name="hard",
+    summary="the control: the distilbert student, trained on labels alone",
+    paper="none",
+    student=distilbert_student,
+    terms=(HardLabels(weight=1.0),),
+)

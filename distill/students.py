@@ -1,0 +1,121 @@
+"""Students: smaller models initialised from a teacher's weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.families import FAMILIES, Family, encoder_layers, family_of
+
+__all__ = ["distilbert_student", "spread_layers"]
+
+LAYER_PARTS = (
+    "query",
+    "key",
+    "value",
+    "attention_output",
+    "attention_norm",
+    "ffn_in",
+    "ffn_out",
+    "ffn_norm",
+)
+
+
+def spread_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+    """Choose layers spread evenly from the teacher's first to its last (12 -> 6: 0 2 4 7 9 11).
+
+    A student of one layer takes the first: it is what reads the embeddings.
+    """
+    if student_layers == 1:
+        return (0,)
+    step = (teacher_layers - 1) / (student_layers - 1)
+    return tuple(int(index * step + 0.5) for index in range(student_layers))
+
+
+def distilbert_student(
+    teacher: PreTrainedModel, layers: int, chosen: tuple[int, ...] | None = None
+) -> DistilBertForSequenceClassification:
+    """Build a DistilBERT of `layers` layers from a teacher's embeddings and layers.
+
+    Args:
+        teacher: a sequence classifier of any row of FAMILIES.
+        layers: depth of the student.
+        chosen: teacher layers (from 0) to start from; None spreads them evenly.
+
+    Raises:
+        ModelError: the teacher has fewer layers, or embeddings of another width than its layers.
+    """
+    family = family_of(teacher)
+    depth = len(encoder_layers(teacher))
+    chosen = chosen or spread_layers(depth, layers)
+    _refuse_impossible(depth, layers, chosen)
+    student = DistilBertForSequenceClassification(_student_config(teacher, family, layers))
+    with torch.no_grad():
+        _copy_embeddings(teacher, student, family)
+        for source, target in zip(chosen, encoder_layers(student), strict=True):
+            _copy_layer(encoder_layers(teacher)[source], target, family)
+    return student
+
+
+def _refuse_impossible(depth: int, layers: int, chosen: tuple[int, ...]) -> None:
+    if layers > depth:
+        raise ModelError(
+            f"layers={layers}: the teacher has only {depth}. Choose 1 to {depth} (half is usual)."
+        )
+    if len(chosen) != layers or not all(0 <= layer < depth for layer in chosen):
+        raise ModelError(
+            f"teacher_layers={chosen}: give {layers} layers between 0 and {depth - 1}, "
+            "or leave it out to spread them evenly."
+        )
+
+
+def _student_config(teacher: PreTrainedModel, family: Family, layers: int) -> DistilBertConfig:
+    source = teacher.config
+    width = _weight(teacher.base_model, family.word_embeddings).shape[1]
+    if width != source.hidden_size:
+        raise ModelError(
+            f"the teacher's embeddings are {width} wide and its layers {source.hidden_size}; "
+            "a DistilBERT student needs both equal. Choose a teacher without factorised embeddings."
+        )
+    return DistilBertConfig(
+        vocab_size=source.vocab_size,
+        max_position_embeddings=source.max_position_embeddings - family.position_offset,
+        n_layers=layers,
+        n_heads=source.num_attention_heads,
+        dim=source.hidden_size,
+        hidden_dim=_weight(encoder_layers(teacher)[0], family.ffn_in).shape[0],
+        activation=getattr(source, "hidden_act", None) or source.activation,
+        pad_token_id=source.pad_token_id,
+        id2label=source.id2label,
+        label2id=source.label2id,
+    )
+
+
+def _copy_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, family: Family) -> None:
+    source, target = teacher.base_model, student.base_model.embeddings
+    target.word_embeddings.weight.copy_(_weight(source, family.word_embeddings))
+    positions = _weight(source, family.position_embeddings)[family.position_offset :].clone()
+    if family.token_type_embeddings:
+        positions += _weight(source, family.token_type_embeddings)[0]
+    target.position_embeddings.weight.copy_(positions)
+    _copy(source.get_submodule(family.embedding_norm), target.LayerNorm)
+
+
+def _copy_layer(source: nn.Module, target: nn.Module, family: Family) -> None:
+    for part in LAYER_PARTS:
+        _copy(
+            source.get_submodule(getattr(family, part)),
+            target.get_submodule(getattr(FAMILIES["distilbert"], part)),
+        )
+
+
+def _copy(source: nn.Module, target: nn.Module) -> None:
+    target.load_state_dict(source.state_dict())
+
+
+def _weight(module: nn.Module, path: str) -> torch.Tensor:
+    weight = module.get_submodule(path).weight
+    assert isinstance(weight, torch.Tensor)
+    return weight

@@ -1,0 +1,182 @@
+"""Teachers: fine-tuning an encoder on a task, and a teacher's answers on the training texts."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.batching import length_buckets
+from bertender.core.cache import cache_directory, written_atomically
+from bertender.core.environment import supports_bf16
+from bertender.core.predictor import Classifier, TorchPredictor
+from bertender.core.progress import track
+from bertender.core.text import Tokenize
+from bertender.core.training import (
+    LossParts,
+    TensorBatch,
+    TokenDataset,
+    TrainingConfig,
+    TrainingReport,
+    model_inputs,
+    on_main_process,
+    train,
+    work_directory,
+)
+from bertender.measure.accuracy import evaluate
+from bertender.tasks.task import Task
+from distill.data import token_dataset
+from distill.encoders import find_encoder, load_classifier
+from distill.losses import hard_labels
+
+__all__ = ["FinetuneConfig", "dev_score", "finetune", "finetune_by_name", "teacher_logits"]
+
+logger = logging.getLogger(__name__)
+
+TEACHER_TOKENS_PER_BATCH = 8192
+
+
+class FinetuneConfig(TrainingConfig):
+    """How to make a teacher."""
+
+    teacher: str = Field(
+        "all-MiniLM-L6-v2",
+        description="folder, artifact of `pretrain`, packaged encoder, or hub name to start from",
+    )
+
+
+def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
+    """Find and load the encoder that `config.teacher` names, then `finetune` it."""
+    source = find_encoder(config.teacher)
+    torch.manual_seed(config.seed)  # the new head is random
+    model, tokenizer = load_classifier(source, task.labels)
+    parent = Artifact.load(source) if (Path(source) / "artifact.json").is_file() else None
+    return finetune(model, tokenizer, task, config, out, parent=parent)
+
+
+def finetune(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    config: FinetuneConfig,
+    out: Path,
+    *,
+    parent: Artifact | None = None,
+) -> Artifact:
+    """Fine-tune a sequence classifier on a task and write it as a torch artifact.
+
+    Args:
+        model: any AutoModelForSequenceClassification, with a head over the task's labels.
+        tokenizer: its tokenizer.
+        task: training and held-out examples.
+        config: see FinetuneConfig; `config.teacher` is only recorded here.
+        out: directory of the artifact.
+        parent: the pre-trained artifact that the model came from, if it was one.
+    """
+    examples = token_dataset(task.train, tokenizer, config.max_length)
+    identity = ("finetune", config.model_dump(mode="json"), task.fingerprint())
+    with work_directory(out, *identity, parent.digest if parent else None) as work:
+        report = train(
+            model,
+            examples,
+            label_objective,
+            config,
+            work,
+            description=f"fine-tune {out.name}",
+            at_epoch_end=lambda trained: dev_score(trained, tokenizer, task, config.max_length),
+        )
+        on_main_process(
+            lambda: write_classifier(
+                out, "finetune", model, tokenizer, task, config, parent, report
+            )
+        )
+    return Artifact.load(out)
+
+
+def label_objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+    """Cross-entropy with the labels."""
+    return {"hard": hard_labels(model(**model_inputs(model, batch)).logits, batch["labels"])}
+
+
+def write_classifier(
+    out: Path,
+    stage: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    config: TrainingConfig,
+    parent: Artifact | None,
+    report: TrainingReport,
+    **metrics: Any,
+) -> None:
+    """Write a trained sequence classifier as a torch artifact."""
+    with new_artifact(
+        out,
+        kind="torch",
+        family=model.config.model_type,
+        task=task.record(),
+        stage=stage,
+        config=config,
+        seed=config.seed,
+        parent=parent,
+    ) as draft:
+        model.save_pretrained(draft.directory)
+        tokenizer.save_pretrained(draft.directory)
+        draft.metrics.update(
+            parameters=model.num_parameters(),
+            steps=report.steps,
+            losses=report.losses,
+            epochs=report.epochs,
+            **metrics,
+        )
+
+
+def dev_score(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, max_length: int
+) -> dict[str, float]:
+    """Return the model's score on the task's held-out examples, by metric name."""
+    encode = Tokenize(tokenizer, max_length)
+    classifier = Classifier(
+        "training", task.labels, encode, TorchPredictor(model), model.num_parameters()
+    )
+    score, _ = evaluate(classifier, task.dev, task.metric)
+    return {task.metric: score.value}
+
+
+def teacher_logits(model: PreTrainedModel, digest: str, examples: TokenDataset) -> torch.Tensor:
+    """Return the teacher's logits (examples, labels), computed once and kept on disk.
+
+    Args:
+        model: the teacher.
+        digest: the teacher artifact's digest; with the token ids it is the key on disk.
+        examples: the training examples, in the teacher's own tokens.
+    """
+    key = hashlib.sha256(f"{digest} {examples.columns['input_ids']}".encode()).hexdigest()
+    path = cache_directory("teacher-logits") / f"{key}.safetensors"
+    if not path.is_file():
+        logits = _compute_logits(model.eval(), examples)
+        with written_atomically(path) as temporary:
+            save_file({"logits": logits}, temporary)
+    return load_file(path)["logits"]
+
+
+def _compute_logits(model: PreTrainedModel, examples: TokenDataset) -> torch.Tensor:
+    buckets = length_buckets(examples.lengths, TEACHER_TOKENS_PER_BATCH)
+    logits = torch.empty(len(examples), model.config.num_labels)
+    device = model.device
+    with (
+        torch.inference_mode(),
+        torch.autocast(device.type, dtype=torch.bfloat16, enabled=supports_bf16()),
+    ):
+        for bucket in track(buckets, "teacher's answers", len(buckets)):
+            batch = examples.collate([examples[index] for index in bucket])
+            inputs = {k: v.to(device) for k, v in model_inputs(model, batch).items()}
+            logits[bucket] = model(**inputs).logits.float().cpu()
+    return logits
