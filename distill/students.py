@@ -94,13 +94,14 @@ def _student_config(teacher: PreTrainedModel, family: Family, layers: int) -> Di
 
 
 def _copy_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, family: Family) -> None:
-    source, target = teacher.base_model, student.base_model.embeddings
-    target.word_embeddings.weight.copy_(_weight(source, family.word_embeddings))
+    source, target = teacher.base_model, student.base_model
+    own = FAMILIES["distilbert"]
+    _weight(target, own.word_embeddings).copy_(_weight(source, family.word_embeddings))
     positions = _weight(source, family.position_embeddings)[family.position_offset :].clone()
     if family.token_type_embeddings:
         positions += _weight(source, family.token_type_embeddings)[0]
-    target.position_embeddings.weight.copy_(positions)
-    _copy(source.get_submodule(family.embedding_norm), target.LayerNorm)
+    _weight(target, own.position_embeddings).copy_(positions)
+    _copy(source.get_submodule(family.embedding_norm), target.get_submodule(own.embedding_norm))
 
 
 def _copy_layer(source: nn.Module, target: nn.Module, family: Family) -> None:

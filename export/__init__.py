@@ -1,0 +1,1 @@
+"""From a trained model to an ONNX graph that answers the same."""

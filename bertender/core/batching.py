@@ -32,9 +32,9 @@ class BatchPlan:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def share(self, process: int, processes: int) -> tuple[tuple[int, ...], ...]:
+    def share(self, process: int, processes: int) -> list[list[int]]:
         """Return the part of each batch that one of `processes` equal processes works on."""
-        return tuple(batch[process::processes] for batch in self.batches)
+        return [list(batch[process::processes]) for batch in self.batches]
 
 
 def length_buckets(
@@ -87,7 +87,9 @@ def plan_batches(
     for epoch in range(epochs):
         generator = np.random.default_rng((seed, epoch))
         epoch_batches = _one_epoch(lengths, batch_size, tokens_per_batch, processes, generator)
-        batches += [tuple(epoch_batches[index]) for index in generator.permutation(len(epoch_batches))]
+        batches += [
+            tuple(epoch_batches[index]) for index in generator.permutation(len(epoch_batches))
+        ]
         epoch_ends.append(len(batches))
     return BatchPlan(tuple(batches), tuple(epoch_ends))
 

@@ -23,7 +23,9 @@ def cache_directory(name: str) -> Path:
 def written_atomically(path: Path) -> Iterator[Path]:
     """Give a temporary path that becomes `path` when the block ends, and vanishes if it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    descriptor, name = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix
+    )
     os.close(descriptor)
     temporary = Path(name)
     try:

@@ -35,31 +35,30 @@ def last_checkpoint(work: Path) -> Path | None:
     return complete[max(complete)] if complete else None
 
 
-class SafeCheckpoints(Trainer):  # type: ignore[misc]
+class SafeCheckpoints(Trainer):
     """A Trainer whose checkpoints hold safetensors and JSON only."""
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
+        super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
         self.accelerator.wait_for_everyone()  # every process has a random state to write
         if self.args.should_save:
             step = self.state.global_step
-            (Path(self.args.output_dir) / f"checkpoint-{step}" / MARKER).touch()
+            (self._work() / f"checkpoint-{step}" / MARKER).touch()
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        directory = Path(output_dir or self.args.output_dir)
+        directory = Path(output_dir) if output_dir else self._work()
         directory.mkdir(parents=True, exist_ok=True)
         self.accelerator.unwrap_model(self.model).save_pretrained(directory, state_dict=state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:
-            state = self.optimizer.state_dict()
-            _save_state(Path(output_dir) / "optimizer", state)
-            _save_state(Path(output_dir) / "scheduler", self.lr_scheduler.state_dict())
+            for name, stateful in self._stateful().items():
+                _save_state(Path(output_dir) / name, stateful.state_dict())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            self.optimizer.load_state_dict(_load_state(Path(checkpoint) / "optimizer"))
-            self.lr_scheduler.load_state_dict(_load_state(Path(checkpoint) / "scheduler"))
+            for name, stateful in self._stateful().items():
+                stateful.load_state_dict(_load_state(Path(checkpoint) / name))
 
     def _save_rng_state(self, output_dir: str) -> None:
         directory = Path(output_dir)
@@ -71,13 +70,23 @@ class SafeCheckpoints(Trainer):  # type: ignore[misc]
             path = Path(checkpoint) / f"random-{self.args.process_index}"
             _set_random_state(_load_state(path))
 
+    def _work(self) -> Path:
+        return Path(str(self.args.output_dir))
+
+    def _stateful(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer, "scheduler": self.lr_scheduler}
+
 
 def _random_state() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     kind, keys, *rest = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "python": {"version": version, "words": list(words), "gauss": gauss},
-        "numpy": {"kind": kind, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": list(rest)},
+        "numpy": {
+            "kind": kind,
+            "keys": torch.from_numpy(np.asarray(keys, dtype=np.int64)),
+            "rest": list(rest),
+        },
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available():

@@ -126,7 +126,7 @@ def environment() -> Environment:
 def supports_bf16() -> bool:
     """Return whether the device that work runs on multiplies bfloat16 matrices in hardware."""
     if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return not BF16_FLAGS.isdisjoint(environment().cpu_flags)
 
 

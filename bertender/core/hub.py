@@ -22,7 +22,9 @@ def require_hub(wanted: str, ways_out: str) -> None:
         ways_out: what the user can do instead, one sentence.
     """
     if constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE") == "1":
-        raise HubUnreachableError(f"{wanted} is not on this machine and HF_HUB_OFFLINE is set. {ways_out}")
+        raise HubUnreachableError(
+            f"{wanted} is not on this machine and HF_HUB_OFFLINE is set. {ways_out}"
+        )
     try:
         httpx.head(constants.ENDPOINT, timeout=PROBE_SECONDS)
     except httpx.HTTPError as error:

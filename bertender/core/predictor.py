@@ -32,9 +32,12 @@ __all__ = [
     "OnnxPredictor",
     "Predictor",
     "TorchPredictor",
+    "onnx_classifier",
     "onnx_file",
     "open_classifier",
 ]
+
+ONNX_NAME = "model.onnx"
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -144,9 +147,24 @@ def open_classifier(
     return OPENERS[artifact.card.kind](artifact, threads, max_length)
 
 
+def onnx_classifier(
+    directory: Path,
+    name: str,
+    labels: tuple[str, ...],
+    parameters: int,
+    *,
+    threads: int = 0,
+    max_length: int | None = None,
+) -> Classifier:
+    """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
+    tokenize = Tokenize(load_tokenizer(directory), max_length)
+    predictor = OnnxPredictor(directory / ONNX_NAME, threads)
+    return Classifier(name, labels, tokenize, predictor, parameters)
+
+
 def onnx_file(artifact: Artifact) -> Path:
     """Return the path of an ONNX artifact's graph."""
-    return artifact.path / "model.onnx"
+    return artifact.path / ONNX_NAME
 
 
 def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
@@ -168,12 +186,9 @@ def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Cla
 
 
 def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
-    return Classifier(
-        artifact.name,
-        artifact.card.task.labels,
-        Tokenize(load_tokenizer(artifact.path), max_length),
-        OnnxPredictor(onnx_file(artifact), threads),
-        int(artifact.card.metrics["parameters"]),
+    labels, parameters = artifact.card.task.labels, int(artifact.card.metrics["parameters"])
+    return onnx_classifier(
+        artifact.path, artifact.name, labels, parameters, threads=threads, max_length=max_length
     )
 
 

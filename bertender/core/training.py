@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 import torch
 from pydantic import Field
 from torch.utils.data import DataLoader, Dataset
-from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, PrinterCallback, TrainerCallback, TrainingArguments
 
 from bertender.core.artifact import refuse_foreign_directory
 from bertender.core.batching import BatchPlan, plan_batches
@@ -157,7 +157,7 @@ def train(
     with progress_bar(description, len(plan)) as bar:
         trainer = _PlannedTrainer(model, arguments, examples, objective, plan, bar, at_epoch_end)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    return _report(trainer)
+    return trainer.report()
 
 
 @contextmanager
@@ -221,14 +221,15 @@ class _PlannedTrainer(SafeCheckpoints):
             train_dataset=examples,
             callbacks=[_Progress(bar, plan, at_epoch_end)],
         )
-        self.objective = objective
+        self.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # it prints
+        self.examples = examples
+        self.minimised: Objective = objective
         self.plan = plan
         self.model_accepts_loss_kwargs = False
 
     def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
         share = self.plan.share(self.args.process_index, self.args.world_size)
-        examples = self.train_dataset
-        return DataLoader(examples, batch_sampler=list(share), collate_fn=examples.collate)
+        return DataLoader(self.examples, batch_sampler=share, collate_fn=self.examples.collate)
 
     def compute_loss(
         self,
@@ -237,15 +238,28 @@ class _PlannedTrainer(SafeCheckpoints):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
-        parts = self.objective(model, inputs, self.state.global_step)
+        parts = self.minimised(model, inputs, self.state.global_step)
         total = torch.stack([part.float() for part in parts.values()]).sum()
         if self.state.global_step % LOG_EVERY == 0:
             values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
-            self.state.log_history.append({"step": self.state.global_step, "parts": values})
+            self._history().append({"step": self.state.global_step, "parts": values})
         return total
 
+    def _history(self) -> list[dict[str, Any]]:
+        """Return the Trainer's log, which its checkpoints keep."""
+        history: list[dict[str, Any]] = self.state.log_history
+        return history
 
-class _Progress(TrainerCallback):  # type: ignore[misc]
+    def report(self) -> TrainingReport:
+        """Return what the run did, the part before an interruption included."""
+        return TrainingReport(
+            steps=self.state.global_step,
+            losses=[entry["parts"] for entry in self._history() if "parts" in entry],
+            epochs=[entry["scores"] for entry in self._history() if "scores" in entry],
+        )
+
+
+class _Progress(TrainerCallback):
     """Moves the bar, and scores the model at the end of each epoch."""
 
     def __init__(
@@ -261,11 +275,10 @@ class _Progress(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.advance(state.global_step)
 
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, model: PreTrainedModel, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.advance()
         if state.global_step in self.plan.epoch_ends and self.at_epoch_end and is_main_process():
+            model = kwargs["model"]
             scores = self.at_epoch_end(getattr(model, "module", model))
             epoch = self.plan.epoch_ends.index(state.global_step) + 1
             state.log_history.append({"epoch": epoch, "scores": scores})
@@ -292,13 +305,4 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
         remove_unused_columns=False,
         ddp_find_unused_parameters=True,
         dataloader_pin_memory=torch.cuda.is_available(),
-    )
-
-
-def _report(trainer: _PlannedTrainer) -> TrainingReport:
-    history = trainer.state.log_history
-    return TrainingReport(
-        steps=trainer.state.global_step,
-        losses=[entry["parts"] for entry in history if "parts" in entry],
-        epochs=[entry["scores"] for entry in history if "scores" in entry],
     )

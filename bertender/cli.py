@@ -1,0 +1,141 @@
+"""The command line: finds the command, shows progress, turns errors into messages.
+
+Only the module of the command that was asked for is imported: the libraries behind the stages
+take seconds to load, and `bertender --help` should not.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markup import escape
+
+__all__ = ["COMMANDS", "Command", "main"]
+
+INTERRUPTED = 130
+"""The exit status of a shell for a command that Ctrl-C ended."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its help, and the function that builds it."""
+
+    summary: str
+    module: str
+    builder: str
+    arguments: tuple[str, ...] = ()
+
+
+def _stage(name: str, summary: str) -> Command:
+    return Command(summary, "bertender.commands.stage_commands", "stage_command", (name,))
+
+
+def _command(module: str, name: str, summary: str) -> Command:
+    return Command(summary, f"bertender.commands.{module}_commands", f"{name}_command")
+
+
+COMMANDS: Mapping[str, Command] = {
+    "run": _command("recipe", "run", "Run a recipe: named steps; what is built is reused."),
+    "pretrain": _stage("pretrain", "Pre-train a small encoder on plain text."),
+    "baseline": _stage("baseline", "Train the bag-of-words control that a teacher must beat."),
+    "finetune": _stage("finetune", "Fine-tune an encoder on a task: the teacher."),
+    "distill": _stage("distill", "Train a smaller student on a teacher's answers."),
+    "export": _stage("export", "Write a model as ONNX, and prove that it answers the same."),
+    "quantize": _stage("quantize", "Write an 8-bit model, and prove that it stays near."),
+    "verify": _command("measure", "verify", "Check that a model answers as its reference does."),
+    "compare": _command("measure", "compare", "Measure models against each other in one table."),
+    "serve": _command("serve", "serve", "Serve a model through Triton Inference Server."),
+    "classify": _command("serve", "classify", "Ask a served model about texts."),
+    "tasks": _command("list", "tasks", "List the tasks that are known by name."),
+    "methods": _command("list", "methods", "List the distillation methods."),
+    "recipes": _command("recipe", "recipes", "List the recipes."),
+    "show": _command("list", "show", "Show an artifact and what it was made from."),
+    "doctor": _command("list", "doctor", "Show what this machine has, and what that means."),
+}
+
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="log what is being done")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress bars")]
+
+
+def main() -> None:
+    """Run the command line; exit with 0, 1 (an error), 2 (wrong usage) or 130 (interrupted)."""
+    requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
+    _build(requested)()
+
+
+def _build(requested: str | None) -> typer.Typer:
+    app = typer.Typer(
+        help="Turn a BERT-style encoder into a small, fast, proven endpoint.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_prepare)
+    for name, command in COMMANDS.items():
+        build = _real if name == requested else _placeholder
+        app.command(name, help=command.summary)(build(command))
+    return app
+
+
+def _prepare(verbose: VerboseOption = False, quiet: QuietOption = False) -> None:
+    from bertender.core.progress import show_progress
+
+    show_progress(not quiet)
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+    )
+
+
+def _placeholder(command: Command) -> Any:
+    def unused() -> None: ...
+
+    return unused
+
+
+def _real(command: Command) -> Any:
+    """Import and build a command; errors that bertender raises on purpose become messages."""
+    _calm_libraries()
+    from bertender.core.errors import BertenderError
+
+    function = getattr(importlib.import_module(command.module), command.builder)(*command.arguments)
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except BertenderError as error:
+            _complain(str(error))
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            _complain("interrupted; run the same command again to go on from here")
+            raise typer.Exit(INTERRUPTED) from None
+
+    return guarded
+
+
+def _calm_libraries() -> None:
+    """Keep libraries from printing advice that is not for bertender's users."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(message)}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

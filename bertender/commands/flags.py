@@ -1,0 +1,100 @@
+"""Command-line flags made from configs, so that a flag, a recipe key and a field share one name."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from bertender.core.config import Config
+from bertender.tasks.task import TaskConfig
+
+__all__ = ["command_with_flags", "given", "JsonFlag", "option_values", "task_settings"]
+
+PLAIN_TYPES = (int, float, bool, str, Path)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="print one line of JSON at the end")]
+
+
+def command_with_flags(
+    function: Callable[..., None],
+    configs: Sequence[type[Config]],
+    *,
+    optional: Sequence[type[Config]] = (),
+) -> Callable[..., None]:
+    """Return `function` with a flag for each field of the configs.
+
+    Args:
+        function: its last parameter, `values`, receives the flags' values by field name.
+        configs: their defaults become the flags' defaults; the first that has a name wins.
+        optional: configs whose flags have no default: what is not given is not in `values`.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.name != "values"]
+    flags: dict[str, inspect.Parameter] = {}
+    for config in configs:
+        for name, field in config.model_fields.items():
+            flags.setdefault(name, _flag(name, field, forget=config in optional))
+
+    def command(**arguments: Any) -> None:
+        values = {name: arguments.pop(name) for name in flags}
+        function(**arguments, values=values)
+
+    command.__doc__ = function.__doc__
+    command.__name__ = function.__name__
+    parameters = [*own, *flags.values()]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def option_values(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that belong to a config."""
+    return {name: value for name, value in values.items() if name in config.model_fields}
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that the user gave."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def task_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task flags that the user gave."""
+    return given(option_values(TaskConfig, values))
+
+
+def _flag(name: str, field: FieldInfo, *, forget: bool) -> inspect.Parameter:
+    option = f"--{name.replace('_', '-')}"
+    kind = _plain_type(field.annotation)
+    names = (f"{option}/--no-{option[2:]}",) if kind is bool else (option,)
+    default = None if forget else field.get_default(call_default_factory=True)
+    if kind is str and default is not None and not isinstance(default, str):
+        default = None if default in ({}, ()) else str(default)
+    option_type: Any = kind | None
+    annotation: Any = Annotated[option_type, typer.Option(*names, help=_help(field))]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _help(field: FieldInfo) -> str:
+    choices = _choices(field.annotation)
+    listed = f" ({', '.join(choices)})" if choices else ""
+    return f"{field.description or ''}{listed}"
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _plain_type(annotation: Any) -> type:
+    """Return what the command line parses; anything structured is text that the config reads."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+        return _plain_type(kinds[0])
+    return annotation if annotation in PLAIN_TYPES else str

@@ -1,0 +1,262 @@
+"""The comparison of artifacts: measured once, saved as JSON, shown by `bertender.report`.
+
+All rows answer the same texts on the same machine. The first row is what changes and speedups
+are relative to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record
+from bertender.core.environment import Environment, environment
+from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.core.predictor import Classifier, open_classifier
+from bertender.measure.accuracy import TOKENS_PER_BATCH, evaluate, text_lengths, word_count
+from bertender.measure.latency import (
+    Latency,
+    LatencyConfig,
+    LatencyReport,
+    measure_latency,
+    threads_of,
+)
+from bertender.measure.parity import ParitySummary
+from bertender.measure.size import Size, measure_size
+from bertender.tasks.metrics import Change, Score, paired_change
+from bertender.tasks.task import Split, Task
+
+__all__ = [
+    "Circumstances",
+    "CompareConfig",
+    "Comparison",
+    "ComparisonRow",
+    "Lengths",
+    "compare",
+    "row_names",
+]
+
+IntArray = npt.NDArray[np.int64]
+
+
+class CompareConfig(LatencyConfig):
+    """How a comparison is measured: the timings, and the batches of the scoring."""
+
+    tokens_per_batch: int = Field(
+        TOKENS_PER_BATCH, ge=1, description="most tokens of a batch while scoring"
+    )
+
+
+class Lengths(Record):
+    """How long the texts are, in words and in tokens of the first row's tokenizer."""
+
+    mean_words: float
+    max_words: int
+    mean_tokens: float | None = Field(description="None when the first row reads words")
+    max_tokens: int | None
+
+
+class Circumstances(Record):
+    """Under what a comparison was measured: enough to judge it, or to measure it again."""
+
+    measured_at: str = Field(description="date and time, UTC, ISO 8601")
+    environment: Environment
+    threads: int = Field(description="of PyTorch and ONNX Runtime alike")
+    batch_texts: int = Field(description="texts in a timed batch")
+    task: str
+    metric: str
+    labels: tuple[str, ...]
+    n: int = Field(description="held-out examples that every row answered")
+    task_fingerprint: str = Field(description="sha256 of the task's data")
+    lengths: Lengths
+    config: CompareConfig
+
+
+class ComparisonRow(Record):
+    """One artifact, measured."""
+
+    name: str
+    digest: str
+    kind: str
+    family: str
+    stage: str
+    precision: str
+    seed: int
+    size: Size
+    score: Score
+    change: Change | None = Field(description="against the first row; None in the first row")
+    latency: Latency = Field(description="with raw samples, and the speedup over the first row")
+    parity: ParitySummary | None = Field(description="with its parent, from the card; else None")
+
+
+class Comparison(Record):
+    """Artifacts compared. `model_dump_json` and `model_validate_json` keep all of it."""
+
+    circumstances: Circumstances
+    rows: tuple[ComparisonRow, ...]
+
+
+def compare(
+    artifacts: Sequence[Artifact],
+    task: Task,
+    config: CompareConfig,
+    *,
+    measured_at: str | None = None,
+) -> Comparison:
+    """Measure artifacts against each other on a task's held-out split.
+
+    Args:
+        artifacts: what to compare; the first is the reference.
+        task: whose `dev` split all of them answer.
+        config: timings and batches.
+        measured_at: date and time to record; None takes the clock's.
+
+    Raises:
+        ConfigError: no artifacts.
+        ModelError: an artifact's labels are not the task's, or its logits are not finite.
+        ArtifactError: a card's parity cannot be read.
+    """
+    if not artifacts:
+        raise ConfigError("nothing to compare: give at least one artifact, the reference first.")
+    _refuse_other_labels(artifacts, task)
+    parities = [_parity_of(artifact) for artifact in artifacts]
+    classifiers = _open(artifacts, threads_of(config))
+    scores, predictions = _score(classifiers, task, config)
+    changes = [None, *(_change(task, predictions[0], row, config) for row in predictions[1:])]
+    timed = measure_latency(classifiers, task.dev.examples, config)
+    columns = (artifacts, classifiers, scores, changes, timed.rows, parities)
+    return Comparison(
+        circumstances=_circumstances(task, config, timed, classifiers[0], measured_at),
+        rows=tuple(_row(*cells) for cells in zip(*columns, strict=True)),
+    )
+
+
+def row_names(artifacts: Sequence[Artifact]) -> list[str]:
+    """Return each artifact's directory name, with its parent's before it where names repeat."""
+    counts = Counter(artifact.name for artifact in artifacts)
+    return [
+        artifact.name
+        if counts[artifact.name] == 1
+        else f"{artifact.path.resolve().parent.name}/{artifact.name}"
+        for artifact in artifacts
+    ]
+
+
+def _open(artifacts: Sequence[Artifact], threads: int) -> list[Classifier]:
+    return [
+        replace(open_classifier(artifact, threads=threads), name=name)
+        for artifact, name in zip(artifacts, row_names(artifacts), strict=True)
+    ]
+
+
+def _score(
+    classifiers: Sequence[Classifier], task: Task, config: CompareConfig
+) -> tuple[list[Score], list[IntArray]]:
+    results = [
+        evaluate(classifier, task.dev, task.metric, tokens_per_batch=config.tokens_per_batch)
+        for classifier in classifiers
+    ]
+    return [score for score, _ in results], [predictions for _, predictions in results]
+
+
+def _change(task: Task, first: IntArray, predictions: IntArray, config: CompareConfig) -> Change:
+    return paired_change(
+        task.metric,
+        task.dev.label_ids,
+        first,
+        predictions,
+        label_count=len(task.labels),
+        seed=config.seed,
+    )
+
+
+def _row(
+    artifact: Artifact,
+    classifier: Classifier,
+    score: Score,
+    change: Change | None,
+    latency: Latency,
+    parity: ParitySummary | None,
+) -> ComparisonRow:
+    card = artifact.card
+    return ComparisonRow(
+        name=classifier.name,
+        digest=artifact.digest,
+        kind=card.kind,
+        family=card.family,
+        stage=card.stage,
+        precision=card.precision,
+        seed=card.seed,
+        size=measure_size(artifact, classifier.parameters),
+        score=score,
+        change=change,
+        latency=latency,
+        parity=parity,
+    )
+
+
+def _circumstances(
+    task: Task,
+    config: CompareConfig,
+    timed: LatencyReport,
+    first: Classifier,
+    measured_at: str | None,
+) -> Circumstances:
+    return Circumstances(
+        measured_at=measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        environment=environment(),
+        threads=timed.threads,
+        batch_texts=timed.batch_texts,
+        task=task.name,
+        metric=task.metric,
+        labels=task.labels,
+        n=len(task.dev),
+        task_fingerprint=task.fingerprint(),
+        lengths=_lengths(first, task.dev),
+        config=config,
+    )
+
+
+def _lengths(classifier: Classifier, split: Split) -> Lengths:
+    words = [word_count(example) for example in split.examples]
+    reads_tokens = bool(classifier.encode(split.examples[:1]).arrays)
+    tokens = text_lengths(classifier.encode, split.examples) if reads_tokens else None
+    return Lengths(
+        mean_words=float(np.mean(words)),
+        max_words=max(words),
+        mean_tokens=float(np.mean(tokens)) if tokens else None,
+        max_tokens=max(tokens) if tokens else None,
+    )
+
+
+def _refuse_other_labels(artifacts: Sequence[Artifact], task: Task) -> None:
+    others = [
+        f"{artifact.path} answers {artifact.card.task.labels} of task {artifact.card.task.name!r}"
+        for artifact in artifacts
+        if artifact.card.task.labels != task.labels
+    ]
+    if others:
+        raise ModelError(
+            f"task {task.name!r} has labels {task.labels}, but {'; '.join(others)}. "
+            "Compare artifacts of one task, and give that task."
+        )
+
+
+def _parity_of(artifact: Artifact) -> ParitySummary | None:
+    values = artifact.card.metrics.get("parity")
+    if values is None:
+        return None
+    try:
+        return ParitySummary.model_validate(values)
+    except ValidationError as error:
+        raise ArtifactError(
+            f"the parity recorded in {artifact.path} cannot be read: {error}. "
+            f"Build it again (stage {artifact.card.stage!r})."
+        ) from None

@@ -1,0 +1,180 @@
+"""The parity gate: does a candidate answer as its reference does, in every batch it may meet?
+
+The reference answers each text alone, unpadded; that is the truth. The candidate answers the
+same texts alone and in padded batches of mixed lengths, a one-word text and one that must be
+truncated among them. Each encodes the texts itself. Every check that fails is reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.errors import ParityError
+from bertender.core.predictor import Classifier
+from bertender.core.text import Example
+from bertender.measure.accuracy import word_count
+from bertender.measure.parity_answers import Answers, collect_answers, no_answers
+from bertender.measure.parity_checks import CHECKS, Figures, largest, mean, measure_figures
+from bertender.measure.tolerances import TOLERANCES, Tolerance, find_tolerance
+
+__all__ = [
+    "BATCH_SIZES",
+    "CHECKS",
+    "PARITY_TEXTS",
+    "TOLERANCES",
+    "CaseParity",
+    "Parity",
+    "ParitySummary",
+    "Tolerance",
+    "check_parity",
+    "find_tolerance",
+    "parity_sample",
+    "require_parity",
+]
+
+BATCH_SIZES = (1, 4, 32)
+PARITY_TEXTS = 256
+
+
+class CaseParity(Record):
+    """How the candidate did in one arrangement of the texts."""
+
+    name: str
+    rows: int
+    max_abs_difference: float | None
+    agreement: float | None
+
+
+class ParitySummary(Record):
+    """What an artifact's card keeps of its parity, under `metrics["parity"]`."""
+
+    passed: bool
+    reference: str
+    texts: int
+    rows: int
+    max_abs_difference: float | None
+    mean_abs_difference: float | None
+    min_cosine: float | None
+    agreement: float | None
+
+
+class Parity(Figures):
+    """What the gate found."""
+
+    reference: str
+    candidate: str
+    tolerance: Tolerance
+    texts: int
+    rows: int = Field(description="answers compared: each text once for each arrangement")
+    logit_scale: float = Field(description="the largest absolute reference logit")
+    cases: tuple[CaseParity, ...]
+    failures: tuple[str, ...] = Field(description="every check that failed; empty when all passed")
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+    def summary(self) -> dict[str, Any]:
+        """Return the ParitySummary as plain values, for an artifact's card."""
+        return {name: getattr(self, name) for name in ParitySummary.model_fields}
+
+
+def check_parity(
+    reference: Classifier,
+    candidate: Classifier,
+    examples: Sequence[Example],
+    tolerance: Tolerance,
+    *,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    seed: int = 0,
+) -> Parity:
+    """Compare a candidate's logits with its reference's on real text.
+
+    Args:
+        reference: what is right; asked one text at a time.
+        candidate: what is checked; asked in every arrangement.
+        examples: texts of the task, all of which are used: see `parity_sample`.
+        tolerance: a row of TOLERANCES.
+        batch_sizes: sizes of the candidate's batches, over all examples each.
+        seed: the order of the examples, which decides who is padded beside whom.
+
+    Returns:
+        A Parity, whose `failures` name everything that is wrong. A candidate that raises is a
+        failure like others; an error of the reference is raised.
+    """
+    problems = _input_problems(reference, candidate, examples)
+    comparable = examples and len(reference.labels) == len(candidate.labels)
+    answers = (
+        collect_answers(reference, candidate, examples, batch_sizes, seed)
+        if comparable
+        else no_answers(len(reference.labels))
+    )
+    figures = measure_figures(answers, tolerance)
+    failures = (check.failure(figures, answers, tolerance) for check in CHECKS)
+    return Parity(
+        reference=reference.name,
+        candidate=candidate.name,
+        tolerance=tolerance,
+        texts=len(answers.texts),
+        rows=len(answers),
+        logit_scale=answers.scale,
+        cases=_cases(answers),
+        failures=(*problems, *answers.problems, *filter(None, failures)),
+        **figures.model_dump(),
+    )
+
+
+def parity_sample(
+    examples: Sequence[Example], count: int = PARITY_TEXTS, seed: int = 0
+) -> tuple[Example, ...]:
+    """Return at most `count` examples, the shortest and the longest among them."""
+    if len(examples) <= count:
+        return tuple(examples)
+    by_length = sorted(range(len(examples)), key=lambda index: word_count(examples[index]))
+    between = np.random.default_rng(seed).choice(by_length[1:-1], max(count - 2, 0), replace=False)
+    chosen = [by_length[0], by_length[-1], *between.tolist()][:count]
+    return tuple(examples[index] for index in sorted(chosen))
+
+
+def require_parity(parity: Parity) -> None:
+    """Raise ParityError, listing every failure, unless the candidate passed."""
+    if parity.passed:
+        return
+    raise ParityError(
+        f"{parity.candidate} does not answer as {parity.reference} does "
+        f"({len(parity.failures)} failures over {parity.rows} answers):\n"
+        + "\n".join(f"  - {failure}" for failure in parity.failures)
+        + "\nDo not deploy it: export or quantize again, with other settings, from the reference."
+    )
+
+
+def _input_problems(
+    reference: Classifier, candidate: Classifier, examples: Sequence[Example]
+) -> list[str]:
+    problems = []
+    expected, found = reference.labels, candidate.labels
+    if len(expected) != len(found):
+        problems.append(f"label count is {len(found)} {found}, must be {len(expected)} {expected}")
+    elif expected != found:
+        kind = "label order" if sorted(expected) == sorted(found) else "label names"
+        problems.append(f"{kind}: {found}, must be {expected}: answers would carry wrong names")
+    if not examples:
+        problems.append("no examples to compare, allowed at least 1: give texts of the task")
+    return problems
+
+
+def _cases(answers: Answers) -> tuple[CaseParity, ...]:
+    return tuple(
+        CaseParity(
+            name=case.name,
+            rows=int((answers.case_ids == index).sum()),
+            max_abs_difference=largest(answers.differences[answers.case_ids == index]),
+            agreement=mean(answers.agrees[answers.case_ids == index]),
+        )
+        for index, case in enumerate(answers.cases)
+    )

@@ -1,0 +1,239 @@
+"""What the parity gate compares: a reference's and a candidate's logits of the same texts.
+
+The arrangements ("cases") are chosen to show what batching breaks: a forgotten padding mask, a
+fixed batch or sequence axis, truncation at another length.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.errors import ModelError
+from bertender.core.predictor import Classifier
+from bertender.core.progress import Bar, progress_bar
+from bertender.core.text import LONGEST_INPUT_BY_DEFAULT, Example, Tokenize
+
+__all__ = ["Answers", "Case", "arrange", "collect_answers", "no_answers"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+STRONG = 0.25
+"""The direction of logits that are all near 0 is noise: cosines count from this share of the
+largest logit on."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One arrangement of the texts: the batches, as indices of texts."""
+
+    name: str
+    batches: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Finite logits side by side; each array has one row for an answer of the candidate."""
+
+    texts: tuple[Example, ...]
+    cases: tuple[Case, ...]
+    text_ids: IntArray
+    case_ids: IntArray
+    expected: FloatArray
+    answered: FloatArray
+    problems: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.text_ids)
+
+    @cached_property
+    def scale(self) -> float:
+        """The largest absolute logit of the reference."""
+        return float(np.abs(self.expected).max(initial=0.0))
+
+    @cached_property
+    def differences(self) -> FloatArray:
+        """Absolute differences (rows, labels)."""
+        return np.asarray(np.abs(self.answered - self.expected))
+
+    @cached_property
+    def cosines(self) -> FloatArray:
+        """Cosine of each row with its reference (rows,); NaN where the reference is near 0."""
+        norms = np.linalg.norm(self.expected, axis=1)
+        lengths = norms * np.linalg.norm(self.answered, axis=1)
+        products = (self.expected * self.answered).sum(axis=1)
+        cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+        strong = (norms > 0) & (norms >= STRONG * self.scale)
+        return np.asarray(np.where(strong, cosines, np.nan))
+
+    @cached_property
+    def gaps(self) -> FloatArray:
+        """How far the reference's two largest logits are apart (rows,)."""
+        ordered = np.sort(self.expected, axis=1)
+        return np.asarray(ordered[:, -1] - ordered[:, -2])
+
+    @cached_property
+    def agrees(self) -> npt.NDArray[np.bool_]:
+        """Whether the predictions are equal (rows,)."""
+        return np.asarray(self.expected.argmax(axis=1) == self.answered.argmax(axis=1))
+
+    def decided(self, tie_margin: float) -> npt.NDArray[np.bool_]:
+        """Whether the reference's prediction is no near-tie (rows,)."""
+        return np.asarray(self.gaps > tie_margin * self.scale)
+
+    def describe(self, row: int) -> str:
+        """Return which text a row is, and where it stood."""
+        case = self.cases[int(self.case_ids[row])].name
+        return f"{_quote(self.texts[int(self.text_ids[row])])} ({case})"
+
+
+def no_answers(labels: int) -> Answers:
+    """Return the answers of a candidate that could not be asked."""
+    nothing, nobody = np.empty((0, labels)), np.empty(0, dtype=np.int64)
+    return Answers((), (), nobody, nobody, nothing, nothing, ())
+
+
+def collect_answers(
+    reference: Classifier,
+    candidate: Classifier,
+    examples: Sequence[Example],
+    batch_sizes: Sequence[int],
+    seed: int,
+) -> Answers:
+    """Ask both classifiers; the reference one text at a time, the candidate in every case.
+
+    Whatever makes rows incomparable (an error of the candidate, a wrong shape, NaN) is described
+    in `problems`, and the rows are left out.
+    """
+    texts = (*examples, *_edge_texts(reference, candidate, examples))
+    cases = arrange(len(examples), batch_sizes, seed)
+    total = len(texts) + sum(len(batch) for case in cases for batch in case.batches)
+    problems: list[str] = []
+    with progress_bar(f"parity {candidate.name}", total) as bar:
+        truth = _ask_reference(reference, texts, bar)
+        rows = [
+            (case_id, text_id, logits)
+            for case_id, case in enumerate(cases)
+            for text_id, logits in _ask_candidate(candidate, texts, case, bar, problems)
+        ]
+    case_ids = np.array([case_id for case_id, _, _ in rows], dtype=np.int64)
+    text_ids = np.array([text_id for _, text_id, _ in rows], dtype=np.int64)
+    expected = truth[text_ids]
+    answered = np.array([logits for _, _, logits in rows], dtype=np.float64).reshape(expected.shape)
+    problems += _non_finite("reference", truth, texts)
+    problems += _non_finite("candidate", answered, [texts[index] for index in text_ids])
+    finite = np.isfinite(expected).all(axis=1) & np.isfinite(answered).all(axis=1)
+    return Answers(
+        texts=texts,
+        cases=cases,
+        text_ids=text_ids[finite],
+        case_ids=case_ids[finite],
+        expected=expected[finite],
+        answered=answered[finite],
+        problems=tuple(problems),
+    )
+
+
+def arrange(examples: int, batch_sizes: Sequence[int], seed: int) -> tuple[Case, ...]:
+    """Lay out the cases over so many examples, a one-word text and an over-long text after them."""
+    order = np.random.default_rng(seed).permutation(examples).tolist()
+    one_word, too_long = examples, examples + 1
+    cases = [Case(f"batch of {size}", tuple(_chunks(order, size))) for size in batch_sizes]
+    cases += [
+        Case("one word, alone", ((one_word,),)),
+        Case("truncated, alone", ((too_long,),)),
+    ]
+    if max(batch_sizes) > 1:
+        cases.append(Case("one word beside truncated", ((one_word, too_long),)))
+    return tuple(cases)
+
+
+def _chunks(order: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    for start in range(0, len(order), size):
+        yield tuple(order[start : start + size])
+
+
+def _edge_texts(
+    reference: Classifier, candidate: Classifier, examples: Sequence[Example]
+) -> tuple[Example, Example]:
+    """Return the first word of the first example, and examples strung together past truncation."""
+    limit = max(_longest_input(reference), _longest_input(candidate))
+    one_word = tuple((text.split() or ["a"])[0] for text in examples[0])
+    columns = zip(*examples, strict=True)
+    return one_word, tuple(_strung(texts, limit + 1) for texts in columns)
+
+
+def _strung(texts: Sequence[str], count: int) -> str:
+    """Return `count` words of the texts, from the start again at their end."""
+    words = [word for text in texts for word in text.split()] or ["a"]
+    return " ".join(itertools.islice(itertools.cycle(words), count))  # a word is a token at least
+
+
+def _longest_input(classifier: Classifier) -> int:
+    encode = classifier.encode
+    return encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT
+
+
+def _ask_reference(reference: Classifier, texts: Sequence[Example], bar: Bar) -> FloatArray:
+    answers = np.empty((len(texts), len(reference.labels)))
+    for index, text in enumerate(texts):
+        logits = reference.logits([text])
+        if logits.shape != (1, len(reference.labels)):
+            raise ModelError(
+                f"reference {reference.name} answers one text with logits of shape "
+                f"{logits.shape}, must be (1, {len(reference.labels)}). Build the reference again."
+            )
+        answers[index] = logits[0]
+        bar.advance()
+    return answers
+
+
+def _ask_candidate(
+    candidate: Classifier,
+    texts: Sequence[Example],
+    case: Case,
+    bar: Bar,
+    problems: list[str],
+) -> Iterator[tuple[int, FloatArray]]:
+    """Yield (text, logits) of a case; the first problem is noted and ends it."""
+    labels = len(candidate.labels)
+    for batch in case.batches:
+        try:
+            logits = np.asarray(candidate.logits([texts[index] for index in batch]))
+        except Exception as error:  # runtimes share no base class, and all failures are wanted
+            problems.append(f"{case.name}: the candidate failed with {_first_line(error)}")
+            return
+        if logits.shape != (len(batch), labels):
+            problems.append(
+                f"{case.name}: logits have shape {logits.shape}, must be ({len(batch)}, {labels}) "
+                f"for {len(batch)} texts and {labels} labels; first {_quote(texts[batch[0]])}"
+            )
+            return
+        yield from zip(batch, logits, strict=True)
+        bar.advance(len(batch))
+
+
+def _non_finite(who: str, logits: FloatArray, texts: Sequence[Example]) -> list[str]:
+    """Say how many answers are not finite; `texts` are those of the logits' rows."""
+    broken = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
+    if not broken:
+        return []
+    return [
+        f"{who} logits are NaN or infinite in {len(broken)} of {len(logits)} answers, allowed 0; "
+        f"first: {_quote(texts[broken[0]])}"
+    ]
+
+
+def _quote(example: Example) -> str:
+    text = " | ".join(example)
+    return repr(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -1,0 +1,36 @@
+"""Cells of tables: numbers short enough to read, a dash for what is missing, Markdown rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["DASH", "Cell", "markdown_rows", "short"]
+
+DASH = "-"
+
+Cell = tuple[str, ...]
+"""A value and what belongs to it (an interval): stacked in a terminal, one line in Markdown."""
+
+
+def short(value: float | None) -> str:
+    """Return a non-negative number with about three digits, or a dash for None."""
+    if value is None:
+        return DASH
+    if value >= 99.95:
+        return f"{value:.0f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
+
+
+def markdown_rows(
+    headings: Sequence[Cell], rows: Sequence[Sequence[Cell]], numeric: Sequence[bool]
+) -> list[str]:
+    """Return the lines of a Markdown table, numbers aligned right."""
+    rule = ["---:" if right else "---" for right in numeric]
+    lines = [[_escape(" ".join(cell)) for cell in row] for row in (headings, *rows)]
+    return [f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:])]
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")

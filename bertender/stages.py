@@ -1,0 +1,105 @@
+"""STAGES: every stage by name, and the one way in which all of them are called by name.
+
+A stage function takes objects (an artifact, a task, its config). Here names become objects:
+paths are loaded as artifacts, a task config as a task; nothing else is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Config
+from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Task, TaskConfig
+from distill.baseline import BagOfWordsConfig, train_bag_of_words
+from distill.distiller import DistillConfig, distill
+from distill.pretrain import PretrainConfig, pretrain_by_name
+from distill.teacher import FinetuneConfig, finetune_by_name
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig, quantize
+
+__all__ = ["STAGES", "Stage", "recorded_task", "stage_named"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A row of STAGES."""
+
+    name: str
+    config: type[Config]
+    run: Callable[[Sequence[Artifact], Task | None, Any, Path], Artifact]
+    """(source artifacts, task, config, out) -> the artifact that it wrote"""
+    source: str | None = None
+    """What its source artifact is called; None for a stage that starts from none."""
+    takes_task: bool = True
+
+
+def _from_source(function: Callable[..., Artifact]) -> Callable[..., Artifact]:
+    def run(sources: Sequence[Artifact], task: Task | None, config: Config, out: Path) -> Artifact:
+        return function(sources[0], task, config, out)
+
+    return run
+
+
+def _without_source(function: Callable[..., Artifact]) -> Callable[..., Artifact]:
+    def run(sources: Sequence[Artifact], task: Task | None, config: Config, out: Path) -> Artifact:
+        return function(task, config, out)
+
+    return run
+
+
+def _finetune(
+    sources: Sequence[Artifact], task: Task | None, config: FinetuneConfig, out: Path
+) -> Artifact:
+    """Fine-tune what the config names, or, in a recipe, the artifact of an earlier step."""
+    assert task is not None
+    if sources:
+        config = config.model_copy(update={"teacher": str(sources[0].path)})
+    return finetune_by_name(task, config, out)
+
+
+def _pretrain(
+    sources: Sequence[Artifact], task: Task | None, config: PretrainConfig, out: Path
+) -> Artifact:
+    return pretrain_by_name(config, out)
+
+
+STAGES: Mapping[str, Stage] = {
+    stage.name: stage
+    for stage in (
+        Stage("baseline", BagOfWordsConfig, _without_source(train_bag_of_words)),
+        Stage("pretrain", PretrainConfig, _pretrain, takes_task=False),
+        Stage("finetune", FinetuneConfig, _finetune),
+        Stage("distill", DistillConfig, _from_source(distill), source="teacher"),
+        Stage("export", ExportConfig, _from_source(export), source="artifact"),
+        Stage("quantize", QuantizeConfig, _from_source(quantize), source="artifact"),
+    )
+}
+
+
+def stage_named(name: str) -> Stage:
+    """Return a row of STAGES, or raise UnknownNameError with the nearest name."""
+    if name not in STAGES:
+        raise UnknownNameError("stage", name, STAGES)
+    return STAGES[name]
+
+
+def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
+    """Load the task that an artifact was made for, with some of its settings changed.
+
+    Raises:
+        ConfigError: the artifact records no task, and `changes` name none.
+    """
+    source = {} if "task" in changes or "train" in changes else dict(artifact.card.task.source)
+    settings = {**source, **changes}
+    if not settings:
+        raise ConfigError(
+            f"{artifact.path} does not say which task it is for. Name one with --task, or give "
+            "your files with --train and --dev."
+        )
+    return load_task(TaskConfig.parse(settings))

@@ -1,0 +1,209 @@
+"""The task `docs`: which library does this documentation come from?
+
+Its text is on every machine that bertender is installed on: the docstrings of the standard library
+and of five packages. Passages that libraries share are dropped, the classes are balanced, and a
+source file is either on the training side or on the held-out side, never on both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import logging
+import platform
+import sysconfig
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow
+
+from bertender.core.environment import environment
+from bertender.core.errors import DataError
+from bertender.core.progress import progress_bar
+from bertender.tasks.cache import cached_table
+from bertender.tasks.passages import Passage, distinct, python_files, read_passages
+from bertender.tasks.task import Split
+
+__all__ = [
+    "LIBRARIES",
+    "Library",
+    "balanced_splits",
+    "corpus",
+    "docs_corpus",
+    "docs_passages",
+    "is_held_out",
+    "load_docs",
+]
+
+logger = logging.getLogger(__name__)
+
+READER_VERSION = 1
+"""Raise it when `passages` reads other text than before: the cache is keyed by it."""
+
+TRAIN_A_CLASS = 600
+DEV_A_CLASS = 150
+HELD_OUT_SHARE = 0.2
+MOST_A_FILE = 20
+"""Passages that one file may give to a split, so that no long file stands for its library."""
+
+STANDARD_LIBRARY = "stdlib"
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where a class of the task has its text: a package to import, and who distributes it."""
+
+    package: str
+    distribution: str
+
+    def root(self) -> Path:
+        spec = importlib.util.find_spec(self.package)  # of a top-level name: imports nothing
+        if spec is None or not spec.submodule_search_locations:
+            raise DataError(
+                f"the task docs reads the documentation of {self.distribution}, which is not "
+                "installed. Install bertender with its dependencies again."
+            )
+        return Path(next(iter(spec.submodule_search_locations)))
+
+    def version(self) -> str:
+        return metadata.version(self.distribution)
+
+
+class StandardLibrary(Library):
+    """The interpreter's own modules."""
+
+    def root(self) -> Path:
+        return Path(sysconfig.get_path("stdlib"))
+
+    def version(self) -> str:
+        return platform.python_version()
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "numpy": Library("numpy", "numpy"),
+    "scikit-learn": Library("sklearn", "scikit-learn"),
+    "scipy": Library("scipy", "scipy"),
+    STANDARD_LIBRARY: StandardLibrary("", "Python"),
+    "torch": Library("torch", "torch"),
+    "transformers": Library("transformers", "transformers"),
+}
+
+
+def load_docs() -> tuple[Split, Split]:
+    """Return the training and the held-out split: 600 and 150 passages of each library."""
+    return balanced_splits(docs_passages(), tuple(LIBRARIES))
+
+
+def docs_corpus() -> Iterator[str]:
+    """Yield the text of all docstrings on the training side, for pre-training: about 2M words."""
+    return corpus(docs_passages())
+
+
+def docs_passages() -> list[Passage]:
+    """Return all distinct passages of the installed libraries, from the cache after the first call.
+
+    Raises:
+        DataError: one of the libraries is not installed.
+    """
+    roots = {name: library.root() for name, library in LIBRARIES.items()}
+    versions = {name: library.version() for name, library in LIBRARIES.items()}
+    key = hashlib.sha256(json.dumps([READER_VERSION, versions]).encode()).hexdigest()[:16]
+    table = cached_table(f"docs-{key}", lambda: _as_table(_read(roots), versions))
+    columns = (table[name].to_pylist() for name in Passage._fields)
+    return [Passage(*row) for row in zip(*columns, strict=True)]
+
+
+def balanced_splits(
+    passages: Iterable[Passage],
+    labels: tuple[str, ...],
+    train_a_class: int = TRAIN_A_CLASS,
+    dev_a_class: int = DEV_A_CLASS,
+) -> tuple[Split, Split]:
+    """Choose as many passages of each label for training and for holding out.
+
+    The choice follows from hashes of names and texts: it is the same everywhere, and a new version
+    of one library leaves most of it as it was. Where the scarcest class has fewer passages than
+    asked for, all classes get that many.
+
+    Raises:
+        DataError: a label has no passage on one of the sides.
+    """
+    sides: dict[bool, defaultdict[str, list[Passage]]] = {
+        False: defaultdict(list),
+        True: defaultdict(list),
+    }
+    for passage in sorted(passages, key=_lot):
+        sides[is_held_out(passage)][passage.library].append(passage)
+    return (
+        _balanced(sides[False], labels, train_a_class),
+        _balanced(sides[True], labels, dev_a_class),
+    )
+
+
+def corpus(passages: Iterable[Passage]) -> Iterator[str]:
+    """Yield the docstrings of the training side, each as one text put together of its passages."""
+    training = (passage for passage in passages if not is_held_out(passage))
+    for _, group in groupby(training, key=lambda passage: passage[:3]):
+        yield " ".join(passage.text for passage in group)
+
+
+def is_held_out(passage: Passage) -> bool:
+    """Return the side of a passage, which is the side of its file."""
+    return _draw(passage.library, passage.file) < HELD_OUT_SHARE
+
+
+def _balanced(by_label: Mapping[str, list[Passage]], labels: tuple[str, ...], asked: int) -> Split:
+    chosen = {label: _at_most_a_file(by_label.get(label, [])) for label in labels}
+    scarcest = min(labels, key=lambda label: len(chosen[label]))
+    count = min(asked, len(chosen[scarcest]))
+    if count == 0:
+        raise DataError(f"no documentation of {scarcest!r} was found, or too few files of it.")
+    if count < asked:
+        logger.warning("only %d passages of %s: every class gets so many", count, scarcest)
+    rows = sorted(
+        (
+            (passage, label_id)
+            for label_id, label in enumerate(labels)
+            for passage in chosen[label][:count]
+        ),
+        key=lambda row: _lot(row[0]),
+    )
+    return Split(
+        tuple((passage.text,) for passage, _ in rows), tuple(label_id for _, label_id in rows)
+    )
+
+
+def _at_most_a_file(passages: Iterable[Passage]) -> list[Passage]:
+    taken: Counter[str] = Counter()
+    kept = []
+    for passage in passages:
+        taken[passage.file] += 1
+        if taken[passage.file] <= MOST_A_FILE:
+            kept.append(passage)
+    return kept
+
+
+def _lot(passage: Passage) -> float:
+    return _draw(passage.library, passage.text)
+
+
+def _draw(*words: str) -> float:
+    """Return a number from 0 to 1 that depends on the words alone."""
+    digest = hashlib.sha256("\0".join(words).encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def _read(roots: Mapping[str, Path]) -> list[Passage]:
+    total = sum(len(python_files(root)) for root in roots.values())
+    with progress_bar("reading docstrings", total) as bar:
+        return distinct(read_passages(roots, environment().cores, bar.advance))
+
+
+def _as_table(passages: list[Passage], versions: Mapping[str, str]) -> pyarrow.Table:
+    columns = dict(zip(Passage._fields, map(list, zip(*passages, strict=True)), strict=True))
+    return pyarrow.table(columns).replace_schema_metadata({"versions": json.dumps(versions)})

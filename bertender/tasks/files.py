@@ -1,0 +1,190 @@
+"""Tasks of the user's own: a training file and a held-out file, checked row by row.
+
+Whatever is wrong in them is a DataError that names the file, the row and the column.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertender.core.errors import ConfigError, DataError
+from bertender.core.text import Example
+from bertender.tasks.rows import Row, Table, open_table
+from bertender.tasks.task import Split, Task, TaskConfig
+
+__all__ = ["Labelled", "label_names", "load_files", "read_labelled"]
+
+SHOWN_LABELS = 20
+FILL_IN = "Fill it in, or leave the row out"
+NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+"""NUL, and halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The examples of one file with their labels as they stand there, and their places."""
+
+    path: Path
+    label_column: str
+    examples: tuple[Example, ...]
+    labels: tuple[str, ...]
+    places: tuple[str, ...]
+
+    def split(self, known: Sequence[str], owner: str) -> Split:
+        """Number the labels by their place in `known`, the labels of `owner`.
+
+        Raises:
+            DataError: a label is none of them.
+        """
+        numbers = {label: number for number, label in enumerate(known)}
+        for place, label in zip(self.places, self.labels, strict=True):
+            if label not in numbers:
+                raise DataError(
+                    f"{self.path}, {place}, column {self.label_column!r}: label {label!r} is none "
+                    f"of the labels of {owner}: {_listed(known)}. Correct it, or add examples of "
+                    "it to the training file."
+                )
+        return Split(self.examples, tuple(numbers[label] for label in self.labels))
+
+
+def load_files(config: TaskConfig) -> Task:
+    """Load the task that `config.train` and `config.dev` hold; labels are sorted.
+
+    Raises:
+        ConfigError: only one of the files is given, or two columns are the same.
+        DataError: a file is wrong.
+    """
+    train_path, dev_path = _both_files(config)
+    text_columns = _distinct_columns(config)
+    train = read_labelled(open_table(train_path), text_columns, config.label_column)
+    labels = label_names(train)
+    dev = read_labelled(open_table(dev_path), text_columns, config.label_column)
+    return Task(
+        name=_name(config, train_path),
+        labels=labels,
+        metric="accuracy",
+        text_columns=text_columns,
+        train=train.split(labels, str(train_path)),
+        dev=dev.split(labels, str(train_path)),
+    )
+
+
+def read_labelled(table: Table, text_columns: Sequence[str], label_column: str) -> Labelled:
+    """Read and check all rows of a table; texts lose the white space around them.
+
+    Raises:
+        DataError: a column is missing, there are no rows, or a text or label is not usable.
+    """
+    table.require((*text_columns, label_column))
+    examples, labels, places = [], [], []
+    for row in table.rows:
+        examples.append(tuple(_text(table.path, row, column) for column in text_columns))
+        labels.append(_label(table.path, row, label_column))
+        places.append(row.place)
+    if not examples:
+        raise DataError(f"{table.path}: no rows, only the names of the columns.")
+    return Labelled(table.path, label_column, tuple(examples), tuple(labels), tuple(places))
+
+
+def label_names(labelled: Labelled) -> tuple[str, ...]:
+    """Return the labels of a training file in order: integers by value, others by alphabet.
+
+    Raises:
+        DataError: there is one class only.
+    """
+    names = set(labelled.labels)
+    if len(names) == 1:
+        raise DataError(
+            f"{labelled.path}, column {labelled.label_column!r}: all {len(labelled.labels)} rows "
+            f"have the label {names.pop()!r}. A classifier needs examples of at least two."
+        )
+    in_order = sorted(names)
+    return tuple(sorted(in_order, key=int) if all(map(_is_integer, names)) else in_order)
+
+
+def _both_files(config: TaskConfig) -> tuple[Path, Path]:
+    if config.train is None or config.dev is None:
+        given, missing = ("--train", "--dev") if config.train else ("--dev", "--train")
+        raise ConfigError(
+            f"{given} {config.train or config.dev} is given without {missing}. A task of your own "
+            "needs both: a file to learn from, and one that is held out."
+        )
+    return config.train, config.dev
+
+
+def _distinct_columns(config: TaskConfig) -> tuple[str, ...]:
+    """Return the text columns, after a check that no column has two roles."""
+    pair = () if config.pair_column is None else (config.pair_column,)
+    columns = (config.text_column, *pair)
+    if len({*columns, config.label_column}) <= len(columns):
+        raise ConfigError(
+            f"--text-column {config.text_column}, --pair-column {config.pair_column} and "
+            f"--label-column {config.label_column} must be different columns."
+        )
+    return columns
+
+
+def _name(config: TaskConfig, train: Path) -> str:
+    """Return the name the user gave, else the file's, or its folder's for a file called train."""
+    if config.task != TaskConfig.model_fields["task"].default:
+        return config.task
+    return train.stem if train.stem != "train" else train.absolute().parent.name or "train"
+
+
+def _text(path: Path, row: Row, column: str) -> str:
+    value = _value(path, row, column)
+    if not isinstance(value, str):
+        raise _wrong(path, row, column, f"{value!r} is not text")
+    if NOT_TEXT.search(value):
+        raise _wrong(path, row, column, "characters that are no text (is it UTF-16, or binary?)")
+    text = value.strip()
+    if not text:
+        raise _wrong(path, row, column, f"empty. {FILL_IN}")
+    return text
+
+
+def _label(path: Path, row: Row, column: str) -> str:
+    value = _value(path, row, column)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a table with a missing value elsewhere turns integers to floats
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, str):
+        raise _wrong(path, row, column, f"label {value!r} is neither a string nor an integer")
+    if value.strip().lower() == "nan":  # a missing value that pandas has turned to a string
+        raise _wrong(path, row, column, f"missing value ({value}). {FILL_IN}")
+    return _text(path, row, column)
+
+
+def _value(path: Path, row: Row, column: str) -> object:
+    """Return the cell, which must be there and hold something."""
+    if column not in row.values:
+        raise _wrong(path, row, column, f"missing; this row has {', '.join(map(repr, row.values))}")
+    value = row.values[column]
+    if value is None or _is_nan(value):
+        raise _wrong(path, row, column, f"missing value ({value}). {FILL_IN}")
+    return value
+
+
+def _wrong(path: Path, row: Row, column: str, problem: str) -> DataError:
+    return DataError(f"{path}, {row.place}, column {column!r}: {problem}.")
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _is_integer(label: str) -> bool:
+    return label.removeprefix("-").isdecimal()
+
+
+def _listed(labels: Iterable[str]) -> str:
+    names = [repr(label) for label in labels]
+    more = len(names) - SHOWN_LABELS
+    return ", ".join(names[:SHOWN_LABELS]) + (f" and {more} more" if more > 0 else "")

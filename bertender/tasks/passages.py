@@ -1,0 +1,186 @@
+"""Passages of documentation: the docstrings of Python files, cut into pieces of at most 30 words.
+
+Files are parsed with `ast`, never imported. Parsing holds the interpreter's lock, so the work is
+done by processes: this module also runs as a script that takes file names (a JSON list) from
+standard input and writes their passages (JSON) to standard output. It therefore imports nothing
+beyond the standard library. `multiprocessing` would run the caller's script again in each worker
+unless it guards its main part; this does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = [
+    "LONGEST_WORDS",
+    "SHORTEST_WORDS",
+    "Passage",
+    "cut",
+    "distinct",
+    "docstrings",
+    "prose",
+    "python_files",
+    "read_passages",
+]
+
+LONGEST_WORDS = 30
+SHORTEST_WORDS = 15
+FILES_A_BATCH = 100
+SKIPPED_FOLDERS = frozenset({"test", "tests", "site-packages", "dist-packages", "__pycache__"})
+
+UNDERLINE = re.compile(r"[^\w\s]{3,}[^\w]*")
+TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
+NOT_ALPHANUMERIC = re.compile(r"[\W_]+")
+
+
+class Passage(NamedTuple):
+    """Some 30 words of one docstring."""
+
+    library: str
+    file: str  # relative to the library's root, with forward slashes
+    docstring: int  # its number within the file
+    text: str
+
+
+def read_passages(
+    roots: Mapping[str, Path],
+    processes: int = 2,
+    advance: Callable[[int], None] = lambda files: None,
+) -> list[Passage]:
+    """Read the passages of all Python files below some roots, in parallel, in a fixed order.
+
+    Files that cannot be read or parsed (dangling links, other Python versions) are left out.
+
+    Args:
+        roots: the directory of each library.
+        processes: how many read at a time.
+        advance: told the number of files done, after each batch of them.
+    """
+    jobs = [
+        (library, root, batch)
+        for library, root in roots.items()
+        for batch in _batches(python_files(root), FILES_A_BATCH)
+    ]
+    passages: list[Passage] = []
+    executor = ThreadPoolExecutor(max_workers=processes)  # each thread waits for a process
+    try:
+        for (_, _, batch), found in zip(
+            jobs, executor.map(lambda job: _read_batch(*job), jobs), strict=True
+        ):
+            passages.extend(found)
+            advance(len(batch))
+    finally:
+        executor.shutdown(cancel_futures=True)
+    return passages
+
+
+def distinct(passages: Iterable[Passage]) -> list[Passage]:
+    """Keep the first of equal passages, and none of those that several libraries share.
+
+    Case, punctuation and spaces make no difference.
+    """
+    libraries: defaultdict[str, set[str]] = defaultdict(set)
+    firsts: dict[str, Passage] = {}
+    for passage in passages:
+        key = NOT_ALPHANUMERIC.sub("", passage.text).lower()
+        libraries[key].add(passage.library)
+        firsts.setdefault(key, passage)
+    return [passage for key, passage in firsts.items() if len(libraries[key]) == 1]
+
+
+def python_files(root: Path) -> list[str]:
+    """Return the Python files below `root`, relative to it and sorted; tests are left out."""
+    relative = (path.relative_to(root) for path in root.rglob("*.py"))
+    return sorted(
+        path.as_posix() for path in relative if SKIPPED_FOLDERS.isdisjoint(path.parts[:-1])
+    )
+
+
+def docstrings(source: bytes) -> Iterator[str]:
+    """Yield the docstrings of a Python file; none when it cannot be parsed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other people's invalid escapes
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in _statements(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            yield text.encode(errors="replace").decode()  # an escape can stand for half a character
+
+
+def prose(docstring: str) -> list[str]:
+    """Return the words of a docstring without code blocks, doctests, their output, underlines."""
+    words: list[str] = []
+    fenced = in_doctest = False
+    for line in map(str.strip, docstring.splitlines()):
+        in_doctest = line.startswith(">>>") or (in_doctest and line != "")
+        if line.startswith("```"):
+            fenced = not fenced
+        elif not (fenced or in_doctest or UNDERLINE.fullmatch(line)):
+            words.extend(line.split())
+    return words
+
+
+def cut(words: Sequence[str]) -> Iterator[str]:
+    """Yield pieces of LONGEST_WORDS words, without short remainders and tables of symbols."""
+    for piece in _batches(words, LONGEST_WORDS):
+        readable = sum(TWO_LETTERS.search(word) is not None for word in piece)
+        if len(piece) >= SHORTEST_WORDS and readable >= len(piece) / 2:
+            yield " ".join(piece)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk a tree, but not into expressions: they are most of it, and define nothing."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from _statements(child)
+
+
+def _batches(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _read_batch(library: str, root: Path, files: Sequence[str]) -> list[Passage]:
+    """Read some files in a process of its own."""
+    answer = subprocess.run(
+        [sys.executable, "-I", "-S", __file__, str(root)],
+        input=json.dumps(files).encode(),
+        capture_output=True,
+        check=False,
+    )
+    if answer.returncode:
+        raise RuntimeError(f"reading {library} failed: {answer.stderr.decode(errors='replace')}")
+    return [Passage(library, *row) for row in json.loads(answer.stdout)]
+
+
+def _passages_of(root: Path, file: str) -> Iterator[tuple[str, int, str]]:
+    try:
+        source = (root / file).read_bytes()
+    except OSError:
+        return
+    for number, docstring in enumerate(docstrings(source)):
+        for text in cut(prose(docstring)):
+            yield file, number, text
+
+
+def _main() -> None:
+    root = Path(sys.argv[1])
+    rows = [row for file in json.load(sys.stdin) for row in _passages_of(root, file)]
+    json.dump(rows, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,103 @@
+"""TASKS: the tasks that bertender knows by name, and the way from a TaskConfig to a Task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from bertender.core.errors import UnknownNameError
+from bertender.tasks.docs import LIBRARIES, load_docs
+from bertender.tasks.files import load_files
+from bertender.tasks.glue import GLUE, load_glue
+from bertender.tasks.task import Split, Task, TaskConfig
+
+__all__ = ["TASKS", "TaskSpec", "load_task", "sample"]
+
+SAMPLE_SEED = 0
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A row of TASKS: what the task asks, and where its two splits come from."""
+
+    description: str
+    labels: tuple[str, ...]
+    metric: str
+    text_columns: tuple[str, ...]
+    load: Callable[[], tuple[Split, Split]]
+
+
+def _glue(name: str, description: str, metric: str) -> TaskSpec:
+    columns = GLUE[name].text_columns
+    return TaskSpec(description, GLUE[name].labels, metric, columns, partial(load_glue, name))
+
+
+TASKS: Mapping[str, TaskSpec] = {
+    "docs": TaskSpec(
+        "Which library does this documentation come from? (always at hand)",
+        tuple(LIBRARIES),
+        "accuracy",
+        ("text",),
+        load_docs,
+    ),
+    "sst2": _glue("sst2", "Does this piece of a film review praise or not? (GLUE)", "accuracy"),
+    "cola": _glue("cola", "Is this sentence grammatical English? (GLUE)", "matthews"),
+    "mrpc": _glue("mrpc", "Do these two sentences say the same? (GLUE)", "f1"),
+    "rte": _glue("rte", "Does the second sentence follow from the first? (GLUE)", "accuracy"),
+}
+
+
+def load_task(config: TaskConfig) -> Task:
+    """Load the task that a config names, or the one that its files hold.
+
+    Raises:
+        UnknownNameError: no such task, and no files.
+        ConfigError: a file without the other.
+        DataError: a data file is wrong.
+        HubUnreachableError: the data are not on this machine and no hub answers.
+    """
+    task = load_files(config) if config.train or config.dev else _named(config.task)
+    return replace(
+        task,
+        train=sample(task.train, config.max_train),
+        dev=sample(task.dev, config.max_dev),
+        source=_source(config, task.name),
+    )
+
+
+def sample(split: Split, count: int | None) -> Split:
+    """Return `count` examples drawn with a fixed seed, or the split itself when it has no more.
+
+    One example of every class comes first, so that no class is lost while there is room for all.
+    """
+    if count is None or count >= len(split):
+        return split
+    order = np.random.default_rng(SAMPLE_SEED).permutation(len(split))
+    label_ids = np.asarray(split.label_ids)[order]
+    firsts = np.sort(np.unique(label_ids, return_index=True)[1])
+    chosen = np.concatenate([order[firsts], np.delete(order, firsts)])[:count].tolist()
+    return Split(
+        tuple(split.examples[row] for row in chosen), tuple(split.label_ids[row] for row in chosen)
+    )
+
+
+def _named(name: str) -> Task:
+    if name not in TASKS:
+        raise UnknownNameError("task", name, (*TASKS, "your own files with --train and --dev"))
+    spec = TASKS[name]
+    train, dev = spec.load()
+    return Task(name, spec.labels, spec.metric, spec.text_columns, train, dev)
+
+
+def _source(config: TaskConfig, name: str) -> dict[str, object]:
+    """Return the config in plain values that find the same data from any working directory."""
+    absolute = {"task": name, "train": _absolute(config.train), "dev": _absolute(config.dev)}
+    return config.model_copy(update=absolute).model_dump(mode="json")
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()

@@ -1,0 +1,70 @@
+"""The bag of words: TF-IDF with logistic regression, the control that a teacher must beat."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+from safetensors.numpy import save_file
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.config import Config
+from bertender.tasks.task import Task
+
+__all__ = ["BagOfWordsConfig", "train_bag_of_words"]
+
+
+class BagOfWordsConfig(Config):
+    """How to make the bag of words."""
+
+    longest_ngram: int = Field(2, ge=1, description="count runs of up to so many words")
+    inverse_regularisation: float = Field(10.0, gt=0, description="C of the logistic regression")
+    seed: int = Field(0, ge=0, description="seed of the solver")
+
+
+def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artifact:
+    """Fit the baseline on a task's training examples; write its words as JSON, its numbers as
+    safetensors. It is compared like any artifact; it cannot be exported or served.
+    """
+    vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)
+    texts = [" ".join(example) for example in task.train.examples]
+    features = vectorizer.fit_transform(texts)
+    model = LogisticRegression(
+        C=config.inverse_regularisation, max_iter=1000, random_state=config.seed
+    )
+    model.fit(features, task.train.label_ids)
+    with new_artifact(
+        out,
+        kind="bag-of-words",
+        family="bag-of-words",
+        task=task.record(),
+        stage="baseline",
+        config=config,
+        seed=config.seed,
+    ) as draft:
+        _write(draft.directory, vectorizer, model)
+        draft.metrics["parameters"] = int(model.coef_.size + model.intercept_.size)
+    return Artifact.load(out)
+
+
+def _write(directory: Path, vectorizer: TfidfVectorizer, model: LogisticRegression) -> None:
+    coefficients, intercepts = model.coef_, model.intercept_
+    if len(model.classes_) == 2:  # scikit-learn keeps one row, for the second class
+        coefficients = np.vstack([-coefficients / 2, coefficients / 2])
+        intercepts = np.concatenate([-intercepts / 2, intercepts / 2])
+    arrays = {
+        "idf": vectorizer.idf_.astype(np.float32),
+        "coefficients": coefficients.astype(np.float32),
+        "intercepts": intercepts.astype(np.float32),
+    }
+    save_file(arrays, directory / "model.safetensors")
+    settings = {
+        "vocabulary": {word: int(index) for word, index in sorted(vectorizer.vocabulary_.items())},
+        "ngram_range": list(vectorizer.ngram_range),
+        "sublinear_tf": vectorizer.sublinear_tf,
+    }
+    (directory / "vocabulary.json").write_text(json.dumps(settings), encoding="utf-8")

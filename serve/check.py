@@ -1,0 +1,76 @@
+"""Proving an endpoint: start the real server, ask it, compare with the local model, stop it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Config, Record
+from bertender.core.errors import ServingError
+from bertender.core.predictor import open_classifier
+from bertender.core.text import Example
+from serve.client import Answer, Endpoint
+from serve.config import ServeConfig
+from serve.repository import write_repository
+from serve.server import TritonServer
+
+__all__ = ["EndpointCheck", "EndpointConfig", "Served", "check_endpoint"]
+
+LARGEST_DIFFERENCE = 1e-3
+"""Of a logit, one text a request: the endpoint runs the same file, so only sums may reorder."""
+
+
+class EndpointConfig(Config):
+    """How to prove an endpoint."""
+
+    texts: int = Field(8, ge=1, description="held-out texts to classify through it")
+    seed: int = Field(0, ge=0, description="which texts are drawn")
+
+
+class Served(Record):
+    """One text and the endpoint's answer."""
+
+    text: tuple[str, ...]
+    answer: Answer
+
+
+class EndpointCheck(Record):
+    """What the endpoint answered, and how far that is from the local model."""
+
+    served: tuple[Served, ...]
+    max_abs_difference: float
+
+
+def check_endpoint(
+    artifact: Artifact, examples: Sequence[Example], config: EndpointConfig
+) -> EndpointCheck:
+    """Serve an artifact on free loopback ports, classify some texts through it, and stop it.
+
+    Raises:
+        ServingError: the server does not start, or answers otherwise than the local model.
+    """
+    draw = np.random.default_rng(config.seed)
+    count = min(config.texts, len(examples))
+    chosen = [examples[index] for index in draw.choice(len(examples), count, replace=False)]
+    local = open_classifier(artifact)
+    ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
+    with tempfile.TemporaryDirectory(prefix="bertender-models-") as folder:
+        repository = write_repository(artifact, Path(folder) / "models", ports)
+        with TritonServer(repository, ports) as server, Endpoint(server.http_url) as endpoint:
+            answers = [endpoint.classify([example])[0] for example in chosen]
+    expected = np.concatenate([local.logits([example]) for example in chosen])
+    difference = float(np.abs(np.array([a.logits for a in answers]) - expected).max())
+    if difference > LARGEST_DIFFERENCE:
+        raise ServingError(
+            f"the endpoint's logits differ from the local model's by {difference:g}, allowed "
+            f"{LARGEST_DIFFERENCE:g}. Check that both run the same onnxruntime: bertender doctor."
+        )
+    served = tuple(
+        Served(text=example, answer=answer) for example, answer in zip(chosen, answers, strict=True)
+    )
+    return EndpointCheck(served=served, max_abs_difference=difference)

@@ -1,0 +1,81 @@
+"""Ports to listen on: free ones chosen, taken ones named before the server is started."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from contextlib import ExitStack
+
+from bertender.core.errors import ConfigError, PortTakenError, ServingError
+from serve.config import ServeConfig
+
+__all__ = ["PORT_FIELDS", "with_free_ports"]
+
+PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
+
+
+def with_free_ports(config: ServeConfig) -> ServeConfig:
+    """Return the config with its host as an address, and every port 0 replaced by a free one.
+
+    Raises:
+        PortTakenError: another process listens on a port; the message names the option.
+        ConfigError: two of the ports are the same.
+        ServingError: `host` is no address of this machine, or the port is not allowed.
+    """
+    _refuse_equal(config)
+    host = _resolved(config.host)
+    with ExitStack() as held:  # all are held at once, so that no two get the same
+        ports = {
+            name: held.enter_context(_bound(host, name, getattr(config, name)))
+            for name in PORT_FIELDS
+        }
+        chosen = {name: bound.getsockname()[1] for name, bound in ports.items()}
+    return config.model_copy(update={"host": host, **chosen})
+
+
+def _refuse_equal(config: ServeConfig) -> None:
+    asked = [port for name in PORT_FIELDS if (port := getattr(config, name))]
+    if len(set(asked)) < len(asked):
+        listed = ", ".join(f"{name}={getattr(config, name)}" for name in PORT_FIELDS)
+        raise ConfigError(f"{listed}: the ports must differ. Use 0 for any free one.")
+
+
+def _resolved(host: str) -> str:
+    """Return the IPv4 address of a host: Triton's HTTP service takes no names."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise _no_such_address(host, error) from None
+
+
+def _bound(host: str, name: str, port: int) -> socket.socket:
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is not taken
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise _refusal(host, name, port, error) from None
+    return bound
+
+
+def _refusal(host: str, name: str, port: int, error: OSError) -> ServingError:
+    option = f"--{name.replace('_', '-')}"
+    if error.errno == errno.EADDRINUSE:
+        return PortTakenError(
+            f"port {port} on {host} is taken by another process. Choose another with {option} "
+            "(0 takes any free one), or stop what listens there."
+        )
+    if error.errno == errno.EACCES:
+        return ServingError(
+            f"port {port} on {host} needs more rights than this user has. Choose one above 1023 "
+            f"with {option}."
+        )
+    return _no_such_address(host, error)
+
+
+def _no_such_address(host: str, error: OSError) -> ServingError:
+    return ServingError(
+        f"cannot listen on host {host!r}: {error.strerror}. Use an address of this machine, such "
+        "as 127.0.0.1 (this machine only) or 0.0.0.0 (every network it is on)."
+    )

@@ -1,0 +1,112 @@
+"""The Triton model repository: a folder that holds all that the endpoint serves.
+
+    DIRECTORY/classifier/config.pbtxt      what Triton and the backend are told
+    DIRECTORY/classifier/1/model.py        imports `serve.classifier_backend`
+    DIRECTORY/classifier/1/artifact/       a copy of the artifact, digests included
+
+The model's data is all inside. Its code is not: model.py imports the installed `serve` package, so
+that code exists once and a repaired backend needs no new repository. The Python that Triton runs
+must therefore have bertender installed; `serve.server` sees to that.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bertender.core.artifact import CARD_NAME, Artifact
+from bertender.core.errors import ArtifactError, ModelError
+from serve.config import ServeConfig
+from serve.triton_config import model_config, write_model_config
+from serve.wire import MODEL_NAME
+
+__all__ = ["is_repository", "write_repository"]
+
+VERSION = "1"
+
+MODEL_FILE = '''\
+"""The Python side of this Triton model. Its code is bertender's, as installed beside Triton."""
+
+from serve.classifier_backend import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+
+def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -> Path:
+    """Write the model repository of an ONNX artifact at `directory`, and return its path.
+
+    All of it appears at once, in the place of a repository written before, or nothing does.
+
+    Raises:
+        ModelError: the artifact is no ONNX classifier.
+        DamagedArtifactError: the artifact's files are not what its card says.
+        ArtifactError: `directory` exists and is not such a repository.
+    """
+    _refuse_unservable(artifact)
+    artifact.check_files()
+    with _replacing(directory.resolve()) as draft:
+        version = draft / MODEL_NAME / VERSION
+        version.mkdir(parents=True)
+        write_model_config(version.parent / "config.pbtxt", model_config(artifact.card, config))
+        (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+        _copy_artifact(artifact, version / "artifact")
+    return directory.resolve()
+
+
+def is_repository(directory: Path) -> bool:
+    """Tell whether `directory` holds a repository that `write_repository` wrote, and no more."""
+    return (
+        directory.is_dir()
+        and [path.name for path in directory.iterdir()] == [MODEL_NAME]
+        and (directory / MODEL_NAME / VERSION / "artifact" / CARD_NAME).is_file()
+    )
+
+
+def _refuse_unservable(artifact: Artifact) -> None:
+    card = artifact.card
+    if card.kind != "onnx":
+        raise ModelError(
+            f"{artifact.path} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
+            f"Export it first: `bertender export {artifact.path}`."
+        )
+    if card.task.problem_type != "single_label_classification":
+        raise ModelError(
+            f"{artifact.path} was made for {card.task.problem_type!r}; the endpoint serves "
+            "'single_label_classification'. Fine-tune it on a task first: `bertender finetune`."
+        )
+
+
+def _copy_artifact(artifact: Artifact, out: Path) -> None:
+    """Copy the card and the files that it names; strangers in the folder stay behind."""
+    for name in (CARD_NAME, *artifact.card.files):
+        target = out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(artifact.path / name, target)
+
+
+@contextmanager
+def _replacing(directory: Path) -> Iterator[Path]:
+    """Give an empty folder beside `directory`; rename it to that name when the block succeeds."""
+    if directory.exists() and not is_repository(directory) and any(directory.iterdir()):
+        raise ArtifactError(
+            f"{directory} exists and is no model repository of bertender, so it will not be "
+            "replaced. Choose another directory, or remove it yourself."
+        )
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(
+        tempfile.mkdtemp(prefix=f".{directory.name}.draft-{os.getpid()}-", dir=directory.parent)
+    )
+    try:
+        draft = scratch / "new"
+        draft.mkdir()
+        yield draft
+        if directory.exists():
+            directory.rename(scratch / "old")
+        draft.rename(directory)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

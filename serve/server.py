@@ -1,0 +1,247 @@
+"""The real Triton server on a model repository: started, waited for, and stopped without a trace.
+
+bertender -> supervisor -> tritonserver -> Python stub. The supervisor (see there) ends the others
+when bertender ends in any way. Everything listens on the loopback address unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NoReturn, Self
+from uuid import uuid4
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ServingError
+from serve.config import ServeConfig
+from serve.installation import Installation, find_installation
+from serve.ports import with_free_ports
+from serve.repository import write_repository
+from serve.wire import MODEL_NAME
+
+__all__ = ["TritonServer", "failure_reason", "serve_forever"]
+
+logger = logging.getLogger(__name__)
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+IN_FLIGHT_TIMEOUT_S = 10
+STOP_TIMEOUT_S = 20
+POLL_S = 0.05
+PROBE_TIMEOUT_S = 2.0
+
+REASONS = (
+    re.compile(
+        r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
+    ),
+    re.compile(r"(failed to start .+ service: .+?)\s*\"?$", re.M),
+    re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
+    re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
+)
+"""What a server's log says of its end, the most telling first. Without a GPU, each log also has an
+error about the CUDA driver, which ends nothing."""
+
+
+class TritonServer:
+    """A context manager: the server is ready inside the block, and gone after it.
+
+    Args:
+        repository: what `write_repository` wrote.
+        config: ports and timeouts; a port 0 is replaced by a free one.
+        workspace: the folder for what the server needs while it runs; it is removed with it. By
+            default a new temporary one.
+
+    Raises (on entering):
+        ServerMissingError: there is no Triton binary.
+        PortTakenError: another process listens on one of the ports.
+        ServingError: the server ended, or was not ready in time; the reason is in the message.
+    """
+
+    def __init__(
+        self, repository: Path, config: ServeConfig, workspace: Path | None = None
+    ) -> None:
+        self.repository = repository.resolve()
+        self.config = config
+        self.shared_memory = f"bertender-serve-{uuid4()}"
+        self.workspace = workspace or Path(tempfile.gettempdir(), self.shared_memory)
+        self.supervisor: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start(find_installation())
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{self._reachable_host}:{self.config.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"grpc://{self._reachable_host}:{self.config.grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{self._reachable_host}:{self.config.metrics_port}/metrics"
+
+    @property
+    def log_file(self) -> Path:
+        return (self.config.log_file or self.workspace / "tritonserver.log").resolve()
+
+    @property
+    def _reachable_host(self) -> str:
+        everywhere = self.config.host == "0.0.0.0"  # noqa: S104 - asked, not bound
+        return "127.0.0.1" if everywhere else self.config.host
+
+    def wait(self) -> NoReturn:
+        """Block while the server runs; raise ServingError when it ends by itself."""
+        assert self.supervisor is not None
+        status = self.supervisor.wait()
+        raise ServingError(f"the server ended, status {status}: {failure_reason(self.log_file)}")
+
+    def stop(self) -> None:
+        """End the server, let it finish what is in flight, and remove its workspace."""
+        if self.supervisor is not None:
+            assert self.supervisor.stdin is not None
+            self.supervisor.stdin.close()
+            try:
+                self.supervisor.wait(STOP_TIMEOUT_S + 5)
+            except subprocess.TimeoutExpired:
+                self.supervisor.kill()  # the kernel then ends the server
+                self.supervisor.wait()
+        shutil.rmtree(self.workspace, ignore_errors=True)
+
+    def _start(self, installation: Installation) -> None:
+        self.config = with_free_ports(self.config)
+        self.workspace.mkdir(mode=0o700, exist_ok=True)
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        installation.assemble(self.workspace)
+        traces = (str(self.workspace), self.shared_memory, str(self.log_file))
+        self.supervisor = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", str(SUPERVISOR), *traces, str(STOP_TIMEOUT_S)),
+                *self._command(installation),
+            ],
+            stdin=subprocess.PIPE,
+            cwd=self.workspace,  # the stub imports from its folder first: not from the user's
+            env=installation.environment(self.workspace),
+            start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
+        )
+        logger.info("tritonserver is starting, its log is %s", self.log_file)
+
+    def _command(self, installation: Installation) -> list[str]:
+        options = {
+            "model-repository": self.repository,
+            "backend-directory": self.workspace / "backends",
+            "http-address": self.config.host,
+            "grpc-address": self.config.host,
+            "metrics-address": self.config.host,
+            "http-port": self.config.http_port,
+            "grpc-port": self.config.grpc_port,
+            "metrics-port": self.config.metrics_port,
+            "backend-config": f"python,shm-region-prefix-name={self.shared_memory}",
+            "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
+        }
+        return [
+            str(installation.binary),
+            "--disable-auto-complete-config",  # completing would start the stub twice
+            *(f"--{name}={value}" for name, value in options.items()),
+        ]
+
+    def _wait_until_ready(self) -> None:
+        assert self.supervisor is not None
+        deadline = time.monotonic() + self.config.ready_timeout_s
+        while not _is_ready(self._reachable_host, self.config.http_port):
+            if self.supervisor.poll() is not None:
+                raise ServingError(f"the server did not start: {failure_reason(self.log_file)}")
+            if time.monotonic() > deadline:
+                raise ServingError(
+                    f"the server was not ready within {self.config.ready_timeout_s:g} s: "
+                    f"{failure_reason(self.log_file)} Give it longer with --ready-timeout-s."
+                )
+            time.sleep(POLL_S)
+
+
+def serve_forever(
+    artifact: Artifact,
+    config: ServeConfig,
+    on_ready: Callable[[TritonServer], None] = lambda server: None,
+) -> None:
+    """Serve an ONNX artifact in the foreground; return after SIGINT or SIGTERM and a clean stop.
+
+    The model repository is temporary and goes with the server. Call it from the main thread.
+
+    Raises:
+        ModelError: the artifact is no ONNX classifier.
+        ServingError: the server cannot start, or ended by itself.
+    """
+    workspace = Path(tempfile.mkdtemp(prefix="bertender-serve-"))
+    try:
+        with _interrupted_by_signals():
+            repository = write_repository(artifact, workspace / "models", config)
+            with TritonServer(repository, config, workspace) as server:
+                on_ready(server)
+                server.wait()
+    except KeyboardInterrupt:
+        logger.info("stopped on request")
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def failure_reason(log_file: Path) -> str:
+    """Return the line of a server's log that says why it ended, or where to read on."""
+    log = log_file.read_text(encoding="utf-8", errors="replace") if log_file.is_file() else ""
+    for pattern in REASONS:
+        if found := pattern.findall(log):
+            return " ".join(found[-1].replace(r"\n", " ").split())  # Triton escapes newlines
+    return f"its log says no reason; its last lines: {' | '.join(log.splitlines()[-3:]) or '-'}"
+
+
+def _is_ready(host: str, port: int) -> bool:
+    """Ask by plain HTTP: an interrupt inside tritonclient's event loop would print a traceback."""
+    connection = http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", f"/v2/models/{MODEL_NAME}/ready")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):  # nothing listens yet, or a stranger does
+        return False
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """Make SIGTERM interrupt the block just as SIGINT (Ctrl-C) does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

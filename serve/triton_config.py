@@ -1,0 +1,87 @@
+"""config.pbtxt of the one Triton model, through protobuf so that it cannot be misspelt.
+
+Input `TEXT` (and `TEXT_PAIR` for pair tasks), strings of shape [1]; outputs `LABEL` (string [1]),
+`SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS` (fp32 [labels]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from google.protobuf import text_format  # type: ignore[import-untyped]
+from pydantic import Field
+from tritonclient.grpc import model_config_pb2 as triton
+
+from bertender.core.artifact import Card
+from bertender.core.config import Config
+from serve.config import ServeConfig
+from serve.wire import INPUT_NAMES, MODEL_NAME
+
+__all__ = ["BackendParameters", "model_config", "read_model_config", "write_model_config"]
+
+
+class BackendParameters(Config):
+    """What config.pbtxt tells the Python backend, beside what it tells Triton."""
+
+    artifact: str = Field("artifact", description="folder, relative to the model version's")
+    tokens_per_bucket: int
+    threads: int = Field(description="of one instance; 0 shares the cores out evenly")
+    max_length: int | None = None
+
+    @classmethod
+    def from_model_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read them back from the model configuration that Triton hands to its backends."""
+        parameters = config["parameters"].items()
+        return cls.parse({name: value["string_value"] for name, value in parameters})
+
+
+def model_config(card: Card, config: ServeConfig) -> triton.ModelConfig:
+    """Return the Triton configuration of an artifact with this card."""
+    parameters = BackendParameters(
+        tokens_per_bucket=config.tokens_per_bucket,
+        threads=config.threads_per_instance,
+        max_length=config.max_length,
+    )
+    return triton.ModelConfig(
+        name=MODEL_NAME,
+        backend="python",
+        max_batch_size=config.max_batch_size,
+        input=[_input(name) for name in INPUT_NAMES[: len(card.task.text_columns)]],
+        output=[
+            _output("LABEL", triton.TYPE_STRING, 1),
+            _output("SCORE", triton.TYPE_FP32, 1),
+            _output("LOGITS", triton.TYPE_FP32, len(card.task.labels)),
+        ],
+        dynamic_batching=triton.ModelDynamicBatching(
+            max_queue_delay_microseconds=config.queue_delay_us
+        ),
+        instance_group=[
+            triton.ModelInstanceGroup(
+                kind=triton.ModelInstanceGroup.KIND_CPU, count=config.instances
+            )
+        ],
+        parameters={
+            name: triton.ModelParameter(string_value=str(value))
+            for name, value in parameters.model_dump(exclude_none=True).items()
+        },
+    )
+
+
+def write_model_config(path: Path, config: triton.ModelConfig) -> None:
+    """Write a configuration as protobuf text."""
+    path.write_text(text_format.MessageToString(config), encoding="utf-8")
+
+
+def read_model_config(path: Path) -> triton.ModelConfig:
+    """Read a config.pbtxt back."""
+    return text_format.Parse(path.read_text(encoding="utf-8"), triton.ModelConfig())
+
+
+def _input(name: str) -> triton.ModelInput:
+    return triton.ModelInput(name=name, data_type=triton.TYPE_STRING, dims=[1])
+
+
+def _output(name: str, data_type: int, size: int) -> triton.ModelOutput:
+    return triton.ModelOutput(name=name, data_type=data_type, dims=[size])

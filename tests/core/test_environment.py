@@ -1,0 +1,135 @@
+"""What is found out about the machine, also about machines that are not this one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bertender.core.environment import (
+    CHECKS,
+    INTERESTING_FLAGS,
+    Check,
+    Environment,
+    cpu_facts,
+    data_directory,
+    environment,
+    file_of_distribution,
+    findings,
+    has_int8_acceleration,
+    supports_bf16,
+)
+
+INTEL = "processor\t: 0\nmodel name\t: Xeon 9\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_bf16\n\n"
+SECOND = "processor\t: 1\nmodel name\t: Other\nflags\t\t: amx_int8\n"
+ARM = "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd i8mm bf16\nCPU part\t: 0xd40\n"
+
+
+def bare(**changes: object) -> Environment:
+    """A machine with nothing special."""
+    facts = {
+        "python": "3.11.0",
+        "platform": "Linux",
+        "cpu_model": "old",
+        "cpu_flags": (),
+        "cores": 1,
+        "memory_bytes": 2**30,
+        "gpu": None,
+        "versions": {},
+    }
+    return Environment.model_validate(facts | changes)
+
+
+def test_this_machine() -> None:
+    found = environment()
+    assert found is environment()
+    assert found.cores == len(os.sched_getaffinity(0))
+    assert found.memory_bytes > 2**28
+    assert {"torch", "transformers", "numpy", "onnxruntime"} <= found.versions.keys()
+    assert set(found.cpu_flags) <= set(INTERESTING_FLAGS)
+
+
+def test_json_and_back_without_paths() -> None:
+    text = environment().model_dump_json()
+    assert Environment.model_validate_json(text) == environment()
+    assert str(Path.home()) not in text and "site-packages" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "flags"),
+    [
+        (INTEL + SECOND, "Xeon 9", ("avx2", "avx512f", "avx512_vnni", "amx_bf16")),
+        (ARM, None, ()),
+        ("", None, ()),
+    ],
+)
+def test_cpu_facts(tmp_path: Path, text: str, model: str | None, flags: tuple[str, ...]) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    found_model, found_flags = cpu_facts(tmp_path / "cpuinfo")
+    assert found_flags == flags
+    assert found_model == model if model else found_model
+
+
+def test_no_cpuinfo(tmp_path: Path) -> None:
+    model, flags = cpu_facts(tmp_path / "absent")
+    assert flags == () and model
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer"),
+    [((), False), (("avx2", "avx512f"), False), (("avx_vnni",), True), (("amx_int8",), True)],
+)
+def test_int8_acceleration(flags: tuple[str, ...], answer: bool) -> None:
+    assert has_int8_acceleration(bare(cpu_flags=flags)) is answer
+
+
+@pytest.mark.parametrize(("flags", "answer"), [((), False), (("amx_bf16",), True)])
+def test_bf16_follows_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], answer: bool
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("bertender.core.environment.environment", lambda: bare(cpu_flags=flags))
+    assert supports_bf16() is answer
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_every_check_answers(check: Check) -> None:
+    finding = check.run(bare())
+    assert finding.value and finding.meaning == (check.found if finding.ok else check.absent)
+    assert finding.ok is (finding.value != "absent")
+
+
+def test_findings_tell_machines_apart() -> None:
+    rich = bare(
+        cpu_flags=INTERESTING_FLAGS, gpu="H100", versions={"torch": "2", "onnxruntime": "1"}
+    )
+    poor_ok = {finding.name for finding in findings(bare()) if finding.ok}
+    rich_findings = {finding.name: finding for finding in findings(rich)}
+    gained = {name for name, finding in rich_findings.items() if finding.ok} - poor_ok
+    assert gained == {
+        "AVX2",
+        "AVX-512",
+        "int8 dot products (VNNI, AMX)",
+        "bf16 (AVX-512, AMX)",
+        "GPU",
+        "PyTorch",
+        "ONNX Runtime",
+    }
+    assert rich_findings["GPU"].value == "H100"
+
+
+def test_data_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BERTENDER_DATA", str(tmp_path))
+    assert data_directory() == tmp_path
+    monkeypatch.setenv("BERTENDER_DATA", str(tmp_path / "absent"))
+    assert data_directory() is None
+    monkeypatch.delenv("BERTENDER_DATA")
+    assert data_directory() is None
+
+
+def test_files_of_distributions() -> None:
+    place = file_of_distribution("numpy", "core/__init__.py")
+    assert place is not None and place.is_file()
+    assert file_of_distribution("numpy", "no/such/file") is None
+    assert file_of_distribution("no-such-distribution", "x") is None

@@ -1,0 +1,178 @@
+"""Comparing real artifacts of each kind that needs no export: torch, and the bag of words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.environment import environment
+from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.core.predictor import open_classifier
+from bertender.measure.accuracy import evaluate
+from bertender.measure.compare import CompareConfig, Comparison, compare, row_names
+from bertender.measure.parity import TOLERANCES, check_parity
+from bertender.tasks.task import Task
+from tests.conftest import FRUIT, TOOLS, NoConfig
+
+CONFIG = CompareConfig(
+    single_texts=3, batch_size=4, rounds=2, warmup_rounds=0, warmup_texts=0, threads=1
+)
+
+
+def copy_of(artifact: Artifact, out: Path, metrics: Mapping[str, Any] | None = None) -> Artifact:
+    """Another artifact of the same files."""
+    card = artifact.card
+    with new_artifact(
+        out,
+        kind=card.kind,
+        family=card.family,
+        task=card.task,
+        stage="distill",
+        config=NoConfig(),
+        seed=5,
+        parent=artifact,
+    ) as draft:
+        for name in card.files:
+            shutil.copy(artifact.path / name, draft.directory / name)
+        draft.metrics.update(metrics or {})
+    return Artifact.load(out)
+
+
+@pytest.fixture(scope="module")
+def bag_of_words(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifact:
+    """A bag of words that knows the toy classes' words, so it is right everywhere."""
+    words = [*FRUIT, *TOOLS]
+    weights = np.array([[1.0] * len(FRUIT) + [-1.0] * len(TOOLS)])
+    out = tmp_path_factory.mktemp("artifacts") / "bag"
+    with new_artifact(
+        out,
+        kind="bag-of-words",
+        family="tfidf",
+        task=task.record(),
+        stage="baseline",
+        config=NoConfig(),
+        seed=0,
+    ) as draft:
+        vocabulary = {word: index for index, word in enumerate(words)}
+        settings = {"vocabulary": vocabulary, "ngram_range": [1, 1], "sublinear_tf": True}
+        (draft.directory / "vocabulary.json").write_text(json.dumps(settings))
+        save_file(
+            {
+                "idf": np.ones(len(words)),
+                "coefficients": np.concatenate([weights, -weights]),
+                "intercepts": np.zeros(2),
+            },
+            draft.directory / "model.safetensors",
+        )
+    return Artifact.load(out)
+
+
+@pytest.fixture(scope="module")
+def comparison(
+    teacher: Artifact, bag_of_words: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> Comparison:
+    classifier = open_classifier(teacher, threads=1)
+    parity = check_parity(classifier, classifier, task.dev.examples[:4], TOLERANCES["float32"])
+    out = tmp_path_factory.mktemp("artifacts") / "student"
+    student = copy_of(teacher, out, {"parity": parity.summary()})
+    return compare(
+        [teacher, student, bag_of_words], task, CONFIG, measured_at="2030-01-02T03:04:05Z"
+    )
+
+
+def test_every_kind_is_a_row_like_others(comparison: Comparison, task: Task) -> None:
+    assert [row.name for row in comparison.rows] == ["teacher", "student", "bag"]
+    assert [row.kind for row in comparison.rows] == ["torch", "torch", "bag-of-words"]
+    for row in comparison.rows:
+        assert row.score.n == len(task.dev) and row.score.metric == "accuracy"
+        assert row.size.parameters > 0 and row.size.model_size_bytes > 0
+        assert len(row.latency.single_ms) == CONFIG.rounds and row.latency.name == row.name
+    assert comparison.rows[2].score.value == 1.0
+    assert comparison.rows[2].size.parameters == 2 * 12 + 2
+
+
+def test_scores_are_those_of_evaluate(
+    comparison: Comparison, teacher: Artifact, task: Task
+) -> None:
+    score, _ = evaluate(open_classifier(teacher, threads=1), task.dev, task.metric)
+    assert comparison.rows[0].score == score
+
+
+def test_changes_are_against_the_first_row(comparison: Comparison) -> None:
+    first, copy, bag = comparison.rows
+    assert first.change is None and copy.change is not None and bag.change is not None
+    assert (copy.change.value, copy.change.low, copy.change.high) == (0.0, 0.0, 0.0)
+    assert bag.change.value == pytest.approx(100 * (1.0 - first.score.value))
+    assert bag.change.low > 0
+
+
+def test_parity_comes_from_the_card_and_is_missing_where_none_was_measured(
+    comparison: Comparison,
+) -> None:
+    first, copy, bag = comparison.rows
+    assert first.parity is None and bag.parity is None
+    assert copy.parity is not None and copy.parity.passed and copy.parity.texts == 6
+
+
+def test_circumstances_are_complete(comparison: Comparison, task: Task) -> None:
+    circumstances = comparison.circumstances
+    assert circumstances.environment == environment()
+    assert circumstances.measured_at == "2030-01-02T03:04:05Z"
+    assert (circumstances.threads, circumstances.batch_texts) == (1, 4)
+    assert (circumstances.task, circumstances.n) == ("toy", len(task.dev))
+    assert circumstances.task_fingerprint == task.fingerprint()
+    lengths = circumstances.lengths
+    words = [len(text.split()) for (text,) in task.dev.examples]
+    assert (lengths.mean_words, lengths.max_words) == (np.mean(words), max(words))
+    assert lengths.mean_tokens is not None and lengths.mean_tokens > lengths.mean_words
+
+
+def test_a_first_row_that_reads_words_has_no_token_lengths(
+    bag_of_words: Artifact, task: Task
+) -> None:
+    lengths = compare([bag_of_words], task, CONFIG).circumstances.lengths
+    assert lengths.mean_tokens is None and lengths.max_tokens is None
+
+
+def test_json_keeps_everything(comparison: Comparison) -> None:
+    text = comparison.model_dump_json()
+    assert Comparison.model_validate_json(text) == comparison
+    assert len(json.loads(text)["rows"][0]["latency"]["single_ms"][0]) == CONFIG.single_texts
+
+
+def test_names_that_repeat_carry_their_folders(teacher: Artifact, tmp_path: Path) -> None:
+    twins = [copy_of(teacher, tmp_path / folder / "model") for folder in ("seed-1", "seed-2")]
+    assert row_names([teacher, *twins]) == ["teacher", "seed-1/model", "seed-2/model"]
+
+
+def test_nothing_to_compare_is_an_error(task: Task) -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        compare([], task, CONFIG)
+
+
+def test_artifacts_of_another_task_are_named(teacher: Artifact, task: Task) -> None:
+    other = Task("other", ("a", "b"), "accuracy", ("text",), task.train, task.dev)
+    with pytest.raises(ModelError, match=r"labels \('a', 'b'\).*teacher answers"):
+        compare([teacher], other, CONFIG)
+
+
+def test_a_parity_that_cannot_be_read_is_an_error(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    broken = copy_of(teacher, tmp_path / "broken", {"parity": {"passed": True}})
+    with pytest.raises(ArtifactError, match="stage 'distill'"):
+        compare([broken], task, CONFIG)
+
+
+def test_one_config_takes_the_flags_of_timing_and_scoring() -> None:
+    assert CompareConfig.parse({"rounds": 3, "tokens_per_batch": 100}).rounds == 3
+    with pytest.raises(ConfigError, match="Did you mean 'rounds'"):
+        CompareConfig.parse({"round": 3})

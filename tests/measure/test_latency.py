@@ -1,0 +1,141 @@
+"""Latency on a fake clock: what is timed, in which order, and the statistics of it."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bertender.core.environment import environment
+from bertender.core.errors import ConfigError, DataError
+from bertender.core.predictor import Classifier
+from bertender.core.text import Batch, Example
+from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
+from tests.measure.fakes import EXAMPLES, fake_classifier, honest
+
+CONFIG = LatencyConfig(
+    single_texts=6, batch_size=4, rounds=5, warmup_rounds=2, warmup_texts=2, threads=1
+)
+TURN = CONFIG.warmup_texts + CONFIG.single_texts + 1
+ROUNDS = CONFIG.warmup_rounds + CONFIG.rounds
+
+
+class Bench:
+    """A clock that only classifiers move, and a log of who answered what."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 0
+        self.log: list[tuple[str, tuple[Example, ...]]] = []
+        self.states: set[tuple[bool, int]] = set()
+        clock = SimpleNamespace(perf_counter_ns=lambda: self.now_ns)
+        monkeypatch.setattr("bertender.measure.latency.time", clock)
+
+    def classifier(self, name: str, milliseconds: float, drift: float = 0.0) -> Classifier:
+        """Takes so long per text; the whole machine gets slower by `drift` with every answer."""
+
+        def answer(batch: Batch):
+            self.log.append((name, batch.examples))
+            self.states.add((gc.isenabled(), torch.get_num_threads()))
+            slowness = 1 + drift * (len(self.log) // (2 * TURN))  # steps from round to round
+            self.now_ns += round(milliseconds * 1e6 * len(batch) * slowness)
+            return honest(batch)
+
+        return fake_classifier(name, answer)
+
+    def turns(self) -> list[tuple[str, list[tuple[Example, ...]]]]:
+        """The log cut into turns: who, and the batches it answered."""
+        cuts = [self.log[start : start + TURN] for start in range(0, len(self.log), TURN)]
+        return [(cut[0][0], [batch for _, batch in cut]) for cut in cuts]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def test_rows_are_interleaved_in_every_round_on_the_same_texts(bench: Bench) -> None:
+    names = ["a", "b", "c"]
+    measure_latency([bench.classifier(name, 1.0) for name in names], EXAMPLES, CONFIG)
+    turns = bench.turns()
+    assert len(turns) == 3 * ROUNDS
+    rounds = [turns[start : start + 3] for start in range(0, len(turns), 3)]
+    for one_round in rounds:
+        assert sorted(name for name, _ in one_round) == names
+        assert one_round[0][1] == one_round[1][1] == one_round[2][1]
+    assert len({tuple(name for name, _ in one_round) for one_round in rounds}) > 1
+    assert rounds[0][0][1] != rounds[1][0][1]  # another round, other texts
+
+
+def test_a_turn_is_warm_up_then_single_texts_then_one_batch(bench: Bench) -> None:
+    report = measure_latency([bench.classifier("a", 1.0)], EXAMPLES, CONFIG)
+    for _, batches in bench.turns():
+        assert [len(batch) for batch in batches] == [1] * (TURN - 1) + [4]
+        assert batches[:2] == batches[2:4]  # the warm-up texts are the first ones, untimed
+    row = report.rows[0]
+    assert len(row.single_ms) == CONFIG.rounds and {*map(len, row.single_ms)} == {6}
+    assert len(row.batch_ms) == CONFIG.rounds
+    assert {value for values in row.single_ms for value in values} == {1.0}
+    assert row.batch_ms == (4.0,) * 5 and row.texts_per_second == pytest.approx(1000.0)
+
+
+def test_a_drifting_machine_leaves_the_speedup_exact(bench: Bench) -> None:
+    slow, fast = bench.classifier("slow", 8.0, drift=0.5), bench.classifier("fast", 2.0, drift=0.5)
+    first, second = measure_latency([slow, fast], EXAMPLES, CONFIG).rows
+    assert first.single_ms[-1][0] > 1.5 * first.single_ms[0][0]  # the machine did get slower
+    assert (first.speedup.value, first.speedup.low, first.speedup.high) == (1.0, 1.0, 1.0)
+    assert second.speedup.value == pytest.approx(4.0, rel=0.01)
+    assert second.speedup.high - second.speedup.low < 0.01
+
+
+def test_collector_is_off_and_threads_are_set_while_timing_and_put_back(bench: Bench) -> None:
+    config = CONFIG.model_copy(update={"threads": 2})
+    assert gc.isenabled() and torch.get_num_threads() == 1
+    report = measure_latency([bench.classifier("a", 1.0)], EXAMPLES, config)
+    assert bench.states == {(False, 2)} and report.threads == 2
+    assert gc.isenabled() and torch.get_num_threads() == 1
+
+
+def test_they_are_put_back_when_a_model_fails(bench: Bench) -> None:
+    def fails(batch: Batch):
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        measure_latency([fake_classifier("a", fails)], EXAMPLES, CONFIG)
+    assert gc.isenabled() and torch.get_num_threads() == 1
+
+
+def test_threads_0_are_the_usable_cores() -> None:
+    assert threads_of(LatencyConfig()) == environment().cores >= 1
+    assert threads_of(LatencyConfig(threads=3)) == 3
+
+
+def test_a_small_split_gives_fewer_texts_and_says_so(bench: Bench) -> None:
+    report = measure_latency([bench.classifier("a", 1.0)], EXAMPLES[:3], CONFIG)
+    assert report.batch_texts == 3
+    assert report.rows[0].batch_ms == (3.0,) * 5
+    assert report.rows[0].texts_per_second == pytest.approx(1000.0)
+
+
+def test_seed_decides_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = []
+    for seed in (0, 0, 1):
+        bench = Bench(monkeypatch)
+        config = CONFIG.model_copy(update={"seed": seed})
+        measure_latency([bench.classifier("a", 1.0)], EXAMPLES, config)
+        logs.append(bench.log)
+    assert logs[0] == logs[1] != logs[2]
+
+
+def test_json_keeps_raw_samples(bench: Bench) -> None:
+    report = measure_latency([bench.classifier("a", 1.23456)], EXAMPLES, CONFIG)
+    assert report.rows[0].single_ms[0][0] == 1.2346  # rounded to 0.1 microseconds
+    assert LatencyReport.model_validate_json(report.model_dump_json()) == report
+
+
+def test_nothing_to_time_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="no classifiers"):
+        measure_latency([], EXAMPLES, CONFIG)
+    with pytest.raises(DataError, match="no texts"):
+        measure_latency([fake_classifier()], [], CONFIG)

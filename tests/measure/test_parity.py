@@ -1,0 +1,292 @@
+"""The parity gate: sound candidates pass, each kind of damage fails by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError, ParityError, UnknownNameError
+from bertender.core.predictor import Classifier, TorchPredictor
+from bertender.core.text import Batch, Example, Tokenize, load_tokenizer
+from bertender.measure.parity import (
+    CHECKS,
+    TOLERANCES,
+    Parity,
+    ParitySummary,
+    check_parity,
+    find_tolerance,
+    parity_sample,
+    require_parity,
+)
+from bertender.tasks.task import Task
+from tests.conftest import tiny_bert
+from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of
+
+Answer = Callable[[Batch], np.ndarray]
+
+
+def gate(answer: Answer, precision: str = "float32", **settings: object) -> Parity:
+    reference = fake_classifier("reference")
+    candidate = fake_classifier("candidate", answer)
+    return check_parity(reference, candidate, EXAMPLES, TOLERANCES[precision], **settings)
+
+
+def shifted(amount: float) -> Answer:
+    """Every logit off by the amount, in a direction that depends on the text."""
+
+    def answer(batch: Batch) -> np.ndarray:
+        signs = [1 if len(example[0]) % 2 else -1 for example in batch.examples]
+        return honest(batch) + amount * np.array(signs)[:, None] * np.array([1, -1])
+
+    return answer
+
+
+def one_text_wrong(batch: Batch) -> np.ndarray:
+    logits = honest(batch)
+    for row, example in enumerate(batch.examples):
+        if example == EXAMPLES[30]:
+            logits[row] = -logits[row]
+    return logits
+
+
+def scale(precision: str, share: float) -> float:
+    """A share of what the tolerance lets one logit move; the largest logit is 4.1."""
+    return TOLERANCES[precision].max_abs * 4.1 * share
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_the_same_answers_pass_everything(precision: str) -> None:
+    parity = gate(honest, precision)
+    assert parity.passed and parity.failures == ()
+    assert parity.max_abs_difference == 0.0 and parity.agreement == 1.0
+    assert parity.min_cosine == pytest.approx(1.0)
+    assert parity.logit_scale == pytest.approx(4.1)
+    # three batch sizes over all examples, two edge texts alone, and both together
+    assert (parity.texts, parity.rows) == (len(EXAMPLES) + 2, 3 * len(EXAMPLES) + 4)
+    require_parity(parity)
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_noise_is_let_through_up_to_the_tolerance_and_no_further(precision: str) -> None:
+    bound = TOLERANCES[precision].mean_abs * 4.1
+    assert gate(shifted(0.5 * bound), precision).passed
+    too_much = gate(shifted(2 * bound), precision)
+    assert any("mean_abs_difference" in failure for failure in too_much.failures)
+
+
+DAMAGE: dict[str, Answer] = {
+    "max_abs_difference": one_text_wrong,
+    "mean_abs_difference": shifted(0.05),
+    "min_cosine": one_text_wrong,
+    "decided_agreement": lambda batch: honest(batch)[:, ::-1],
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.figure)
+def test_each_check_fails_on_its_damage_with_value_bound_and_worst_text(check) -> None:
+    parity = gate(DAMAGE[check.figure])
+    (failure,) = [line for line in parity.failures if line.startswith(check.figure)]
+    measured = getattr(parity, check.figure)
+    assert f"is {measured:.4g}, allowed at" in failure
+    assert re.search(r"worst: '.+' \(.+\)$", failure)
+    if DAMAGE[check.figure] is one_text_wrong:
+        assert repr(EXAMPLES[30][0]) in failure
+
+
+def test_swapped_logits_fail_and_all_failures_are_raised_at_once() -> None:
+    parity = gate(lambda batch: honest(batch)[:, ::-1])
+    assert parity.agreement == 0.0 and len(parity.failures) == len(CHECKS)
+    with pytest.raises(ParityError) as raised:
+        require_parity(parity)
+    for failure in parity.failures:
+        assert failure in str(raised.value)
+    assert "candidate does not answer as reference does" in str(raised.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_infinity_fail_by_name_and_leave_the_figures_finite(value: float) -> None:
+    def broken(batch: Batch) -> np.ndarray:
+        return np.where(
+            np.array([[ex == EXAMPLES[3]] for ex in batch.examples]), value, honest(batch)
+        )
+
+    parity = gate(broken)
+    assert [f for f in parity.failures if "candidate logits are NaN or infinite in 3 of" in f]
+    assert repr(EXAMPLES[3][0]) in parity.failures[0]
+    assert parity.max_abs_difference == 0.0
+    assert Parity.model_validate_json(parity.model_dump_json()) == parity
+
+
+def test_nan_everywhere_has_no_figures() -> None:
+    parity = gate(lambda batch: honest(batch) * np.nan)
+    assert not parity.passed and parity.rows == 0
+    assert parity.max_abs_difference is None and parity.agreement is None
+    assert Parity.model_validate_json(parity.model_dump_json()) == parity
+
+
+def test_a_reference_of_nan_fails_by_name() -> None:
+    reference = fake_classifier("reference", lambda batch: honest(batch) * np.nan)
+    parity = check_parity(reference, fake_classifier(), EXAMPLES, TOLERANCES["float32"])
+    assert any(failure.startswith("reference logits are NaN") for failure in parity.failures)
+
+
+def test_a_reference_of_another_shape_is_an_error_of_its_own() -> None:
+    reference = fake_classifier("reference", lambda batch: honest(batch)[:, :1])
+    with pytest.raises(ModelError, match="reference"):
+        check_parity(reference, fake_classifier(), EXAMPLES, TOLERANCES["float32"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda batch: honest(batch)[:1], lambda batch: np.repeat(honest(batch), 2, axis=1)],
+    ids=["rows lost", "too many labels"],
+)
+def test_logits_of_a_wrong_shape_fail(answer: Answer) -> None:
+    parity = gate(answer)
+    assert any("logits have shape" in failure for failure in parity.failures)
+
+
+def test_a_fixed_batch_axis_fails_in_every_batch_and_is_still_compared_alone() -> None:
+    def only_one(batch: Batch) -> np.ndarray:
+        if len(batch) > 1:
+            raise RuntimeError("Got invalid dimensions for input: input_ids\nmore")
+        return honest(batch)
+
+    parity = gate(only_one)
+    named = [failure for failure in parity.failures if "RuntimeError: Got invalid" in failure]
+    assert len(named) == len(parity.failures) == 3
+    assert parity.rows == len(EXAMPLES) + 2
+
+
+def test_an_answer_that_depends_on_the_neighbours_fails_in_batches_only() -> None:
+    def leaks_padding(batch: Batch) -> np.ndarray:
+        padding = (batch.arrays["attention_mask"] == 0).sum(axis=1, keepdims=True)
+        return honest(batch) + 0.1 * padding
+
+    reference = fake_classifier("reference")
+    candidate = fake_classifier("candidate", leaks_padding, encode=encode_words)
+    parity = check_parity(reference, candidate, EXAMPLES, TOLERANCES["float32"])
+    assert not parity.passed
+    differences = {case.name: case.max_abs_difference for case in parity.cases}
+    assert differences["batch of 1"] == 0.0 and differences["truncated, alone"] == 0.0
+    assert differences["batch of 32"] and differences["one word beside truncated"]
+    alone = check_parity(reference, candidate, EXAMPLES, TOLERANCES["float32"], batch_sizes=(1,))
+    assert alone.passed  # the gate of an endpoint that is asked for one text at a time
+
+
+@pytest.fixture(scope="module")
+def lively(teacher: Artifact, task: Task) -> Classifier:
+    """The tiny BERT with weights ten times as large: untrained ones hardly attend to anything."""
+    tokenizer = load_tokenizer(teacher.path)
+    model = tiny_bert(len(tokenizer), task.labels)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(10)
+    return Classifier("lively", task.labels, Tokenize(tokenizer), TorchPredictor(model), 0)
+
+
+def test_a_real_model_passes_and_without_its_padding_mask_fails(
+    lively: Classifier, task: Task
+) -> None:
+    sound, examples = lively, task.dev.examples
+    assert check_parity(sound, sound, examples, TOLERANCES["float32"]).passed
+
+    def without_mask(rows: Sequence[Example]) -> Batch:
+        batch = sound.encode(rows)
+        mask = np.ones_like(batch.arrays["attention_mask"])
+        return Batch(batch.examples, {**batch.arrays, "attention_mask": mask})
+
+    damaged = Classifier("damaged", sound.labels, without_mask, sound.predictor, 0)
+    parity = check_parity(sound, damaged, examples, TOLERANCES["float32"])
+    assert any("max_abs_difference" in failure for failure in parity.failures)
+    # truth is a text alone, so a reference that forgets the mask as well does not hide it
+    assert not check_parity(damaged, damaged, examples, TOLERANCES["float32"]).passed
+
+
+def test_near_ties_may_swap_and_decided_rows_may_not() -> None:
+    gap = 2 * scale("float32", 1.0) - 1e-4
+
+    def with_gap(sign: int) -> Answer:
+        tied = np.array([sign * gap / 2, -sign * gap / 2])
+        return lambda batch: np.array(
+            [tied if ex == EXAMPLES[5] else logits_of([ex])[0] for ex in batch.examples]
+        )
+
+    tie = fake_classifier("reference", with_gap(1))
+    swapped = fake_classifier("candidate", with_gap(-1))
+    parity = check_parity(tie, swapped, EXAMPLES, TOLERANCES["float32"])
+    assert parity.agreement is not None and parity.agreement < 1.0
+    assert parity.decided_agreement == 1.0
+    assert not any("agreement" in failure for failure in parity.failures)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (("yes", "no"), r"label order: \('yes', 'no'\), must be \('no', 'yes'\)"),
+        (("no", "maybe"), "label names"),
+        (("no", "yes", "maybe"), "label count is 3"),
+    ],
+)
+def test_other_labels_fail_by_name(labels: tuple[str, ...], message: str) -> None:
+    candidate = fake_classifier("candidate", labels=labels)
+    parity = check_parity(fake_classifier(), candidate, EXAMPLES, TOLERANCES["float32"])
+    assert re.search(message, parity.failures[0])
+
+
+def test_no_examples_and_other_labels_are_both_named() -> None:
+    candidate = fake_classifier("candidate", labels=("yes", "no"))
+    parity = check_parity(fake_classifier(), candidate, (), TOLERANCES["float32"])
+    assert len(parity.failures) == 2 and "no examples" in parity.failures[1]
+    with pytest.raises(ParityError, match="no examples"):
+        require_parity(parity)
+
+
+def test_each_side_encodes_the_texts_itself() -> None:
+    reference = fake_classifier("tokens", encode=encode_words)
+    assert check_parity(reference, fake_classifier("text"), EXAMPLES, TOLERANCES["served"]).passed
+
+
+def test_truncation_at_another_length_fails_on_the_over_long_text(lively: Classifier) -> None:
+    assert isinstance(lively.encode, Tokenize)
+    cut = replace(lively, encode=Tokenize(lively.encode.tokenizer, max_length=16))
+    examples = [("apple pear",), ("saw drill plum",), ("melon",)]
+    parity = check_parity(lively, cut, examples, TOLERANCES["float32"])
+    differences = {case.name: case.max_abs_difference for case in parity.cases}
+    assert (differences["batch of 1"], differences["one word, alone"]) == (0.0, 0.0)
+    assert differences["truncated, alone"]
+    assert any("apple pear saw drill plum melon apple" in failure for failure in parity.failures)
+
+
+def test_the_sample_holds_the_shortest_and_the_longest() -> None:
+    examples = [*EXAMPLES, ("short",), ("long " * 99,)]
+    sample = parity_sample(examples, 10)
+    assert len(set(sample)) <= len(sample) == 10
+    assert ("long " * 99,) in sample
+    assert min(len(text.split()) for (text,) in sample) == 1
+    assert sample == parity_sample(examples, 10) != parity_sample(examples, 10, seed=1)
+    assert parity_sample(examples[:5]) == tuple(examples[:5])
+
+
+def test_pairs_of_texts_are_compared() -> None:
+    pairs = [(text, f"{text} again") for (text,) in EXAMPLES]
+    parity = check_parity(fake_classifier(), fake_classifier(), pairs, TOLERANCES["float32"])
+    assert parity.passed and parity.texts == len(pairs) + 2
+
+
+def test_the_summary_is_what_a_card_can_hold() -> None:
+    parity = gate(shifted(0.05))
+    summary = ParitySummary.model_validate(parity.summary())
+    assert not summary.passed and summary.rows == parity.rows
+    assert summary.max_abs_difference == parity.max_abs_difference
+
+
+def test_an_unknown_precision_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'float32'"):
+        find_tolerance("float3")

@@ -1,0 +1,38 @@
+"""Sizes come from the card: weights alone, and everything that is deployed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.measure.size import MODEL_SUFFIXES, Size, measure_size
+from bertender.tasks.task import Task
+from tests.conftest import NoConfig
+
+
+@pytest.mark.parametrize("suffix", MODEL_SUFFIXES)
+def test_model_bytes_are_those_of_weight_files(tmp_path: Path, task: Task, suffix: str) -> None:
+    with new_artifact(
+        tmp_path / "out",
+        kind="onnx",
+        family="bert",
+        task=task.record(),
+        stage="export",
+        config=NoConfig(),
+        seed=0,
+    ) as draft:
+        (draft.directory / f"model{suffix}").write_bytes(b"x" * 100)
+        (draft.directory / "tokenizer.json").write_bytes(b"y" * 30)
+    size = measure_size(Artifact.load(tmp_path / "out"), parameters=25)
+    assert size == Size(parameters=25, model_size_bytes=100, artifact_size_bytes=130)
+
+
+def test_a_real_artifact_is_its_files(teacher: Artifact) -> None:
+    size = measure_size(teacher, teacher.card.metrics["parameters"])
+    on_disk = sum(file.stat().st_size for file in teacher.path.iterdir())
+    card = (teacher.path / "artifact.json").stat().st_size
+    assert size.artifact_size_bytes == on_disk - card
+    assert size.model_size_bytes == (teacher.path / "model.safetensors").stat().st_size
+    assert size.model_size_bytes >= 4 * size.parameters

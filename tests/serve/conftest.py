@@ -1,0 +1,84 @@
+"""Tiny ONNX artifacts, and one running server that the tests share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from bertender.core.artifact import Artifact, TaskRecord, new_artifact
+from bertender.core.predictor import Classifier, open_classifier
+from bertender.core.text import Example, load_tokenizer
+from serve.config import ServeConfig
+from serve.repository import write_repository
+from serve.server import TritonServer
+from tests.conftest import NoConfig, toy_task
+
+ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+
+
+def write_onnx(teacher: Artifact, out: Path, task: TaskRecord) -> Artifact:
+    """Export the tiny teacher, said to have been made for `task`."""
+    model = AutoModelForSequenceClassification.from_pretrained(
+        teacher.path, attn_implementation="eager"
+    )
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    ids = torch.ones(2, 5, dtype=torch.int64)
+    with new_artifact(
+        out, kind="onnx", family="bert", task=task, stage="export", config=NoConfig(), seed=0
+    ) as draft:
+        model.config.save_pretrained(draft.directory)
+        load_tokenizer(teacher.path).save_pretrained(draft.directory)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tracing, which is right for these shapes
+            torch.onnx.export(
+                model,
+                (ids, torch.ones_like(ids), torch.zeros_like(ids)),
+                str(draft.directory / "model.onnx"),
+                input_names=names,
+                output_names=["logits"],
+                dynamic_axes={name: {0: "batch", 1: "seq"} for name in names},
+                dynamo=False,
+            )
+        draft.metrics["parameters"] = model.num_parameters()
+    return Artifact.load(out)
+
+
+@pytest.fixture(scope="session")
+def onnx_artifact(teacher: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    out = tmp_path_factory.mktemp("onnx") / "student-onnx"
+    return write_onnx(teacher, out, teacher.card.task)
+
+
+@pytest.fixture(scope="session")
+def pair_artifact(teacher: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    task = teacher.card.task.model_copy(update={"text_columns": ("first", "second")})
+    return write_onnx(teacher, tmp_path_factory.mktemp("onnx") / "pair-onnx", task)
+
+
+@pytest.fixture(scope="session")
+def local(onnx_artifact: Artifact) -> Classifier:
+    """The same model in this process: what the endpoint must answer."""
+    return open_classifier(onnx_artifact, threads=1)
+
+
+@pytest.fixture(scope="session")
+def texts() -> tuple[Example, ...]:
+    """A few hundred toy texts of mixed lengths, some longer than the model takes."""
+    long = (("saw " * 90,), ("apple melon " * 40,), ("ß 漢字 🍐 pear",))
+    return (*toy_task(train_size=297).train.examples, *long)
+
+
+@pytest.fixture(scope="session")
+def served(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    """A running server of the tiny ONNX model, on free ports."""
+    config = ServeConfig(**ANY_PORTS, max_batch_size=16, threads_per_instance=1)
+    directory = tmp_path_factory.mktemp("served") / "models"
+    with TritonServer(write_repository(onnx_artifact, directory, config), config) as server:
+        yield server

@@ -1,0 +1,86 @@
+"""Bucketing loses nothing, keeps to its budget, and changes no answer."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertender.core.artifact import Artifact
+from bertender.core.predictor import Classifier, FakePredictor
+from bertender.core.text import Batch, Example
+from serve.bucketing import BucketedClassifier, length_buckets
+from serve.classifier_backend import open_artifact
+from serve.triton_config import BackendParameters
+
+LENGTHS = st.lists(st.integers(1, 600), max_size=80)
+
+
+@given(lengths=LENGTHS, budget=st.integers(1, 2000))
+def test_every_example_is_in_one_bucket_within_the_budget(lengths: list[int], budget: int) -> None:
+    buckets = length_buckets(lengths, budget)
+    assert sorted(index for bucket in buckets for index in bucket) == list(range(len(lengths)))
+    for bucket in buckets:
+        longest = max(lengths[index] for index in bucket)
+        assert len(bucket) * longest <= budget or len(bucket) == 1
+
+
+@given(lengths=LENGTHS, budget=st.integers(1, 2000))
+def test_buckets_run_from_short_to_long(lengths: list[int], budget: int) -> None:
+    flat = [lengths[index] for bucket in length_buckets(lengths, budget) for index in bucket]
+    assert flat == sorted(lengths)
+
+
+def test_short_texts_are_not_split_needlessly() -> None:
+    assert [len(bucket) for bucket in length_buckets([4] * 10, 16)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("tokens_per_bucket", [1, 40, 100_000])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_any_order_of_mixed_lengths_answers_as_one_by_one(
+    onnx_artifact: Artifact,
+    local: Classifier,
+    texts: tuple[Example, ...],
+    tokens_per_bucket: int,
+    seed: int,
+) -> None:
+    shuffled = random.Random(seed).sample(texts, 60)
+    parameters = BackendParameters(tokens_per_bucket=tokens_per_bucket, threads=1)
+    answers = open_artifact(onnx_artifact, parameters, threads=1).logits(shuffled)
+    one_by_one = np.concatenate([local.logits([example]) for example in shuffled])
+    np.testing.assert_allclose(answers, one_by_one, atol=1e-5)
+
+
+def test_each_bucket_is_padded_to_its_own_longest_only() -> None:
+    predictor = FakePredictor(lambda batch: np.zeros((len(batch), 3), np.float32))
+    classifier = BucketedClassifier(one_token_a_letter, predictor, 3, tokens_per_bucket=12)
+    classifier.logits([("aaaaaaaaa",), ("a",), ("aaa",), ("aa",)])
+    assert [batch.arrays["input_ids"].shape for batch in predictor.batches] == [(3, 3), (1, 9)]
+    assert predictor.batches[0].examples == (("a",), ("aa",), ("aaa",))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_cut_on_either_side(side: str) -> None:
+    predictor = FakePredictor(lambda batch: batch.arrays["input_ids"].sum(axis=1, keepdims=True))
+    classifier = BucketedClassifier(
+        lambda examples: one_token_a_letter(examples, side), predictor, 1, tokens_per_bucket=4
+    )
+    assert classifier.logits([("aaaa",), ("a",), ("aa",)]).tolist() == [[4.0], [1.0], [2.0]]
+    assert all(batch.arrays["attention_mask"].any(axis=0).all() for batch in predictor.batches)
+
+
+def test_no_examples_give_no_logits() -> None:
+    classifier = BucketedClassifier(one_token_a_letter, FakePredictor(None), 3, 16)  # type: ignore[arg-type]
+    assert classifier.logits([]).shape == (0, 3)
+
+
+def one_token_a_letter(examples: object, side: str = "right") -> Batch:
+    """Encode each letter of a text as a 1, padded with 0."""
+    rows = [[1] * len(text) for (text,) in examples]  # type: ignore[attr-defined]
+    longest = max(map(len, rows))
+    fill = {"right": lambda row, pad: row + pad, "left": lambda row, pad: pad + row}[side]
+    ids = np.array([fill(row, [0] * (longest - len(row))) for row in rows])
+    return Batch(tuple(examples), {"input_ids": ids, "attention_mask": ids})  # type: ignore[arg-type]

@@ -1,0 +1,161 @@
+"""The endpoint answers as the local model does, over both protocols, alone and in a crowd."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from bertender.core.errors import ConfigError, DataError, ServingError
+from bertender.core.predictor import Classifier
+from bertender.core.text import Example, keep_text
+from serve.client import PROTOCOLS, Endpoint, ServedPredictor, classify
+from serve.server import TritonServer
+from serve.wire import MODEL_NAME
+
+server_test = pytest.mark.server
+
+
+def url_of(server: TritonServer, protocol: str) -> str:
+    return {"http": server.http_url, "grpc": server.grpc_url}[protocol]
+
+
+@server_test
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_answers_equal_the_local_model(
+    served: TritonServer, local: Classifier, texts: tuple[Example, ...], protocol: str
+) -> None:
+    answers = classify(texts, url_of(served, protocol))
+    expected = np.concatenate([local.logits([example]) for example in texts])
+    np.testing.assert_allclose([answer.logits for answer in answers], expected, atol=1e-5)
+    assert [answer.label for answer in answers] == [
+        local.labels[row] for row in expected.argmax(axis=1)
+    ]
+    probabilities = np.exp(expected) / np.exp(expected).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        [answer.score for answer in answers], probabilities.max(axis=1), atol=1e-5
+    )
+
+
+@server_test
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_served_predictor_measures_as_any_other(
+    served: TritonServer, local: Classifier, texts: tuple[Example, ...], protocol: str
+) -> None:
+    with Endpoint(url_of(served, protocol)) as endpoint:
+        assert endpoint.batch_size == 16
+        logits = ServedPredictor(endpoint).logits(keep_text(texts[:40]))
+    np.testing.assert_allclose(logits, local.logits(texts[:40]), atol=1e-5)
+
+
+@server_test
+@pytest.mark.data
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_answers_equal_the_local_model_on_a_real_dev_set(
+    served: TritonServer, local: Classifier, data_directory: Path, protocol: str
+) -> None:
+    rows = (data_directory / "SST-2" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    sentences = [(row.split("\t")[0],) for row in rows]
+    answers = classify(sentences, url_of(served, protocol))
+    expected = np.concatenate([local.logits([sentence]) for sentence in sentences])
+    assert len(answers) == 872
+    np.testing.assert_allclose([answer.logits for answer in answers], expected, atol=1e-5)
+
+
+@server_test
+@pytest.mark.parametrize(("asked", "used"), [(None, 16), (5, 5), (500, 16)])
+def test_requests_stay_within_what_the_model_takes(
+    served: TritonServer, local: Classifier, asked: int | None, used: int
+) -> None:
+    with Endpoint(served.http_url, batch_size=asked) as endpoint:
+        assert endpoint.batch_size == used
+        assert len(endpoint.classify([("apple",)] * 33)) == 33
+
+
+def test_a_client_loads_neither_pytorch_nor_transformers() -> None:
+    script = "import sys, serve.client; print({'torch', 'transformers'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+@server_test
+def test_a_crowd_of_mixed_lengths_gets_the_right_answers(
+    served: TritonServer, local: Classifier, texts: tuple[Example, ...]
+) -> None:
+    expected = np.concatenate([local.logits([example]) for example in texts])
+    protocols = itertools.cycle(PROTOCOLS)
+    clients = 6
+
+    def ask(client: int, protocol: str) -> float:
+        with Endpoint(url_of(served, protocol)) as endpoint:
+            own = range(client, len(texts), clients)
+            answers = np.concatenate([endpoint.logits([texts[row]]) for row in own])
+        return float(np.abs(answers - expected[list(own)]).max())
+
+    with ThreadPoolExecutor(clients) as pool:
+        differences = list(pool.map(ask, range(clients), protocols))
+    assert max(differences) < 1e-5
+
+
+@server_test
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(("value", "said"), [(b"\xff\xfe", "not UTF-8"), (b" ", "is empty")])
+def test_the_server_names_what_is_wrong_and_goes_on(
+    served: TritonServer, protocol: str, value: bytes, said: str
+) -> None:
+    with Endpoint(url_of(served, protocol)) as endpoint:
+        tensor = endpoint.protocol.tensor("TEXT", [2, 1], "BYTES")
+        tensor.set_data_from_numpy(np.array([[b"fine"], [value]], np.object_))
+        with pytest.raises(InferenceServerException, match=f"TEXT row 1 .*{said}"):
+            endpoint.client.infer(MODEL_NAME, [tensor])
+        assert len(endpoint.classify([("apple",)])) == 1
+
+
+@server_test
+def test_a_bad_example_is_refused_by_its_row(served: TritonServer) -> None:
+    with pytest.raises(DataError, match="TEXT row 17 is empty"):
+        classify([("apple",)] * 17 + [("",)], served.http_url)
+
+
+@server_test
+def test_no_examples_give_no_answers(served: TritonServer) -> None:
+    assert classify([], served.http_url) == []
+
+
+@server_test
+@pytest.mark.parametrize(
+    ("scheme", "wrong"), [("http", "grpc_port"), ("grpc", "http_port"), ("http", "metrics_port")]
+)
+def test_the_wrong_port_is_explained(served: TritonServer, scheme: str, wrong: str) -> None:
+    url = f"{scheme}://127.0.0.1:{getattr(served.config, wrong)}"
+    with pytest.raises(ServingError, match=f"no endpoint answers at {url} .*bertender serve"):
+        classify([("apple",)], url, timeout_s=5)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_nothing_at_the_url_is_explained(protocol: str) -> None:
+    with socket.socket() as bound:  # held, but nobody listens
+        bound.bind(("127.0.0.1", 0))
+        url = f"{protocol}://127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(ServingError, match=f"no endpoint answers at {url} .*--url"):
+            classify([("apple",)], url, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("htp://127.0.0.1:8000", "no protocol 'htp'. Did you mean 'http'"),
+        ("http://", "names no host"),
+        ("http://127.0.0.1:99999", "Port out of range"),
+    ],
+)
+def test_what_is_no_url_is_refused(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Endpoint(url)

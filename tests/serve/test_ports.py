@@ -1,0 +1,56 @@
+"""Taken ports are named before a server starts; 0 means any free one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from bertender.core.errors import ConfigError, PortTakenError, ServingError
+from serve.config import ServeConfig
+from serve.ports import PORT_FIELDS, with_free_ports
+from tests.serve.conftest import ANY_PORTS
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("field", PORT_FIELDS)
+def test_a_taken_port_is_named_with_the_option(field: str, taken_port: int) -> None:
+    option = "--" + field.replace("_", "-")
+    with pytest.raises(PortTakenError, match=f"port {taken_port} .*{option}"):
+        with_free_ports(ServeConfig(**{**ANY_PORTS, field: taken_port}))
+
+
+def test_zeros_become_different_free_ports() -> None:
+    config = with_free_ports(ServeConfig(**ANY_PORTS))
+    ports = {getattr(config, field) for field in PORT_FIELDS}
+    assert len(ports) == 3 and 0 not in ports
+
+
+def test_a_port_that_was_just_used_is_free(taken_port: int) -> None:
+    with socket.create_connection(("127.0.0.1", taken_port)):
+        pass
+    config = with_free_ports(ServeConfig(**ANY_PORTS))
+    assert with_free_ports(config) == config
+
+
+def test_equal_ports_are_refused() -> None:
+    with pytest.raises(ConfigError, match="http_port=8000, grpc_port=8000"):
+        with_free_ports(ServeConfig(grpc_port=8000))
+
+
+@pytest.mark.parametrize("host", ["198.51.100.7", "no.such.host.invalid"])
+def test_a_foreign_host_is_refused(host: str) -> None:
+    with pytest.raises(ServingError, match=f"cannot listen on host '{host}'"):
+        with_free_ports(ServeConfig(host=host, **ANY_PORTS))
+
+
+def test_a_name_becomes_its_address() -> None:
+    assert with_free_ports(ServeConfig(host="localhost", **ANY_PORTS)).host == "127.0.0.1"

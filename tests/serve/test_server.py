@@ -1,0 +1,194 @@
+"""The real server: started, refused, and gone without a trace however its owner ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import PortTakenError, ServingError
+from bertender.core.predictor import open_classifier
+from serve.client import classify
+from serve.config import ServeConfig
+from serve.repository import write_repository
+from serve.server import TritonServer, failure_reason
+from tests.serve.conftest import ANY_PORTS
+from tests.serve.test_supervisor import assert_gone
+
+OWNER = """
+import json, sys
+from pathlib import Path
+from bertender.core.artifact import Artifact
+from serve.config import ServeConfig
+from serve.server import serve_forever
+
+def say(server):
+    print(json.dumps([server.grpc_url, str(server.workspace), server.shared_memory]), flush=True)
+
+config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
+serve_forever(Artifact.load(sys.argv[1]), config, say)
+print("stopped cleanly", flush=True)
+"""
+
+
+@dataclass
+class Owner:
+    """A process in `serve_forever`, everything that it started, and where."""
+
+    process: subprocess.Popen[str]
+    url: str
+    workspace: Path
+    shared_memory: str
+    family: list[psutil.Process]
+
+
+@contextmanager
+def owner_of(artifact: Artifact) -> Iterator[Owner]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(artifact.path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        url, workspace, shared_memory = json.loads(line)
+        family = psutil.Process(process.pid).children(recursive=True)
+        yield Owner(process, url, Path(workspace), shared_memory, family)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def shared_memory_of(owner: Owner | TritonServer) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"{owner.shared_memory}*"))
+
+
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_after(number: signal.Signals, pair_artifact: Artifact) -> None:
+    examples = [("apple", "saw"), ("pear plum", "drill " * 20)]
+    expected = open_classifier(pair_artifact, threads=1).logits(examples)
+    with owner_of(pair_artifact) as owner:
+        answers = classify(examples, owner.url)
+        np.testing.assert_allclose([answer.logits for answer in answers], expected, atol=1e-5)
+        assert len(owner.family) == 3, "supervisor, tritonserver and one stub"
+        assert shared_memory_of(owner)
+        owner.process.send_signal(number)
+        rest, complaints = owner.process.communicate(timeout=30)
+        assert_gone(owner.family, timeout_s=20)
+    if number != signal.SIGKILL:
+        assert (owner.process.returncode, rest) == (0, "stopped cleanly\n"), complaints
+    assert not owner.workspace.exists()
+    assert not shared_memory_of(owner)
+
+
+@pytest.mark.server
+def test_it_listens_on_loopback_only(served: TritonServer) -> None:
+    supervisor = served.supervisor
+    assert supervisor is not None
+    (binary, *_) = psutil.Process(supervisor.pid).children()
+    listening = {
+        (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
+        for connection in binary.net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    }
+    config = served.config
+    ports = (config.http_port, config.grpc_port, config.metrics_port)
+    assert listening == {("127.0.0.1", port) for port in ports}
+
+
+@pytest.mark.server
+def test_a_damaged_model_is_named(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    config = ServeConfig(**ANY_PORTS)
+    repository = write_repository(onnx_artifact, tmp_path / "models", config)
+    model = repository / "classifier" / "1" / "artifact" / "model.onnx"
+    model.write_bytes(model.read_bytes()[:-9])
+    server = TritonServer(repository, config)
+    with pytest.raises(ServingError, match=r"artifact .* is damaged: model\.onnx differs"), server:
+        pass
+    assert not server.workspace.exists()
+    assert not shared_memory_of(server)
+
+
+@pytest.mark.server
+def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        server = TritonServer(tmp_path, ServeConfig(**{**ANY_PORTS, "http_port": port}))
+        with pytest.raises(PortTakenError, match=f"port {port} .*--http-port"), server:
+            pass
+    assert server.supervisor is None and not server.workspace.exists()
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_server_that_dies_is_reported(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    config = ServeConfig(**ANY_PORTS, log_file=tmp_path / "kept.log")
+    repository = write_repository(onnx_artifact, tmp_path / "models", config)
+    with TritonServer(repository, config) as server:
+        assert server.supervisor is not None
+        family = psutil.Process(server.supervisor.pid).children(recursive=True)
+        family[0].kill()
+        with pytest.raises(ServingError, match="the server ended, status"):
+            server.wait()
+        assert_gone(family)
+    assert not shared_memory_of(server)
+    assert "Started HTTPService" in (tmp_path / "kept.log").read_text()
+
+
+LOGS = {
+    "a model": (
+        'E1 10:00:00.1 5 server.cc:241] "CudaDriverHelper has not been initialized."\n'
+        "E1121 10:00:01.1 5 model_lifecycle.cc:642] \"failed to load 'classifier' version 1: "
+        r'Internal: ModelError: no usable tokenizer in x\n\nAt:\n  /x.py(3): initialize\n"' + "\n",
+        "ModelError: no usable tokenizer in x",
+    ),
+    "a model, without Python": (
+        "E1121 10:00:01.1 5 model_lifecycle.cc:642] \"failed to load 'classifier' version 1: "
+        'Invalid argument: no stub"\nI1121 10:00:02.1 5 server.cc:604] next\n',
+        "Invalid argument: no stub",
+    ),
+    "a port": (
+        'E1121 10:00:01.9 5518 main.cc:257] "failed to start HTTP service: Unavailable - Socket '
+        "'127.0.0.1:80' already in use \"\n",
+        "failed to start HTTP service: Unavailable - Socket '127.0.0.1:80' already in use",
+    ),
+    "a library": (
+        "tritonserver: error while loading shared libraries: libb64.so: cannot open\n",
+        "tritonserver: error while loading shared libraries: libb64.so: cannot open",
+    ),
+    "no driver": (
+        'E1121 10:00:00.1 5 server.cc:241] "CudaDriverHelper has not been initialized."\nlast\n',
+        "its log says no reason; its last lines: E1121 10:00:00.1 5 server.cc:241] "
+        '"CudaDriverHelper has not been initialized." | last',
+    ),
+    "nothing": ("first\nsecond\n", "its log says no reason; its last lines: first | second"),
+}
+
+
+@pytest.mark.parametrize("case", LOGS)
+def test_the_reason_is_found_in_the_log(case: str, tmp_path: Path) -> None:
+    log, reason = LOGS[case]
+    (tmp_path / "log").write_text(log)
+    assert failure_reason(tmp_path / "log") == reason
+
+
+def test_no_log_is_said(tmp_path: Path) -> None:
+    assert failure_reason(tmp_path / "log").endswith("its last lines: -")

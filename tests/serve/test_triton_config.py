@@ -1,0 +1,86 @@
+"""config.pbtxt says what the artifact and the settings say, and reads back equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2 as triton
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from serve.config import ServeConfig
+from serve.triton_config import (
+    BackendParameters,
+    model_config,
+    read_model_config,
+    write_model_config,
+)
+
+SETTINGS = ServeConfig(
+    max_batch_size=7,
+    queue_delay_us=345,
+    instances=3,
+    tokens_per_bucket=99,
+    threads_per_instance=2,
+    max_length=48,
+)
+
+
+def test_it_reads_back_equal(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    config = model_config(onnx_artifact.card, SETTINGS)
+    write_model_config(tmp_path / "config.pbtxt", config)
+    assert read_model_config(tmp_path / "config.pbtxt") == config
+
+
+def test_settings_reach_triton(onnx_artifact: Artifact) -> None:
+    config = model_config(onnx_artifact.card, SETTINGS)
+    assert (config.name, config.backend, config.max_batch_size) == ("classifier", "python", 7)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 345
+    assert config.HasField("dynamic_batching")
+    (group,) = config.instance_group
+    assert (group.kind, group.count) == (triton.ModelInstanceGroup.KIND_CPU, 3)
+
+
+def test_dynamic_batching_stays_on_without_a_delay(onnx_artifact: Artifact) -> None:
+    config = model_config(onnx_artifact.card, ServeConfig(queue_delay_us=0))
+    assert config.HasField("dynamic_batching")
+
+
+@pytest.mark.parametrize(
+    ("fixture", "inputs"),
+    [("onnx_artifact", ["TEXT"]), ("pair_artifact", ["TEXT", "TEXT_PAIR"])],
+)
+def test_tensors_follow_the_task(
+    fixture: str, inputs: list[str], request: pytest.FixtureRequest
+) -> None:
+    artifact = request.getfixturevalue(fixture)
+    config = model_config(artifact.card, ServeConfig())
+    assert [tensor.name for tensor in config.input] == inputs
+    assert {(tensor.data_type, tuple(tensor.dims)) for tensor in config.input} == {
+        (triton.TYPE_STRING, (1,))
+    }
+    assert [(tensor.name, tensor.data_type, tuple(tensor.dims)) for tensor in config.output] == [
+        ("LABEL", triton.TYPE_STRING, (1,)),
+        ("SCORE", triton.TYPE_FP32, (1,)),
+        ("LOGITS", triton.TYPE_FP32, (2,)),
+    ]
+
+
+@pytest.mark.parametrize("max_length", [None, 48])
+def test_the_backend_reads_its_parameters_back(
+    onnx_artifact: Artifact, max_length: int | None
+) -> None:
+    settings = SETTINGS.model_copy(update={"max_length": max_length})
+    config = model_config(onnx_artifact.card, settings)
+    as_triton_gives_it = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    assert BackendParameters.from_model_config(as_triton_gives_it) == BackendParameters(
+        artifact="artifact", tokens_per_bucket=99, threads=2, max_length=max_length
+    )
+
+
+def test_a_misspelt_parameter_is_refused() -> None:
+    config = {"parameters": {"tokens_per_buckets": {"string_value": "9"}}}
+    with pytest.raises(ConfigError, match="tokens_per_bucket'"):
+        BackendParameters.from_model_config(config)

@@ -1,0 +1,49 @@
+"""Texts survive the wire; what is no text is refused by name and row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertender.core.errors import DataError
+from bertender.core.text import Example
+from serve.wire import from_arrays, to_arrays
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+
+
+@given(examples=st.lists(st.tuples(TEXT, TEXT), min_size=1))
+def test_pairs_come_back_as_they_went(examples: list[Example]) -> None:
+    arrays = to_arrays(examples, text_columns=2)
+    assert [array.shape for array in arrays] == [(len(examples), 1)] * 2
+    assert from_arrays(arrays) == tuple(examples)
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        (("",), "TEXT row 1 is empty"),
+        ((" \n\t",), "TEXT row 1 is empty"),
+        (("\ud800",), "row 1 holds a lone surrogate"),
+        (("a", "b"), "row 1 has 2 texts, but the model takes 1"),
+        ((), "row 1 has 0 texts"),
+    ],
+)
+def test_a_bad_example_is_refused_before_it_is_sent(example: Example, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        to_arrays([("fine",), example], text_columns=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((b"fine", b"\xff\xfe"), "TEXT_PAIR row 1 is not UTF-8"),
+        ((b"fine", b"  "), "TEXT_PAIR row 1 is empty"),
+    ],
+)
+def test_a_bad_request_is_named_by_input_and_row(values: tuple[bytes, ...], said: str) -> None:
+    fine = np.array([[b"fine"], [b"fine"]], np.object_)
+    with pytest.raises(DataError, match=said):
+        from_arrays([fine, np.array(values, np.object_)[:, None]])

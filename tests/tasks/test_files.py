@@ -1,0 +1,205 @@
+"""Tasks of the user's own: every format, every way in which a row can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertender.core.errors import ConfigError, DataError
+from bertender.tasks.files import load_files
+from bertender.tasks.rows import READERS
+from bertender.tasks.task import TaskConfig
+from tests.tasks.writers import WRITERS
+
+TRAIN: list[dict[str, Any]] = [
+    {"text": " good ", "label": "pos"},
+    {"text": "bad", "label": "neg"},
+    {"text": "über 🍺", "label": "pos"},
+]
+DEV: list[dict[str, Any]] = [{"text": "fine", "label": "pos"}]
+
+Pair = Callable[..., TaskConfig]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Pair:
+    """Write a training and a held-out file, and return the config of the task they hold."""
+
+    def write(
+        suffix: str = ".csv",
+        train: list[dict[str, Any]] = TRAIN,
+        dev: list[dict[str, Any]] = DEV,
+        **settings: Any,
+    ) -> TaskConfig:
+        return TaskConfig(
+            train=WRITERS[suffix](tmp_path / f"reviews{suffix}", train),
+            dev=WRITERS[suffix](tmp_path / f"held-out{suffix}", dev),
+            **settings,
+        )
+
+    return write
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_string_labels(files: Pair, suffix: str) -> None:
+    task = load_files(files(suffix))
+    assert task.name == "reviews"
+    assert task.labels == ("neg", "pos")
+    assert task.metric == "accuracy"
+    assert task.train.examples == (("good",), ("bad",), ("über 🍺",))
+    assert task.train.label_ids == (1, 0, 1)
+    assert task.dev.label_ids == (1,)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_integer_labels_are_sorted_by_value(files: Pair, suffix: str) -> None:
+    rows = [{"text": f"t{label}", "label": label} for label in (10, 2, -1, 2)]
+    task = load_files(files(suffix, rows, rows[:1]))
+    assert task.labels == ("-1", "2", "10")
+    assert task.train.label_ids == (2, 1, 0, 1)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_pairs_and_named_columns(files: Pair, suffix: str) -> None:
+    rows = [{"a": "x", "b": "y", "kind": "1"}, {"a": "u", "b": "v", "kind": "0"}]
+    config = files(
+        suffix, rows, rows, text_column="a", pair_column="b", label_column="kind", task="mine"
+    )
+    task = load_files(config)
+    assert task.name == "mine"
+    assert task.text_columns == ("a", "b")
+    assert task.train.examples == (("x", "y"), ("u", "v"))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "labels", "names"),
+    [
+        (".jsonl", (1.0, 0.0), ("0", "1")),
+        (".parquet", (1.0, 0.0), ("0", "1")),
+        (".jsonl", (True, False), ("false", "true")),
+        (".parquet", (True, False), ("false", "true")),
+        (".jsonl", (2**70, "3"), ("3", str(2**70))),
+        (".jsonl", (1, "one"), ("1", "one")),
+    ],
+)
+def test_typed_labels(
+    files: Pair, suffix: str, labels: tuple[Any, Any], names: tuple[str, ...]
+) -> None:
+    rows = [{"text": "t", "label": label} for label in labels]
+    assert load_files(files(suffix, rows, rows)).labels == names
+
+
+BAD_VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
+    **{
+        f"empty text {suffix}": (suffix, {"text": "  ", "label": "pos"}, "column 'text': empty")
+        for suffix in READERS
+    },
+    **{
+        f"empty label {suffix}": (suffix, {"text": "t", "label": ""}, "column 'label': empty")
+        for suffix in READERS
+    },
+    **{
+        f"nan label {suffix}": (suffix, {"text": "t", "label": "nan"}, "'label': missing value")
+        for suffix in READERS
+    },
+    **{
+        f"missing label {suffix}": (suffix, {"text": "t", "label": None}, "'label': missing value")
+        for suffix in (".jsonl", ".parquet")
+    },
+    **{
+        f"missing text {suffix}": (suffix, {"text": None, "label": "pos"}, "'text': missing value")
+        for suffix in (".jsonl", ".parquet")
+    },
+    **{
+        f"NUL {suffix}": (suffix, {"text": "a\0b", "label": "pos"}, "'text': characters .* no text")
+        for suffix in READERS
+    },
+    "number for text": (".jsonl", {"text": 5, "label": "pos"}, "column 'text': 5 is not text"),
+    "list for label": (".jsonl", {"text": "t", "label": ["a"]}, "'label': label .* is neither"),
+    "half label": (".jsonl", {"text": "t", "label": 0.5}, "'label': label 0.5 is neither"),
+    "NaN label": (".jsonl", {"text": "t", "label": float("nan")}, "'label': missing value .nan"),
+    "no label key": (".jsonl", {"text": "t"}, "column 'label': missing; this row has 'text'"),
+    "surrogate": (".jsonl", {"text": "\ud800", "label": "pos"}, "'text': characters .* no text"),
+}
+
+
+@pytest.mark.parametrize(("suffix", "row", "message"), BAD_VALUES.values(), ids=BAD_VALUES)
+@pytest.mark.parametrize("side", ["train", "dev"])
+def test_bad_values(files: Pair, suffix: str, row: dict[str, Any], message: str, side: str) -> None:
+    config = files(suffix, **{side: [*TRAIN, row]})
+    place = {".jsonl": "line 4", ".parquet": "row 4"}.get(suffix, "line 5")
+    with pytest.raises(DataError, match=f"{place}, .*{message}") as caught:
+        load_files(config)
+    assert str(getattr(config, side)) in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_label_that_training_never_had(files: Pair, suffix: str) -> None:
+    config = files(suffix, dev=[*DEV, {"text": "so so", "label": "meh"}])
+    with pytest.raises(
+        DataError, match=r"column 'label': label 'meh' is none .* 'neg', 'pos'"
+    ) as e:
+        load_files(config)
+    assert str(config.dev) in str(e.value) and str(config.train) in str(e.value)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_one_class_only(files: Pair, suffix: str) -> None:
+    with pytest.raises(DataError, match="column 'label': all 2 rows have the label 'pos'"):
+        load_files(files(suffix, train=[TRAIN[0], TRAIN[2]]))
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("column", ["text_column", "pair_column", "label_column"])
+def test_missing_column(files: Pair, suffix: str, column: str) -> None:
+    with pytest.raises(
+        DataError, match=r"no column 'labl'. Did you mean 'label'\? Columns: 'text'"
+    ):
+        load_files(files(suffix, **{column: "labl"}))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_header_only(files: Pair, suffix: str) -> None:
+    config = files(suffix)
+    assert config.dev is not None
+    if suffix == ".parquet":
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.read_table(config.dev)
+        pyarrow.parquet.write_table(table.slice(0, 0), config.dev)
+    else:
+        config.dev.write_text(config.dev.read_text().splitlines()[0] + "\n")
+    with pytest.raises(DataError, match="no rows"):
+        load_files(config)
+
+
+@pytest.mark.parametrize("content", ["\n", "\n\n"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_blank_lines_only(files: Pair, suffix: str, content: str) -> None:
+    config = files(suffix)
+    assert config.train is not None
+    config.train.write_text(content)
+    with pytest.raises(DataError, match="is empty"):
+        load_files(config)
+
+
+@pytest.mark.parametrize(("given", "missing"), [("train", "dev"), ("dev", "train")])
+def test_both_files_are_needed(given: str, missing: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{given} f.csv is given without --{missing}"):
+        load_files(TaskConfig.parse({given: "f.csv"}))
+
+
+@pytest.mark.parametrize("settings", [{"pair_column": "text"}, {"label_column": "text"}])
+def test_columns_with_two_roles(files: Pair, settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="must be different columns"):
+        load_files(files(**settings))
+
+
+def test_a_file_called_train_gives_its_folder_as_name(tmp_path: Path) -> None:
+    folder = tmp_path / "beers"
+    folder.mkdir()
+    train, dev = (WRITERS[".csv"](folder / f"{name}.csv", TRAIN) for name in ("train", "dev"))
+    assert load_files(TaskConfig(train=train, dev=dev)).name == "beers"

@@ -1,0 +1,144 @@
+"""GLUE sets from local files as GLUE writes them, from a copy of the hub's, and from nowhere."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+from huggingface_hub import constants
+
+from bertender.core.errors import DataError, HubUnreachableError
+from bertender.core.text import Example
+from bertender.tasks.glue import GLUE, hub_answers, load_glue, read_hub
+from tests.tasks.writers import write_glue
+
+EXPECTED: dict[str, tuple[tuple[Example, int], ...]] = {
+    "sst2": ((("a fine film",), 1), (("a dull film",), 0)),
+    "cola": ((("The sailors rode.",), 1), (("Sailors the rode.",), 0)),
+    "mrpc": ((('He said "yes.', '"Yes, he said.'), 1), (("He said no.", "She left."), 0)),
+    "rte": ((("It rains.", "It is wet."), 0), (("It rains.", "It is dry."), 1)),
+}
+OFFICIAL_ROWS = {
+    "sst2": (67349, 872),
+    "cola": (8551, 1043),
+    "mrpc": (3668, 408),
+    "rte": (2490, 277),
+}
+OFFICIAL_DEV_ONES = {"sst2": 444, "cola": 721, "mrpc": 279, "rte": 131}
+
+
+@pytest.fixture
+def glue_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BERTENDER_DATA", str(tmp_path))
+    return write_glue(tmp_path)
+
+
+@pytest.mark.parametrize("name", GLUE)
+@pytest.mark.usefixtures("glue_files")
+def test_local_files(name: str) -> None:
+    train, dev = load_glue(name)
+    assert tuple(zip(dev.examples, dev.label_ids, strict=True)) == EXPECTED[name]
+    assert (train.examples, train.label_ids) == (dev.examples * 3, dev.label_ids * 3)
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_a_wrong_label_in_local_files(glue_files: Path, name: str) -> None:
+    file = glue_files / GLUE[name].folder / "dev.tsv"
+    last = file.read_text().splitlines()[-1]
+    file.write_text(
+        file.read_text().replace(last, last.replace("not_entailment", "0").replace("0", "9"))
+    )
+    with pytest.raises(DataError, match=r"dev.tsv, line \d, column .*label '9' is none"):
+        load_glue(name)
+
+
+def test_a_missing_split(glue_files: Path) -> None:
+    (glue_files / "RTE" / "dev.tsv").unlink()
+    with pytest.raises(DataError, match=r"RTE/dev.tsv: cannot be read: No such file"):
+        load_glue("rte")
+
+
+def hub_copy(root: Path, name: str) -> Path:
+    """Write what the hub's repository of GLUE holds for one set: Parquet files by split."""
+    columns = GLUE[name].text_columns
+    examples, label_ids = zip(*EXPECTED[name], strict=True)
+    rows = {
+        **dict(zip(columns, map(list, zip(*examples, strict=True)), strict=True)),
+        "label": list(label_ids),
+        "idx": [0, 1],
+    }
+    (root / name).mkdir(parents=True)
+    for split in ("train", "validation"):
+        pyarrow.parquet.write_table(pyarrow.table(rows), root / name / f"{split}.parquet")
+    (root / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: {name}\n  data_files:\n"
+        f"  - split: train\n    path: {name}/train.parquet\n"
+        f"  - split: validation\n    path: {name}/validation.parquet\n---\n"
+    )
+    return root
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_the_hubs_layout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    train, dev = read_hub(GLUE[name], str(hub_copy(tmp_path / "hub", name)))
+    assert tuple(zip(dev.examples, dev.label_ids, strict=True)) == EXPECTED[name]
+    assert train == dev
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_no_hub(offline: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:  # bound, but it does not listen: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+        monkeypatch.setenv("BERTENDER_DATA", str(tmp_path))
+        started = time.monotonic()
+        with pytest.raises(HubUnreachableError, match=r"BERTENDER_DATA.*SST-2/train.tsv.*--train"):
+            load_glue("sst2")
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(("status", "answer"), [(200, True), (403, False), (503, False)])
+def test_hubs_that_answer(status: int, answer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # noqa: N802
+            self.send_response(status if self.path == "/api/datasets/nyu-mll/glue" else 404)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert hub_answers() is answer
+        thread.join()
+
+
+def test_a_hub_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        started = time.monotonic()
+        assert not hub_answers(seconds=0.5)
+        assert time.monotonic() - started < 3
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", GLUE)
+@pytest.mark.usefixtures("data_directory")
+def test_official_counts(name: str) -> None:
+    train, dev = load_glue(name)
+    assert (len(train), len(dev)) == OFFICIAL_ROWS[name]
+    assert sum(dev.label_ids) == OFFICIAL_DEV_ONES[name]

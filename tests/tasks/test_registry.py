@@ -1,0 +1,112 @@
+"""Every row of TASKS loads; cuts keep the classes; a source finds its data again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bertender.core.errors import UnknownNameError
+from bertender.tasks import docs
+from bertender.tasks.registry import TASKS, load_task, sample
+from bertender.tasks.task import Split, TaskConfig
+from tests.tasks.writers import WRITERS, make_trees, write_glue
+
+
+@dataclass(frozen=True)
+class Planted(docs.Library):
+    """A library whose source a test has written."""
+
+    place: Path
+
+    def root(self) -> Path:
+        return self.place
+
+    def version(self) -> str:
+        return "1.0"
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small data for every row of TASKS: GLUE files, and trees of documented source."""
+    monkeypatch.setenv("BERTENDER_DATA", str(write_glue(tmp_path / "glue")))
+    monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
+    trees = make_trees(tmp_path / "trees", tuple(docs.LIBRARIES))
+    planted = {name: Planted(name, name, root) for name, root in trees.items()}
+    monkeypatch.setattr(docs, "LIBRARIES", planted)
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.usefixtures("local")
+def test_every_task_loads(name: str) -> None:
+    task = load_task(TaskConfig(task=name))
+    spec = TASKS[name]
+    assert (task.name, task.labels, task.metric) == (name, spec.labels, spec.metric)
+    assert task.text_columns == spec.text_columns
+    for split in (task.train, task.dev):
+        assert set(split.label_ids) == set(range(len(task.labels)))
+        assert all(len(example) == len(task.text_columns) for example in split.examples)
+    assert task.record().labels == task.labels
+
+
+def test_metrics() -> None:
+    assert {name: spec.metric for name, spec in TASKS.items()} == {
+        "docs": "accuracy",
+        "sst2": "accuracy",
+        "cola": "matthews",
+        "mrpc": "f1",
+        "rte": "accuracy",
+    }
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(UnknownNameError, match=r"'sst'. Did you mean 'sst2'\?.*--train and --dev"):
+        load_task(TaskConfig(task="sst"))
+
+
+SORTED = Split(
+    tuple((f"text {row}",) for row in range(100)),
+    tuple(0 if row < 97 else row - 96 for row in range(100)),
+)
+
+
+def test_a_sample_of_a_sorted_file_keeps_its_classes() -> None:
+    cut = sample(SORTED, 10)
+    assert len(cut) == len(set(cut.examples)) == 10
+    assert set(cut.label_ids) == {0, 1, 2, 3}
+    assert cut == sample(SORTED, 10) != SORTED.first(10)
+    assert set(zip(cut.examples, cut.label_ids, strict=True)) <= set(
+        zip(SORTED.examples, SORTED.label_ids, strict=True)
+    )
+
+
+@pytest.mark.parametrize("count", [None, 100, 1000])
+def test_a_sample_of_everything_is_everything(count: int | None) -> None:
+    assert sample(SORTED, count) is SORTED
+
+
+def test_cuts_and_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"text": f"t{row}", "label": row // 10} for row in range(30)]
+    for name in ("train", "dev"):
+        WRITERS[".jsonl"](tmp_path / f"{name}.jsonl", rows)
+    monkeypatch.chdir(tmp_path)
+    config = TaskConfig(
+        task="mine", train=Path("train.jsonl"), dev=Path("dev.jsonl"), max_train=9, max_dev=5
+    )
+    task = load_task(config)
+    assert (len(task.train), len(task.dev)) == (9, 5)
+    assert set(Counter(task.train.label_ids)) == {0, 1, 2}
+    monkeypatch.chdir(Path(tmp_path.anchor))
+    source = json.loads(json.dumps(task.record().source))
+    again = load_task(TaskConfig.parse(source))
+    assert again == task
+    assert again.fingerprint() == task.fingerprint()
+
+
+def test_the_source_keeps_the_name_given_by_the_file(tmp_path: Path) -> None:
+    rows = [{"text": f"t{row}", "label": row % 2} for row in range(4)]
+    train, dev = (WRITERS[".csv"](tmp_path / f"{name}.csv", rows) for name in ("beers", "dev"))
+    assert load_task(TaskConfig(train=train, dev=dev)).source["task"] == "beers"

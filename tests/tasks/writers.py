@@ -1,0 +1,79 @@
+"""Small data for tests, written as bertender finds it: rows, GLUE files, documented source."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+__all__ = ["WRITERS", "make_trees", "write_glue"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+GLUE_LINES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "SST-2": ("sentence\tlabel\n", ("a fine film \t1\n", "a dull film \t0\n")),
+    "CoLA": ("", ("gj04\t1\t\tThe sailors rode.\n", "gj04\t0\t*\tSailors the rode.\n")),
+    "MRPC": (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n",
+        ('1\t7\t8\tHe said "yes.\t"Yes, he said.\n', "0\t7\t9\tHe said no.\tShe left.\n"),
+    ),
+    "RTE": (
+        "index\tsentence1\tsentence2\tlabel\n",
+        ("0\tIt rains.\tIt is wet.\tentailment\n", "1\tIt rains.\tIt is dry.\tnot_entailment\n"),
+    ),
+}
+"""The header and two rows of each set, as GLUE writes them."""
+
+
+def _delimited(path: Path, rows: Rows, delimiter: str) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def _jsonl(path: Path, rows: Rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def _parquet(path: Path, rows: Rows) -> Path:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    return path
+
+
+WRITERS: Mapping[str, Callable[[Path, Rows], Path]] = {
+    ".csv": partial(_delimited, delimiter=","),
+    ".tsv": partial(_delimited, delimiter="\t"),
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+}
+
+
+def write_glue(root: Path, copies: int = 3) -> Path:
+    """Write every set of GLUE_LINES below `root`: 2 x `copies` training rows, 2 held-out rows."""
+    for folder, (header, lines) in GLUE_LINES.items():
+        (root / folder).mkdir(parents=True)
+        for split, count in (("train", copies), ("dev", 1)):
+            text = header + "".join(lines) * count
+            (root / folder / f"{split}.tsv").write_text(text, encoding="utf-8")
+    return root
+
+
+def make_trees(folder: Path, labels: tuple[str, ...], files: int = 30) -> dict[str, Path]:
+    """A tree of documented source for each label: 30 files of two passages."""
+    roots = {}
+    for number, label in enumerate(labels):
+        roots[label] = folder / f"tree{number}"
+        roots[label].mkdir(parents=True)
+        for file in range(files):
+            text = " ".join(f"{label}{file} speaks of its matter" for _ in range(9))
+            (roots[label] / f"f{file}.py").write_text(f'"""{text}"""\n')
+    return roots
