@@ -22,7 +22,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from bertender.core.artifact import Artifact, library_versions, sha256_of
-from bertender.core.cache import written_atomically
+from bertender.core.cache import replacing
 from bertender.core.config import Config, Record
 from bertender.core.errors import ArtifactError, ConfigError, UnknownNameError, nearest_hint
 from bertender.steps import STEPS, StepKind
@@ -181,7 +181,7 @@ class _Stamp:
             return False
 
     def write(self, output: Path) -> None:
-        with written_atomically(self.path) as temporary:
+        with replacing(self.path) as temporary:
             temporary.write_text(json.dumps(self._content(output)))
 
     def _content(self, output: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
-from bertender.core.cache import written_atomically
+from bertender.core.cache import replacing
 from bertender.core.config import Config
 from bertender.core.predictor import open_classifier
 from bertender.measure.compare import CompareConfig, Comparison, compare
@@ -95,7 +95,7 @@ def _check_endpoint(
 
 
 def _save(text: str, out: Path) -> None:
-    with written_atomically(out) as temporary:
+    with replacing(out) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 

@@ -57,11 +57,13 @@ def _write(directory: Path, vectorizer: TfidfVectorizer, model: LogisticRegressi
         coefficients = np.vstack([-coefficients / 2, coefficients / 2])
         intercepts = np.concatenate([-intercepts / 2, intercepts / 2])
     arrays = {
-        "idf": vectorizer.idf_.astype(np.float32),
-        "coefficients": coefficients.astype(np.float32),
-        "intercepts": intercepts.astype(np.float32),
+        "idf": vectorizer.idf_,
+        "coefficients": coefficients,
+        "intercepts": intercepts,
     }
-    save_file(arrays, directory / "model.safetensors")
+    # safetensors writes memory as it lies, and scikit-learn's arrays lie column by column
+    contiguous = {name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}
+    save_file(contiguous, directory / "model.safetensors")
     settings = {
         "vocabulary": {word: int(index) for word, index in sorted(vectorizer.vocabulary_.items())},
         "ngram_range": list(vectorizer.ngram_range),

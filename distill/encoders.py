@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import (
     AutoConfig,
@@ -18,8 +19,8 @@ from transformers import (
 )
 
 from bertender.core.artifact import sha256_of
-from bertender.core.errors import DamagedArtifactError, ModelError
-from bertender.core.hub import require_hub
+from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
+from bertender.core.hub import hub_answers
 
 __all__ = ["PACKAGED", "PackagedEncoder", "find_encoder", "load_classifier"]
 
@@ -59,12 +60,12 @@ def find_encoder(name: str) -> str:
         return _checked_folder(Path(name))
     if name in PACKAGED:
         return str(_packaged_folder(name, PACKAGED[name]))
-    if not _is_cached(name):
-        ways_out = (
-            "Give --teacher a folder with config.json and model.safetensors, or the packaged "
-            f"{', '.join(PACKAGED)}; or go online."
+    if not _is_cached(name) and (constants.HF_HUB_OFFLINE or not hub_answers(f"api/models/{name}")):
+        raise HubUnreachableError(
+            f"encoder {name!r} is no folder, is not on this machine, and no hub that answers knows "
+            "it. Give --teacher a folder with config.json and model.safetensors, or the packaged "
+            f"{', '.join(PACKAGED)}; or go online (and unset HF_HUB_OFFLINE)."
         )
-        require_hub(f"encoder {name!r}", ways_out)
     return name
 
 

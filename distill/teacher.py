@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.batching import length_buckets
-from bertender.core.cache import cache_directory, written_atomically
+from bertender.core.cache import cache_directory, replacing
 from bertender.core.environment import supports_bf16
 from bertender.core.predictor import Classifier, TorchPredictor
 from bertender.core.progress import track
@@ -159,10 +159,10 @@ def teacher_logits(model: PreTrainedModel, digest: str, examples: TokenDataset) 
         examples: the training examples, in the teacher's own tokens.
     """
     key = hashlib.sha256(f"{digest} {examples.columns['input_ids']}".encode()).hexdigest()
-    path = cache_directory("teacher-logits") / f"{key}.safetensors"
+    path = cache_directory() / "teacher-logits" / f"{key}.safetensors"
     if not path.is_file():
         logits = _compute_logits(model.eval(), examples)
-        with written_atomically(path) as temporary:
+        with replacing(path) as temporary:
             save_file({"logits": logits}, temporary)
     return load_file(path)["logits"]
 

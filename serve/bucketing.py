@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.batching import length_buckets
 from bertender.core.text import Batch, Encode, Example
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.core.predictor import Predictor
 
-__all__ = ["BucketedClassifier", "length_buckets"]
+__all__ = ["BucketedClassifier"]
 
 
 class BucketedClassifier:
@@ -48,22 +49,6 @@ class BucketedClassifier:
         for rows in length_buckets(lengths.tolist(), self.tokens_per_bucket):
             logits[rows] = self.predictor.logits(_narrowed(batch, rows))
         return logits
-
-
-def length_buckets(lengths: Sequence[int], tokens_per_bucket: int) -> list[list[int]]:
-    """Cut the indices of `lengths` into buckets of similar length.
-
-    A bucket costs (its size) x (its longest); that stays within `tokens_per_bucket`, except for
-    an example that is alone longer than that, which gets a bucket of its own.
-    """
-    buckets: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        # in ascending order the newcomer is the longest, so it sets the cost of the bucket
-        if buckets and (len(buckets[-1]) + 1) * lengths[index] <= tokens_per_bucket:
-            buckets[-1].append(index)
-        else:
-            buckets.append([index])
-    return buckets
 
 
 def _narrowed(batch: Batch, rows: list[int]) -> Batch:

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import DataError, ModelError
-from bertender.core.text import Batch, Example, Tokenize, load_tokenizer
+from bertender.core.errors import DataError
+from bertender.core.onnx_predictor import ONNX_NAME, OnnxPredictor
+from bertender.core.text import Example, Tokenize, load_tokenizer
 from serve.bucketing import BucketedClassifier
 from serve.triton_config import BackendParameters
 from serve.wire import INPUT_NAMES, OUTPUT_NAMES, from_arrays
 
-__all__ = ["OnnxSession", "TritonPythonModel", "open_artifact", "output_arrays", "share_of_cores"]
+__all__ = ["TritonPythonModel", "open_artifact", "output_arrays", "share_of_cores"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -95,38 +95,14 @@ class _Reading:
     problem: str = ""
 
 
-class OnnxSession:
-    """ONNX Runtime on the CPU; arrays that the graph does not take are left out.
-
-    It answers as `core.predictor.OnnxPredictor` does (the tests compare them), without PyTorch
-    in its imports: a stub then starts in 1 s and 100 MB instead of 4 s and 470 MB.
-    """
-
-    def __init__(self, path: Path, threads: int) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        # waiting threads would take the cores that the server needs: half the throughput
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            self.session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # its exception classes share no public base
-            raise ModelError(f"ONNX Runtime cannot open {path}: {error}") from None
-        self.inputs = tuple(node.name for node in self.session.get_inputs())
-
-    def logits(self, batch: Batch) -> FloatArray:
-        arrays = {name: batch.arrays[name] for name in self.inputs}
-        return np.asarray(self.session.run(["logits"], arrays)[0], dtype=np.float32)
-
-
 def open_artifact(
     artifact: Artifact, parameters: BackendParameters, threads: int
 ) -> BucketedClassifier:
     """Open an ONNX artifact as the endpoint runs it."""
     return BucketedClassifier(
         Tokenize(load_tokenizer(artifact.path), parameters.max_length),
-        OnnxSession(artifact.path / "model.onnx", threads),
+        # spinning threads take the cores that the server needs: it cost half the throughput
+        OnnxPredictor(artifact.path / ONNX_NAME, threads, spinning=False),
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
     )

@@ -127,7 +127,8 @@ class Endpoint:
 
     def close(self) -> None:
         """End the connection."""
-        self.client.close()
+        if self.client is not None:
+            self.client.close()
         self.client = None  # frees it now: freed at exit, tritonclient would print a traceback
 
     def classify(self, examples: Sequence[Example]) -> list[Answer]:

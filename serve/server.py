@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import logging
-import re
 import shutil
 import signal
 import subprocess
@@ -28,9 +27,10 @@ from serve.config import ServeConfig
 from serve.installation import Installation, find_installation
 from serve.ports import with_free_ports
 from serve.repository import write_repository
+from serve.server_log import failure_reason
 from serve.wire import MODEL_NAME
 
-__all__ = ["TritonServer", "failure_reason", "serve_forever"]
+__all__ = ["TritonServer", "serve_forever"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +39,6 @@ IN_FLIGHT_TIMEOUT_S = 10
 STOP_TIMEOUT_S = 20
 POLL_S = 0.05
 PROBE_TIMEOUT_S = 2.0
-
-REASONS = (
-    re.compile(
-        r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
-    ),
-    re.compile(r"(failed to start .+ service: .+?)\s*\"?$", re.M),
-    re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
-    re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
-)
-"""What a server's log says of its end, the most telling first. Without a GPU, each log also has an
-error about the CUDA driver, which ends nothing."""
 
 
 class TritonServer:
@@ -207,15 +196,6 @@ def serve_forever(
         logger.info("stopped on request")
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
-
-
-def failure_reason(log_file: Path) -> str:
-    """Return the line of a server's log that says why it ended, or where to read on."""
-    log = log_file.read_text(encoding="utf-8", errors="replace") if log_file.is_file() else ""
-    for pattern in REASONS:
-        if found := pattern.findall(log):
-            return " ".join(found[-1].replace(r"\n", " ").split())  # Triton escapes newlines
-    return f"its log says no reason; its last lines: {' | '.join(log.splitlines()[-3:]) or '-'}"
 
 
 def _is_ready(host: str, port: int) -> bool:

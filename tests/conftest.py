@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# before torch is imported: tiny models are slower on more threads, and far slower beside other work
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from tokenizers import BertWordPieceTokenizer
@@ -69,6 +72,17 @@ def tiny_bert(vocab_size: int, labels: tuple[str, ...]) -> BertForSequenceClassi
             label2id={label: index for index, label in enumerate(labels)},
         )
     ).eval()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what tests cache out of the user's own cache, and its content out of the tests."""
+    if os.environ.get("BERTENDER_CACHE"):
+        yield
+        return
+    os.environ["BERTENDER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    del os.environ["BERTENDER_CACHE"]
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from bertender.commands.flags import (
 )
 from bertender.commands.show import console, print_json
 from bertender.core.artifact import Artifact
-from bertender.core.cache import written_atomically
+from bertender.core.cache import replacing
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.parity import require_parity
 from bertender.report.parity import parity_table
@@ -108,5 +108,5 @@ def _read(path: Path) -> Comparison:
 
 
 def _save(text: str, out: Path) -> None:
-    with written_atomically(out) as temporary:
+    with replacing(out) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Where bertender keeps what it can compute again: `$BERTENDER_CACHE`, or `~/.cache/bertender`."""
+"""The folder of what can be made again, and files that are never half-written."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["cache_directory", "written_atomically"]
+__all__ = ["CACHE_VARIABLE", "cache_directory", "replacing"]
+
+CACHE_VARIABLE = "BERTENDER_CACHE"
 
 
-def cache_directory(name: str) -> Path:
-    """Return the cache's folder of that name, made if it is not there."""
-    root = Path(os.environ.get("BERTENDER_CACHE") or Path.home() / ".cache" / "bertender")
-    directory = root / name
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+def cache_directory() -> Path:
+    """Return the cache folder, $BERTENDER_CACHE or ~/.cache/bertender; it need not exist yet."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen).absolute() if chosen else Path.home() / ".cache" / "bertender"
 
 
 @contextmanager
-def written_atomically(path: Path) -> Iterator[Path]:
-    """Give a temporary path that becomes `path` when the block ends, and vanishes if it fails."""
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file that becomes `path` when the block ends well, and else goes away."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(
-        dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix
-    )
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(descriptor)
-    temporary = Path(name)
+    draft = Path(name)
     try:
-        yield temporary
-        temporary.replace(path)
+        yield draft
+        draft.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import logging
+import threading
 
-import httpx
 from huggingface_hub import constants
+from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
-from bertender.core.errors import HubUnreachableError
+__all__ = ["PROBE_SECONDS", "hub_answers"]
 
-__all__ = ["require_hub"]
+logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 4.0
 
 
-def require_hub(wanted: str, ways_out: str) -> None:
-    """Raise HubUnreachableError within seconds unless a hub can be asked for `wanted`.
+def hub_answers(place: str, seconds: float = PROBE_SECONDS) -> bool:
+    """Return whether the hub knows of a place, asked for some seconds at most.
 
     Args:
-        wanted: what is to be fetched, for the message.
-        ways_out: what the user can do instead, one sentence.
+        place: path on the hub, `api/models/NAME` or `api/datasets/NAME`.
+        seconds: the longest wait. The thread is there because no timeout bounds the look-up of
+            a host name.
     """
-    if constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE") == "1":
-        raise HubUnreachableError(
-            f"{wanted} is not on this machine and HF_HUB_OFFLINE is set. {ways_out}"
-        )
-    try:
-        httpx.head(constants.ENDPOINT, timeout=PROBE_SECONDS)
-    except httpx.HTTPError as error:
-        raise HubUnreachableError(
-            f"{wanted} is not on this machine and the hub does not answer ({error}). {ways_out}"
-        ) from None
+    answers: list[int] = []
+
+    def probe() -> None:
+        try:
+            response = get_session().get(f"{constants.ENDPOINT}/{place}", timeout=seconds)
+            response.raise_for_status()  # a proxy may answer in its place
+            answers.append(response.status_code)
+        except OSError as error:  # every error of the connection is one
+            logger.info("the hub does not answer: %s", error)
+
+    thread = threading.Thread(target=probe, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answers)

@@ -14,7 +14,6 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 import torch
 from safetensors.numpy import load_file
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -22,6 +21,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from bertender.core.artifact import Artifact, Kind
 from bertender.core.errors import ModelError
+from bertender.core.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.core.text import Batch, Encode, Example, Tokenize, keep_text, load_tokenizer
 
 __all__ = [
@@ -36,8 +36,6 @@ __all__ = [
     "onnx_file",
     "open_classifier",
 ]
-
-ONNX_NAME = "model.onnx"
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -77,26 +75,6 @@ class TorchPredictor:
         with torch.inference_mode():
             logits = self.model(**tensors).logits
         return np.asarray(logits.float().cpu().numpy(), dtype=np.float32)
-
-
-class OnnxPredictor:
-    """An ONNX Runtime session; arrays that its graph does not take are left out."""
-
-    def __init__(self, path: Path, threads: int = 0) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
-        try:
-            self.session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # its exception classes share no public base
-            raise ModelError(f"ONNX Runtime cannot open {path}: {error}") from None
-        self.inputs = tuple(node.name for node in self.session.get_inputs())
-
-    def logits(self, batch: Batch) -> FloatArray:
-        arrays = {name: batch.arrays[name] for name in self.inputs}
-        return np.asarray(self.session.run(["logits"], arrays)[0], dtype=np.float32)
 
 
 class BagOfWordsPredictor:

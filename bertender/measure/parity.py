@@ -71,7 +71,7 @@ class Parity(Figures):
     tolerance: Tolerance
     texts: int
     rows: int = Field(description="answers compared: each text once for each arrangement")
-    logit_scale: float = Field(description="the largest absolute reference logit")
+    logit_scale: float | None = Field(description="largest absolute reference logit; None of none")
     cases: tuple[CaseParity, ...]
     failures: tuple[str, ...] = Field(description="every check that failed; empty when all passed")
 
@@ -122,7 +122,7 @@ def check_parity(
         tolerance=tolerance,
         texts=len(answers.texts),
         rows=len(answers),
-        logit_scale=answers.scale,
+        logit_scale=answers.scale or None,
         cases=_cases(answers),
         failures=(*problems, *answers.problems, *filter(None, failures)),
         **figures.model_dump(),

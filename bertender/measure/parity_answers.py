@@ -31,15 +31,22 @@ largest logit on."""
 
 @dataclass(frozen=True)
 class Case:
-    """One arrangement of the texts: the batches, as indices of texts."""
+    """One arrangement of the texts: the batches, as indices of texts.
+
+    An `edge` case holds a text or two: too few for a share or a mean.
+    """
 
     name: str
     batches: tuple[tuple[int, ...], ...]
+    edge: bool = False
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Finite logits side by side; each array has one row for an answer of the candidate."""
+    """Finite logits side by side; each array has one row for an answer of the candidate.
+
+    `scale` is the largest absolute logit of the reference, over all texts.
+    """
 
     texts: tuple[Example, ...]
     cases: tuple[Case, ...]
@@ -47,15 +54,11 @@ class Answers:
     case_ids: IntArray
     expected: FloatArray
     answered: FloatArray
+    scale: float
     problems: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.text_ids)
-
-    @cached_property
-    def scale(self) -> float:
-        """The largest absolute logit of the reference."""
-        return float(np.abs(self.expected).max(initial=0.0))
 
     @cached_property
     def differences(self) -> FloatArray:
@@ -87,6 +90,11 @@ class Answers:
         """Whether the reference's prediction is no near-tie (rows,)."""
         return np.asarray(self.gaps > tie_margin * self.scale)
 
+    def wide_cases(self) -> list[npt.NDArray[np.bool_]]:
+        """Return, for each case that is no edge and has answers, which rows are its own."""
+        masks = (self.case_ids == index for index, case in enumerate(self.cases) if not case.edge)
+        return [mask for mask in masks if mask.any()]
+
     def describe(self, row: int) -> str:
         """Return which text a row is, and where it stood."""
         case = self.cases[int(self.case_ids[row])].name
@@ -96,7 +104,7 @@ class Answers:
 def no_answers(labels: int) -> Answers:
     """Return the answers of a candidate that could not be asked."""
     nothing, nobody = np.empty((0, labels)), np.empty(0, dtype=np.int64)
-    return Answers((), (), nobody, nobody, nothing, nothing, ())
+    return Answers((), (), nobody, nobody, nothing, nothing, 0.0, ())
 
 
 def collect_answers(
@@ -136,6 +144,7 @@ def collect_answers(
         case_ids=case_ids[finite],
         expected=expected[finite],
         answered=answered[finite],
+        scale=float(np.abs(truth[np.isfinite(truth)]).max(initial=0.0)),
         problems=tuple(problems),
     )
 
@@ -146,11 +155,11 @@ def arrange(examples: int, batch_sizes: Sequence[int], seed: int) -> tuple[Case,
     one_word, too_long = examples, examples + 1
     cases = [Case(f"batch of {size}", tuple(_chunks(order, size))) for size in batch_sizes]
     cases += [
-        Case("one word, alone", ((one_word,),)),
-        Case("truncated, alone", ((too_long,),)),
+        Case("one word, alone", ((one_word,),), edge=True),
+        Case("truncated, alone", ((too_long,),), edge=True),
     ]
     if max(batch_sizes) > 1:
-        cases.append(Case("one word beside truncated", ((one_word, too_long),)))
+        cases.append(Case("one word beside truncated", ((one_word, too_long),), edge=True))
     return tuple(cases)
 
 

@@ -22,10 +22,12 @@ class Figures(Record):
     """The measured differences; None where nothing finite could be compared."""
 
     max_abs_difference: float | None = Field(None, description="of logits, not relative")
-    mean_abs_difference: float | None = Field(None, description="of logits, not relative")
+    mean_abs_difference: float | None = Field(None, description="in the worst arrangement")
     min_cosine: float | None = Field(None, description="over rows with logits not all near 0")
     agreement: float | None = Field(None, description="share of equal predictions, of all rows")
-    decided_agreement: float | None = Field(None, description="the same without near-ties")
+    decided_agreement: float | None = Field(
+        None, description="without near-ties, in the worst case"
+    )
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,21 @@ CHECKS = (
 
 
 def measure_figures(answers: Answers, tolerance: Tolerance) -> Figures:
-    """Return the figures of some answers."""
+    """Return the figures of some answers.
+
+    Mean and decided agreement are those of the worst arrangement: damage that only batches show
+    would be halved by the answers of texts that stood alone.
+    """
     strong = answers.cosines[~np.isnan(answers.cosines)]
+    decided = answers.decided(tolerance.tie_margin)
+    cases = answers.wide_cases()
+    shares = [mean(answers.agrees[decided & case]) for case in cases]
     return Figures(
         max_abs_difference=largest(answers.differences),
-        mean_abs_difference=mean(answers.differences),
+        mean_abs_difference=largest(np.array([answers.differences[case].mean() for case in cases])),
         min_cosine=float(strong.min()) if len(strong) else None,
         agreement=mean(answers.agrees),
-        decided_agreement=mean(answers.agrees[answers.decided(tolerance.tie_margin)]),
+        decided_agreement=min((share for share in shares if share is not None), default=None),
     )
 
 

@@ -41,17 +41,20 @@ def markdown_parity(parity: Parity) -> str:
 
 def parity_lines(parity: Parity) -> list[str]:
     """Return the verdict, the figures over all arrangements with their bounds, every failure."""
-    tolerance, scale = parity.tolerance, parity.logit_scale
+    tolerance = parity.tolerance
     verdict = "passed" if parity.passed else f"FAILED, {len(parity.failures)} failures"
     return [
         f"parity of {parity.candidate} with {parity.reference}: {verdict}",
-        f"{parity.texts} texts, {parity.rows} answers; largest reference logit {scale:.4g}",
-        f"max difference {_figure(parity.max_abs_difference)} "
-        f"(at most {tolerance.max_abs * scale:.4g}), "
-        f"mean {_figure(parity.mean_abs_difference)} (at most {tolerance.mean_abs * scale:.4g}), "
-        f"cosine {_figure(parity.min_cosine)} (at least {tolerance.min_cosine:g})",
-        f"agreement {_figure(parity.agreement)} of all, {_figure(parity.decided_agreement)} "
-        f"without near-ties (at least {tolerance.min_agreement:g})",
+        f"{parity.texts} texts, {parity.rows} answers; "
+        f"largest reference logit {_figure(parity.logit_scale)}",
+        f"difference {_figure(parity.max_abs_difference)} at most "
+        f"(allowed {_bound(parity, tolerance.max_abs)}), "
+        f"{_figure(parity.mean_abs_difference)} on average in the worst arrangement "
+        f"(allowed {_bound(parity, tolerance.mean_abs)}); "
+        f"cosine {_figure(parity.min_cosine)} at least (allowed {tolerance.min_cosine:g})",
+        f"agreement {_figure(parity.agreement)} of all answers; without near-ties "
+        f"{_figure(parity.decided_agreement)} in the worst arrangement "
+        f"(allowed {tolerance.min_agreement:g})",
         *(f"failed: {failure}" for failure in parity.failures),
     ]
 
@@ -63,6 +66,10 @@ def _cells(case: CaseParity) -> tuple[str, ...]:
         _figure(case.max_abs_difference),
         _figure(case.agreement),
     )
+
+
+def _bound(parity: Parity, share: float) -> str:
+    return _figure(None if parity.logit_scale is None else share * parity.logit_scale)
 
 
 def _figure(value: float | None) -> str:

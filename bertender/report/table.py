@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.core.environment import has_int8_acceleration
-from bertender.measure.compare import Circumstances, Comparison, ComparisonRow, Lengths
+from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow, Lengths
 from bertender.report.cells import DASH, Cell, markdown_rows, short
 
 __all__ = ["COLUMNS", "Column", "circumstances_lines", "markdown_table", "terminal_table"]

@@ -1,28 +1,18 @@
-"""The folder of what can be made again: $BERTENDER_CACHE, or ~/.cache/bertender."""
+"""Tables that are made once and kept in the cache folder."""
 
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
 import pyarrow
 import pyarrow.parquet
 
-__all__ = ["CACHE_VARIABLE", "cache_directory", "cached_table", "replacing"]
+from bertender.core.cache import CACHE_VARIABLE, cache_directory, replacing
 
-CACHE_VARIABLE = "BERTENDER_CACHE"
+__all__ = ["cached_table"]
 
 logger = logging.getLogger(__name__)
-
-
-def cache_directory() -> Path:
-    """Return the cache folder; it need not exist yet."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen).absolute() if chosen else Path.home() / ".cache" / "bertender"
 
 
 def cached_table(name: str, make: Callable[[], pyarrow.Table]) -> pyarrow.Table:
@@ -46,17 +36,3 @@ def cached_table(name: str, make: Callable[[], pyarrow.Table]) -> pyarrow.Table:
             "%s cannot be kept: %s. Set %s to another folder.", path, error, CACHE_VARIABLE
         )
     return table
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file that becomes `path` when the block ends well, and else goes away."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(descriptor)
-    draft = Path(name)
-    try:
-        yield draft
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -6,26 +6,23 @@ Understanding", arXiv:1804.07461. The labels have the order of the hub's copy.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import constants, get_session
+from huggingface_hub import constants
 
 from bertender.core.environment import DATA_VARIABLE, data_directory
 from bertender.core.errors import HubUnreachableError
+from bertender.core.hub import PROBE_SECONDS, hub_answers
 from bertender.tasks.files import Labelled, read_labelled
 from bertender.tasks.rows import read_delimited
 from bertender.tasks.task import Split
 
-__all__ = ["GLUE", "HUB_REPOSITORY", "GlueSet", "hub_answers", "load_glue"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["GLUE", "HUB_REPOSITORY", "GlueSet", "load_glue"]
 
 HUB_REPOSITORY = "nyu-mll/glue"
-PROBE_SECONDS = 4.0
+HUB_PLACE = f"api/datasets/{HUB_REPOSITORY}"
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ def read_hub(glue: GlueSet, repository: str = HUB_REPOSITORY) -> tuple[Split, Sp
     Raises:
         HubUnreachableError: the data are in none of these places; known within seconds.
     """
-    if not (constants.HF_HUB_OFFLINE or Path(repository).is_dir() or hub_answers()):
+    if not (constants.HF_HUB_OFFLINE or Path(repository).is_dir() or hub_answers(HUB_PLACE)):
         raise _unreachable(glue, f"{constants.ENDPOINT} did not answer in {PROBE_SECONDS:.0f} s")
     import datasets  # a second of imports that local files do without
 
@@ -123,29 +120,6 @@ def read_hub(glue: GlueSet, repository: str = HUB_REPOSITORY) -> tuple[Split, Sp
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise _unreachable(glue, str(error)) from None
     return _hub_split(glue, data["train"]), _hub_split(glue, data["validation"])
-
-
-def hub_answers(seconds: float = PROBE_SECONDS) -> bool:
-    """Return whether the hub knows of GLUE, asked for some seconds at most.
-
-    The thread is there because no timeout bounds the look-up of a host name.
-    """
-    answers: list[int] = []
-
-    def probe() -> None:
-        try:
-            response = get_session().get(
-                f"{constants.ENDPOINT}/api/datasets/{HUB_REPOSITORY}", timeout=seconds
-            )
-            response.raise_for_status()  # a proxy may answer in its place
-            answers.append(response.status_code)
-        except OSError as error:  # every error of the connection is one
-            logger.info("the hub does not answer: %s", error)
-
-    thread = threading.Thread(target=probe, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return bool(answers)
 
 
 def _read_file(glue: GlueSet, path: Path) -> Labelled:

@@ -127,6 +127,7 @@ def test_nan_everywhere_has_no_figures() -> None:
     parity = gate(lambda batch: honest(batch) * np.nan)
     assert not parity.passed and parity.rows == 0
     assert parity.max_abs_difference is None and parity.agreement is None
+    assert parity.logit_scale == pytest.approx(4.1)  # the reference did answer
     assert Parity.model_validate_json(parity.model_dump_json()) == parity
 
 
@@ -160,7 +161,7 @@ def test_a_fixed_batch_axis_fails_in_every_batch_and_is_still_compared_alone() -
 
     parity = gate(only_one)
     named = [failure for failure in parity.failures if "RuntimeError: Got invalid" in failure]
-    assert len(named) == len(parity.failures) == 3
+    assert len(named) == len(parity.failures) == 3  # batches of 4 and 32, and the edge texts
     assert parity.rows == len(EXAMPLES) + 2
 
 
@@ -207,6 +208,26 @@ def test_a_real_model_passes_and_without_its_padding_mask_fails(
     assert any("max_abs_difference" in failure for failure in parity.failures)
     # truth is a text alone, so a reference that forgets the mask as well does not hide it
     assert not check_parity(damaged, damaged, examples, TOLERANCES["float32"]).passed
+
+
+def test_damage_in_one_arrangement_is_not_averaged_away() -> None:
+    """Half of the batches' answers swapped: of all answers, most are still right."""
+
+    def answer(batch: Batch) -> np.ndarray:
+        logits = honest(batch)
+        return (
+            logits
+            if len(batch) < 30
+            else np.where(np.arange(len(batch))[:, None] % 2, logits, -logits)
+        )
+
+    parity = gate(answer, "int8")
+    assert parity.agreement is not None and parity.agreement > 0.8
+    assert parity.decided_agreement is not None and parity.decided_agreement < 0.7
+    assert parity.mean_abs_difference == pytest.approx(
+        np.abs(2 * logits_of(EXAMPLES)).mean() * 48 / 120,
+        rel=0.3,  # 3 of 4 batches have 32 texts
+    )
 
 
 def test_near_ties_may_swap_and_decided_rows_may_not() -> None:

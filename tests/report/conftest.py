@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertender.core.environment import Environment
-from bertender.measure.compare import (
+from bertender.measure.comparison import (
     Circumstances,
     CompareConfig,
     Comparison,

@@ -42,7 +42,7 @@ def test_a_failed_gate_lists_every_failure_and_bound() -> None:
     text = markdown_parity(parity)
     assert f"FAILED, {len(parity.failures)} failures" in text
     assert all(f"- failed: {failure}" in text for failure in parity.failures)
-    assert "max difference 8.2 (at most 0.0041)" in text
+    assert "difference 8.2 at most (allowed 0.0041)" in text
 
 
 def test_what_could_not_be_compared_is_a_dash() -> None:
@@ -50,3 +50,9 @@ def test_what_could_not_be_compared_is_a_dash() -> None:
     assert f"| batch of 1 | {DASH} | {DASH} | {DASH} |" in markdown_parity(parity)
     assert f"agreement {DASH} of all" in "\n".join(parity_lines(parity))
     assert DASH in rendered(parity)
+
+
+def test_a_gate_that_could_not_begin_shows_no_bounds() -> None:
+    parity = check_parity(fake_classifier(), fake_classifier(), (), TOLERANCES["float32"])
+    text = markdown_parity(parity)
+    assert f"largest reference logit {DASH}" in text and f"(allowed {DASH})" in text

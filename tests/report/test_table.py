@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from bertender.measure.compare import Comparison, Lengths
+from bertender.measure.comparison import Comparison, Lengths
 from bertender.report.cells import DASH
 from bertender.report.table import COLUMNS, circumstances_lines, markdown_table, terminal_table
 from tests.report.conftest import STUDENT, TEACHER, circumstances

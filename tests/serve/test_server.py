@@ -22,7 +22,7 @@ from bertender.core.predictor import open_classifier
 from serve.client import classify
 from serve.config import ServeConfig
 from serve.repository import write_repository
-from serve.server import TritonServer, failure_reason
+from serve.server import TritonServer
 from tests.serve.conftest import ANY_PORTS
 from tests.serve.test_supervisor import assert_gone
 
@@ -151,44 +151,3 @@ def test_a_server_that_dies_is_reported(onnx_artifact: Artifact, tmp_path: Path)
         assert_gone(family)
     assert not shared_memory_of(server)
     assert "Started HTTPService" in (tmp_path / "kept.log").read_text()
-
-
-LOGS = {
-    "a model": (
-        'E1 10:00:00.1 5 server.cc:241] "CudaDriverHelper has not been initialized."\n'
-        "E1121 10:00:01.1 5 model_lifecycle.cc:642] \"failed to load 'classifier' version 1: "
-        r'Internal: ModelError: no usable tokenizer in x\n\nAt:\n  /x.py(3): initialize\n"' + "\n",
-        "ModelError: no usable tokenizer in x",
-    ),
-    "a model, without Python": (
-        "E1121 10:00:01.1 5 model_lifecycle.cc:642] \"failed to load 'classifier' version 1: "
-        'Invalid argument: no stub"\nI1121 10:00:02.1 5 server.cc:604] next\n',
-        "Invalid argument: no stub",
-    ),
-    "a port": (
-        'E1121 10:00:01.9 5518 main.cc:257] "failed to start HTTP service: Unavailable - Socket '
-        "'127.0.0.1:80' already in use \"\n",
-        "failed to start HTTP service: Unavailable - Socket '127.0.0.1:80' already in use",
-    ),
-    "a library": (
-        "tritonserver: error while loading shared libraries: libb64.so: cannot open\n",
-        "tritonserver: error while loading shared libraries: libb64.so: cannot open",
-    ),
-    "no driver": (
-        'E1121 10:00:00.1 5 server.cc:241] "CudaDriverHelper has not been initialized."\nlast\n',
-        "its log says no reason; its last lines: E1121 10:00:00.1 5 server.cc:241] "
-        '"CudaDriverHelper has not been initialized." | last',
-    ),
-    "nothing": ("first\nsecond\n", "its log says no reason; its last lines: first | second"),
-}
-
-
-@pytest.mark.parametrize("case", LOGS)
-def test_the_reason_is_found_in_the_log(case: str, tmp_path: Path) -> None:
-    log, reason = LOGS[case]
-    (tmp_path / "log").write_text(log)
-    assert failure_reason(tmp_path / "log") == reason
-
-
-def test_no_log_is_said(tmp_path: Path) -> None:
-    assert failure_reason(tmp_path / "log").endswith("its last lines: -")

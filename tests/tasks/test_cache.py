@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from bertender.tasks.cache import cache_directory, cached_table, replacing
+from bertender.core.cache import cache_directory, replacing
+from bertender.tasks.cache import cached_table
 
 
 @pytest.fixture(autouse=True)

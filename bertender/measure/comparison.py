@@ -1,0 +1,72 @@
+"""The records of a comparison: what `measure.compare` fills in and `bertender.report` shows."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.environment import Environment
+from bertender.measure.accuracy import TOKENS_PER_BATCH
+from bertender.measure.latency import Latency, LatencyConfig
+from bertender.measure.parity import ParitySummary
+from bertender.measure.size import Size
+from bertender.tasks.metrics import Change, Score
+
+__all__ = ["Circumstances", "CompareConfig", "Comparison", "ComparisonRow", "Lengths"]
+
+
+class CompareConfig(LatencyConfig):
+    """How a comparison is measured: the timings, and the batches of the scoring."""
+
+    tokens_per_batch: int = Field(
+        TOKENS_PER_BATCH, ge=1, description="most tokens of a batch while scoring"
+    )
+
+
+class Lengths(Record):
+    """How long the texts are, in words and in tokens of the first row's tokenizer."""
+
+    mean_words: float
+    max_words: int
+    mean_tokens: float | None = Field(description="None when the first row reads words")
+    max_tokens: int | None
+
+
+class Circumstances(Record):
+    """Under what a comparison was measured: enough to judge it, or to measure it again."""
+
+    measured_at: str = Field(description="date and time, UTC, ISO 8601")
+    environment: Environment
+    threads: int = Field(description="of PyTorch and ONNX Runtime alike")
+    batch_texts: int = Field(description="texts in a timed batch")
+    task: str
+    metric: str
+    labels: tuple[str, ...]
+    n: int = Field(description="held-out examples that every row answered")
+    task_fingerprint: str = Field(description="sha256 of the task's data")
+    lengths: Lengths
+    config: CompareConfig
+
+
+class ComparisonRow(Record):
+    """One artifact, measured."""
+
+    name: str
+    digest: str
+    kind: str
+    family: str
+    stage: str
+    precision: str
+    seed: int
+    size: Size
+    score: Score
+    change: Change | None = Field(description="against the first row; None in the first row")
+    latency: Latency = Field(description="with raw samples, and the speedup over the first row")
+    parity: ParitySummary | None = Field(description="with its parent, from the card; else None")
+
+
+class Comparison(Record):
+    """Artifacts compared. `model_dump_json` and `model_validate_json` keep all of it."""
+
+    circumstances: Circumstances
+    rows: tuple[ComparisonRow, ...]

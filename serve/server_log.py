@@ -1,0 +1,28 @@
+"""What a Triton server's log says of its end: one line, not five hundred."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+__all__ = ["failure_reason"]
+
+REASONS = (
+    re.compile(
+        r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
+    ),
+    re.compile(r"(failed to start .+ service: .+?)\s*\"?$", re.M),
+    re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
+    re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
+)
+"""What a server's log says of its end, the most telling first. Without a GPU, each log also has an
+error about the CUDA driver, which ends nothing."""
+
+
+def failure_reason(log_file: Path) -> str:
+    """Return the line of a server's log that says why it ended, or where to read on."""
+    log = log_file.read_text(encoding="utf-8", errors="replace") if log_file.is_file() else ""
+    for pattern in REASONS:
+        if found := pattern.findall(log):
+            return " ".join(found[-1].replace(r"\n", " ").split())  # Triton escapes newlines
+    return f"its log says no reason; its last lines: {' | '.join(log.splitlines()[-3:]) or '-'}"

@@ -1,0 +1,49 @@
+"""The one line that matters is found in real pieces of Triton's logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve.server_log import failure_reason
+
+LOGS = {
+    "a model": (
+        'E1 10:00:00.1 5 server.cc:241] "CudaDriverHelper has not been initialized."\n'
+        "E1121 10:00:01.1 5 model_lifecycle.cc:642] \"failed to load 'classifier' version 1: "
+        r'Internal: ModelError: no usable tokenizer in x\n\nAt:\n  /x.py(3): initialize\n"' + "\n",
+        "ModelError: no usable tokenizer in x",
+    ),
+    "a model, without Python": (
+        "E1121 10:00:01.1 5 model_lifecycle.cc:642] \"failed to load 'classifier' version 1: "
+        'Invalid argument: no stub"\nI1121 10:00:02.1 5 server.cc:604] next\n',
+        "Invalid argument: no stub",
+    ),
+    "a port": (
+        'E1121 10:00:01.9 5518 main.cc:257] "failed to start HTTP service: Unavailable - Socket '
+        "'127.0.0.1:80' already in use \"\n",
+        "failed to start HTTP service: Unavailable - Socket '127.0.0.1:80' already in use",
+    ),
+    "a library": (
+        "tritonserver: error while loading shared libraries: libb64.so: cannot open\n",
+        "tritonserver: error while loading shared libraries: libb64.so: cannot open",
+    ),
+    "no driver": (
+        'E1121 10:00:00.1 5 server.cc:241] "CudaDriverHelper has not been initialized."\nlast\n',
+        "its log says no reason; its last lines: E1121 10:00:00.1 5 server.cc:241] "
+        '"CudaDriverHelper has not been initialized." | last',
+    ),
+    "nothing": ("first\nsecond\n", "its log says no reason; its last lines: first | second"),
+}
+
+
+@pytest.mark.parametrize("case", LOGS)
+def test_the_reason_is_found_in_the_log(case: str, tmp_path: Path) -> None:
+    log, reason = LOGS[case]
+    (tmp_path / "log").write_text(log)
+    assert failure_reason(tmp_path / "log") == reason
+
+
+def test_no_log_is_said(tmp_path: Path) -> None:
+    assert failure_reason(tmp_path / "log").endswith("its last lines: -")
