@@ -13,7 +13,7 @@ from bertender.report.table import markdown_table
 __all__ = ["RESULTS", "block", "rewritten", "seed_summary"]
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = {"sst2": "benchmarks/results/sst2.json"}
+RESULTS = {"sst2": "benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json"}
 SEED_SUFFIX = re.compile(r"-seed-\d+$")
 
 
@@ -22,8 +22,13 @@ def rewritten(readme: str) -> str:
     for name, file in RESULTS.items():
         pattern = re.compile(f"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.S)
         text = block(file, Comparison.model_validate_json((ROOT / file).read_text()))
-        readme = pattern.sub(lambda found, text=text: found[1] + text + found[2], readme)
+        readme = pattern.sub(rf"\g<1>{_literal(text)}\g<2>", readme)
     return readme
+
+
+def _literal(text: str) -> str:
+    """Return text as `re.sub` must be given it to insert it unchanged."""
+    return text.replace("\\", r"\\")
 
 
 def block(file: str, comparison: Comparison) -> str:

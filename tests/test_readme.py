@@ -1,0 +1,73 @@
+"""The README runs: its commands are executed here, its tables are those of the raw results."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.readme import RESULTS, ROOT, rewritten
+from bertender.cli import COMMANDS, main
+from bertender.core.artifact import Artifact
+from bertender.tasks.task import Split, Task
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[list[str]]:
+    """The lines of the README's code blocks of a language."""
+    found = re.findall(rf"^```{language}\n(.*?)^```$", README, re.S | re.M)
+    return [block.strip().splitlines() for block in found]
+
+
+def write_csv(path: Path, split: Split, labels: tuple[str, ...]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for example, label_id in zip(split.examples, split.label_ids, strict=True):
+            writer.writerow([example[0], labels[label_id]])
+
+
+def run(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", shlex.split(line))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0, line
+
+
+@pytest.mark.slow
+def test_the_path_for_own_data_runs(
+    tmp_path: Path, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every line of it as it stands, but from a tiny encoder: the default one takes minutes."""
+    write_csv(tmp_path / "train.csv", task.train, task.labels)
+    write_csv(tmp_path / "dev.csv", task.dev, task.labels)
+    monkeypatch.chdir(tmp_path)
+    lines = next(block for block in blocks("bash") if "finetune" in block[0])
+    run(f"{lines[0]} --teacher {teacher.path}", monkeypatch)
+    for line in lines[1:]:
+        run(line, monkeypatch)
+    assert [Artifact.load(tmp_path / "mine" / name).card.task.name for name in ("teacher", "int8")]
+
+
+def test_every_command_that_is_named_exists() -> None:
+    named = set(re.findall(r"(?:^|[`/ ])bertender ([a-z]+)\b", README))
+    assert named
+    assert named <= {*COMMANDS, "turns"}, "a command in the README that bertender does not have"
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_tables_are_those_of_the_raw_results(name: str) -> None:
+    assert (ROOT / RESULTS[name]).is_file()
+    assert f"<!-- begin {name} -->" in README
+    assert rewritten(README) == README, "run `python benchmarks/readme.py`"
+
+
+def test_every_folder_of_the_tree_is_there() -> None:
+    folders = re.findall(r"^\| `([a-z/]+/)` \|", README, re.M)
+    assert len(folders) > 5
+    assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
