@@ -20,7 +20,9 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
-__all__ = ["COMMANDS", "Command", "main"]
+__all__ = ["COMMANDS", "Command", "build_app", "main"]
+
+logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130
 """The exit status of a shell for a command that Ctrl-C ended."""
@@ -55,11 +57,11 @@ COMMANDS: Mapping[str, Command] = {
     "verify": _command("measure", "verify", "Check that a model answers as its reference does."),
     "compare": _command("measure", "compare", "Measure models against each other in one table."),
     "serve": _command("serve", "serve", "Serve a model through Triton Inference Server."),
-    "classify": _command("serve", "classify", "Ask a served model about texts."),
+    "classify": _command("classify", "classify", "Ask a served model about texts."),
     "tasks": _command("list", "tasks", "List the tasks that are known by name."),
     "methods": _command("list", "methods", "List the distillation methods."),
     "recipes": _command("recipe", "recipes", "List the recipes."),
-    "show": _command("list", "show", "Show an artifact and what it was made from."),
+    "show": _command("show", "show", "Show an artifact and what it was made from."),
     "doctor": _command("list", "doctor", "Show what this machine has, and what that means."),
 }
 
@@ -70,10 +72,15 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="show no progre
 def main() -> None:
     """Run the command line; exit with 0, 1 (an error), 2 (wrong usage) or 130 (interrupted)."""
     requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
-    _build(requested)()
+    try:
+        build_app(requested)()
+    except KeyboardInterrupt:  # while the libraries of a command are loaded, which takes seconds
+        _complain("interrupted")
+        sys.exit(INTERRUPTED)
 
 
-def _build(requested: str | None) -> typer.Typer:
+def build_app(requested: str | None) -> typer.Typer:
+    """Return the application; only the requested command has its options and can run."""
     app = typer.Typer(
         help="Turn a BERT-style encoder into a small, fast, proven endpoint.",
         no_args_is_help=True,
@@ -118,6 +125,12 @@ def _real(command: Command) -> Any:
         except BertenderError as error:
             _complain(str(error))
             raise typer.Exit(1) from None
+        except BrokenPipeError:  # typer ends quietly when the reader of our output is gone
+            raise
+        except OSError as error:  # a full disk, a directory that may not be written
+            logger.info("where it happened", exc_info=True)
+            _complain(f"{error}; put that right and run the same command again")
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             _complain("interrupted; run the same command again to go on from here")
             raise typer.Exit(INTERRUPTED) from None
@@ -126,10 +139,11 @@ def _real(command: Command) -> Any:
 
 
 def _calm_libraries() -> None:
-    """Keep libraries from printing advice that is not for bertender's users."""
+    """Keep libraries from printing advice, which is not for users, and from calling home."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime reads it when it is loaded
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 

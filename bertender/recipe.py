@@ -1,48 +1,53 @@
-"""Recipes: named steps, each from earlier ones; what is built already is not built again.
-
-A step is skipped when its stamp says that the same stage, config, inputs, data and code have
-made the output that is there. A step that was killed has left no stamp and no half-written
-output; a training step resumes from its last checkpoint.
-"""
+"""Recipes: named steps, each from earlier ones, and the settings that the user changes in them."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
-from bertender.core.artifact import Artifact, library_versions, sha256_of
-from bertender.core.cache import replacing
-from bertender.core.config import Config, Record
-from bertender.core.errors import ArtifactError, ConfigError, UnknownNameError, nearest_hint
-from bertender.steps import STEPS, StepKind
-from bertender.tasks.registry import load_task
-from bertender.tasks.task import Task, TaskConfig
+from bertender.core.config import Record
+from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
+from bertender.steps import STEPS
 
-__all__ = ["Recipe", "Step", "StepOutcome", "load_recipe", "recipe_names", "run_recipe"]
-
-logger = logging.getLogger(__name__)
+__all__ = [
+    "Recipe",
+    "Setting",
+    "Step",
+    "load_recipe",
+    "parse_recipe",
+    "read_setting",
+    "recipe_names",
+]
 
 TASK_SETTINGS = "task"
 """The name that `--set` uses for the recipe's task; no step may have it."""
+RECIPE_ENDINGS = (".yaml", ".yml")
+
+
+def _one_or_many(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+class Setting(NamedTuple):
+    """A setting to change: of the step (or `task`), under the key, to the value."""
+
+    step: str
+    key: str
+    value: Any
 
 
 class Step(Record):
     """One step of a recipe."""
 
-    name: str
+    # it names the output, and stands before the dot of --set
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
     stage: str
-    sources: tuple[str, ...] = Field((), alias="from")
+    sources: Annotated[tuple[str, ...], BeforeValidator(_one_or_many)] = Field((), alias="from")
     settings: dict[str, Any] = Field(default_factory=dict, alias="with")
 
 
@@ -52,42 +57,45 @@ class Recipe(Record):
     name: str
     summary: str
     task: dict[str, Any]
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = Field(min_length=1)
     next: tuple[str, ...] = Field((), description="commands to show at the end")
 
-    def with_settings(self, changes: Sequence[str]) -> Recipe:
-        """Return the recipe with `step.key=value` settings changed (`task.key=value` for the task).
+    def with_settings(self, changes: Iterable[Setting]) -> Recipe:
+        """Return the recipe with some settings changed; whether a key exists shows when it runs.
 
         Raises:
-            ConfigError: a change is not of that form, or names no step.
+            ConfigError: a change is for a step that the recipe does not have.
         """
         values = self.model_dump(by_alias=True)
         settings = {step["name"]: step["with"] for step in values["steps"]}
         settings[TASK_SETTINGS] = values["task"]
         for change in changes:
-            place, equals, value = change.partition("=")
-            step, dot, key = place.partition(".")
-            if not (equals and dot and key):
-                raise ConfigError(f"--set {change!r}: write it as step.key=value.")
-            if step not in settings:
+            if change.step not in settings:
                 raise ConfigError(
-                    f"--set {change!r}: no step {step!r} in recipe {self.name!r}."
-                    f"{nearest_hint(step, settings)} Steps: {', '.join(settings)}."
+                    f"no step {change.step!r} in recipe {self.name!r} to set {change.key!r} of."
+                    f"{nearest_hint(change.step, settings)} Steps: {', '.join(settings)}."
                 )
-            settings[step][key] = yaml.safe_load(value)
+            settings[change.step][change.key] = change.value
         return Recipe.model_validate(values)
 
 
-@dataclass(frozen=True)
-class StepOutcome:
-    """What became of a step."""
+def read_setting(text: str) -> Setting:
+    """Read `step.key=value`; the value is YAML.
 
-    step: Step
-    position: int
-    output: Path
-    reused: bool
-    seconds: float
-    result: dict[str, Any]
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    place, equals, value = text.partition("=")
+    step, dot, key = place.partition(".")
+    if not (equals and dot and step and key):
+        raise ConfigError(f"--set {text!r}: write it as step.key=value.")
+    try:
+        return Setting(step, key, yaml.safe_load(value))
+    except yaml.YAMLError:
+        raise ConfigError(
+            f"--set {text!r}: the value {value!r} cannot be read as YAML. Put it in quotes, as in "
+            f"--set '{place}=\"...\"'."
+        ) from None
 
 
 def recipe_names() -> dict[str, str]:
@@ -99,121 +107,101 @@ def load_recipe(name: str) -> Recipe:
     """Read an embedded recipe by name, or a YAML file by path.
 
     Raises:
-        UnknownNameError: neither.
-        ConfigError: the file is not a recipe; every problem is named.
+        UnknownNameError: there is no such recipe.
+        ConfigError: there is no such file, or it is not a recipe; every problem is named.
     """
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml") and path.is_file():
-        return parse_recipe(path.stem, path.read_text(encoding="utf-8"))
+    if name.endswith(RECIPE_ENDINGS):
+        return parse_recipe(Path(name).stem, _read(Path(name)))
     embedded = _embedded()
     if name not in embedded:
-        raise UnknownNameError("recipe", name, (*embedded, "or a path to your own .yaml file"))
+        raise UnknownNameError("recipe (nor .yaml file)", name, embedded)
     return parse_recipe(name, embedded[name])
 
 
 def parse_recipe(name: str, text: str) -> Recipe:
-    """Build a recipe from YAML and check that its steps fit together."""
+    """Build a recipe from YAML and check that its steps fit together.
+
+    Raises:
+        ConfigError: it is no recipe, or a step cannot start from the steps that it names.
+    """
     try:
-        recipe = Recipe.model_validate({"name": name, **yaml.safe_load(text)})
-    except (ValidationError, yaml.YAMLError, TypeError) as error:
-        raise ConfigError(f"recipe {name!r} cannot be read: {error}") from None
-    known: set[str] = set()
-    for step in recipe.steps:
-        if step.stage not in STEPS:
-            raise UnknownNameError(f"stage of step {step.name!r}", step.stage, STEPS)
-        for source in step.sources:
-            if source not in known:
-                raise UnknownNameError(f"step before {step.name!r}", source, known)
-        if step.name in known or step.name == TASK_SETTINGS:
-            raise ConfigError(f"recipe {name!r}: {step.name!r} is not free to name a step.")
-        known.add(step.name)
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"recipe {name!r} is not YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"recipe {name!r} must have the keys summary, task and steps.")
+    try:
+        recipe = Recipe.model_validate({"name": name, **values})
+    except ValidationError as error:
+        problems = "; ".join(_explain(problem, values) for problem in error.errors())
+        raise ConfigError(f"recipe {name!r}: {problems}") from None
+    _check_steps(recipe)
     return recipe
 
 
-def run_recipe(
-    recipe: Recipe,
-    out: Path,
-    *,
-    fresh: bool = False,
-    at_step: Callable[[Step, int], None] = lambda step, position: None,
-) -> Iterator[StepOutcome]:
-    """Run the steps in order, yielding what became of each.
-
-    Args:
-        recipe: what to run.
-        out: directory that gets an artifact, or a JSON file, for each step.
-        fresh: build every step anew.
-        at_step: called before each step.
-    """
-    configs = [STEPS[step.stage].config.parse(step.settings) for step in recipe.steps]
-    task = load_task(TaskConfig.parse(recipe.task))
-    done: dict[str, Path] = {}
-    for position, (step, config) in enumerate(zip(recipe.steps, configs, strict=True)):
-        at_step(step, position)
-        started = time.monotonic()
-        sources = [Artifact.load(done[name]) for name in step.sources]
-        kind = STEPS[step.stage]
-        output = out / (step.name + kind.suffix)
-        stamp = _Stamp(out / ".stamps" / f"{step.name}.json", _key(step, config, sources, task))
-        reused = not fresh and kind.reusable and stamp.holds_for(output)
-        if not reused:
-            kind.run(sources, task, config, output)
-            stamp.write(output)
-        done[step.name] = output
-        seconds = time.monotonic() - started
-        yield StepOutcome(step, position, output, reused, seconds, kind.result(output))
+def _check_steps(recipe: Recipe) -> None:
+    """Raise ConfigError unless each step can start from the steps that it names."""
+    earlier: dict[str, Step] = {}
+    for step in recipe.steps:
+        if step.name in earlier or step.name == TASK_SETTINGS:
+            raise ConfigError(f"recipe {recipe.name!r}: {step.name!r} is not free to name a step.")
+        if step.stage not in STEPS:
+            raise UnknownNameError(f"stage (of step {step.name!r})", step.stage, STEPS)
+        for source in step.sources:
+            if source not in earlier:
+                raise UnknownNameError(f"step before {step.name!r} called", source, earlier)
+            if STEPS[earlier[source].stage].suffix:
+                raise ConfigError(
+                    f"step {step.name!r} cannot start from {source!r}: {earlier[source].stage!r} "
+                    "makes a report, not a model."
+                )
+        _check_count(step, STEPS[step.stage].sources)
+        earlier[step.name] = step
 
 
-class _Stamp:
-    """The record of what made an output; it is written after the output is complete."""
-
-    def __init__(self, path: Path, key: str) -> None:
-        self.path = path
-        self.key = key
-
-    def holds_for(self, output: Path) -> bool:
-        if not self.path.is_file():
-            return False
-        try:
-            return bool(json.loads(self.path.read_text()) == self._content(output))
-        except (ArtifactError, OSError, ValueError) as error:
-            logger.info("%s is built again: %s", output.name, error)
-            return False
-
-    def write(self, output: Path) -> None:
-        with replacing(self.path) as temporary:
-            temporary.write_text(json.dumps(self._content(output)))
-
-    def _content(self, output: Path) -> dict[str, str]:
-        return {"key": self.key, "output": _identity(output)}
+def _check_count(step: Step, allowed: Sequence[int]) -> None:
+    if len(step.sources) not in allowed:
+        most = f" to {allowed[-1]}" if len(allowed) > 1 else ""
+        raise ConfigError(
+            f"step {step.name!r}: a step of stage {step.stage!r} starts from {allowed[0]}{most} "
+            f"earlier steps, and `from` names {len(step.sources)}."
+        )
 
 
-def _identity(output: Path) -> str:
-    return sha256_of(output) if output.is_file() else Artifact.load(output).digest
-
-
-def _key(step: Step, config: Config, sources: Sequence[Artifact], task: Task) -> str:
-    kind = STEPS[step.stage]
-    identity = {
-        "stage": step.stage,
-        "config": config.model_dump(mode="json"),
-        "sources": [source.digest for source in sources],
-        "task": task.fingerprint() if kind.takes_task else None,
-        "code": code_version(kind),
-        "libraries": library_versions(),
+def _explain(problem: Any, values: Mapping[str, Any]) -> str:
+    """Say what is wrong where in a recipe, by the names that its author has written."""
+    places, key = list(problem["loc"]), problem["loc"][-1]
+    owner = Step if places[0] == "steps" and len(places) > 1 else Recipe
+    known = [field.alias or name for name, field in owner.model_fields.items()]
+    explanations = {
+        "extra_forbidden": f"unknown.{nearest_hint(str(key), known)} Known: {', '.join(known)}",
+        "missing": "this key is missing",
     }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    default = f"{problem['msg']} (it is {problem['input']!r})"
+    where = ", ".join(_places(places, values))
+    return f"{where}: {explanations.get(problem['type'], default)}"
 
 
-def code_version(kind: StepKind) -> str:
-    """Return a digest of the source code that a kind of step runs."""
-    digest = hashlib.sha256()
-    for package in ("bertender.core", "bertender.tasks", "bertender.measure", *kind.packages):
-        spec = find_spec(package)
-        assert spec is not None and spec.origin is not None
-        for path in sorted(Path(spec.origin).parent.rglob("*.py")):
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+def _places(places: Sequence[int | str], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the way to a problem: `step 2 (student)`, `key 'with'`."""
+    if places[0] == "steps" and len(places) > 1:
+        number = int(places[1])
+        step = values["steps"][number]
+        name = step.get("name") if isinstance(step, dict) else None
+        yield f"step {number + 1} ({name})" if name else f"step {number + 1}"
+        places = places[2:]
+    if places:
+        yield f"key {'.'.join(map(str, places))!r}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"recipe file {path} cannot be read: {error}. `bertender recipes` lists the embedded "
+            "ones."
+        ) from None
 
 
 def _embedded() -> Mapping[str, str]:

@@ -6,17 +6,19 @@ paths are loaded as artifacts, a task config as a task; nothing else is decided 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, sha256_of
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
+from distill.corpus import read_corpus
 from distill.distiller import DistillConfig, distill
 from distill.pretrain import PretrainConfig, pretrain_by_name
 from distill.teacher import FinetuneConfig, finetune_by_name
@@ -35,8 +37,12 @@ class Stage:
     run: Callable[[Sequence[Artifact], Task | None, Any, Path], Artifact]
     """(source artifacts, task, config, out) -> the artifact that it wrote"""
     source: str | None = None
-    """What its source artifact is called; None for a stage that starts from none."""
+    """What its source artifact is called; None for a command that takes none."""
+    sources: Sequence[int] = (1,)
+    """How many artifacts of earlier steps it can start from in a recipe."""
     takes_task: bool = True
+    files: Callable[[Any], str] = lambda config: ""
+    """config -> a digest of the files that it names"""
 
 
 def _from_source(function: Callable[..., Artifact]) -> Callable[..., Artifact]:
@@ -59,6 +65,11 @@ def _finetune(
     """Fine-tune what the config names, or, in a recipe, the artifact of an earlier step."""
     assert task is not None
     if sources:
+        if "teacher" in config.model_fields_set:
+            raise ConfigError(
+                f"teacher={config.teacher!r} and the earlier step {sources[0].name!r} are both to "
+                "start from. Drop one of them."
+            )
         config = config.model_copy(update={"teacher": str(sources[0].path)})
     return finetune_by_name(task, config, out)
 
@@ -69,12 +80,36 @@ def _pretrain(
     return pretrain_by_name(config, out)
 
 
+def _teacher_files(config: FinetuneConfig) -> str:
+    """Return a digest of the folder that `config.teacher` names; empty for other names."""
+    digest = hashlib.sha256()
+    files = sorted(path for path in Path(config.teacher).rglob("*") if path.is_file())
+    for path in files:
+        digest.update(f"{path.name} {sha256_of(path)}".encode())
+    return digest.hexdigest() if files else ""
+
+
+def _corpus_text(config: PretrainConfig) -> str:
+    """Return a digest of the corpus that `config.corpus` names."""
+    digest = hashlib.sha256()
+    for passage in read_corpus(config.corpus):
+        digest.update(passage.encode() + b"\n")
+    return digest.hexdigest()
+
+
 STAGES: Mapping[str, Stage] = {
     stage.name: stage
     for stage in (
-        Stage("baseline", BagOfWordsConfig, _without_source(train_bag_of_words)),
-        Stage("pretrain", PretrainConfig, _pretrain, takes_task=False),
-        Stage("finetune", FinetuneConfig, _finetune),
+        Stage("baseline", BagOfWordsConfig, _without_source(train_bag_of_words), sources=(0,)),
+        Stage(
+            "pretrain",
+            PretrainConfig,
+            _pretrain,
+            sources=(0,),
+            takes_task=False,
+            files=_corpus_text,
+        ),
+        Stage("finetune", FinetuneConfig, _finetune, sources=(0, 1), files=_teacher_files),
         Stage("distill", DistillConfig, _from_source(distill), source="teacher"),
         Stage("export", ExportConfig, _from_source(export), source="artifact"),
         Stage("quantize", QuantizeConfig, _from_source(quantize), source="artifact"),
@@ -95,9 +130,10 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     Raises:
         ConfigError: the artifact records no task, and `changes` name none.
     """
-    source = {} if "task" in changes or "train" in changes else dict(artifact.card.task.source)
+    names_task = "task" in changes or "train" in changes
+    source = {} if names_task else artifact.card.task.source
     settings = {**source, **changes}
-    if not settings:
+    if not (names_task or source):
         raise ConfigError(
             f"{artifact.path} does not say which task it is for. Name one with --task, or give "
             "your files with --train and --dev."

@@ -12,9 +12,9 @@ from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.cache import replacing
-from bertender.core.config import Config
+from bertender.core.config import Config, Record
 from bertender.core.predictor import open_classifier
-from bertender.measure.compare import CompareConfig, Comparison, compare
+from bertender.measure.compare import CompareConfig, compare
 from bertender.measure.parity import (
     Parity,
     check_parity,
@@ -26,7 +26,11 @@ from bertender.stages import STAGES, Stage
 from bertender.tasks.task import Task
 from serve.check import EndpointConfig, check_endpoint
 
-__all__ = ["STEPS", "StepKind", "VerifyConfig", "verify"]
+__all__ = ["STEPS", "StepKind", "VerifyConfig", "save_result", "verify"]
+
+
+MOST_ROWS = 100
+"""Of a comparison; more than anybody can read."""
 
 
 class VerifyConfig(Config):
@@ -47,11 +51,15 @@ class StepKind:
 
     config: type[Config]
     run: Callable[[Sequence[Artifact], Task, Any, Path], Any]
+    sources: Sequence[int] = (1,)
+    """From how many earlier steps it can start."""
     packages: tuple[str, ...] = ()
     """The packages whose code shapes the output, beside the shared ones."""
     suffix: str = ""
     """".json" where the output is a file; an artifact's directory has none."""
     takes_task: bool = True
+    files: Callable[[Any], str] = lambda config: ""
+    """config -> a digest of the files that it names"""
     reusable: bool = True
     """False for a step that is a check of the moment, such as a server that must start."""
 
@@ -79,35 +87,43 @@ def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyC
 def _verify(sources: Sequence[Artifact], task: Task, config: VerifyConfig, out: Path) -> None:
     parity = verify(sources[0], sources[1], task, config)
     require_parity(parity)
-    _save(parity.model_dump_json(indent=1), out)
+    save_result(parity, out)
 
 
 def _compare(sources: Sequence[Artifact], task: Task, config: CompareConfig, out: Path) -> None:
-    comparison: Comparison = compare(sources, task, config)
-    _save(comparison.model_dump_json(indent=1), out)
+    comparison = compare(sources, task, config)
+    save_result(comparison, out)
 
 
 def _check_endpoint(
     sources: Sequence[Artifact], task: Task, config: EndpointConfig, out: Path
 ) -> None:
     check = check_endpoint(sources[0], task.dev.examples, config)
-    _save(check.model_dump_json(indent=1), out)
+    save_result(check, out)
 
 
-def _save(text: str, out: Path) -> None:
+def save_result(result: Record, out: Path) -> None:
+    """Write a measurement as JSON at `out`: all of it appears, or what was there stays."""
     with replacing(out) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def _stage_step(stage: Stage) -> StepKind:
     package = stage.config.__module__.partition(".")[0]
-    return StepKind(stage.config, stage.run, packages=(package,), takes_task=stage.takes_task)
+    return StepKind(
+        stage.config,
+        stage.run,
+        sources=stage.sources,
+        packages=(package,),
+        takes_task=stage.takes_task,
+        files=stage.files,
+    )
 
 
 STEPS: Mapping[str, StepKind] = {
     **{name: _stage_step(stage) for name, stage in STAGES.items()},
-    "verify": StepKind(VerifyConfig, _verify, suffix=".json"),
-    "compare": StepKind(CompareConfig, _compare, suffix=".json"),
+    "verify": StepKind(VerifyConfig, _verify, sources=(2,), suffix=".json"),
+    "compare": StepKind(CompareConfig, _compare, sources=range(1, MOST_ROWS + 1), suffix=".json"),
     "endpoint": StepKind(
         EndpointConfig, _check_endpoint, packages=("serve",), suffix=".json", reusable=False
     ),

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
+from bertender.core.errors import DataError
 from bertender.tasks.task import Task
 
 __all__ = ["BagOfWordsConfig", "train_bag_of_words"]
@@ -29,7 +30,11 @@ class BagOfWordsConfig(Config):
 def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artifact:
     """Fit the baseline on a task's training examples; write its words as JSON, its numbers as
     safetensors. It is compared like any artifact; it cannot be exported or served.
+
+    Raises:
+        DataError: a label has no training example.
     """
+    refuse_missing_labels(task)
     vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)
     texts = [" ".join(example) for example in task.train.examples]
     features = vectorizer.fit_transform(texts)
@@ -49,6 +54,17 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
         _write(draft.directory, vectorizer, model)
         draft.metrics["parameters"] = int(model.coef_.size + model.intercept_.size)
     return Artifact.load(out)
+
+
+def refuse_missing_labels(task: Task) -> None:
+    """Raise DataError unless every label has a training example: the baseline learns no other."""
+    found = set(task.train.label_ids)
+    missing = [label for index, label in enumerate(task.labels) if index not in found]
+    if missing:
+        raise DataError(
+            f"task {task.name!r}: none of the {len(task.train)} training examples is labelled "
+            f"{', '.join(map(repr, missing))}. Train on more of them (--max-train)."
+        )
 
 
 def _write(directory: Path, vectorizer: TfidfVectorizer, model: LogisticRegression) -> None:

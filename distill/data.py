@@ -1,15 +1,18 @@
-"""A task's examples as token columns, ready for training."""
+"""A task's examples as token columns, and the tokenizer that fits the model they are for."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.training import TokenDataset
+from bertender.core.families import FAMILIES
+from bertender.core.text import longest_input
+from bertender.core.training import TokenDataset, input_names
 from bertender.tasks.task import Split
 
-__all__ = ["token_dataset"]
+__all__ = ["fitting_tokenizer", "token_dataset"]
 
 
 def token_dataset(
@@ -20,9 +23,49 @@ def token_dataset(
     Args:
         split: labelled examples.
         tokenizer: the tokenizer of the model to be trained.
-        max_length: longer examples are truncated to so many tokens.
+        max_length: longer examples are truncated to so many tokens, or to what the model takes.
         columns: more columns, a row each example, for the objective (teacher logits).
     """
     texts = [list(column) for column in zip(*split.examples, strict=True)]
-    tokens = tokenizer(*texts, truncation=True, max_length=max_length, padding=False)
+    longest = min(max_length, longest_input(tokenizer))
+    tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
     return TokenDataset({**tokens, "labels": split.label_ids, **columns}, tokenizer.pad_token_id)
+
+
+def fitting_tokenizer(source: str, model: PreTrainedModel) -> PreTrainedTokenizerBase:
+    """Load a tokenizer that gives what `model` takes: these inputs, and no longer ones.
+
+    Many tokenizers were saved for another model (BERT's gives segments, which DistilBERT refuses)
+    or state no length at all.
+
+    Args:
+        source: a folder or a hub name.
+        model: what its tokens are for.
+
+    Raises:
+        OSError, ValueError: there is no tokenizer, or it would need code from the hub.
+    """
+    own = _load(source)
+    names = [name for name in input_names(model) if name in own.model_input_names]
+    longest = min(longest_input(own), _positions(model) or longest_input(own))
+    return _load(source, model_input_names=names, model_max_length=longest)
+
+
+def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source,
+            local_files_only=Path(source).is_dir(),
+            trust_remote_code=False,  # without a word, transformers asks on the terminal
+            **settings,
+        )
+    except TypeError:  # it looks for the file of a tokenizer without asking whether there is one
+        raise ValueError("it has no tokenizer") from None
+    return tokenizer
+
+
+def _positions(model: PreTrainedModel) -> int:
+    """Return how many tokens the model has positions for; 0 where it does not say."""
+    family = FAMILIES.get(model.config.model_type)
+    positions = getattr(model.config, "max_position_embeddings", None) or 0
+    return max(positions - (family.position_offset if family else 0), 0)

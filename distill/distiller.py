@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeFloat
 from transformers import (
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -22,13 +21,12 @@ from bertender.core.training import (
     TensorBatch,
     TokenDataset,
     TrainingConfig,
-    input_names,
     on_main_process,
     train,
     work_directory,
 )
 from bertender.tasks.task import Task
-from distill.data import token_dataset
+from distill.data import fitting_tokenizer, token_dataset
 from distill.methods import Method, method_named
 from distill.signals import Signals, read_signals
 from distill.teacher import dev_score, teacher_logits, write_classifier
@@ -60,7 +58,7 @@ class DistillConfig(TrainingConfig):
     temperature: float | None = Field(
         None, gt=0, description="softness of the teacher's answers; the method's own by default"
     )
-    weights: Annotated[dict[str, float], BeforeValidator(_named_numbers)] = Field(
+    weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_named_numbers)] = Field(
         default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"
     )
 
@@ -79,12 +77,13 @@ class DistillationObjective:
         return {term.name: term.weight * term(student, teacher, batch) for term in self.terms}
 
     def _teacher_signals(self, batch: TensorBatch) -> Signals:
+        logits = batch.get("teacher_logits", torch.empty(0))
         if not self.hidden_states:
-            return Signals(batch.get("teacher_logits", torch.empty(0)))
+            return Signals(logits)
         with torch.no_grad():
             self.teacher.to(batch["input_ids"].device)
             online = read_signals(self.teacher, batch, hidden_states=True)
-        return Signals(batch["teacher_logits"], online.hidden_states)
+        return Signals(logits, online.hidden_states)
 
 
 def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
@@ -103,7 +102,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     torch.manual_seed(config.seed)  # the student's new head is random
     student = method.student(teacher_model, config.layers, config.teacher_layers)
     examples = _examples(method, teacher_model, teacher_tokenizer, teacher, task, config)
-    tokenizer = student_tokenizer(teacher.path, student)
+    tokenizer = fitting_tokenizer(str(teacher.path), student)
     identity = ("distill", config.model_dump(mode="json"), task.fingerprint(), teacher.digest)
     with work_directory(out, *identity) as work:
         report = train(
@@ -124,7 +123,12 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
 
 
 def refuse_other_labels(teacher: Artifact, task: Task) -> None:
-    """Raise ConfigError unless the teacher answers this task's labels in this order."""
+    """Refuse a teacher that does not answer this task's labels in this order.
+
+    Raises:
+        ModelError: the artifact is no torch classifier.
+        ConfigError: it is one for other labels.
+    """
     if teacher.card.kind != "torch" or not teacher.card.task.labels:
         raise ModelError(
             f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is no "
@@ -137,16 +141,6 @@ def refuse_other_labels(teacher: Artifact, task: Task) -> None:
         )
 
 
-def student_tokenizer(teacher_path: Path, student: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """Load the teacher's tokenizer, giving only the inputs that the student takes."""
-    given = load_tokenizer(teacher_path).model_input_names
-    names = [name for name in input_names(student) if name in given]
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        str(teacher_path), local_files_only=True, model_input_names=names
-    )
-    return tokenizer
-
-
 def _examples(
     method: Method,
     teacher_model: PreTrainedModel,
@@ -157,7 +151,7 @@ def _examples(
 ) -> TokenDataset:
     """Tokenise the task, with the teacher's logits where the method reads them."""
     examples = token_dataset(task.train, tokenizer, config.max_length)
-    if not method.needs:
+    if "logits" not in method.needs:
         return examples
     logits = teacher_logits(teacher_model, teacher.digest, examples)
     columns = {**examples.columns, "teacher_logits": logits.tolist()}

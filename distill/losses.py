@@ -21,15 +21,15 @@ def soft_labels(
         teacher_logits: (batch, labels); no gradient flows into it.
         temperature: above 0; larger is softer.
     """
-    student = functional.log_softmax(student_logits.float() / temperature, dim=-1)
-    teacher = functional.log_softmax(teacher_logits.detach().float() / temperature, dim=-1)
+    student = functional.log_softmax(_precise(student_logits) / temperature, dim=-1)
+    teacher = functional.log_softmax(_precise(teacher_logits.detach()) / temperature, dim=-1)
     divergence = functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
     return divergence * temperature**2
 
 
 def hard_labels(student_logits: torch.Tensor, label_ids: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of the logits (batch, labels) with the true labels (batch)."""
-    return functional.cross_entropy(student_logits.float(), label_ids)
+    return functional.cross_entropy(_precise(student_logits), label_ids)
 
 
 def hidden_cosine(
@@ -46,7 +46,12 @@ def hidden_cosine(
         mask: (batch, seq), 1 for a real token and 0 for padding.
     """
     cosine = functional.cosine_similarity(
-        student_states.float(), teacher_states.detach().float(), dim=-1
+        _precise(student_states), _precise(teacher_states.detach()), dim=-1
     )  # (batch, seq)
     weights = mask.to(cosine.dtype)
     return ((1 - cosine) * weights).sum() / weights.sum()
+
+
+def _precise(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in at least float32: sums and exponentials lose too much in bfloat16."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

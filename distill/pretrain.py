@@ -62,7 +62,7 @@ def pretrain(passages: Sequence[str], config: PretrainConfig, out: Path) -> Arti
         ConfigError: the objective is unknown, or the heads do not divide the width.
         DataError: there are too few passages to train and hold out.
     """
-    row = objective_named(config.objective)
+    chosen = objective_named(config.objective)
     refuse_uneven_heads(config)
     if len(passages) < HELD_OUT_EVERY:
         raise DataError(
@@ -72,8 +72,8 @@ def pretrain(passages: Sequence[str], config: PretrainConfig, out: Path) -> Arti
     with work_directory(out, *identity) as work:
         tokenizer = train_wordpiece(passages, config.vocabulary_size, config.max_length)
         torch.manual_seed(config.seed)
-        model = row.model(encoder_config(config, tokenizer))
-        objective = row.objective(tokenizer, config.mask_probability, config.seed)
+        model = chosen.model(encoder_config(config, tokenizer))
+        objective = chosen.objective(tokenizer, config.mask_probability, config.seed)
         held_out = pack(passages[::HELD_OUT_EVERY], tokenizer, config.max_length)
         training = [text for row, text in enumerate(passages) if row % HELD_OUT_EVERY]
         report = train(

@@ -44,6 +44,9 @@ def distilbert_student(
         layers: depth of the student.
         chosen: teacher layers (from 0) to start from; None spreads them evenly.
 
+    A student of full depth gives the teacher's hidden states, up to what the class cannot hold:
+    relative positions (MPNet), and another epsilon in layer norms than 1e-12 (RoBERTa has 1e-5).
+
     Raises:
         ModelError: the teacher has fewer layers, or embeddings of another width than its layers.
     """

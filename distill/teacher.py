@@ -116,7 +116,9 @@ def write_classifier(
     report: TrainingReport,
     **metrics: Any,
 ) -> None:
-    """Write a trained sequence classifier as a torch artifact."""
+    """Write a trained sequence classifier as a torch artifact; its config names the labels."""
+    model.config.id2label = dict(enumerate(task.labels))
+    model.config.label2id = {label: index for index, label in enumerate(task.labels)}
     with new_artifact(
         out,
         kind="torch",

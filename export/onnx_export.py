@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from optimum.exporters.onnx import onnx_export_from_model
@@ -11,29 +14,26 @@ from pydantic import Field
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
 from transformers import AutoModelForSequenceClassification
 
-from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.config import Config
+from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.core.predictor import onnx_classifier, open_classifier
 from bertender.core.text import load_tokenizer
-from bertender.measure.parity import check_parity, find_tolerance, parity_sample, require_parity
+from bertender.measure.gate import GateConfig, write_proven
 from bertender.tasks.task import Task
 
-__all__ = ["ExportConfig", "export"]
+__all__ = ["ExportConfig", "export", "write_onnx"]
 
 ONNX_EXPORTER_LOG = "optimum.exporters.onnx"
 
 
-class ExportConfig(Config):
+class ExportConfig(GateConfig):
     """How to export."""
 
     opset: int | None = Field(
-        None, ge=14, description="ONNX operator set; by default the lowest sound one"
+        None,
+        ge=14,
+        le=20,  # the exporter's first with every operator of these models, and its last
+        description="ONNX operator set; by default the lowest sound one",
     )
-    parity_texts: int = Field(
-        256, ge=1, description="held-out texts on which the ONNX model must answer the same"
-    )
-    seed: int = Field(0, ge=0, description="which texts the parity gate draws")
 
 
 def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Artifact:
@@ -43,33 +43,12 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
     The directory opens with Optimum's ORTModelForSequenceClassification as it is.
 
     Raises:
-        ModelError: the source is not a torch classifier.
+        ModelError: the source is not a torch classifier, or of an architecture without an export.
         ParityError: the graph answers differently; nothing is written then.
     """
     refuse_unexportable(source)
-    reference = open_classifier(source)
-    with new_artifact(
-        out,
-        kind="onnx",
-        family=source.card.family,
-        task=source.card.task,
-        stage="export",
-        config=config,
-        seed=config.seed,
-        precision="float32",
-        parent=source,
-    ) as draft:
-        write_onnx(source, draft.directory, config.opset)
-        candidate = onnx_classifier(
-            draft.directory, out.name, source.card.task.labels, reference.parameters
-        )
-        examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
-        parity = check_parity(
-            reference, candidate, examples, find_tolerance("float32"), seed=config.seed
-        )
-        require_parity(parity)
-        draft.metrics.update(parameters=reference.parameters, parity=parity.summary())
-    return Artifact.load(out)
+    write = partial(write_onnx, source, opset=config.opset)
+    return write_proven(source, task, config, out, stage="export", precision="float32", write=write)
 
 
 def refuse_unexportable(source: Artifact) -> None:
@@ -89,18 +68,33 @@ def write_onnx(source: Artifact, directory: Path, opset: int | None) -> None:
         use_safetensors=True,
         attn_implementation="eager",  # the pattern that graph fusions know
     )
-    quiet = logging.getLogger(ONNX_EXPORTER_LOG)
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            # tracing warns of every shape that becomes a constant; the parity gate, which runs
-            # other shapes than the traced one, is the check that counts
-            warnings.filterwarnings("ignore", category=TracerWarning)
-            warnings.filterwarnings("ignore", category=DeprecationWarning)
+        with _quiet_exporter():
             onnx_export_from_model(
                 model, directory, task="text-classification", do_validation=False, opset=opset
             )
-    finally:
-        quiet.setLevel(level)
+    except ValueError as error:
+        raise ModelError(
+            f"a {source.card.family!r} model cannot be exported: {str(error).split('. ')[0]}. "
+            "Start from an encoder with an export: bert, roberta, electra, mpnet, distilbert."
+        ) from None
     load_tokenizer(source.path).save_pretrained(directory)
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Keep the exporter's advice and the tracer's warnings from the user.
+
+    Tracing warns of every shape that becomes a constant. The parity gate, which runs other shapes
+    than the traced one, is the check that counts.
+    """
+    exporter = logging.getLogger(ONNX_EXPORTER_LOG)
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=TracerWarning)
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            yield
+    finally:
+        exporter.setLevel(level)

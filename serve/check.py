@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import Field
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record
 from bertender.core.errors import ServingError
-from bertender.core.predictor import open_classifier
+from bertender.core.predictor import Classifier, open_classifier
 from bertender.core.text import Example
 from serve.client import Answer, Endpoint
 from serve.config import ServeConfig
@@ -59,18 +60,37 @@ def check_endpoint(
     chosen = [examples[index] for index in draw.choice(len(examples), count, replace=False)]
     local = open_classifier(artifact)
     ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
-    with tempfile.TemporaryDirectory(prefix="bertender-models-") as folder:
-        repository = write_repository(artifact, Path(folder) / "models", ports)
-        with TritonServer(repository, ports) as server, Endpoint(server.http_url) as endpoint:
+    # the server's own workspace, which goes with the server even when this process is killed
+    workspace = Path(tempfile.mkdtemp(prefix="bertender-endpoint-"))
+    try:
+        repository = write_repository(artifact, workspace / "models", ports)
+        with (
+            TritonServer(repository, ports, workspace) as server,
+            Endpoint(server.http_url) as endpoint,
+        ):
             answers = [endpoint.classify([example])[0] for example in chosen]
-    expected = np.concatenate([local.logits([example]) for example in chosen])
-    difference = float(np.abs(np.array([a.logits for a in answers]) - expected).max())
-    if difference > LARGEST_DIFFERENCE:
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+    served = tuple(
+        Served(text=example, answer=answer) for example, answer in zip(chosen, answers, strict=True)
+    )
+    return EndpointCheck(served=served, max_abs_difference=_difference(local, served))
+
+
+def _difference(local: Classifier, served: Sequence[Served]) -> float:
+    """Return the largest difference of a logit; raise ServingError when an answer is wrong."""
+    expected = np.concatenate([local.logits([row.text]) for row in served])  # (texts, labels)
+    logits = np.array([row.answer.logits for row in served])
+    difference = float(np.abs(logits - expected).max())
+    if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused too
         raise ServingError(
             f"the endpoint's logits differ from the local model's by {difference:g}, allowed "
             f"{LARGEST_DIFFERENCE:g}. Check that both run the same onnxruntime: bertender doctor."
         )
-    served = tuple(
-        Served(text=example, answer=answer) for example, answer in zip(chosen, answers, strict=True)
-    )
-    return EndpointCheck(served=served, max_abs_difference=difference)
+    for row, best in zip(served, logits.argmax(axis=1).tolist(), strict=True):
+        if row.answer.label != local.labels[best]:
+            raise ServingError(
+                f"the endpoint answers {row.answer.label!r} to {row.text!r}, and its own logits "
+                f"say {local.labels[best]!r}. Write the artifact again, then serve that."
+            )
+    return difference

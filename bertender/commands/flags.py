@@ -12,9 +12,8 @@ import typer
 from pydantic.fields import FieldInfo
 
 from bertender.core.config import Config
-from bertender.tasks.task import TaskConfig
 
-__all__ = ["command_with_flags", "given", "JsonFlag", "option_values", "task_settings"]
+__all__ = ["JsonFlag", "command_with_flags", "given", "option_values"]
 
 PLAIN_TYPES = (int, float, bool, str, Path)
 
@@ -32,7 +31,8 @@ def command_with_flags(
     Args:
         function: its last parameter, `values`, receives the flags' values by field name.
         configs: their defaults become the flags' defaults; the first that has a name wins.
-        optional: configs whose flags have no default: what is not given is not in `values`.
+        optional: configs whose settings are read from an artifact where no flag gives them: they
+            have no default here, and what is not given is None in `values`.
     """
     signature = inspect.signature(function, eval_str=True)
     own = [p for p in signature.parameters.values() if p.name != "values"]
@@ -59,33 +59,40 @@ def option_values(config: type[Config], values: Mapping[str, Any]) -> dict[str, 
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that the user gave."""
+    """Return the values that the user gave; 0, False and empty text are values."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def task_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the task flags that the user gave."""
-    return given(option_values(TaskConfig, values))
 
 
 def _flag(name: str, field: FieldInfo, *, forget: bool) -> inspect.Parameter:
     option = f"--{name.replace('_', '-')}"
     kind = _plain_type(field.annotation)
     names = (f"{option}/--no-{option[2:]}",) if kind is bool else (option,)
-    default = None if forget else field.get_default(call_default_factory=True)
-    if kind is str and default is not None and not isinstance(default, str):
-        default = None if default in ({}, ()) else str(default)
+    default = _default(field, kind)
+    recorded: bool | str = "the artifact's" if forget and default is not None else True
     option_type: Any = kind | None
-    annotation: Any = Annotated[option_type, typer.Option(*names, help=_help(field))]
+    annotation: Any = Annotated[
+        option_type,
+        typer.Option(
+            *names,
+            help=field.description,
+            metavar="|".join(_choices(field.annotation)) or None,
+            show_default=recorded,
+        ),
+    ]
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None if forget else default,
+        annotation=annotation,
     )
 
 
-def _help(field: FieldInfo) -> str:
-    choices = _choices(field.annotation)
-    listed = f" ({', '.join(choices)})" if choices else ""
-    return f"{field.description or ''}{listed}"
+def _default(field: FieldInfo, kind: type) -> Any:
+    """Return the default as the command line shows and parses it; None for none or empty."""
+    default = field.get_default(call_default_factory=True)
+    if kind is str and default is not None and not isinstance(default, str):
+        return None if default in ({}, ()) else str(default)
+    return default
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:

@@ -7,49 +7,64 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
-from bertender.commands.flags import (
-    JsonFlag,
-    command_with_flags,
-    given,
-    option_values,
-    task_settings,
-)
-from bertender.commands.show import console, print_json
+from bertender.commands.flags import JsonFlag, command_with_flags, given, option_values
+from bertender.commands.output import console, print_json
+from bertender.commands.task_flags import task_settings
 from bertender.core.artifact import Artifact
-from bertender.core.cache import replacing
+from bertender.core.errors import DataError
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.parity import require_parity
 from bertender.report.parity import parity_table
 from bertender.report.table import markdown_table, terminal_table
 from bertender.stages import recorded_task
-from bertender.steps import VerifyConfig, verify
+from bertender.steps import VerifyConfig, save_result, verify
 from bertender.tasks.task import TaskConfig
 
 __all__ = ["compare_command", "print_comparison", "verify_command"]
 
 TABLE_WIDTH = 150
-ArtifactPath = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="directory of an artifact")]
-OutFile = Annotated[Path | None, typer.Option("--out", help="keep the result in this JSON file")]
+ON_THE_COMMAND_LINE = "COMMANDLINE"
+"""The name that typer gives to where a value came from."""
+
+ReferenceArgument = Annotated[
+    Path, typer.Argument(metavar="REFERENCE", help="artifact that is right")
+]
+CandidateArgument = Annotated[
+    Path, typer.Argument(metavar="CANDIDATE", help="artifact to check against it")
+]
+ArtifactArguments = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="ARTIFACT", help="what to compare; changes are from the first"),
+]
+OutFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="keep the result in this JSON file")
+]
+SavedFile = Annotated[
+    Path | None,
+    typer.Option("--saved", metavar="FILE", help="show this saved comparison; measure nothing"),
+]
+MarkdownFlag = Annotated[bool, typer.Option("--markdown", help="print Markdown")]
 
 
 def verify_command() -> Callable[..., None]:
     """Build `bertender verify`."""
 
     def command(
-        reference: Annotated[Path, typer.Argument(help="artifact that is right")],
-        candidate: Annotated[Path, typer.Argument(help="artifact to check against it")],
+        reference: ReferenceArgument,
+        candidate: CandidateArgument,
         values: dict[str, Any],
         out: OutFile = None,
         as_json: JsonFlag = False,
     ) -> None:
         artifacts = Artifact.load(reference), Artifact.load(candidate)
-        task = recorded_task(artifacts[0], task_settings(values))
         config = VerifyConfig.parse(given(option_values(VerifyConfig, values)))
+        task = recorded_task(artifacts[0], task_settings(values))
         parity = verify(*artifacts, task, config)
         if out:
-            _save(parity.model_dump_json(indent=1), out)
+            save_result(parity, out)
         if as_json:
             print_json(parity.model_dump(mode="json"))
         else:
@@ -63,20 +78,18 @@ def compare_command() -> Callable[..., None]:
     """Build `bertender compare`."""
 
     def command(
-        artifacts: Annotated[
-            list[Path] | None, typer.Argument(help="what to compare; changes are from the first")
-        ],
+        context: typer.Context,
         values: dict[str, Any],
+        artifacts: ArtifactArguments = None,
         out: OutFile = None,
-        saved: Annotated[
-            Path | None, typer.Option("--saved", help="show this saved comparison; measure nothing")
-        ] = None,
-        markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False,
+        saved: SavedFile = None,
+        markdown: MarkdownFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
+        _refuse_idle_flags(context, saved, markdown and as_json, values)
         comparison = _read(saved) if saved else _measure(artifacts or [], values)
         if out:
-            _save(comparison.model_dump_json(indent=1), out)
+            save_result(comparison, out)
         if as_json:
             print_json(comparison.model_dump(mode="json"))
         elif markdown:
@@ -93,20 +106,33 @@ def print_comparison(comparison: Comparison) -> None:
     wide.print(terminal_table(comparison))
 
 
+def _refuse_idle_flags(
+    context: typer.Context, saved: Path | None, both_forms: bool, values: dict[str, Any]
+) -> None:
+    """Raise BadParameter for what would be read and ignored."""
+    if both_forms:
+        raise typer.BadParameter("--json and --markdown: give one of them.")
+    idle = [
+        name
+        for name in ("artifacts", *values)
+        if saved and getattr(context.get_parameter_source(name), "name", "") == ON_THE_COMMAND_LINE
+    ]
+    if idle:
+        raise typer.BadParameter(f"--saved measures nothing, so it takes no {', '.join(idle)}.")
+
+
 def _measure(paths: list[Path], values: dict[str, Any]) -> Comparison:
     if not paths:
         raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
+    config = CompareConfig.parse(given(option_values(CompareConfig, values)))
     artifacts = [Artifact.load(path) for path in paths]
-    task = recorded_task(artifacts[0], task_settings(values))
-    return compare(
-        artifacts, task, CompareConfig.parse(given(option_values(CompareConfig, values)))
-    )
+    return compare(artifacts, recorded_task(artifacts[0], task_settings(values)), config)
 
 
 def _read(path: Path) -> Comparison:
-    return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
-
-
-def _save(text: str, out: Path) -> None:
-    with replacing(out) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+    try:
+        return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        raise DataError(
+            f"{path} is no saved comparison: {error}. Give the file of `bertender compare --out`."
+        ) from None

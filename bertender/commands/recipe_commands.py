@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,36 +10,85 @@ import typer
 
 from bertender.commands.flags import JsonFlag
 from bertender.commands.measure_commands import print_comparison
-from bertender.commands.show import console, messages, print_artifact, print_json, print_rows
+from bertender.commands.output import (
+    messages,
+    print_artifact,
+    print_entry,
+    print_json,
+    print_rows,
+    say,
+)
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
 from bertender.measure.compare import Comparison
 from bertender.measure.parity import Parity
-from bertender.recipe import Recipe, Step, StepOutcome, load_recipe, recipe_names, run_recipe
+from bertender.recipe import (
+    Recipe,
+    Setting,
+    Step,
+    load_recipe,
+    read_setting,
+    recipe_names,
+)
+from bertender.runner import StepOutcome, run_recipe
+from bertender.steps import STEPS
 from serve.check import EndpointCheck
 
 __all__ = ["recipes_command", "run_command"]
+
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="a name from `bertender recipes`, or a .yaml file")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIRECTORY",
+        help="where to put the results",
+        show_default="runs/RECIPE",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="STEP.KEY=VALUE",
+        help="change a setting of a step, or of the task (task.KEY=VALUE); may be repeated",
+    ),
+]
+TeacherOption = Annotated[
+    str | None,
+    typer.Option(
+        "--teacher", metavar="FOLDER|NAME", help="start the teacher from this folder or hub name"
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", min=0, help="seed of every step; added to the seed of a step that sets its own"
+    ),
+]
+FreshFlag = Annotated[bool, typer.Option("--fresh", help="build every step anew")]
 
 
 def run_command() -> Callable[..., None]:
     """Build `bertender run`."""
 
     def command(
-        recipe: Annotated[str, typer.Argument(help="a name from `bertender recipes`, or a file")],
-        out: Annotated[
-            Path | None, typer.Option(help="directory of the results [default: runs/RECIPE]")
-        ] = None,
-        changes: Annotated[
-            list[str] | None, typer.Option("--set", help="change a setting: step.key=value")
-        ] = None,
-        teacher: Annotated[
-            str | None, typer.Option(help="start the teacher from this folder or hub name")
-        ] = None,
-        seed: Annotated[int | None, typer.Option(help="seed of every step that has one")] = None,
-        fresh: Annotated[bool, typer.Option("--fresh", help="build every step anew")] = False,
+        recipe: RecipeArgument,
+        out: OutOption = None,
+        changes: SetOption = None,
+        teacher: TeacherOption = None,
+        seed: SeedOption = None,
+        fresh: FreshFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
         chosen = load_recipe(recipe)
-        chosen = chosen.with_settings([*_shorthands(chosen, teacher, seed), *(changes or [])])
+        if teacher is not None:
+            chosen = chosen.with_settings(_start_from(chosen, teacher))
+        if seed is not None:
+            chosen = chosen.with_settings(_seeded(chosen, seed))
+        chosen = chosen.with_settings(map(read_setting, changes or []))
         outcomes = []
         directory = out or Path("runs") / chosen.name
         for outcome in run_recipe(chosen, directory, fresh=fresh, at_step=_announce(chosen)):
@@ -61,21 +110,31 @@ def recipes_command() -> Callable[..., None]:
         names = recipe_names()
         if as_json:
             print_json(names)
-        else:
-            print_rows(("recipe", "what it does"), list(names.items()))
+            return
+        for name, summary in names.items():
+            print_entry(name, [summary])
 
     return command
 
 
-def _shorthands(recipe: Recipe, teacher: str | None, seed: int | None) -> list[str]:
-    """Write --teacher and --seed as settings of the steps that they are for."""
-    changes = []
+def _start_from(recipe: Recipe, teacher: str) -> Iterator[Setting]:
+    """Yield --teacher as a setting of each step that starts from an encoder of the user's."""
+    steps = [step for step in recipe.steps if step.stage == "finetune" and not step.sources]
+    if not steps:
+        raise ConfigError(
+            f"--teacher {teacher}: no step of recipe {recipe.name!r} starts from an encoder of "
+            "yours. Recipes that do have a `finetune` step without `from`."
+        )
+    for step in steps:
+        yield Setting(step.name, "teacher", teacher)
+
+
+def _seeded(recipe: Recipe, seed: int) -> Iterator[Setting]:
+    """Yield --seed for each step that has one; seeds that a recipe sets apart stay apart."""
     for step in recipe.steps:
-        if teacher and step.stage == "finetune" and not step.sources:
-            changes.append(f"{step.name}.teacher={teacher}")
-        if seed is not None:
-            changes.append(f"{step.name}.seed={seed}")
-    return changes
+        own = step.settings.get("seed", 0)
+        if "seed" in STEPS[step.stage].config.model_fields and isinstance(own, int):
+            yield Setting(step.name, "seed", own + seed)
 
 
 def _announce(recipe: Recipe) -> Callable[[Step, int], None]:
@@ -98,10 +157,9 @@ def _show_comparison(outcome: StepOutcome) -> None:
 
 def _show_parity(outcome: StepOutcome) -> None:
     parity = Parity.model_validate(outcome.result)
-    console.print(
+    say(
         f"{parity.candidate} answers as {parity.reference} does: agreement "
-        f"{parity.agreement:.4f} over {parity.texts} texts in {parity.rows} arrangements",
-        highlight=False,
+        f"{parity.agreement:.4f} over {parity.texts} texts in {parity.rows} arrangements"
     )
 
 
@@ -112,10 +170,9 @@ def _show_endpoint(outcome: StepOutcome) -> None:
         for served in check.served
     ]
     print_rows(("label", "score", "text"), rows)
-    console.print(
+    say(
         f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
-        "model's",
-        highlight=False,
+        "model's"
     )
 
 
@@ -130,14 +187,14 @@ SHOWN: Mapping[str, Callable[[StepOutcome], None]] = {
 def _show(outcome: StepOutcome) -> None:
     SHOWN.get(outcome.step.stage, _show_artifact)(outcome)
     how = "unchanged, reused" if outcome.reused else f"done in {outcome.seconds:.0f} s"
-    console.print(f"[dim]{outcome.output}: {how}[/dim]", highlight=False, soft_wrap=True)
+    say(f"{outcome.output}: {how}", "dim")
 
 
 def _show_next(recipe: Recipe) -> None:
     if recipe.next:
-        console.print("\n[bold]Next, for your own data:[/bold]")
+        print_entry("\nNext, for your own data:", ())
         for line in recipe.next:
-            console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+            say(f"  {line}")
 
 
 def _as_json(outcome: StepOutcome) -> dict[str, Any]:

@@ -8,15 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.commands.flags import (
-    JsonFlag,
-    command_with_flags,
-    given,
-    option_values,
-    task_settings,
-)
-from bertender.commands.show import artifact_summary, print_artifact, print_json
+from bertender.commands.flags import JsonFlag, command_with_flags, given, option_values
+from bertender.commands.output import artifact_summary, print_artifact, print_json
+from bertender.commands.task_flags import task_settings
 from bertender.core.artifact import Artifact
+from bertender.core.config import Config
 from bertender.core.training import is_main_process
 from bertender.stages import Stage, recorded_task, stage_named
 from bertender.tasks.registry import load_task
@@ -24,10 +20,14 @@ from bertender.tasks.task import Task, TaskConfig
 
 __all__ = ["stage_command"]
 
-OutOption = Annotated[Path, typer.Option("--out", help="directory of the artifact to write")]
-TeacherOption = Annotated[Path, typer.Option("--teacher", help="artifact of the teacher")]
+OutOption = Annotated[
+    Path, typer.Option("--out", metavar="DIRECTORY", help="where to write the artifact")
+]
+TeacherOption = Annotated[
+    Path, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
+]
 ArtifactArgument = Annotated[
-    Path, typer.Argument(help="artifact to start from", metavar="ARTIFACT")
+    Path, typer.Argument(metavar="ARTIFACT", help="artifact to start from")
 ]
 
 
@@ -40,8 +40,9 @@ def stage_command(name: str) -> Callable[..., None]:
 
 def _from_nothing(stage: Stage) -> Callable[..., None]:
     def command(out: OutOption, values: dict[str, Any], as_json: JsonFlag = False) -> None:
+        config = _config(stage, values)
         task = load_task(TaskConfig.parse(task_settings(values))) if stage.takes_task else None
-        _run(stage, [], task, values, out, as_json)
+        _run(stage, [], task, config, out, as_json)
 
     configs = (TaskConfig, stage.config) if stage.takes_task else (stage.config,)
     return command_with_flags(command, configs)
@@ -70,20 +71,25 @@ def _from_artifact(stage: Stage) -> Callable[..., None]:
 
 def _run_from(stage: Stage, path: Path, values: dict[str, Any], out: Path, as_json: bool) -> None:
     """Run a stage on an artifact, on the task that the flags name or the artifact records."""
+    config = _config(stage, values)
     source = Artifact.load(path)
     task = recorded_task(source, task_settings(values))
-    _run(stage, [source], task, values, out, as_json)
+    _run(stage, [source], task, config, out, as_json)
+
+
+def _config(stage: Stage, values: dict[str, Any]) -> Config:
+    """Read the stage's flags; first of all, because a task may take long to load."""
+    return stage.config.parse(given(option_values(stage.config, values)))
 
 
 def _run(
     stage: Stage,
     sources: list[Artifact],
     task: Task | None,
-    values: dict[str, Any],
+    config: Config,
     out: Path,
     as_json: bool,
 ) -> None:
-    config = stage.config.parse(given(option_values(stage.config, values)))
     written = stage.run(sources, task, config, out)
     if not is_main_process():
         return

@@ -8,6 +8,7 @@ model came from and carries the digest of every file; reading checks them.
 from __future__ import annotations
 
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -36,11 +37,11 @@ __all__ = [
     "TaskRecord",
     "library_versions",
     "new_artifact",
+    "refuse_foreign_directory",
     "sha256_of",
 ]
 
 CARD_NAME = "artifact.json"
-SCHEMA_VERSION = 1
 RECORDED_LIBRARIES = (
     "bertender",
     "torch",
@@ -83,7 +84,7 @@ class TaskRecord(Record):
 class Card(Record):
     """The content of `artifact.json`. It holds no time stamp: equal work gives equal cards."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     kind: Kind
     family: str = Field(description="the model_type of transformers, a row of FAMILIES")
     task: TaskRecord
@@ -183,9 +184,7 @@ def new_artifact(
     refuse_foreign_directory(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     _sweep_leftovers(out)
-    draft = Draft(
-        Path(tempfile.mkdtemp(prefix=f".{out.name}.draft-{os.getpid()}-", dir=out.parent))
-    )
+    draft = Draft(_new_draft(out))
     try:
         yield draft
         card = Card(
@@ -201,7 +200,8 @@ def new_artifact(
             files=_record_files(draft.directory),
             metrics=draft.metrics,
         )
-        (draft.directory / CARD_NAME).write_text(card.model_dump_json(indent=2) + "\n")
+        text = card.model_dump_json(indent=2) + "\n"
+        (draft.directory / CARD_NAME).write_text(text, encoding="utf-8")
         _publish(draft.directory, out)
     finally:
         shutil.rmtree(draft.directory, ignore_errors=True)
@@ -245,8 +245,11 @@ def _read_card(directory: Path) -> Card:
         )
     try:
         return Card.model_validate_json(path.read_text(encoding="utf-8"))
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise NotAnArtifactError(f"{path} cannot be read as an artifact card: {error}") from None
+    except (ValidationError, UnicodeDecodeError, OSError) as error:
+        raise NotAnArtifactError(
+            f"{path} cannot be read as an artifact card: {error}. Build the artifact again, with "
+            "this version of bertender."
+        ) from None
 
 
 def _parent_of(parent: Artifact | None, out: Path) -> Parent | None:
@@ -272,13 +275,23 @@ def _publish(draft: Path, out: Path) -> None:
         _sync(path)
     _sync(draft)
     if out.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.draft-{os.getpid()}-", dir=out.parent))
-        out.rename(old)
-        draft.rename(out)
-        shutil.rmtree(old, ignore_errors=True)
+        _exchange(draft, out)
     else:
         draft.rename(out)
     _sync(out.parent)
+
+
+def _exchange(draft: Path, out: Path) -> None:
+    """Put the draft in the place of the artifact at `out`, which stays when that fails."""
+    old = _new_draft(out)
+    try:
+        out.rename(old)
+        draft.rename(out)
+    except BaseException:
+        if not out.exists():
+            old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -289,9 +302,18 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _new_draft(out: Path) -> Path:
+    """Make a directory beside `out` whose name tells for what and by which process."""
+    return Path(tempfile.mkdtemp(prefix=f".{out.name}.draft-{os.getpid()}-", dir=out.parent))
+
+
 def _sweep_leftovers(out: Path) -> None:
     """Remove the drafts that killed processes have left beside `out`."""
-    for leftover in out.parent.glob(f".{out.name}.draft-*"):
-        process_id = int(leftover.name.rsplit(".draft-", 1)[1].split("-")[0])
-        if process_id == os.getpid() or not Path(f"/proc/{process_id}").exists():
+    for leftover in out.parent.glob(f".{glob.escape(out.name)}.draft-*"):
+        process_id = leftover.name.rsplit(".draft-", 1)[1].split("-")[0]
+        if process_id.isdigit() and not _runs_elsewhere(int(process_id)):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _runs_elsewhere(process_id: int) -> bool:
+    return process_id != os.getpid() and Path(f"/proc/{process_id}").exists()

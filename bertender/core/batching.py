@@ -38,7 +38,10 @@ class BatchPlan:
 
 
 def length_buckets(
-    lengths: Sequence[int], tokens_per_batch: int, batch_size: int | None = None
+    lengths: Sequence[int],
+    tokens_per_batch: int,
+    batch_size: int | None = None,
+    multiple: int = 1,
 ) -> list[list[int]]:
     """Cut the examples, sorted by length, into batches that fit the budget.
 
@@ -47,19 +50,23 @@ def length_buckets(
         tokens_per_batch: most tokens of a batch, padding included; an example that is longer
             than this makes a batch of its own.
         batch_size: most examples of a batch; None for no such limit.
+        multiple: batches grow by so many examples at once, so that only the last one of all may
+            not be divisible by it, and it leaves room; so many always fit.
 
     Returns:
         Batches of indices into `lengths`, shortest examples first; each index exactly once.
     """
     order = np.argsort(np.asarray(lengths), kind="stable").tolist()
     batches: list[list[int]] = []
-    for index in order:
+    for start in range(0, len(order), multiple):
+        group = order[start : start + multiple]
+        size = len(batches[-1]) + multiple if batches else 0
         # sorted by length, so the newest example is the longest of its batch
-        fits = bool(batches) and lengths[index] * (len(batches[-1]) + 1) <= tokens_per_batch
-        if fits and (batch_size is None or len(batches[-1]) < batch_size):
-            batches[-1].append(index)
+        fits = bool(batches) and lengths[group[-1]] * size <= tokens_per_batch
+        if fits and (batch_size is None or size <= batch_size):
+            batches[-1] += group
         else:
-            batches.append([index])
+            batches.append(group)
     return batches
 
 
@@ -80,7 +87,8 @@ def plan_batches(
         batch_size: most examples of a batch, all processes together.
         tokens_per_batch: most tokens of a batch, padding included, all processes together.
         seed: what the order is drawn from.
-        processes: batches are cut to a multiple of this, so that all processes have equal shares.
+        processes: every batch is a multiple of this, so that all processes have equal shares; in
+            the last one of an epoch, fewer examples than `processes` may be repeated for that.
     """
     batches: list[tuple[int, ...]] = []
     epoch_ends = []
@@ -103,11 +111,12 @@ def _one_epoch(
 ) -> list[list[int]]:
     order = generator.permutation(len(lengths))
     pool_size = batch_size * BATCHES_PER_POOL
+    pool_size += -pool_size % processes
     batches = []
     for start in range(0, len(order), pool_size):
         pool = order[start : start + pool_size]
         pool_lengths = [lengths[index] for index in pool]
-        for bucket in length_buckets(pool_lengths, tokens_per_batch, batch_size):
+        for bucket in length_buckets(pool_lengths, tokens_per_batch, batch_size, processes):
             batches.append([int(pool[index]) for index in bucket])
     return [_filled(batch, processes) for batch in batches]
 

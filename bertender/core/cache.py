@@ -21,13 +21,17 @@ def cache_directory() -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file that becomes `path` when the block ends well, and else goes away."""
+    """Give a temporary file that becomes `path` when the block ends well, and else goes away.
+
+    A killed process leaves the old file or none at `path`, never half of one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(descriptor)
     draft = Path(name)
     try:
         yield draft
+        draft.chmod(0o644)  # mkstemp makes it private
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ def last_checkpoint(work: Path) -> Path | None:
         if (directory / MARKER).is_file():
             complete[int(directory.name.split("-")[1])] = directory
         else:
-            shutil.rmtree(directory)
+            shutil.rmtree(directory, ignore_errors=True)  # each process of a run tries
     return complete[max(complete)] if complete else None
 
 
@@ -44,6 +44,10 @@ class SafeCheckpoints(Trainer):
         if self.args.should_save:
             step = self.state.global_step
             (self._work() / f"checkpoint-{step}" / MARKER).touch()
+
+    def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
+        # by the step in the name: fast runs write checkpoints of equal time stamps
+        super()._rotate_checkpoints(use_mtime=False, output_dir=output_dir)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         directory = Path(output_dir) if output_dir else self._work()

@@ -21,6 +21,8 @@ class Record(BaseModel):
 class Config(Record):
     """A stage's settings. A field, its command-line flag and its recipe key share one name."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
         """Build the config from plain values.
@@ -41,4 +43,6 @@ class Config(Record):
         if problem["type"] == "extra_forbidden":
             known = sorted(cls.model_fields)
             return f"unknown key {name!r}.{nearest_hint(name, known)} Known: {', '.join(known)}"
+        if problem["type"] == "missing":
+            return f"key {name!r} is required"
         return f"{name}={problem['input']!r}: {problem['msg']}"

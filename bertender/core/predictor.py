@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
@@ -147,11 +148,20 @@ def onnx_file(artifact: Artifact) -> Path:
 
 def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
     try:
-        model = AutoModelForSequenceClassification.from_pretrained(
-            artifact.path, local_files_only=True
+        model, found = AutoModelForSequenceClassification.from_pretrained(
+            artifact.path,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,  # without a word, transformers asks on the terminal
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None
+    if found["missing_keys"]:
+        raise ModelError(
+            f"{artifact.path} (stage {artifact.card.stage!r}) is no classifier: it has no weights "
+            f"for {', '.join(sorted(found['missing_keys']))}. Fine-tune it on a task first."
+        )
     if threads:
         torch.set_num_threads(threads)
     return Classifier(
@@ -171,11 +181,10 @@ def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Clas
 
 
 def _open_bag_of_words(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+    # as counted in training: of two classes it keeps two rows of numbers where one was fitted
+    labels, parameters = artifact.card.task.labels, int(artifact.card.metrics["parameters"])
     predictor = BagOfWordsPredictor(artifact.path)
-    parameters = predictor.coefficients.size + predictor.intercepts.size
-    return Classifier(
-        artifact.name, artifact.card.task.labels, keep_text, predictor, int(parameters)
-    )
+    return Classifier(artifact.name, labels, keep_text, predictor, parameters)
 
 
 OPENERS: Mapping[Kind, Callable[[Artifact, int, int | None], Classifier]] = {

@@ -77,13 +77,24 @@ def keep_text(examples: Sequence[Example]) -> Batch:
 
 
 def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerBase:
-    """Load the fast tokenizer of a local directory; nothing is asked of a hub."""
+    """Load the tokenizer of a local directory; nothing is asked of a hub.
+
+    Raises:
+        ModelError: there is no tokenizer, or its files cannot be read.
+    """
     quiet = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"no usable tokenizer in {directory}: {error}") from None
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(directory),
+            local_files_only=True,
+            trust_remote_code=False,  # without a word, transformers asks on the terminal
+        )
+    except Exception as error:  # of a damaged tokenizer.json, tokenizers raises Exception itself
+        raise ModelError(
+            f"no usable tokenizer in {directory}: {error}. Copy the tokenizer's files there "
+            "(tokenizer.json, tokenizer_config.json), or build the artifact again."
+        ) from None
     finally:
         transformers_logging.set_verbosity(quiet)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)

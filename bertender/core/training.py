@@ -9,10 +9,12 @@ the objective (a function of model and batch that returns named parts of the los
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import inspect
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +35,7 @@ from bertender.core.environment import supports_bf16
 from bertender.core.progress import Bar, progress_bar
 
 __all__ = [
+    "LossParts",
     "Objective",
     "TensorBatch",
     "TokenDataset",
@@ -157,6 +160,8 @@ def train(
     with progress_bar(description, len(plan)) as bar:
         trainer = _PlannedTrainer(model, arguments, examples, objective, plan, bar, at_epoch_end)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
+        vars(model).pop(wrapped, None)
     return trainer.report()
 
 
@@ -169,12 +174,15 @@ def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
     """
     out = out.resolve()
     refuse_foreign_directory(out)
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
+    # the batches are laid out for so many processes, so a run of another number cannot resume
+    processes = os.environ.get("WORLD_SIZE", "1")
+    whole = json.dumps([*identity, processes], sort_keys=True, default=str)
+    key = hashlib.sha256(whole.encode()).hexdigest()
     work = out.parent / f".{out.name}.work-{key[:16]}"
     work.mkdir(parents=True, exist_ok=True)
     yield work
     if is_main_process():
-        for finished in out.parent.glob(f".{out.name}.work-*"):
+        for finished in out.parent.glob(f".{glob.escape(out.name)}.work-*"):
             shutil.rmtree(finished, ignore_errors=True)
 
 
@@ -238,11 +246,12 @@ class _PlannedTrainer(SafeCheckpoints):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
-        parts = self.minimised(model, inputs, self.state.global_step)
+        step = self.state.global_step
+        parts = self.minimised(model, inputs, step)
         total = torch.stack([part.float() for part in parts.values()]).sum()
-        if self.state.global_step % LOG_EVERY == 0:
+        if step % LOG_EVERY == 0 or step + 1 == len(self.plan):
             values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
-            self._history().append({"step": self.state.global_step, "parts": values})
+            self._history().append({"step": step, "parts": values})
         return total
 
     def _history(self) -> list[dict[str, Any]]:
@@ -288,6 +297,8 @@ class _Progress(TrainerCallback):
 
 def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
     use_bf16 = {"auto": supports_bf16(), "bf16": True, "fp32": False}[config.precision]
+    # TrainingArguments only ever sets it, so a run in fp32 would inherit bf16 from one before
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if use_bf16 else "no"
     return TrainingArguments(
         output_dir=str(work),
         learning_rate=config.learning_rate,

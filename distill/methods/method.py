@@ -36,8 +36,21 @@ class Method:
         """Return the method with other weights or another temperature.
 
         Raises:
-            ConfigError: a weight names no term, or no weight is left above 0.
+            ConfigError: a weight names no term, no weight is left above 0, or no term has a
+                temperature to change.
         """
+        self._refuse_unknown(weights)
+        if temperature is not None and not any(isinstance(t, SoftLabels) for t in self.terms):
+            raise ConfigError(
+                f"temperature={temperature}: method {self.name!r} has no soft labels to soften. "
+                "Leave it out, or choose a method with a term 'soft'."
+            )
+        terms = tuple(_changed(term, weights, temperature) for term in self.terms)
+        if not any(term.weight for term in terms):
+            raise ConfigError(f"weights: every term of {self.name!r} has weight 0; raise one.")
+        return replace(self, terms=terms)
+
+    def _refuse_unknown(self, weights: Mapping[str, float]) -> None:
         names = [term.name for term in self.terms]
         for name in weights:
             if name not in names:
@@ -45,10 +58,6 @@ class Method:
                     f"weights: method {self.name!r} has no loss term {name!r}."
                     f"{nearest_hint(name, names)} Its terms: {', '.join(names)}."
                 )
-        terms = tuple(_changed(term, weights, temperature) for term in self.terms)
-        if not any(term.weight for term in terms):
-            raise ConfigError(f"weights: every term of {self.name!r} has weight 0; raise one.")
-        return replace(self, terms=terms)
 
 
 def _changed(term: Any, weights: Mapping[str, float], temperature: float | None) -> Term:

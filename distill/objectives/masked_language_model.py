@@ -44,10 +44,11 @@ class MaskedLanguageModel:
         input_ids, targets = self.masked(batch["input_ids"], generator)
         logits = model(**model_inputs(model, {**batch, "input_ids": input_ids})).logits
         # (batch, seq, vocab) against (batch, seq)
-        loss = functional.cross_entropy(
-            logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED
+        total = functional.cross_entropy(
+            logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
         )
-        return {"mlm": loss}
+        # a batch of special tokens alone has no target, and a mean over nothing is not a number
+        return {"mlm": total / (targets != IGNORED).sum().clamp(min=1)}
 
     def masked(
         self, input_ids: torch.Tensor, generator: torch.Generator
@@ -68,7 +69,7 @@ class MaskedLanguageModel:
     def _at_least_one(chosen: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
         """Leave special tokens out; choose the first ordinary one where none is left at all.
 
-        A batch without a target has no loss: its mean over nothing is not a number.
+        A batch without a target would teach nothing.
         """
         chosen = chosen & ~special
         if not chosen.any():

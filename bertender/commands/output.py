@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from bertender.core.artifact import Artifact
 from bertender.measure.size import measure_size
 
-__all__ = ["artifact_summary", "console", "messages", "print_artifact", "print_json", "print_rows"]
+__all__ = [
+    "artifact_summary",
+    "console",
+    "messages",
+    "print_artifact",
+    "print_entry",
+    "print_json",
+    "print_rows",
+    "say",
+]
 
 console = Console()
 messages = Console(stderr=True)
@@ -20,8 +32,13 @@ messages = Console(stderr=True)
 
 
 def print_json(value: Any) -> None:
-    """Print a result as one line of JSON, the last thing on standard output."""
-    print(json.dumps(value, ensure_ascii=False, default=str))
+    """Print a result as one line of ASCII JSON, the last thing on standard output."""
+    print(json.dumps(_plain(value), default=str, allow_nan=False), flush=True)
+
+
+def say(words: str, style: str = "") -> None:
+    """Print words as they are: nothing in them is markup, and no line is broken."""
+    console.print(Text(words, style=style), soft_wrap=True)
 
 
 def artifact_summary(artifact: Artifact) -> dict[str, Any]:
@@ -40,22 +57,42 @@ def artifact_summary(artifact: Artifact) -> dict[str, Any]:
 
 def print_artifact(artifact: Artifact) -> None:
     """Say in one or two lines what a stage has written."""
-    size_bytes = sum(record.size_bytes for record in artifact.card.files.values())
-    console.print(
-        f"[bold]{artifact.path}[/bold]: {artifact.card.kind}, {artifact.card.precision}, "
-        f"{_parameters(artifact) / 1e6:.1f}M parameters, {size_bytes / 1e6:.1f} MB",
-        highlight=False,
+    size = measure_size(artifact, _parameters(artifact))
+    say(
+        f"{artifact.path}: {artifact.card.kind}, {artifact.card.precision}, "
+        f"{size.parameters / 1e6:.1f}M parameters, {size.artifact_size_bytes / 1e6:.1f} MB"
     )
     for line in _measured(artifact.card.metrics):
-        console.print(f"  {line}", highlight=False)
+        say(f"  {line}")
+
+
+def print_entry(title: str, lines: Iterable[str], style: str = "bold") -> None:
+    """Print a title and, indented below it, lines wrapped to the terminal's width."""
+    say(title, style)
+    for line in lines:
+        # a path is never cut: it would no longer be one
+        width = max(console.width - 4, 20)
+        for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False):
+            say(f"    {part}")
 
 
 def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a plain table."""
     table = Table(*headings, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     console.print(table)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with null for what JSON cannot hold: a figure that is no number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _parameters(artifact: Artifact) -> int:

@@ -1,0 +1,71 @@
+"""bertender show: an artifact and what it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertender.commands.flags import JsonFlag
+from bertender.commands.output import artifact_summary, print_json, say
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ArtifactError
+
+__all__ = ["show_command"]
+
+
+def show_command() -> Callable[..., None]:
+    """Build `bertender show`."""
+
+    def command(
+        artifact: Annotated[
+            Path, typer.Argument(metavar="ARTIFACT", help="directory of an artifact")
+        ],
+        as_json: JsonFlag = False,
+    ) -> None:
+        lineage = list(_lineage(Artifact.load(artifact)))
+        if as_json:
+            print_json([_entry(ancestor) for ancestor in lineage])
+            return
+        for depth, ancestor in enumerate(lineage):
+            _print_ancestor(ancestor, "  " * depth)
+
+    return command
+
+
+def _lineage(artifact: Artifact) -> Iterator[Artifact | str]:
+    """Yield an artifact and its ancestors; one that is gone, or another by now, as words."""
+    yield artifact
+    while parent := artifact.card.parent:
+        path = (artifact.path.resolve() / parent.path).resolve()
+        try:
+            artifact = Artifact.load(path)
+        except ArtifactError as error:
+            yield f"parent {parent.digest[:12]}: {error}"
+            return
+        if artifact.digest != parent.digest:
+            yield f"parent {parent.digest[:12]}: {path} holds another artifact by now"
+            return
+        yield artifact
+
+
+def _entry(ancestor: Artifact | str) -> dict[str, Any]:
+    if isinstance(ancestor, str):
+        return {"missing": ancestor}
+    return {**artifact_summary(ancestor), "card": ancestor.card.model_dump(mode="json")}
+
+
+def _print_ancestor(ancestor: Artifact | str, indent: str) -> None:
+    if isinstance(ancestor, str):
+        say(f"{indent}{ancestor}", "yellow")
+        return
+    card = ancestor.card
+    settings = ", ".join(f"{key}={value}" for key, value in card.config.items())
+    say(
+        f"{indent}{ancestor.name} {ancestor.digest[:12]}  stage {card.stage}, {card.kind}, "
+        f"{card.family}, {card.precision}, task {card.task.name}",
+        "bold",
+    )
+    say(f"{indent}  {settings}")

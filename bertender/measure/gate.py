@@ -1,0 +1,81 @@
+"""Onnx artifacts that come into being only when they answer as their source does.
+
+Exporting and quantizing differ in how they write a graph; what follows the graph is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import Field
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.config import Config
+from bertender.core.predictor import onnx_classifier, open_classifier
+from bertender.measure.parity import (
+    PARITY_TEXTS,
+    check_parity,
+    find_tolerance,
+    parity_sample,
+    require_parity,
+)
+from bertender.tasks.task import Task
+
+__all__ = ["GateConfig", "write_proven"]
+
+
+class GateConfig(Config):
+    """What a stage behind the parity gate can be told of it."""
+
+    parity_texts: int = Field(
+        PARITY_TEXTS, ge=1, description="held-out texts on which the answers must be the source's"
+    )
+    seed: int = Field(0, ge=0, description="which texts the parity gate draws")
+
+
+def write_proven(
+    source: Artifact,
+    task: Task,
+    config: GateConfig,
+    out: Path,
+    *,
+    stage: str,
+    precision: str,
+    write: Callable[[Path], None],
+) -> Artifact:
+    """Write an onnx artifact of `source`, and prove that it answers as `source` does.
+
+    Args:
+        source: what the new model must agree with; it becomes the artifact's parent.
+        task: its held-out texts are what both answer.
+        config: the stage's config.
+        out: directory of the artifact.
+        stage: the stage's name.
+        precision: of the new graph: the row of the gate's tolerances.
+        write: puts model.onnx, config.json and the tokenizer into the directory it is given.
+
+    Raises:
+        ParityError: the answers are too far apart; `out` is left as it was.
+    """
+    reference = open_classifier(source)
+    labels, parameters = source.card.task.labels, reference.parameters
+    with new_artifact(
+        out,
+        kind="onnx",
+        family=source.card.family,
+        task=source.card.task,
+        stage=stage,
+        config=config,
+        seed=config.seed,
+        precision=precision,
+        parent=source,
+    ) as draft:
+        write(draft.directory)
+        candidate = onnx_classifier(draft.directory, out.name, labels, parameters)
+        examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
+        tolerance = find_tolerance(precision)
+        parity = check_parity(reference, candidate, examples, tolerance, seed=config.seed)
+        require_parity(parity)
+        draft.metrics.update(parameters=parameters, parity=parity.summary())
+    return Artifact.load(out)

@@ -1,0 +1,55 @@
+"""A fine-tuning run of the toy task, for `accelerate launch`: OUT and the batch size a process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import BertForSequenceClassification
+
+from bertender.core.artifact import Artifact
+from bertender.core.training import LossParts, TensorBatch, is_main_process
+from distill import teacher
+from tests.conftest import tiny_bert, toy_task
+from tests.core.runs import toy_tokenizer
+
+
+def run(out: Path, batch_size: int) -> Artifact:
+    """Fine-tune without dropout; beside `out`, each process leaves its losses and writes."""
+    torch.set_num_threads(1)
+    task, tokenizer = toy_task(), toy_tokenizer()
+    shape = tiny_bert(len(tokenizer), task.labels).config
+    shape.update({"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+    torch.manual_seed(3)
+    model = BertForSequenceClassification(shape)
+    config = teacher.FinetuneConfig(
+        epochs=2, batch_size=batch_size, learning_rate=1e-3, precision="fp32", checkpoint_steps=5
+    )
+    losses, writes = [], []
+    label_objective, write_classifier = teacher.label_objective, teacher.write_classifier
+
+    def recorded(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        parts = label_objective(model, batch, step)
+        losses.append(float(parts["hard"].detach()))
+        return parts
+
+    def counted(*arguments: Any, **metrics: Any) -> None:
+        writes.append(is_main_process())
+        write_classifier(*arguments, **metrics)
+
+    teacher.label_objective, teacher.write_classifier = recorded, counted
+    try:
+        artifact = teacher.finetune(model, tokenizer, task, config, out)
+    finally:
+        teacher.label_objective, teacher.write_classifier = label_objective, write_classifier
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    record = {"losses": losses, "writes": writes, "digest": artifact.digest}
+    (out.parent / f"{out.name}-{rank}.json").write_text(json.dumps(record))
+    return artifact
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), int(sys.argv[2]))

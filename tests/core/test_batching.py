@@ -1,0 +1,147 @@
+"""Batches of like length: nothing lost, nothing over the budget, the same from the same seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertender.core.batching import BatchPlan, length_buckets, plan_batches
+
+LENGTHS = st.lists(st.integers(1, 80), min_size=1, max_size=200)
+BUDGETS = st.integers(1, 300)
+SIZES = st.integers(1, 9)
+PROCESSES = st.integers(1, 5)
+
+SMALL_WASTE = 0.05
+"""Share of padding that length buckets may cost on texts of realistic lengths."""
+
+
+def epochs_of(plan: BatchPlan) -> list[tuple[tuple[int, ...], ...]]:
+    return [plan.batches[start:end] for start, end in pairwise((0, *plan.epoch_ends))]
+
+
+def tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
+    """Return what a batch costs, padding included."""
+    return max(lengths[index] for index in batch) * len(batch)
+
+
+def realistic_lengths(count: int) -> list[int]:
+    """Token counts like a sentence set's: log-normal, 13 in the median, at most 66."""
+    drawn = np.random.default_rng(5).lognormal(np.log(13), 0.6, count)
+    return np.clip(drawn, 3, 66).astype(int).tolist()
+
+
+@given(lengths=LENGTHS, budget=BUDGETS, size=st.none() | SIZES, multiple=PROCESSES)
+def test_buckets(lengths: list[int], budget: int, size: int | None, multiple: int) -> None:
+    buckets = length_buckets(lengths, budget, size, multiple)
+    assert sorted(index for bucket in buckets for index in bucket) == list(range(len(lengths)))
+    assert all(len(bucket) % multiple == 0 for bucket in buckets[:-1])
+    for bucket in buckets:
+        within_budget = tokens(bucket, lengths) <= budget
+        within_size = size is None or len(bucket) <= size
+        assert len(bucket) <= multiple or (within_budget and within_size)
+    ordered = [lengths[index] for bucket in buckets for index in bucket]
+    assert ordered == sorted(lengths)
+
+
+def test_buckets_are_filled() -> None:
+    assert [len(bucket) for bucket in length_buckets([4] * 10, 16)] == [4, 4, 2]
+    assert [len(bucket) for bucket in length_buckets([4] * 10, 16, 3)] == [3, 3, 3, 1]
+    assert [len(bucket) for bucket in length_buckets([4] * 10, 16, multiple=3)] == [3, 3, 3, 1]
+    assert length_buckets([50, 2, 50], 10) == [[1], [0], [2]]
+    assert length_buckets([], 10) == []
+
+
+@given(
+    lengths=LENGTHS,
+    epochs=st.integers(1, 3),
+    size=SIZES,
+    budget=BUDGETS,
+    processes=PROCESSES,
+    seed=st.integers(0, 2**31),
+)
+def test_every_example_once_an_epoch(
+    lengths: list[int], epochs: int, size: int, budget: int, processes: int, seed: int
+) -> None:
+    plan = plan_batches(
+        lengths,
+        epochs=epochs,
+        batch_size=size * processes,
+        tokens_per_batch=budget * processes,
+        seed=seed,
+        processes=processes,
+    )
+    assert len(plan.epoch_ends) == epochs and plan.epoch_ends[-1] == len(plan)
+    for epoch in epochs_of(plan):
+        times = Counter(index for batch in epoch for index in batch)
+        assert times.keys() == set(range(len(lengths)))
+        assert times.total() - len(lengths) == -len(lengths) % processes, (
+            "repeated for equal shares"
+        )
+    for batch in plan.batches:
+        assert len(batch) <= size * processes
+        assert len(batch) == processes or tokens(batch, lengths) <= budget * processes
+
+
+@given(lengths=LENGTHS, size=SIZES, processes=PROCESSES)
+def test_shares_are_equal_and_make_the_batch(lengths: list[int], size: int, processes: int) -> None:
+    plan = plan_batches(
+        lengths,
+        epochs=1,
+        batch_size=size,
+        tokens_per_batch=100,
+        seed=1,
+        processes=processes,
+    )
+    shares = [plan.share(process, processes) for process in range(processes)]
+    for batch, *parts in zip(plan.batches, *shares, strict=True):
+        assert {len(part) for part in parts} == {len(batch) // processes}
+        assert Counter(index for part in parts for index in part) == Counter(batch)
+
+
+def test_two_processes_see_the_batches_of_one() -> None:
+    settings = {"epochs": 2, "batch_size": 8, "tokens_per_batch": 10**6, "seed": 4}
+    lengths = realistic_lengths(1000)
+    one = plan_batches(lengths, **settings)
+    assert plan_batches(lengths, **settings, processes=2) == one
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_drawn_from_the_seed(seed: int) -> None:
+    settings = {"epochs": 3, "batch_size": 4, "tokens_per_batch": 200}
+    lengths = realistic_lengths(500)
+    plan = plan_batches(lengths, **settings, seed=seed)
+    assert plan == plan_batches(lengths, **settings, seed=seed)
+    assert plan != plan_batches(lengths, **settings, seed=seed + 1)
+    first, second, third = epochs_of(plan)
+    assert len({first, second, third}) == 3, "another order in every epoch"
+    assert set(first) != set(second), "and other batches, not only their order"
+    longer = plan_batches(lengths, **{**settings, "epochs": 4}, seed=seed)
+    assert longer.batches[: len(plan)] == plan.batches, "an epoch does not know how many follow"
+
+
+def test_padding_is_nearly_saved() -> None:
+    lengths = realistic_lengths(5000)
+    plan = plan_batches(lengths, epochs=1, batch_size=32, tokens_per_batch=8192, seed=0)
+    shuffled = np.random.default_rng(0).permutation(len(lengths)).tolist()
+    random_batches = [shuffled[start : start + 32] for start in range(0, len(shuffled), 32)]
+
+    def waste(batches: Sequence[Sequence[int]]) -> float:
+        return 1 - sum(lengths) / sum(tokens(batch, lengths) for batch in batches)
+
+    assert waste(plan.batches) < SMALL_WASTE
+    assert waste(random_batches) > 0.5, "what it saves: more than half of all work is padding"
+
+
+def test_short_and_long_batches_are_mixed() -> None:
+    lengths = realistic_lengths(3000)
+    plan = plan_batches(lengths, epochs=1, batch_size=32, tokens_per_batch=8192, seed=0)
+    longest = [max(lengths[index] for index in batch) for batch in plan.batches]
+    third = len(longest) // 3
+    assert abs(np.mean(longest[:third]) - np.mean(longest[-third:])) < 5

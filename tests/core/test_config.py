@@ -1,0 +1,80 @@
+"""Configs: strict about keys and values, frozen, and the same after JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field, ValidationError
+
+from bertender.core.config import Config, Record
+from bertender.core.errors import ConfigError
+from bertender.stages import STAGES, Stage
+
+
+class Oven(Config):
+    """Settings to try things on."""
+
+    bread: str
+    heat: float = Field(200.0, gt=0)
+    minutes: int = 30
+    mode: Literal["fan", "grill"] = "fan"
+    shelves: tuple[int, ...] = (1,)
+    weights: dict[str, float] = Field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"bread": "rye", "minuts": 3}, ["'minuts'", "Did you mean 'minutes'?", "heat, minutes"]),
+        ({"bread": "rye", "xyzzy": 3}, ["unknown key 'xyzzy'. Known: bread"]),
+        ({}, ["key 'bread' is required"]),
+        ({"bread": "rye", "heat": -1}, ["heat=-1", "greater than 0"]),
+        ({"bread": "rye", "heat": "hot"}, ["heat='hot'", "number"]),
+        ({"bread": "rye", "heat": float("nan")}, ["heat=nan", "finite"]),
+        ({"bread": "rye", "weights": {"crust": float("inf")}}, ["weights.crust=inf", "finite"]),
+        ({"bread": "rye", "mode": "gas"}, ["mode='gas'", "'fan' or 'grill'"]),
+        ({"bread": "rye", "shelves": [1, "two"]}, ["shelves.1='two'"]),
+        ({"heat": 0, "minutes": 1.5, "fann": 1}, ["bread", "heat=0", "minutes=1.5", "fann"]),
+    ],
+)
+def test_every_problem_is_explained(values: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Oven.parse(values)
+    assert all(part in str(caught.value) for part in ["Oven: ", *said]), str(caught.value)
+
+
+def test_plain_values_become_typed_ones() -> None:
+    oven = Oven.parse({"bread": "rye", "heat": "180", "minutes": "45", "shelves": ["2", 3]})
+    assert oven == Oven(bread="rye", heat=180.0, minutes=45, shelves=(2, 3))
+
+
+def test_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Oven(bread="rye").heat = 10
+
+
+def test_json_and_back() -> None:
+    oven = Oven(bread="rye", shelves=(1, 2), weights={"crust": 0.1})
+    assert Oven.model_validate_json(oven.model_dump_json()) == oven
+    assert Oven.parse(oven.model_dump(mode="json")) == oven
+
+
+def test_records_refuse_unknown_keys_too() -> None:
+    class Loaf(Record):
+        grams: int
+
+    with pytest.raises(ValidationError):
+        Loaf.model_validate({"grams": 1, "colour": "brown"})
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+def test_configs_of_the_stages(stage: Stage) -> None:
+    config = stage.config()
+    assert stage.config.parse(config.model_dump(mode="json")) == config
+    undescribed = [
+        name for name, field in stage.config.model_fields.items() if not field.description
+    ]
+    assert undescribed == [], "the description is the flag's help"
+    with pytest.raises(ConfigError, match="unknown key 'no_such_key'"):
+        stage.config.parse({"no_such_key": 1})

@@ -1,0 +1,85 @@
+"""What the stages write can only be data: safetensors, ONNX, JSON and text, never a pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from safetensors import safe_open
+
+from bertender.core.artifact import Artifact
+from bertender.stages import STAGES
+from bertender.tasks.task import Task
+
+FEW_STEPS = {"epochs": 1, "checkpoint_steps": 1, "max_length": 32}
+CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "baseline": {},
+    "pretrain": {
+        **FEW_STEPS,
+        "vocabulary_size": 200,
+        "layers": 1,
+        "hidden_size": 16,
+        "heads": 2,
+    },
+    "finetune": FEW_STEPS,
+    "distill": {**FEW_STEPS, "layers": 2},
+    "export": {},
+    "quantize": {},
+}
+"""The least work that each stage can do."""
+
+
+def read_safetensors(file: Path) -> None:
+    with safe_open(file, "np") as tensors:
+        assert tensors.keys()
+
+
+READERS: Mapping[str, Callable[[Path], Any]] = {
+    ".safetensors": read_safetensors,
+    ".onnx": lambda file: onnx.checker.check_model(onnx.load(file)),
+    ".json": lambda file: json.loads(file.read_text(encoding="utf-8")),
+    ".txt": lambda file: file.read_text(encoding="utf-8"),
+}
+"""The formats that may be written, by suffix; each reader fails on any other content."""
+
+
+@pytest.fixture(scope="module")
+def sources(
+    teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Artifact]]:
+    """What each stage starts from, where it starts from something."""
+    out = tmp_path_factory.mktemp("sources") / "onnx"
+    stage = STAGES["export"]
+    exported = stage.run([teacher], task, stage.config(), out)
+    return {
+        "finetune": [teacher],
+        "distill": [teacher],
+        "export": [teacher],
+        "quantize": [exported],
+    }
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_write_data_only(
+    name: str, sources: dict[str, list[Artifact]], task: Task, tmp_path: Path
+) -> None:
+    stage, settings = STAGES[name], dict(CONFIGS[name])
+    if "corpus" in stage.config.model_fields:
+        corpus = tmp_path / "corpus" / "toy.txt"
+        corpus.parent.mkdir()
+        corpus.write_text("\n".join(text for (text,) in task.train.examples))
+        settings["corpus"] = str(corpus)
+    config = stage.config.parse(settings)
+    artifact = stage.run(sources.get(name, []), task, config, tmp_path / "out" / name)
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert {".json"} < {file.suffix for file in files} <= READERS.keys()
+    for file in files:
+        READERS[file.suffix](file)
+    assert {file.relative_to(artifact.path).as_posix() for file in files} == {
+        *artifact.card.files,
+        "artifact.json",
+    }, "the card lists every file, and nothing is left beside the artifact"

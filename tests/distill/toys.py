@@ -1,0 +1,143 @@
+"""Tiny untrained encoders of every architecture, and tasks beside the toy task of conftest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    BertTokenizerFast,
+    PreTrainedModel,
+)
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.tasks.task import Split, Task
+from distill.corpus import train_wordpiece
+from distill.data import fitting_tokenizer
+from tests.conftest import FRUIT, TOOLS, NoConfig
+
+LONGEST = 64
+
+
+def toy_tokenizer() -> BertTokenizerFast:
+    """A WordPiece tokenizer of the toy words and of numbers; the same one every time."""
+    words, numbers = " ".join((*FRUIT, *TOOLS, "number")), " ".join(map(str, range(1000)))
+    return train_wordpiece([*[words] * 200, numbers], 300, LONGEST)
+
+
+VOCABULARY = len(toy_tokenizer())
+
+BERT_SHAPE: Mapping[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": LONGEST,
+    "layer_norm_eps": 1e-12,
+}
+ROBERTA_SHAPE = {**BERT_SHAPE, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1}
+
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "albert": {**BERT_SHAPE, "embedding_size": 16},
+    "bert": BERT_SHAPE,
+    "camembert": ROBERTA_SHAPE,
+    "deberta-v2": {
+        **BERT_SHAPE,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 8,
+    },
+    "distilbert": {
+        "dim": 32,
+        "n_layers": 4,
+        "n_heads": 4,
+        "hidden_dim": 64,
+        "max_position_embeddings": LONGEST,
+    },
+    "electra": {**BERT_SHAPE, "embedding_size": 32},
+    "modernbert": {
+        **BERT_SHAPE,
+        "pad_token_id": 0,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    },
+    "mpnet": ROBERTA_SHAPE,
+    "roberta": ROBERTA_SHAPE,
+    "xlm-roberta": ROBERTA_SHAPE,
+}
+"""The config of a tiny encoder of each architecture: 4 layers x 32."""
+
+
+def tiny_classifier(model_type: str, labels: int = 2, **changes: Any) -> PreTrainedModel:
+    """An untrained classifier whose every parameter is random: no zero bias hides a mistake."""
+    torch.manual_seed(5)
+    shape = {
+        **SHAPES.get(model_type, {}),
+        "vocab_size": VOCABULARY,
+        "num_labels": labels,
+        **changes,
+    }
+    config = AutoConfig.for_model(model_type, **shape)
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def save_encoder(model_type: str, folder: Path) -> Path:
+    """A plain folder with an encoder and no head, as one gets it from a hub."""
+    torch.manual_seed(5)
+    # these pad with 1, as their own tokenizers do; the tiny tokenizer pads with 0
+    shape = {**SHAPES[model_type], "vocab_size": VOCABULARY, "pad_token_id": 0}
+    AutoModel.from_config(AutoConfig.for_model(model_type, **shape)).save_pretrained(folder)
+    toy_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def save_artifact(model: PreTrainedModel, task: Task, out: Path) -> Artifact:
+    """A torch artifact of a model as it is."""
+    record, family = task.record(), model.config.model_type
+    with new_artifact(
+        out, kind="torch", family=family, task=record, stage="finetune", config=NoConfig(), seed=0
+    ) as draft:
+        model.save_pretrained(draft.directory)
+        toy_tokenizer().save_pretrained(draft.directory)
+        fitting_tokenizer(str(draft.directory), model).save_pretrained(draft.directory)
+    return Artifact.load(out)
+
+
+def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:
+    """Which of two texts is about tools? The other one is about fruit; two to six words each."""
+    generator = torch.Generator().manual_seed(11)
+
+    def words(kind: int) -> str:
+        count = int(torch.randint(2, 7, (), generator=generator))
+        picks = torch.randint(0, 6, (count,), generator=generator).tolist()
+        return " ".join((FRUIT, TOOLS)[kind][pick] for pick in picks)
+
+    def split(size: int) -> Split:
+        seconds = torch.randint(0, 2, (size,), generator=generator).tolist()
+        examples = tuple((words(1 - second), words(second)) for second in seconds)
+        return Split(examples, tuple(seconds))
+
+    columns = ("left", "right")
+    return Task(
+        "pairs", ("first", "second"), "accuracy", columns, split(train_size), split(dev_size)
+    )
+
+
+def three_kinds(train_size: int = 90) -> Task:
+    """Three classes told apart by one word each."""
+    kinds = ("apple", "hammer", "number")
+    examples = tuple((f"{kinds[row % 3]} {row % 7} saw",) for row in range(train_size))
+    split = Split(examples, tuple(row % 3 for row in range(train_size)))
+    return Task("kinds", kinds, "accuracy", ("text",), split, split.first(30))

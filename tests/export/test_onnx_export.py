@@ -1,0 +1,212 @@
+"""Exporting: the graph answers as its source on every shape, or nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError, ParityError
+from bertender.core.predictor import onnx_file, open_classifier
+from bertender.core.text import Batch
+from bertender.tasks.task import Task
+from export import onnx_export
+from export.onnx_export import ExportConfig, export
+from tests.distill.toys import (
+    LONGEST,
+    SHAPES,
+    VOCABULARY,
+    pair_task,
+    save_artifact,
+    tiny_classifier,
+)
+
+SEGMENTED = {"albert", "bert", "electra"}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def exported(
+    request: pytest.FixtureRequest, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Artifact, Artifact]:
+    """A torch artifact of each architecture, and its export."""
+    folder = tmp_path_factory.mktemp("export")
+    model = tiny_classifier(request.param, pad_token_id=0)
+    source = save_artifact(model, task, folder / "source")
+    return source, export(source, task, ExportConfig(), folder / "onnx")
+
+
+def batch(rows: int, length: int) -> Batch:
+    """Random words, the later rows shorter than the first and padded with 0."""
+    generator = np.random.default_rng(rows * 100 + length)
+    lengths = np.maximum(length - np.arange(rows) * 5, 1)
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
+    ids = generator.integers(5, VOCABULARY, (rows, length)) * mask
+    arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)}
+    return Batch((("",),) * rows, arrays)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("length", [1, 2, 17, LONGEST])
+def test_batch_and_length_are_dynamic(
+    exported: tuple[Artifact, Artifact], rows: int, length: int
+) -> None:
+    reference, candidate = (open_classifier(artifact).predictor for artifact in exported)
+    given = batch(rows, length)
+    wanted = {k: v for k, v in given.arrays.items() if k in candidate.inputs}
+    logits = reference.logits(Batch(given.examples, wanted))
+    np.testing.assert_allclose(candidate.logits(given), logits, atol=1e-4)
+
+
+def test_the_gates_findings_are_kept(exported: tuple[Artifact, Artifact]) -> None:
+    source, artifact = exported
+    parity = artifact.card.metrics["parity"]
+    assert parity["passed"] and parity["agreement"] == 1.0
+    assert parity["reference"] == source.name
+    assert artifact.card.metrics["parameters"] == open_classifier(source).parameters
+    assert (artifact.card.kind, artifact.card.precision) == ("onnx", "float32")
+    assert artifact.card.family == source.card.family
+    assert artifact.card.parent is not None and artifact.card.parent.digest == source.digest
+
+
+def test_the_inputs_are_the_architectures(exported: tuple[Artifact, Artifact]) -> None:
+    source, artifact = exported
+    inputs = open_classifier(artifact).predictor.inputs
+    assert ("token_type_ids" in inputs) == (source.card.family in SEGMENTED)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+def test_pairs(model_type: str, tmp_path: Path) -> None:
+    task = pair_task()
+    source = save_artifact(tiny_classifier(model_type), task, tmp_path / "source")
+    artifact = export(source, task, ExportConfig(), tmp_path / "onnx")
+    classifier = open_classifier(artifact)
+    tokens = classifier.encode(task.dev.examples[:3])
+    assert set(tokens.arrays) == set(classifier.predictor.inputs)
+    if model_type == "bert":
+        assert set(np.unique(tokens.arrays["token_type_ids"])) == {0, 1}
+    np.testing.assert_allclose(
+        classifier.logits(task.dev.examples),
+        open_classifier(source).logits(task.dev.examples),
+        atol=1e-5,
+    )
+
+
+def test_the_same_source_gives_the_same_bytes(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    first, second = (export(teacher, task, ExportConfig(), tmp_path / name) for name in ("a", "b"))
+    assert first.digest == second.digest
+    assert onnx_file(first).read_bytes() == onnx_file(second).read_bytes()
+
+
+@pytest.mark.parametrize("opset", [14, 18, 20])
+def test_the_opset_is_the_one_asked_for(
+    opset: int, teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    artifact = export(teacher, task, ExportConfig(opset=opset), tmp_path / "onnx")
+    assert [entry.version for entry in onnx.load(onnx_file(artifact)).opset_import] == [opset]
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+def test_other_opsets_are_refused(opset: int) -> None:
+    with pytest.raises(ConfigError, match=f"opset={opset}: .*(greater|less) than or equal to"):
+        ExportConfig.parse({"opset": opset})
+
+
+def scale_a_weight(model: onnx.ModelProto) -> None:
+    weight = next(item for item in model.graph.initializer if len(item.dims) == 2)
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 1.05, weight.name))
+
+
+def drop_the_mask(model: onnx.ModelProto) -> None:
+    """Read ones where the attention mask was read."""
+    graph = model.graph
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            if name == "attention_mask":
+                node.input[place] = "all_ones"
+    one = helper.make_tensor("one", onnx.TensorProto.INT64, [1], [1])
+    graph.node.insert(0, helper.make_node("ConstantOfShape", ["shape"], ["all_ones"], value=one))
+    graph.node.insert(0, helper.make_node("Shape", ["attention_mask"], ["shape"]))
+
+
+def swap_the_labels(model: onnx.ModelProto) -> None:
+    for name in ("classifier.weight", "classifier.bias"):
+        tensor = next(item for item in model.graph.initializer if item.name == name)
+        flipped = np.flip(numpy_helper.to_array(tensor), axis=0).copy()
+        tensor.CopyFrom(numpy_helper.from_array(flipped, name))
+
+
+def answer_with_nothing(model: onnx.ModelProto) -> None:
+    bias = next(item for item in model.graph.initializer if item.name == "classifier.bias")
+    bias.CopyFrom(numpy_helper.from_array(np.full(tuple(bias.dims), np.nan, "float32"), bias.name))
+
+
+DAMAGES: dict[str, Callable[[onnx.ModelProto], None]] = {
+    "a weight scaled by 1.05": scale_a_weight,
+    "the mask dropped": drop_the_mask,
+    "labels swapped": swap_the_labels,
+    "not a number": answer_with_nothing,
+}
+
+
+def damage(monkeypatch: pytest.MonkeyPatch, change: Callable[[onnx.ModelProto], None]) -> None:
+    write = onnx_export.write_onnx
+
+    def write_damaged(source: Artifact, directory: Path, opset: int | None) -> None:
+        write(source, directory, opset)
+        model = onnx.load(directory / "model.onnx")
+        change(model)
+        onnx.save(model, directory / "model.onnx")
+
+    monkeypatch.setattr(onnx_export, "write_onnx", write_damaged)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_graph_that_answers_otherwise_is_refused_and_gone(
+    name: str, teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(monkeypatch, DAMAGES[name])
+    with pytest.raises(ParityError, match="onnx does not answer as teacher does"):
+        export(teacher, task, ExportConfig(), tmp_path / "onnx")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_refused_graph_leaves_the_old_artifact(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = export(teacher, task, ExportConfig(), tmp_path / "onnx")
+    damage(monkeypatch, scale_a_weight)
+    with pytest.raises(ParityError):
+        export(teacher, task, ExportConfig(), tmp_path / "onnx")
+    assert Artifact.load(tmp_path / "onnx").digest == old.digest
+
+
+def test_the_number_of_texts_and_their_draw_are_settings(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    artifact = export(teacher, task, ExportConfig(parity_texts=5, seed=3), tmp_path / "onnx")
+    few: dict[str, Any] = artifact.card.metrics["parity"]
+    assert few["texts"] < 10
+    assert artifact.card.seed == 3
+
+
+def test_an_onnx_artifact_is_no_source(teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    once = export(teacher, task, ExportConfig(), tmp_path / "onnx")
+    with pytest.raises(ModelError, match=r"kind 'onnx' \(stage 'export'\); only torch"):
+        export(once, task, ExportConfig(), tmp_path / "twice")
+
+
+def test_an_architecture_without_an_export_is_refused(task: Task, tmp_path: Path) -> None:
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32}
+    model = tiny_classifier("fnet", **shape)
+    source = save_artifact(model, task, tmp_path / "source")
+    with pytest.raises(ModelError, match=r"'fnet' model cannot be exported.*Start from an encoder"):
+        export(source, task, ExportConfig(), tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()

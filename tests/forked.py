@@ -1,0 +1,38 @@
+"""Processes that start in milliseconds: forked from one that has loaded the libraries once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+__all__ = ["command", "start"]
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["pytest", "tests.forked_libraries"])
+
+
+def start(function: Callable[..., Any], *arguments: Any, said: Path) -> BaseProcess:
+    """Call a function in a new process; what it prints goes to the files `said`.out and .err."""
+    process = FORKED.Process(target=_redirected, args=(said, function, arguments), daemon=False)
+    process.start()
+    return process
+
+
+def command(*words: str | Path) -> None:
+    """Run `bertender WORDS...` as the installed script does."""
+    from bertender.cli import main
+
+    sys.argv = ["bertender", *map(str, words)]
+    main()
+
+
+def _redirected(said: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    for descriptor, ending in ((1, ".out"), (2, ".err")):
+        with said.with_suffix(ending).open("wb") as file:
+            os.dup2(file.fileno(), descriptor)
+    function(*arguments)

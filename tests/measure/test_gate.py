@@ -1,0 +1,31 @@
+"""The tail that exporting and quantizing share: an artifact appears only when it is proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
+from bertender.measure.gate import GateConfig, write_proven
+from bertender.tasks.task import Task
+
+
+def test_a_writer_that_writes_no_graph_leaves_nothing(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    def write(directory: Path) -> None:
+        (directory / "half.txt").write_text("half")
+
+    with pytest.raises(ModelError):
+        write_proven(
+            teacher,
+            task,
+            GateConfig(),
+            tmp_path / "out",
+            stage="export",
+            precision="float32",
+            write=write,
+        )
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,118 @@
+"""Artifacts are plain transformers and Optimum folders, in a process without bertender."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.predictor import open_classifier
+from distill.distiller import DistillConfig, distill
+from distill.teacher import FinetuneConfig, finetune
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig, quantize
+from tests.distill.toys import pair_task, tiny_classifier, toy_tokenizer
+
+pytestmark = pytest.mark.slow
+
+READER = """
+import json, sys
+import numpy, torch
+from optimum.onnxruntime import ORTModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+READERS = {"torch": AutoModelForSequenceClassification, "onnx": ORTModelForSequenceClassification}
+job = json.load(sys.stdin)
+answers = {}
+for name, kind in job["models"].items():
+    folder = f"{job['folder']}/{name}"
+    model = READERS[kind].from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    columns = [list(column) for column in zip(*job["examples"])]
+    tokens = tokenizer(*columns, padding=True, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        logits = model(**tokens).logits
+    labels = [model.config.id2label[int(row)] for row in logits.argmax(dim=-1)]
+    answers[name] = {"class": type(model).__name__, "logits": logits.tolist(), "labels": labels}
+ours = {"bertender", "distill", "export", "quantize", "serve"}
+answers["imported"] = sorted(ours & {name.split(".")[0] for name in sys.modules})
+json.dump(answers, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    """A teacher, its student, and the ONNX and int8 models of both, for pairs of texts."""
+    folder, task = tmp_path_factory.mktemp("models"), pair_task()
+    pace = {"epochs": 6, "learning_rate": 3e-3, "batch_size": 16, "precision": "fp32"}
+    model, config = tiny_classifier("bert"), FinetuneConfig(**pace)
+    teacher = finetune(model, toy_tokenizer(), task, config, folder / "teacher")
+    student = distill(teacher, task, DistillConfig(layers=2, **pace), folder / "student")
+    made = {"teacher": teacher, "student": student}
+    for name, source in tuple(made.items()):
+        onnx = export(source, task, ExportConfig(), folder / f"{name}-onnx")
+        made[onnx.name] = onnx
+        made[f"{name}-int8"] = quantize(onnx, task, QuantizeConfig(), folder / f"{name}-int8")
+    return made
+
+
+@pytest.fixture(scope="module")
+def foreign_answers(
+    artifacts: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What a process without bertender reads from all of them: one process, for its imports."""
+    folder = next(iter(artifacts.values())).path.parent
+    job = {
+        "folder": str(folder),
+        "models": {name: artifact.card.kind for name, artifact in artifacts.items()},
+        "examples": pair_task().dev.examples,
+    }
+    result = subprocess.run(
+        [sys.executable, "-I", "-c", READER],
+        input=json.dumps(job),
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    answers: dict[str, Any] = json.loads(result.stdout)
+    return answers
+
+
+NAMES = {
+    "teacher": "BertForSequenceClassification",
+    "student": "DistilBertForSequenceClassification",
+    "teacher-onnx": "ORTModelForSequenceClassification",
+    "teacher-int8": "ORTModelForSequenceClassification",
+    "student-onnx": "ORTModelForSequenceClassification",
+    "student-int8": "ORTModelForSequenceClassification",
+}
+
+
+def test_no_module_of_ours_was_imported(foreign_answers: dict[str, Any]) -> None:
+    assert foreign_answers["imported"] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_answers_are_the_same(
+    name: str, artifacts: dict[str, Artifact], foreign_answers: dict[str, Any]
+) -> None:
+    classifier, task = open_classifier(artifacts[name]), pair_task()
+    logits = classifier.logits(task.dev.examples)
+    theirs = foreign_answers[name]
+    assert theirs["class"] == NAMES[name]
+    np.testing.assert_allclose(theirs["logits"], logits, atol=1e-5)
+    assert theirs["labels"] == [task.labels[row] for row in logits.argmax(axis=1)]
+    assert set(theirs["labels"]) == set(task.labels)  # or the names would prove little
+
+
+def test_the_folders_hold_no_pickle_and_no_code(artifacts: dict[str, Artifact]) -> None:
+    endings = {Path(name).suffix for artifact in artifacts.values() for name in artifact.card.files}
+    assert endings <= {".json", ".txt", ".safetensors", ".onnx"}

@@ -1,0 +1,105 @@
+"""Stages by name, and the task that an artifact brings along."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Config
+from bertender.core.errors import ConfigError, DataError, UnknownNameError
+from bertender.stages import STAGES, recorded_task, stage_named
+from bertender.steps import STEPS
+from bertender.tasks.task import Task
+from distill.pretrain import PretrainConfig
+from distill.teacher import FinetuneConfig
+from tests.front import ToyFiles, write_toy_files
+
+
+@pytest.fixture
+def files(tmp_path: Path, task: Task) -> ToyFiles:
+    return write_toy_files(tmp_path, task)
+
+
+def made_for(artifact: Artifact, **source: Any) -> Artifact:
+    """The artifact as it would be, had it been made for the task of these settings."""
+    record = artifact.card.task.model_copy(update={"source": source})
+    return replace(artifact, card=artifact.card.model_copy(update={"task": record}))
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_is_a_step_of_the_same_config(name: str) -> None:
+    stage = stage_named(name)
+    assert stage.name == name and issubclass(stage.config, Config)
+    assert STEPS[name].config is stage.config
+    assert list(STEPS[name].sources) == list(stage.sources)
+    assert (stage.source is None) == (0 in stage.sources)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_code_of_a_stage_counts(name: str) -> None:
+    assert STEPS[name].packages == (STAGES[name].config.__module__.partition(".")[0],)
+    assert STEPS[name].packages[0] in ("distill", "export", "quantize")
+
+
+def test_an_unknown_stage_has_a_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"'exprot'. Did you mean 'export'"):
+        stage_named("exprot")
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_dev": 4}, {"text_column": "x"}])
+def test_an_artifact_without_a_task_needs_one(teacher: Artifact, changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"does not say which task it is for.*--task"):
+        recorded_task(teacher, changes)
+
+
+def test_the_recorded_task_is_loaded_again(teacher: Artifact, files: ToyFiles, task: Task) -> None:
+    found = recorded_task(made_for(teacher, **files.task), {})
+    assert found.fingerprint() == task.fingerprint()
+    assert found.name == "toy"
+
+
+def test_settings_change_the_recorded_task(teacher: Artifact, files: ToyFiles) -> None:
+    found = recorded_task(made_for(teacher, **files.task), {"max_dev": 6, "max_train": 10})
+    assert (len(found.train), len(found.dev)) == (10, 6)
+
+
+def test_a_named_task_takes_the_place_of_the_recorded_one(
+    teacher: Artifact, files: ToyFiles
+) -> None:
+    elsewhere = made_for(teacher, task="gone", train="/gone/train.csv", dev="/gone/dev.csv")
+    with pytest.raises(DataError, match=r"/gone/train\.csv"):
+        recorded_task(elsewhere, {})
+    found = recorded_task(elsewhere, {"train": files.train, "dev": files.dev})
+    assert found.labels == ("fruit", "tool")
+
+
+def test_the_corpus_counts_by_its_text(files: ToyFiles) -> None:
+    digest = STAGES["pretrain"].files
+    before = digest(PretrainConfig(corpus=str(files.corpus)))
+    assert digest(PretrainConfig(corpus=str(files.corpus), epochs=9)) == before
+    with files.corpus.open("a", encoding="utf-8") as corpus:
+        corpus.write("\none more line")
+    assert digest(PretrainConfig(corpus=str(files.corpus))) != before
+
+
+def test_the_encoder_counts_by_its_files(tmp_path: Path) -> None:
+    digest = STAGES["finetune"].files
+    folder = tmp_path / "encoder"
+    config = FinetuneConfig(teacher=str(folder))
+    assert digest(config) == "", "a name: there is nothing to read"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"1")
+    before = digest(config)
+    (folder / "model.safetensors").write_bytes(b"2")
+    assert before and digest(config) not in ("", before)
+
+
+def test_one_thing_to_start_from(teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    """A setting that an earlier step would silently win over is an error."""
+    config = FinetuneConfig(teacher="elsewhere")
+    with pytest.raises(ConfigError, match="'elsewhere' and the earlier step 'teacher'"):
+        STAGES["finetune"].run([teacher], task, config, tmp_path / "out")
