@@ -16,7 +16,7 @@ from bertender.core.config import Config
 from bertender.core.errors import DataError
 from bertender.tasks.task import Task
 
-__all__ = ["BagOfWordsConfig", "train_bag_of_words"]
+__all__ = ["BagOfWordsConfig", "refuse_missing_labels", "train_bag_of_words"]
 
 
 class BagOfWordsConfig(Config):

@@ -68,4 +68,4 @@ def _positions(model: PreTrainedModel) -> int:
     """Return how many tokens the model has positions for; 0 where it does not say."""
     family = FAMILIES.get(model.config.model_type)
     positions = getattr(model.config, "max_position_embeddings", None) or 0
-    return max(positions - (family.position_offset if family else 0), 0)
+    return max(positions - (family.first_position(model.config) if family else 0), 0)

@@ -21,6 +21,7 @@ from bertender.core.training import (
     TensorBatch,
     TokenDataset,
     TrainingConfig,
+    computes_in_bf16,
     on_main_process,
     train,
     work_directory,
@@ -31,7 +32,7 @@ from distill.methods import Method, method_named
 from distill.signals import Signals, read_signals
 from distill.teacher import dev_score, teacher_logits, write_classifier
 
-__all__ = ["DistillConfig", "DistillationObjective", "distill"]
+__all__ = ["DistillConfig", "DistillationObjective", "distill", "refuse_other_labels"]
 
 
 def _numbers(value: Any) -> Any:
@@ -64,9 +65,16 @@ class DistillConfig(TrainingConfig):
 
 
 class DistillationObjective:
-    """A method's loss. The teacher runs only for what cannot be kept on disk."""
+    """A method's loss. The teacher runs only for what cannot be kept on disk.
 
-    def __init__(self, method: Method, teacher: PreTrainedModel) -> None:
+    Args:
+        method: its terms.
+        teacher: it is frozen, in eval mode, and moved to where the batches are.
+        bf16: run the teacher in bf16, as the student is.
+    """
+
+    def __init__(self, method: Method, teacher: PreTrainedModel, bf16: bool = False) -> None:
+        self.bf16 = bf16
         self.terms = tuple(term for term in method.terms if term.weight)
         self.hidden_states = "hidden_states" in method.needs
         self.teacher = teacher.eval().requires_grad_(False)
@@ -80,8 +88,10 @@ class DistillationObjective:
         logits = batch.get("teacher_logits", torch.empty(0))
         if not self.hidden_states:
             return Signals(logits)
-        with torch.no_grad():
-            self.teacher.to(batch["input_ids"].device)
+        device = batch["input_ids"].device
+        self.teacher.to(device)
+        # the Trainer's own autocast does not reach the teacher on a GPU
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
             online = read_signals(self.teacher, batch, hidden_states=True)
         return Signals(logits, online.hidden_states)
 
@@ -98,6 +108,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     teacher_model = AutoModelForSequenceClassification.from_pretrained(
         teacher.path, local_files_only=True, use_safetensors=True
     )
+    teacher_model.to("cuda" if torch.cuda.is_available() else "cpu")
     teacher_tokenizer = load_tokenizer(teacher.path)
     torch.manual_seed(config.seed)  # the student's new head is random
     student = method.student(teacher_model, config.layers, config.teacher_layers)
@@ -108,7 +119,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
         report = train(
             student,
             examples,
-            DistillationObjective(method, teacher_model),
+            DistillationObjective(method, teacher_model, computes_in_bf16(config)),
             config,
             work,
             description=f"distill {out.name}",
@@ -153,6 +164,6 @@ def _examples(
     examples = token_dataset(task.train, tokenizer, config.max_length)
     if "logits" not in method.needs:
         return examples
-    logits = teacher_logits(teacher_model, teacher.digest, examples)
+    logits = teacher_logits(teacher_model, teacher.digest, examples, computes_in_bf16(config))
     columns = {**examples.columns, "teacher_logits": logits.tolist()}
     return TokenDataset(columns, examples.pad_token_id)

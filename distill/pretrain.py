@@ -26,7 +26,14 @@ from bertender.core.training import (
 from distill.corpus import pack, read_corpus, train_wordpiece
 from distill.objectives import objective_named
 
-__all__ = ["PretrainConfig", "pretrain", "pretrain_by_name"]
+__all__ = [
+    "PretrainConfig",
+    "encoder_config",
+    "held_out_loss",
+    "pretrain",
+    "pretrain_by_name",
+    "refuse_uneven_heads",
+]
 
 HELD_OUT_EVERY = 50
 """One passage of so many is kept out of training, to measure the loss on."""

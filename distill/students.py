@@ -84,7 +84,7 @@ def _student_config(teacher: PreTrainedModel, family: Family, layers: int) -> Di
         )
     return DistilBertConfig(
         vocab_size=source.vocab_size,
-        max_position_embeddings=source.max_position_embeddings - family.position_offset,
+        max_position_embeddings=source.max_position_embeddings - family.first_position(source),
         n_layers=layers,
         n_heads=source.num_attention_heads,
         dim=source.hidden_size,
@@ -100,7 +100,8 @@ def _copy_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, family:
     source, target = teacher.base_model, student.base_model
     own = FAMILIES["distilbert"]
     _weight(target, own.word_embeddings).copy_(_weight(source, family.word_embeddings))
-    positions = _weight(source, family.position_embeddings)[family.position_offset :].clone()
+    first = family.first_position(teacher.config)
+    positions = _weight(source, family.position_embeddings)[first:].clone()
     if family.token_type_embeddings:
         positions += _weight(source, family.token_type_embeddings)[0]
     _weight(target, own.position_embeddings).copy_(positions)

@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.batching import length_buckets
 from bertender.core.cache import cache_directory, replacing
-from bertender.core.environment import supports_bf16
 from bertender.core.predictor import Classifier, TorchPredictor
 from bertender.core.progress import track
 from bertender.core.text import Tokenize
@@ -36,7 +35,15 @@ from distill.data import token_dataset
 from distill.encoders import find_encoder, load_classifier
 from distill.losses import hard_labels
 
-__all__ = ["FinetuneConfig", "dev_score", "finetune", "finetune_by_name", "teacher_logits"]
+__all__ = [
+    "FinetuneConfig",
+    "dev_score",
+    "finetune",
+    "finetune_by_name",
+    "label_objective",
+    "teacher_logits",
+    "write_classifier",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -152,30 +159,33 @@ def dev_score(
     return {task.metric: score.value}
 
 
-def teacher_logits(model: PreTrainedModel, digest: str, examples: TokenDataset) -> torch.Tensor:
+def teacher_logits(
+    model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool = False
+) -> torch.Tensor:
     """Return the teacher's logits (examples, labels), computed once and kept on disk.
 
     Args:
         model: the teacher.
         digest: the teacher artifact's digest; with the token ids it is the key on disk.
         examples: the training examples, in the teacher's own tokens.
+        bf16: compute in bf16, as the run that reads them does.
     """
-    key = hashlib.sha256(f"{digest} {examples.columns['input_ids']}".encode()).hexdigest()
+    key = hashlib.sha256(f"{digest} {bf16} {examples.columns['input_ids']}".encode()).hexdigest()
     path = cache_directory() / "teacher-logits" / f"{key}.safetensors"
     if not path.is_file():
-        logits = _compute_logits(model.eval(), examples)
+        logits = _compute_logits(model.eval(), examples, bf16)
         with replacing(path) as temporary:
             save_file({"logits": logits}, temporary)
     return load_file(path)["logits"]
 
 
-def _compute_logits(model: PreTrainedModel, examples: TokenDataset) -> torch.Tensor:
+def _compute_logits(model: PreTrainedModel, examples: TokenDataset, bf16: bool) -> torch.Tensor:
     buckets = length_buckets(examples.lengths, TEACHER_TOKENS_PER_BATCH)
     logits = torch.empty(len(examples), model.config.num_labels)
     device = model.device
     with (
         torch.inference_mode(),
-        torch.autocast(device.type, dtype=torch.bfloat16, enabled=supports_bf16()),
+        torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16),
     ):
         for bucket in track(buckets, "teacher's answers", len(buckets)):
             batch = examples.collate([examples[index] for index in bucket])

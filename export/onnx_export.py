@@ -20,7 +20,7 @@ from bertender.core.text import load_tokenizer
 from bertender.measure.gate import GateConfig, write_proven
 from bertender.tasks.task import Task
 
-__all__ = ["ExportConfig", "export", "write_onnx"]
+__all__ = ["ExportConfig", "export", "refuse_unexportable", "write_onnx"]
 
 ONNX_EXPORTER_LOG = "optimum.exporters.onnx"
 

@@ -15,7 +15,7 @@ from bertender.measure.gate import GateConfig, write_proven
 from bertender.tasks.task import Task
 from quantize.schemes import scheme_named
 
-__all__ = ["QuantizeConfig", "quantize"]
+__all__ = ["QuantizeConfig", "copy_companions", "quantize", "refuse_unquantizable"]
 
 
 class QuantizeConfig(GateConfig):

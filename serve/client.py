@@ -22,7 +22,15 @@ from serve.wire import INPUT_NAMES, MODEL_NAME, OUTPUT_NAMES, to_arrays
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
     from bertender.core.text import Batch, Example
 
-__all__ = ["DEFAULT_URL", "PROTOCOLS", "Answer", "Endpoint", "ServedPredictor", "classify"]
+__all__ = [
+    "Answer",
+    "DEFAULT_URL",
+    "Endpoint",
+    "PROTOCOLS",
+    "Protocol",
+    "ServedPredictor",
+    "classify",
+]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT_S = 60.0

@@ -14,12 +14,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
 from bertender.tasks.task import Split, Task
+from distill.corpus import train_wordpiece
 
 FRUIT = ("apple", "pear", "plum", "cherry", "grape", "melon")
 TOOLS = ("hammer", "saw", "drill", "wrench", "pliers", "chisel")
@@ -51,10 +51,9 @@ def toy_task(train_size: int = 96, dev_size: int = 32) -> Task:
 
 def tiny_tokenizer() -> BertTokenizerFast:
     """A WordPiece tokenizer of a few hundred pieces, trained on the toy words."""
-    trainer = BertWordPieceTokenizer(lowercase=True)
-    words = " ".join((*FRUIT, *TOOLS, "number", *map(str, range(1000))))
-    trainer.train_from_iterator([words] * 4, vocab_size=300, min_frequency=1, show_progress=False)
-    return BertTokenizerFast(tokenizer_object=trainer._tokenizer, model_max_length=64)
+    words, numbers = " ".join((*FRUIT, *TOOLS, "number")), " ".join(map(str, range(1000)))
+    # so often that the words stay whole
+    return train_wordpiece([*[words] * 200, numbers], 300, 64)
 
 
 def tiny_bert(vocab_size: int, labels: tuple[str, ...]) -> BertForSequenceClassification:

@@ -12,12 +12,17 @@ from typing import Any
 
 __all__ = ["command", "start"]
 
+ENDINGS = (".out", ".err")
+"""Of the files for standard output (descriptor 1) and standard error (2)."""
+
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["pytest", "tests.forked_libraries"])
 
 
 def start(function: Callable[..., Any], *arguments: Any, said: Path) -> BaseProcess:
     """Call a function in a new process; what it prints goes to the files `said`.out and .err."""
+    for ending in ENDINGS:
+        said.with_suffix(ending).touch()
     process = FORKED.Process(target=_redirected, args=(said, function, arguments), daemon=False)
     process.start()
     return process
@@ -32,7 +37,7 @@ def command(*words: str | Path) -> None:
 
 
 def _redirected(said: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    for descriptor, ending in ((1, ".out"), (2, ".err")):
+    for descriptor, ending in enumerate(ENDINGS, start=1):
         with said.with_suffix(ending).open("wb") as file:
             os.dup2(file.fileno(), descriptor)
     function(*arguments)

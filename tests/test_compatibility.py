@@ -17,7 +17,7 @@ from distill.distiller import DistillConfig, distill
 from distill.teacher import FinetuneConfig, finetune
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.distill.toys import pair_task, tiny_classifier, toy_tokenizer
+from tests.distill.toys import pair_task, tiny_classifier, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     folder, task = tmp_path_factory.mktemp("models"), pair_task()
     pace = {"epochs": 6, "learning_rate": 3e-3, "batch_size": 16, "precision": "fp32"}
     model, config = tiny_classifier("bert"), FinetuneConfig(**pace)
-    teacher = finetune(model, toy_tokenizer(), task, config, folder / "teacher")
+    teacher = finetune(model, tiny_tokenizer(), task, config, folder / "teacher")
     student = distill(teacher, task, DistillConfig(layers=2, **pace), folder / "student")
     made = {"teacher": teacher, "student": student}
     for name, source in tuple(made.items()):

@@ -38,15 +38,26 @@ def files(tmp_path: Path, task: Task) -> ToyFiles:
 
 @pytest.fixture
 def recipe(files: ToyFiles) -> Recipe:
-    text = yaml.safe_dump({"summary": "toy", "task": files.task, "steps": list(STEPS_HERE)})
-    return parse_recipe("toy", text)
+    return recipe_over(files)
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Path:
+    folder = tmp_path_factory.mktemp("complete")
+    recipe = recipe_over(write_toy_files(folder, task))
+    assert built(recipe, folder / "run") == ["first", "second", "parity", "table"]
+    return folder / "run"
 
 
 @pytest.fixture
-def out(recipe: Recipe, tmp_path: Path) -> Path:
-    """The folder of a run that is complete."""
-    assert built(recipe, tmp_path / "run") == ["first", "second", "parity", "table"]
-    return tmp_path / "run"
+def out(complete: Path, tmp_path: Path) -> Path:
+    """The folder of a run that is complete; where it and its data lie does not matter."""
+    return shutil.copytree(complete, tmp_path / "run")
+
+
+def recipe_over(files: ToyFiles) -> Recipe:
+    text = yaml.safe_dump({"summary": "toy", "task": files.task, "steps": list(STEPS_HERE)})
+    return parse_recipe("toy", text)
 
 
 def built(recipe: Recipe, out: Path, **settings: Any) -> list[str]:

@@ -5,15 +5,28 @@ All paths are relative to the base model (`model.base_model`), the parts of a la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError, nearest_hint
 
 __all__ = ["FAMILIES", "Family", "encoder_layers", "family_of"]
+
+
+def _zero(config: PretrainedConfig) -> int:
+    return 0
+
+
+def _two(config: PretrainedConfig) -> int:
+    return 2  # MPNet's code has its pad id, 1, in it, whatever the config says
+
+
+def _after_pad(config: PretrainedConfig) -> int:
+    assert config.pad_token_id is not None
+    return config.pad_token_id + 1
 
 
 @dataclass(frozen=True)
@@ -33,9 +46,8 @@ class Family:
     ffn_in: str
     ffn_out: str
     ffn_norm: str
-    position_offset: int = 0
-    """Row of the position table that the first token reads: RoBERTa and its kin start after the
-    pad token's."""
+    first_position: Callable[[PretrainedConfig], int] = _zero
+    """Row of the position table that the first token reads."""
     relative_positions: bool = False
     """Attention adds a learned bias by distance, which absolute position embeddings do not hold."""
 
@@ -56,7 +68,7 @@ BERT = Family(
     ffn_norm="output.LayerNorm",
 )
 
-ROBERTA = Family(**{**BERT.__dict__, "position_offset": 2})
+ROBERTA = replace(BERT, first_position=_after_pad)
 
 DISTILBERT = Family(
     layers="transformer.layer",
@@ -88,7 +100,7 @@ MPNET = Family(
     ffn_in="intermediate.dense",
     ffn_out="output.dense",
     ffn_norm="output.LayerNorm",
-    position_offset=2,
+    first_position=_two,
     relative_positions=True,
 )
 

@@ -41,6 +41,7 @@ __all__ = [
     "TokenDataset",
     "TrainingConfig",
     "TrainingReport",
+    "computes_in_bf16",
     "input_names",
     "is_main_process",
     "model_inputs",
@@ -163,6 +164,11 @@ def train(
     for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
         vars(model).pop(wrapped, None)
     return trainer.report()
+
+
+def computes_in_bf16(config: TrainingConfig) -> bool:
+    """Tell whether a run computes in bf16: "auto" does where CPU or GPU has it."""
+    return {"auto": supports_bf16(), "bf16": True, "fp32": False}[config.precision]
 
 
 @contextmanager
@@ -296,7 +302,7 @@ class _Progress(TrainerCallback):
 
 
 def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
-    use_bf16 = {"auto": supports_bf16(), "bf16": True, "fp32": False}[config.precision]
+    use_bf16 = computes_in_bf16(config)
     # TrainingArguments only ever sets it, so a run in fp32 would inherit bf16 from one before
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if use_bf16 else "no"
     return TrainingArguments(

@@ -45,7 +45,7 @@ TOLERANCES: Mapping[str, Tolerance] = {
     # against one at a time, both int8, differed by 0.17 at most and 0.024 on average. These
     # allowances are about twice (max) and three times (mean) the measured, and a dropped mask
     # (0.55, 0.14, cosine -1, agreement 0.956) is past each of them. 0.97 keeps a sound model
-    # from failing by chance on a few hundred texts. The score has its own gate, `--max-drop`.
+    # from failing by chance on a few hundred texts. The score itself is for `bertender compare`.
     "int8": Tolerance(
         max_abs=0.4, mean_abs=0.08, min_cosine=0.9, min_agreement=0.97, tie_margin=0.05
     ),

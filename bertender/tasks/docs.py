@@ -32,6 +32,7 @@ from bertender.tasks.task import Split
 __all__ = [
     "LIBRARIES",
     "Library",
+    "StandardLibrary",
     "balanced_splits",
     "corpus",
     "docs_corpus",

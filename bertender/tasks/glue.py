@@ -19,7 +19,7 @@ from bertender.tasks.files import Labelled, read_labelled
 from bertender.tasks.rows import read_delimited
 from bertender.tasks.task import Split
 
-__all__ = ["GLUE", "HUB_REPOSITORY", "GlueSet", "load_glue"]
+__all__ = ["GLUE", "GlueSet", "HUB_REPOSITORY", "load_glue", "read_files", "read_hub"]
 
 HUB_REPOSITORY = "nyu-mll/glue"
 HUB_PLACE = f"api/datasets/{HUB_REPOSITORY}"

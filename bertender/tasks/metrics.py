@@ -19,7 +19,18 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from bertender.core.config import Record
 from bertender.core.errors import DataError, UnknownNameError
 
-__all__ = ["METRICS", "Change", "Metric", "Score", "find_metric", "paired_change", "score"]
+__all__ = [
+    "Change",
+    "Counts",
+    "METRICS",
+    "Metric",
+    "Score",
+    "bootstrap_interval",
+    "find_metric",
+    "paired_change",
+    "score",
+    "wilson_interval",
+]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

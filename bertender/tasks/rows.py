@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 from bertender.core.errors import DataError, nearest_hint
 
-__all__ = ["READERS", "Row", "Table", "open_table", "read_delimited"]
+__all__ = ["READERS", "Row", "Table", "open_table", "read_delimited", "read_jsonl", "read_parquet"]
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from bertender.core.artifact import Artifact
 from bertender.core.training import LossParts, TensorBatch, is_main_process
 from distill import teacher
 from tests.conftest import tiny_bert, toy_task
-from tests.core.runs import toy_tokenizer
+from tests.core.runs import tiny_tokenizer
 
 
 def run(out: Path, batch_size: int) -> Artifact:
     """Fine-tune without dropout; beside `out`, each process leaves its losses and writes."""
     torch.set_num_threads(1)
-    task, tokenizer = toy_task(), toy_tokenizer()
+    task, tokenizer = toy_task(), tiny_tokenizer()
     shape = tiny_bert(len(tokenizer), task.labels).config
     shape.update({"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
     torch.manual_seed(3)

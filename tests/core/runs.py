@@ -54,21 +54,21 @@ def toy_texts() -> list[str]:
 
 
 @functools.cache
-def toy_tokenizer() -> BertTokenizerFast:
+def tiny_tokenizer() -> BertTokenizerFast:
     """A tokenizer that is the same in every process."""
     return train_wordpiece(toy_texts(), 300, 64)
 
 
 def toy_examples() -> TokenDataset:
     """The toy task, tokenised."""
-    task, tokenizer = toy_task(), toy_tokenizer()
+    task, tokenizer = toy_task(), tiny_tokenizer()
     tokens = tokenizer(toy_texts())
     return TokenDataset({**tokens, "labels": task.train.label_ids}, tokenizer.pad_token_id)
 
 
 def classification() -> Start:
     """Labels, on a model with dropout; the loss is shaken by every source of random numbers."""
-    return Start(tiny_bert(len(toy_tokenizer()), ("fruit", "tool")), toy_examples(), shaken_labels)
+    return Start(tiny_bert(len(tiny_tokenizer()), ("fruit", "tool")), toy_examples(), shaken_labels)
 
 
 def shaken_labels(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
@@ -79,7 +79,7 @@ def shaken_labels(model: torch.nn.Module, batch: TensorBatch, step: int) -> Loss
 
 def masked_language_model() -> Start:
     """The pre-training objective, as `pretrain` builds it."""
-    tokenizer = toy_tokenizer()
+    tokenizer = tiny_tokenizer()
     torch.manual_seed(1)
     model = BertForMaskedLM(
         BertConfig(

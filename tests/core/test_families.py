@@ -124,12 +124,12 @@ def test_embeddings(model: PreTrainedModel) -> None:
         assert names == []
 
 
-def test_position_offset_is_the_row_of_the_first_token(model: PreTrainedModel) -> None:
+def test_first_position_is_the_row_of_the_first_token(model: PreTrainedModel) -> None:
     table = part(model, family_of(model).position_embeddings)
     model(some_ids(7)).logits.sum().backward()
     assert isinstance(table, nn.Embedding) and table.weight.grad is not None
     read = table.weight.grad.abs().sum(1).nonzero().flatten().tolist()
-    first = family_of(model).position_offset
+    first = family_of(model).first_position(model.config)
     assert read == list(range(first, first + 7))
 
 

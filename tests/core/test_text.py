@@ -9,7 +9,7 @@ import pytest
 
 from bertender.core.errors import ModelError
 from bertender.core.text import Batch, Tokenize, keep_text, load_tokenizer, longest_input
-from tests.core.runs import toy_tokenizer
+from tests.core.runs import tiny_tokenizer
 
 EXAMPLES = (("apple plum",), ("saw",), ("hammer drill saw apple",))
 
@@ -17,12 +17,12 @@ EXAMPLES = (("apple plum",), ("saw",), ("hammer drill saw apple",))
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a tokenizer."""
-    toy_tokenizer().save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
     return tmp_path
 
 
 def test_padded_to_the_longest_of_the_batch() -> None:
-    tokenizer = toy_tokenizer()
+    tokenizer = tiny_tokenizer()
     batch = Tokenize(tokenizer)(EXAMPLES)
     lengths = [len(tokenizer(text)["input_ids"]) for (text,) in EXAMPLES]
     assert len(batch) == 3 and batch.examples == EXAMPLES
@@ -35,7 +35,7 @@ def test_padded_to_the_longest_of_the_batch() -> None:
 
 
 def test_pairs() -> None:
-    tokenizer = toy_tokenizer()
+    tokenizer = tiny_tokenizer()
     batch = Tokenize(tokenizer)([("apple", "saw"), ("plum", "drill drill")])
     assert batch.arrays["input_ids"][1].tolist() == tokenizer("plum", "drill drill")["input_ids"]
     assert batch.arrays["token_type_ids"].max() == 1
@@ -43,14 +43,14 @@ def test_pairs() -> None:
 
 @pytest.mark.parametrize(("asked", "given"), [(5, 5), (10**4, 64), (None, 64)])
 def test_never_longer_than_asked_or_than_the_model_takes(asked: int | None, given: int) -> None:
-    encode = Tokenize(toy_tokenizer(), asked)
+    encode = Tokenize(tiny_tokenizer(), asked)
     assert encode.max_length == given
     assert encode([("saw " * 500,)]).arrays["input_ids"].shape == (1, given)
 
 
 def test_examples_of_unlike_columns_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        Tokenize(toy_tokenizer())([("apple", "saw"), ("plum",)])
+        Tokenize(tiny_tokenizer())([("apple", "saw"), ("plum",)])
 
 
 def test_text_is_kept_as_it_is() -> None:
@@ -66,7 +66,7 @@ def test_longest_input(folder: Path) -> None:
 
 def test_loaded_as_it_was_saved(folder: Path) -> None:
     texts = [text for (text,) in EXAMPLES]
-    assert load_tokenizer(folder)(texts).data == toy_tokenizer()(texts).data
+    assert load_tokenizer(folder)(texts).data == tiny_tokenizer()(texts).data
 
 
 @pytest.mark.parametrize("damaged", ["tokenizer.json", "tokenizer_config.json"])

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from bertender.core.errors import BertenderError, ConfigError, DataError
 from distill.corpus import CORPORA, pack, read_corpus, train_wordpiece
 from tests.conftest import FRUIT, TOOLS
-from tests.distill.toys import toy_tokenizer
+from tests.distill.toys import tiny_tokenizer
 
 LINES = ("the first line", "  the second, with spaces  ", "", "\t", "naïve: third")
 PASSAGES = ["the first line", "the second, with spaces", "naïve: third"]
@@ -118,7 +118,7 @@ def test_the_same_corpus_gives_the_same_vocabulary(size: int) -> None:
 
 @pytest.mark.parametrize("length", [8, 16, 64])
 def test_only_the_last_block_is_shorter(length: int) -> None:
-    tokenizer = toy_tokenizer()
+    tokenizer = tiny_tokenizer()
     passages = [" ".join(FRUIT[: 1 + row % 6]) for row in range(20)]
     blocks = pack(passages, tokenizer, length)
     assert all(size == length for size in blocks.lengths[:-1])
@@ -132,7 +132,7 @@ def test_only_the_last_block_is_shorter(length: int) -> None:
 
 
 def test_packing_keeps_every_token_in_order() -> None:
-    tokenizer = toy_tokenizer()
+    tokenizer = tiny_tokenizer()
     passages = ["apple pear", "saw", "drill plum 7"]
     blocks = pack(passages, tokenizer, 8).columns["input_ids"]
     packed = tokenizer.convert_ids_to_tokens([token for block in blocks for token in block[1:]])

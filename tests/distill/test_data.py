@@ -9,13 +9,13 @@ from transformers import AutoTokenizer
 
 from bertender.tasks.task import Split, Task
 from distill.data import fitting_tokenizer, token_dataset
-from tests.distill.toys import LONGEST, tiny_classifier, toy_tokenizer
+from tests.distill.toys import LONGEST, tiny_classifier, tiny_tokenizer
 
 
 @pytest.fixture
 def tokenizer_folder(tmp_path: Path) -> Path:
     """A tokenizer that gives segments and states no length, as many on hubs do."""
-    tokenizer = toy_tokenizer()
+    tokenizer = tiny_tokenizer()
     tokenizer.model_max_length = 10**30
     tokenizer.save_pretrained(tmp_path)
     return tmp_path
@@ -41,11 +41,11 @@ def test_a_fitting_tokenizer_gives_what_the_model_takes(
 
 def test_texts_are_cut_to_the_shorter_of_both_limits(task: Task) -> None:
     split = Split((("apple " * 100,),), (0,))
-    assert token_dataset(split, toy_tokenizer(), 10).lengths == [10]
-    assert token_dataset(split, toy_tokenizer(), 10**6).lengths == [LONGEST]
+    assert token_dataset(split, tiny_tokenizer(), 10).lengths == [10]
+    assert token_dataset(split, tiny_tokenizer(), 10**6).lengths == [LONGEST]
 
 
 def test_pairs_become_one_sequence_with_two_segments() -> None:
-    columns = token_dataset(Split((("apple", "saw drill"),), (1,)), toy_tokenizer(), 64).columns
+    columns = token_dataset(Split((("apple", "saw drill"),), (1,)), tiny_tokenizer(), 64).columns
     assert columns["token_type_ids"] == [[0, 0, 0, 1, 1, 1]]
     assert columns["labels"] == (1,)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from distill.objectives.masked_language_model import IGNORED, MaskedLanguageModel
-from tests.distill.toys import VOCABULARY, toy_tokenizer
+from tests.distill.toys import VOCABULARY, tiny_tokenizer
 
-TOKENIZER = toy_tokenizer()
+TOKENIZER = tiny_tokenizer()
 SHARE = 0.15
 
 

@@ -14,7 +14,7 @@ from bertender.tasks.task import Task
 from distill import teacher as teacher_module
 from distill.data import token_dataset
 from distill.teacher import FinetuneConfig, finetune_by_name, teacher_logits
-from tests.distill.toys import SHAPES, save_encoder, tiny_classifier, toy_tokenizer
+from tests.distill.toys import SHAPES, save_encoder, tiny_classifier, tiny_tokenizer
 
 QUICK = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}
 
@@ -54,9 +54,8 @@ def test_teacher_logits_are_the_teachers_in_the_order_of_the_examples(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path))
-    monkeypatch.setattr(teacher_module, "supports_bf16", lambda: False)
     model = tiny_classifier("bert")
-    examples = token_dataset(task.train, toy_tokenizer(), 64)
+    examples = token_dataset(task.train, tiny_tokenizer(), 64)
     logits = teacher_logits(model, "digest", examples)
     for row in (0, 17, 95):
         with torch.inference_mode():
@@ -73,7 +72,7 @@ def test_teacher_logits_are_computed_once_for_each_teacher_and_texts(
     monkeypatch.setattr(
         teacher_module, "_compute_logits", lambda *given: runs.append(1) or compute(*given)
     )
-    model, tokenizer = tiny_classifier("bert"), toy_tokenizer()
+    model, tokenizer = tiny_classifier("bert"), tiny_tokenizer()
     examples = token_dataset(task.train, tokenizer, 64)
     first = teacher_logits(model, "one", examples)
     assert torch.equal(teacher_logits(model, "one", examples), first)
@@ -95,5 +94,7 @@ def test_an_interrupted_computation_leaves_no_file(
 
     monkeypatch.setattr(teacher_module, "save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        teacher_logits(tiny_classifier("bert"), "one", token_dataset(task.dev, toy_tokenizer(), 64))
+        teacher_logits(
+            tiny_classifier("bert"), "one", token_dataset(task.dev, tiny_tokenizer(), 64)
+        )
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -11,26 +11,18 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
-    BertTokenizerFast,
     PreTrainedModel,
 )
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.tasks.task import Split, Task
-from distill.corpus import train_wordpiece
 from distill.data import fitting_tokenizer
-from tests.conftest import FRUIT, TOOLS, NoConfig
+from tests.conftest import FRUIT, TOOLS, NoConfig, tiny_tokenizer
 
 LONGEST = 64
 
 
-def toy_tokenizer() -> BertTokenizerFast:
-    """A WordPiece tokenizer of the toy words and of numbers; the same one every time."""
-    words, numbers = " ".join((*FRUIT, *TOOLS, "number")), " ".join(map(str, range(1000)))
-    return train_wordpiece([*[words] * 200, numbers], 300, LONGEST)
-
-
-VOCABULARY = len(toy_tokenizer())
+VOCABULARY = len(tiny_tokenizer())
 
 BERT_SHAPE: Mapping[str, Any] = {
     "hidden_size": 32,
@@ -99,7 +91,7 @@ def save_encoder(model_type: str, folder: Path) -> Path:
     # these pad with 1, as their own tokenizers do; the tiny tokenizer pads with 0
     shape = {**SHAPES[model_type], "vocab_size": VOCABULARY, "pad_token_id": 0}
     AutoModel.from_config(AutoConfig.for_model(model_type, **shape)).save_pretrained(folder)
-    toy_tokenizer().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
     return folder
 
 
@@ -110,7 +102,7 @@ def save_artifact(model: PreTrainedModel, task: Task, out: Path) -> Artifact:
         out, kind="torch", family=family, task=record, stage="finetune", config=NoConfig(), seed=0
     ) as draft:
         model.save_pretrained(draft.directory)
-        toy_tokenizer().save_pretrained(draft.directory)
+        tiny_tokenizer().save_pretrained(draft.directory)
         fitting_tokenizer(str(draft.directory), model).save_pretrained(draft.directory)
     return Artifact.load(out)
 

@@ -1,0 +1,149 @@
+"""Flags made from configs: every type of field, and every value that a user can give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+from pydantic import Field
+from typer.testing import CliRunner
+
+from bertender.commands.flags import command_with_flags, given, option_values
+from bertender.core.config import Config
+from bertender.measure.comparison import CompareConfig
+from bertender.stages import STAGES
+from bertender.steps import VerifyConfig
+from bertender.tasks.task import TaskConfig
+from serve.config import ServeConfig
+from tests.front import succeed
+
+
+class Many(Config):
+    """A field of every type that configs have."""
+
+    count: int = Field(3, description="how many")
+    rate: float = Field(0.5, description="how fast")
+    name: str = Field("x", description="called")
+    shape: Literal["round", "square"] = Field("round", description="looks")
+    folder: Path | None = Field(None, description="where")
+    limit: int | None = Field(None, description="at most")
+    careful: bool = Field(True, description="slowly")
+    loud: bool = Field(False, description="heard")
+    layers: tuple[int, ...] | None = Field(None, description="which")
+    weights: dict[str, float] = Field(default_factory=dict, description="how much")
+
+
+class Other(Config):
+    """A second config, with one name that the first has too."""
+
+    name: str = Field("other", description="never seen: the first wins")
+    extra: int = Field(1, description="more")
+
+
+def parsed(*words: str, optional: tuple[type[Config], ...] = ()) -> dict[str, Any]:
+    """The values that a command made from both configs receives."""
+    received: dict[str, Any] = {}
+
+    def command(values: dict[str, Any], own: Annotated[str, typer.Option()] = "own") -> None:
+        received.update(values, own=own)
+
+    app = typer.Typer()
+    app.command()(command_with_flags(command, (Many, Other), optional=optional))
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return received
+
+
+def test_without_flags_the_values_are_the_defaults() -> None:
+    values = parsed()
+    assert Many.parse(given(option_values(Many, values))) == Many()
+    assert values["extra"] == 1 and values["own"] == "own"
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (("--count", "0"), "count", 0),
+        (("--rate", "0"), "rate", 0.0),
+        (("--name", ""), "name", ""),
+        (("--shape", "square"), "shape", "square"),
+        (("--folder", "a/b"), "folder", Path("a/b")),
+        (("--limit", "0"), "limit", 0),
+        (("--no-careful",), "careful", False),
+        (("--careful",), "careful", True),
+        (("--loud",), "loud", True),
+        (("--layers", "1,3"), "layers", "1,3"),
+        (("--weights", "a=0"), "weights", "a=0"),
+        (("--extra", "2"), "extra", 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_given_arrives(words: tuple[str, ...], name: str, value: Any) -> None:
+    for optional in ((), (Many, Other)):
+        kept = given(parsed(*words, optional=optional))
+        assert kept[name] == value and type(kept[name]) is type(value)
+
+
+def test_optional_configs_give_only_what_was_given() -> None:
+    assert given(parsed("--loud", optional=(Many, Other))) == {"loud": True, "own": "own"}
+
+
+def test_given_keeps_values_that_are_false() -> None:
+    assert given({"a": 0, "b": False, "c": "", "d": None, "e": ()}) == {
+        "a": 0,
+        "b": False,
+        "c": "",
+        "e": (),
+    }
+
+
+CONFIGS = {
+    **{name: stage.config for name, stage in STAGES.items()},
+    "task": TaskConfig,
+    "verify": VerifyConfig,
+    "compare": CompareConfig,
+    "serve": ServeConfig,
+}
+FLAGS = [(name, field) for name, config in CONFIGS.items() for field in config.model_fields]
+UNLIKE_THEIR_DEFAULT = {
+    "precision": "bf16",
+    "teacher_layers": "1,3",
+    "weights": "soft=0.25",
+    "temperature": "0.5",
+    "tolerance": "int8",
+    **dict.fromkeys(("opset", "max_length", "max_train", "max_dev", "texts"), "15"),
+}
+"""What to write for fields whose default does not tell what they take."""
+
+
+@pytest.mark.parametrize(("name", "field"), FLAGS)
+def test_every_flag_reaches_its_field_and_no_other(name: str, field: str) -> None:
+    config, received = CONFIGS[name], dict[str, Any]()
+
+    def command(values: dict[str, Any]) -> None:
+        received.update(values)
+
+    app = typer.Typer()
+    app.command()(command_with_flags(command, (config,)))
+    words = [f"--{field.replace('_', '-')}", another(field, getattr(config(), field))]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    parsed = config.parse(given(option_values(config, received)))
+    assert [key for key in config.model_fields if changed(key, parsed, config())] == [field]
+
+
+def another(field: str, default: Any) -> str:
+    """A value other than the default, as it is written on the command line."""
+    numbers = {int: lambda: str(default + 1), float: lambda: str(default / 2)}
+    return UNLIKE_THEIR_DEFAULT.get(field) or numbers.get(type(default), lambda: "some/thing")()
+
+
+def changed(key: str, config: Config, default: Config) -> bool:
+    return bool(getattr(config, key) != getattr(default, key))
+
+
+def test_help_shows_choices_and_where_defaults_come_from() -> None:
+    assert "auto|bf16|fp32" in succeed("finetune", "--help").stdout
+    assert "(the artifact's)" in succeed("export", "--help").stdout

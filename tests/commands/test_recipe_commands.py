@@ -1,0 +1,143 @@
+"""bertender run and bertender recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bertender.core.artifact import Artifact
+from bertender.tasks.task import Task
+from tests.front import fail, last_line, succeed, write_toy_files
+
+STEPS = [
+    {"name": "words", "stage": "baseline"},
+    {"name": "other", "stage": "baseline", "with": {"seed": 5}},
+    {"name": "parity", "stage": "verify", "from": ["words", "words"]},
+    {
+        "name": "table",
+        "stage": "compare",
+        "from": ["words", "other"],
+        "with": {"rounds": 2, "single_texts": 2, "batch_size": 2, "threads": 1},
+    },
+]
+TEACHER = {"name": "teacher", "stage": "finetune", "with": {"epochs": 1, "precision": "fp32"}}
+PRETRAINED = {"name": "tuned", "stage": "finetune", "from": "teacher", "with": {"epochs": 1}}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, task: Task, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe file, in the folder that commands run in."""
+    monkeypatch.chdir(tmp_path)
+    return write_recipe(tmp_path / "mine.yaml", task, STEPS, next=["bertender doctor [x]"])
+
+
+def write_recipe(path: Path, task: Task, steps: list[Any], **more: Any) -> Path:
+    settings = write_toy_files(path.parent, task).task
+    path.write_text(yaml.safe_dump({"summary": "s.", "task": settings, "steps": steps, **more}))
+    return path
+
+
+def test_results_go_to_runs_by_default(recipe: Path, tmp_path: Path) -> None:
+    result = succeed("run", "mine.yaml")
+    assert Artifact.load(tmp_path / "runs" / "mine" / "words").card.stage == "baseline"
+    for position, name in enumerate(("words", "other", "parity", "table"), start=1):
+        assert f"[{position}/4] {name}" in result.stderr
+    assert "words answers as words does: agreement 1.0000" in result.stdout
+    assert "Speedup" in result.stdout
+    assert result.stdout.endswith("Next, for your own data:\n  bertender doctor [x]\n")
+    again = succeed("run", "mine.yaml").stdout
+    assert again.count("unchanged, reused") == 4
+
+
+def test_json_tells_what_was_reused(recipe: Path, tmp_path: Path) -> None:
+    words = ("run", recipe, "--out", tmp_path / "out", "--json")
+    succeed(*words, "--set", "other.longest_ngram=1")
+    said = last_line(succeed(*words))
+    assert (said["recipe"], said["out"]) == ("mine", str(tmp_path / "out"))
+    reused = {step["step"]: step["reused"] for step in said["steps"]}
+    assert reused == {"words": True, "other": False, "parity": True, "table": False}
+    assert said["steps"][2]["result"]["agreement"] == 1.0
+    assert said["steps"][0]["output"] == str(tmp_path / "out" / "words")
+
+
+def test_fresh(recipe: Path, tmp_path: Path) -> None:
+    words = ("run", recipe, "--json")
+    succeed(*words)
+    assert not any(step["reused"] for step in last_line(succeed(*words, "--fresh"))["steps"])
+
+
+def test_set_changes_steps_and_task(recipe: Path, tmp_path: Path) -> None:
+    succeed("run", recipe, "--set", "task.max_train=40", "--set", "words.longest_ngram=1")
+    card = Artifact.load(tmp_path / "runs" / "mine" / "words").card
+    assert card.task.source["max_train"] == 40
+    assert card.config["longest_ngram"] == 1
+
+
+def test_seed_is_for_every_step_and_keeps_seeds_apart(recipe: Path, tmp_path: Path) -> None:
+    succeed("run", recipe, "--seed", "3")
+    seeds = {n: Artifact.load(tmp_path / "runs" / "mine" / n).card.seed for n in ("words", "other")}
+    assert seeds == {"words": 3, "other": 8}
+
+
+def test_set_wins_over_a_shorthand(recipe: Path, tmp_path: Path) -> None:
+    succeed("run", recipe, "--seed", "3", "--set", "other.seed=1")
+    assert Artifact.load(tmp_path / "runs" / "mine" / "other").card.seed == 1
+
+
+def test_teacher_starts_the_step_that_starts_from_nothing(
+    recipe: Path, task: Task, teacher: Artifact, tmp_path: Path
+) -> None:
+    write_recipe(recipe, task, [TEACHER, PRETRAINED])
+    odd = tmp_path / "a #1: encoder"  # YAML would read neither this nor a number as a name
+    odd.symlink_to(teacher.path)
+    succeed("run", recipe, "--teacher", odd)
+    run = tmp_path / "runs" / "mine"
+    first, second = (Artifact.load(run / name).card for name in ("teacher", "tuned"))
+    assert first.config["teacher"] == str(odd)
+    assert first.parent and first.parent.digest == teacher.digest
+    assert second.parent and second.parent.digest == Artifact.load(run / "teacher").digest
+
+
+def test_changed_files_of_the_teacher_build_again(
+    recipe: Path, task: Task, teacher: Artifact, tmp_path: Path
+) -> None:
+    write_recipe(recipe, task, [TEACHER])
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (encoder / name).write_bytes((teacher.path / name).read_bytes())
+    words = ("run", recipe, "--teacher", encoder, "--json")
+    assert [last_line(succeed(*words))["steps"][0]["reused"] for _ in range(2)] == [False, True]
+    with (encoder / "config.json").open("a") as config:
+        config.write("\n")
+    assert not last_line(succeed(*words))["steps"][0]["reused"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--teacher", "x"), "no step of recipe 'mine' starts from an encoder"),
+        (("--set", "words"), "write it as step.key=value"),
+        (("--set", "wrds.seed=1"), "no step 'wrds'"),
+        (("--set", "words.sed=1"), "step 'words' (baseline): .* 'seed'"),
+        (("--set", "task.max_trian=1"), "'max_train'"),
+        (("--set", "task.train=gone.csv"), "gone.csv"),
+        (("--set", "parity.tolerance=int9"), "step 'parity' (verify): .*'int8'"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
+)
+def test_what_is_refused_names_the_place(words: tuple[str, ...], said: str, recipe: Path) -> None:
+    message = fail("run", recipe, *words)
+    missing = [part for part in said.split(".*") if part.strip() not in message]
+    assert missing == [], message
+
+
+def test_a_negative_seed_is_wrong_usage(recipe: Path) -> None:
+    assert "--seed" in fail("run", recipe, "--seed", "-1", status=2)
+
+
+def test_recipes_are_listed() -> None:
+    assert "quickstart" in succeed("recipes").stdout
