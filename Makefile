@@ -26,4 +26,4 @@ test: lint
 	$(BIN)/pytest
 
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) build *.egg-info

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
-from pydantic import BeforeValidator, Field, NonNegativeFloat
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, model_validator
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
+from bertender.core.predictor import load_torch_classifier
 from bertender.core.text import load_tokenizer
 from bertender.core.training import (
     LossParts,
@@ -48,13 +45,19 @@ def _named_numbers(value: Any) -> Any:
     return {name.strip(): number for name, _, number in pairs}
 
 
+def _known(name: str) -> str:
+    return method_named(name).name
+
+
 class DistillConfig(TrainingConfig):
     """How to make a student."""
 
-    method: str = Field("distilbert", description="a name from `bertender methods`")
+    method: Annotated[str, AfterValidator(_known)] = Field(
+        "distilbert", description="a name from `bertender methods`"
+    )
     layers: int = Field(3, ge=1, description="the student's layers")
     teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(_numbers)] = Field(
-        None, description="teacher layers to start from, as 1,3,5; spread evenly by default"
+        None, description="teacher layers to start from, as 1,3,5; alternating ones by default"
     )
     temperature: float | None = Field(
         None, gt=0, description="softness of the teacher's answers; the method's own by default"
@@ -62,6 +65,17 @@ class DistillConfig(TrainingConfig):
     weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_named_numbers)] = Field(
         default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        """Refuse what no teacher could make good before one is trained."""
+        method_named(self.method).with_weights(self.weights, self.temperature)
+        if self.teacher_layers and len(self.teacher_layers) != self.layers:
+            raise ConfigError(
+                f"teacher_layers={self.teacher_layers}: give {self.layers}, one for each of the "
+                "student's layers, or leave it out to take alternating ones."
+            )
+        return self
 
 
 class DistillationObjective:
@@ -105,10 +119,9 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     """
     method = method_named(config.method).with_weights(config.weights, config.temperature)
     refuse_other_labels(teacher, task)
-    teacher_model = AutoModelForSequenceClassification.from_pretrained(
-        teacher.path, local_files_only=True, use_safetensors=True
-    )
-    teacher_model.to("cuda" if torch.cuda.is_available() else "cpu")
+    teacher_model = load_torch_classifier(teacher)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    teacher_model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
     teacher_tokenizer = load_tokenizer(teacher.path)
     torch.manual_seed(config.seed)  # the student's new head is random
     student = method.student(teacher_model, config.layers, config.teacher_layers)

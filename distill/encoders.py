@@ -85,7 +85,7 @@ def load_classifier(
             pickled weights or code from the hub, neither of which is ever loaded.
     """
     try:
-        model = AutoModelForSequenceClassification.from_pretrained(
+        model, found = AutoModelForSequenceClassification.from_pretrained(
             source,
             num_labels=len(labels),
             id2label=dict(enumerate(labels)),
@@ -94,8 +94,10 @@ def load_classifier(
             dtype="float32",
             ignore_mismatched_sizes=True,
             trust_remote_code=False,  # without a word, transformers asks on the terminal
+            output_loading_info=True,
             **settings,
         )
+        _refuse_unfitting_weights(source, model, found)
         tokenizer = fitting_tokenizer(source, model)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
@@ -103,6 +105,21 @@ def load_classifier(
             "tokenizer and safetensors weights (bertender reads no pickles and runs no hub code)."
         ) from None
     return model, tokenizer
+
+
+def _refuse_unfitting_weights(
+    source: str, model: PreTrainedModel, found: Mapping[str, Any]
+) -> None:
+    """Raise ModelError where the encoder itself, not only its head, would start from noise."""
+    prefix = f"{model.base_model_prefix}."
+    missing = [*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])]
+    encoder = sorted(key for key in missing if key.startswith(prefix) and ".pooler." not in key)
+    if encoder:
+        raise ModelError(
+            f"the weights of {source!r} do not fit its config.json: {len(encoder)} are missing or "
+            f"of another shape, first {encoder[0]}. Training would start from random numbers "
+            "there. Give a folder that save_pretrained wrote."
+        )
 
 
 def _checked_folder(folder: Path) -> str:
@@ -135,7 +152,7 @@ def _packaged_folder(name: str, encoder: PackagedEncoder) -> Path:
 
 def _is_cached(name: str) -> bool:
     try:
-        AutoConfig.from_pretrained(name, local_files_only=True)
+        AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, LocalEntryNotFoundError):
         return False
     return True

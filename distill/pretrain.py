@@ -6,9 +6,10 @@ import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, TaskRecord, new_artifact
@@ -41,11 +42,18 @@ HELD_OUT_STEP = 2**31
 """The step that held-out masks are drawn from: no training step comes so far."""
 
 
+def _known(name: str) -> str:
+    objective_named(name)
+    return name
+
+
 class PretrainConfig(TrainingConfig):
     """How to pre-train a small encoder."""
 
     corpus: str = Field("docs", description="docs, or .txt and .txt.xz files, by commas")
-    objective: str = Field("mlm", description="what to learn; mlm predicts masked tokens")
+    objective: Annotated[str, AfterValidator(_known)] = Field(
+        "mlm", description="what to learn; mlm predicts masked tokens"
+    )
     vocabulary_size: int = Field(8000, ge=100, description="WordPiece entries")
     layers: int = Field(4, ge=1, description="the encoder's layers")
     hidden_size: int = Field(256, ge=8, description="width of the encoder")

@@ -9,7 +9,9 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification, 
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, Family, encoder_layers, family_of
 
-__all__ = ["distilbert_student", "spread_layers"]
+__all__ = ["alternating_layers", "distilbert_student"]
+
+PUBLISHED_LAYERS = {(12, 6): (0, 2, 4, 7, 9, 11)}
 
 LAYER_PARTS = (
     "query",
@@ -23,15 +25,14 @@ LAYER_PARTS = (
 )
 
 
-def spread_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
-    """Choose layers spread evenly from the teacher's first to its last (12 -> 6: 0 2 4 7 9 11).
+def alternating_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+    """Choose evenly alternating teacher layers, the last among them (6 -> 3: 1, 3, 5).
 
-    A student of one layer takes the first: it is what reads the embeddings.
+    12 -> 6 takes those of the published DistilBERT checkpoint, whose authors chose otherwise.
     """
-    if student_layers == 1:
-        return (0,)
-    step = (teacher_layers - 1) / (student_layers - 1)
-    return tuple(int(index * step + 0.5) for index in range(student_layers))
+    step = teacher_layers / student_layers
+    alternating = tuple(int((index + 1) * step) - 1 for index in range(student_layers))
+    return PUBLISHED_LAYERS.get((teacher_layers, student_layers), alternating)
 
 
 def distilbert_student(
@@ -42,7 +43,7 @@ def distilbert_student(
     Args:
         teacher: a sequence classifier of any row of FAMILIES.
         layers: depth of the student.
-        chosen: teacher layers (from 0) to start from; None spreads them evenly.
+        chosen: teacher layers (from 0) to start from; None takes alternating ones.
 
     A student of full depth gives the teacher's hidden states, up to what the class cannot hold:
     relative positions (MPNet), and another epsilon in layer norms than 1e-12 (RoBERTa has 1e-5).
@@ -52,7 +53,7 @@ def distilbert_student(
     """
     family = family_of(teacher)
     depth = len(encoder_layers(teacher))
-    chosen = chosen or spread_layers(depth, layers)
+    chosen = chosen or alternating_layers(depth, layers)
     _refuse_impossible(depth, layers, chosen)
     student = DistilBertForSequenceClassification(_student_config(teacher, family, layers))
     with torch.no_grad():
@@ -70,7 +71,7 @@ def _refuse_impossible(depth: int, layers: int, chosen: tuple[int, ...]) -> None
     if len(chosen) != layers or not all(0 <= layer < depth for layer in chosen):
         raise ModelError(
             f"teacher_layers={chosen}: give {layers} layers between 0 and {depth - 1}, "
-            "or leave it out to spread them evenly."
+            "or leave it out to take alternating ones."
         )
 
 

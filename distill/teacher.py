@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from pydantic import Field
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.artifact import CARD_NAME, Artifact, new_artifact
 from bertender.core.batching import length_buckets
 from bertender.core.cache import cache_directory, replacing
 from bertender.core.predictor import Classifier, TorchPredictor
@@ -64,7 +65,7 @@ def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
     source = find_encoder(config.teacher)
     torch.manual_seed(config.seed)  # the new head is random
     model, tokenizer = load_classifier(source, task.labels)
-    parent = Artifact.load(source) if (Path(source) / "artifact.json").is_file() else None
+    parent = Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None
     return finetune(model, tokenizer, task, config, out, parent=parent)
 
 
@@ -172,11 +173,23 @@ def teacher_logits(
     """
     key = hashlib.sha256(f"{digest} {bf16} {examples.columns['input_ids']}".encode()).hexdigest()
     path = cache_directory() / "teacher-logits" / f"{key}.safetensors"
+    if (kept := _kept_logits(path)) is not None:
+        return kept
+    logits = _compute_logits(model.eval(), examples, bf16)
+    with replacing(path) as temporary:
+        save_file({"logits": logits}, temporary)
+    return logits
+
+
+def _kept_logits(path: Path) -> torch.Tensor | None:
+    """Read kept logits; None where there are none, or they are damaged and must be made again."""
     if not path.is_file():
-        logits = _compute_logits(model.eval(), examples, bf16)
-        with replacing(path) as temporary:
-            save_file({"logits": logits}, temporary)
-    return load_file(path)["logits"]
+        return None
+    try:
+        return load_file(path)["logits"]
+    except (SafetensorError, KeyError) as error:
+        logger.warning("%s is damaged and is made again: %s", path, error)
+        return None
 
 
 def _compute_logits(model: PreTrainedModel, examples: TokenDataset, bf16: bool) -> torch.Tensor:

@@ -12,10 +12,10 @@ from pathlib import Path
 from optimum.exporters.onnx import onnx_export_from_model
 from pydantic import Field
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
-from transformers import AutoModelForSequenceClassification
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
+from bertender.core.predictor import load_torch_classifier
 from bertender.core.text import load_tokenizer
 from bertender.measure.gate import GateConfig, write_proven
 from bertender.tasks.task import Task
@@ -62,12 +62,8 @@ def refuse_unexportable(source: Artifact) -> None:
 
 def write_onnx(source: Artifact, directory: Path, opset: int | None) -> None:
     """Write model.onnx, config.json and the tokenizer into `directory`."""
-    model = AutoModelForSequenceClassification.from_pretrained(
-        source.path,
-        local_files_only=True,
-        use_safetensors=True,
-        attn_implementation="eager",  # the pattern that graph fusions know
-    )
+    # eager attention is the pattern that graph fusions know
+    model = load_torch_classifier(source, attn_implementation="eager")
     try:
         with _quiet_exporter():
             onnx_export_from_model(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
@@ -18,10 +19,17 @@ from quantize.schemes import scheme_named
 __all__ = ["QuantizeConfig", "copy_companions", "quantize", "refuse_unquantizable"]
 
 
+def _known(name: str) -> str:
+    scheme_named(name)
+    return name
+
+
 class QuantizeConfig(GateConfig):
     """How to quantize."""
 
-    scheme: str = Field("dynamic", description="how to choose scales; `dynamic` needs no data")
+    scheme: Annotated[str, AfterValidator(_known)] = Field(
+        "dynamic", description="how to choose scales; `dynamic` needs no data"
+    )
 
 
 def quantize(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Artifact:

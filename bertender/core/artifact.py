@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
-from typing import Any, Literal, Self
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from bertender.core.config import Record
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
@@ -81,6 +81,15 @@ class TaskRecord(Record):
     source: dict[str, Any] = Field(default_factory=dict, description="the TaskConfig it came from")
 
 
+def _inside(name: str) -> str:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise ValueError("a file of an artifact must lie inside it")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inside)]
+
+
 class Card(Record):
     """The content of `artifact.json`. It holds no time stamp: equal work gives equal cards."""
 
@@ -94,7 +103,7 @@ class Card(Record):
     seed: int
     parent: Parent | None
     versions: dict[str, str]
-    files: dict[str, FileRecord]
+    files: dict[FileName, FileRecord]
     metrics: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -178,10 +187,12 @@ def new_artifact(
     already at `out` is replaced only then. Any exception, Ctrl-C included, removes the draft.
 
     Raises:
-        ArtifactError: `out` exists and is not an artifact, so replacing it could destroy work.
+        ArtifactError: `out` exists and is not an artifact, is the parent itself, or lies inside
+            an artifact, so that writing it would destroy work.
     """
     out = out.resolve()
     refuse_foreign_directory(out)
+    _refuse_own_source(out, parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     _sweep_leftovers(out)
     draft = Draft(_new_draft(out))
@@ -205,6 +216,20 @@ def new_artifact(
         _publish(draft.directory, out)
     finally:
         shutil.rmtree(draft.directory, ignore_errors=True)
+
+
+def _refuse_own_source(out: Path, parent: Artifact | None) -> None:
+    if parent is not None and parent.path.resolve() == out:
+        raise ArtifactError(
+            f"{out} is the artifact to start from; writing there would destroy it. "
+            "Choose another --out."
+        )
+    for folder in out.parents:
+        if (folder / CARD_NAME).is_file():
+            raise ArtifactError(
+                f"{out} lies inside the artifact {folder}, whose next build would remove it. "
+                "Choose an --out beside it."
+            )
 
 
 def refuse_foreign_directory(out: Path) -> None:

@@ -113,7 +113,7 @@ def environment() -> Environment:
     cpu_model, cpu_flags = cpu_facts()
     return Environment(
         python=platform.python_version(),
-        platform=platform.platform(),
+        platform=f"{platform.system()} {platform.machine()}",  # no name of the host's own build
         cpu_model=cpu_model,
         cpu_flags=cpu_flags,
         cores=_usable_cores(),

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ __all__ = [
     "OnnxPredictor",
     "Predictor",
     "TorchPredictor",
+    "load_torch_classifier",
     "onnx_classifier",
     "onnx_file",
     "open_classifier",
@@ -146,7 +147,13 @@ def onnx_file(artifact: Artifact) -> Path:
     return artifact.path / ONNX_NAME
 
 
-def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedModel:
+    """Load the model of a torch artifact, on the CPU.
+
+    Raises:
+        ModelError: transformers cannot open it from safetensors alone and without code from
+            elsewhere, or it has no weights for its classification head.
+    """
     try:
         model, found = AutoModelForSequenceClassification.from_pretrained(
             artifact.path,
@@ -154,6 +161,7 @@ def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Cla
             use_safetensors=True,
             trust_remote_code=False,  # without a word, transformers asks on the terminal
             output_loading_info=True,
+            **settings,
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None
@@ -162,6 +170,12 @@ def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Cla
             f"{artifact.path} (stage {artifact.card.stage!r}) is no classifier: it has no weights "
             f"for {', '.join(sorted(found['missing_keys']))}. Fine-tune it on a task first."
         )
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+    model = load_torch_classifier(artifact)
     if threads:
         torch.set_num_threads(threads)
     return Classifier(

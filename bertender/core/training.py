@@ -27,7 +27,7 @@ from pydantic import Field
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback, TrainingArguments
 
-from bertender.core.artifact import refuse_foreign_directory
+from bertender.core.artifact import library_versions, refuse_foreign_directory
 from bertender.core.batching import BatchPlan, plan_batches
 from bertender.core.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.core.config import Config
@@ -182,7 +182,7 @@ def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
     refuse_foreign_directory(out)
     # the batches are laid out for so many processes, so a run of another number cannot resume
     processes = os.environ.get("WORLD_SIZE", "1")
-    whole = json.dumps([*identity, processes], sort_keys=True, default=str)
+    whole = json.dumps([*identity, processes, library_versions()], sort_keys=True, default=str)
     key = hashlib.sha256(whole.encode()).hexdigest()
     work = out.parent / f".{out.name}.work-{key[:16]}"
     work.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertender.core.errors import UnknownNameError
+from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.tasks.docs import LIBRARIES, load_docs
 from bertender.tasks.files import load_files
 from bertender.tasks.glue import GLUE, load_glue
@@ -60,6 +60,7 @@ def load_task(config: TaskConfig) -> Task:
         DataError: a data file is wrong.
         HubUnreachableError: the data are not on this machine and no hub answers.
     """
+    _refuse_mixed_up(config)
     task = load_files(config) if config.train or config.dev else _named(config.task)
     return replace(
         task,
@@ -83,6 +84,27 @@ def sample(split: Split, count: int | None) -> Split:
     return Split(
         tuple(split.examples[row] for row in chosen), tuple(split.label_ids[row] for row in chosen)
     )
+
+
+def _refuse_mixed_up(config: TaskConfig) -> None:
+    """Raise ConfigError for settings that would be ignored: columns without files, or both."""
+    own = bool(config.train or config.dev)
+    columns = {"text_column", "pair_column", "label_column"}
+    changed = [name for name in columns if getattr(config, name) != _default(name)]
+    if changed and not own:
+        raise ConfigError(
+            f"{', '.join(sorted(changed))}: columns are for files of your own; task "
+            f"{config.task!r} has its own. Give --train and --dev as well, or leave them out."
+        )
+    if own and config.task in TASKS and config.task != _default("task"):
+        raise ConfigError(
+            f"task={config.task!r} is a task by name, and train and dev are files of your own: "
+            "give one or the other, or another name for your task."
+        )
+
+
+def _default(name: str) -> object:
+    return TaskConfig.model_fields[name].default
 
 
 def _named(name: str) -> Task:

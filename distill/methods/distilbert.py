@@ -1,7 +1,7 @@
 """DistilBERT, task stage (Sanh et al. 2019, arXiv 1910.01108).
 
-Student: the DistilBERT class, no token-type embeddings and no pooler, initialised from layers
-spread over the teacher (12 -> 6 takes 0, 2, 4, 7, 9, 11, as the published checkpoint did).
+Student: the DistilBERT class, no token-type embeddings and no pooler, initialised from
+alternating teacher layers (12 -> 6 takes 0, 2, 4, 7, 9, 11, as the published checkpoint did).
 Loss: soft labels with T squared, hard labels, and the cosine of the last hidden states over real
 tokens (the paper's triple loss, section 2, with the task's labels in the place of masked words).
 Departures: the paper distils during pre-training with weights 5, 2 and 1; on a task with labels
