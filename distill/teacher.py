@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.artifact import CARD_NAME, Artifact, new_artifact
 from bertender.core.batching import length_buckets
@@ -42,6 +42,7 @@ __all__ = [
     "finetune",
     "finetune_by_name",
     "label_objective",
+    "save_tokenizer",
     "teacher_logits",
     "write_classifier",
 ]
@@ -138,7 +139,7 @@ def write_classifier(
         parent=parent,
     ) as draft:
         model.save_pretrained(draft.directory)
-        tokenizer.save_pretrained(draft.directory)
+        save_tokenizer(tokenizer, draft.directory)
         draft.metrics.update(
             parameters=model.num_parameters(),
             steps=report.steps,
@@ -146,6 +147,17 @@ def write_classifier(
             epochs=report.epochs,
             **metrics,
         )
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Save a tokenizer without the padding and truncation that its last call has left in it.
+
+    A resumed run may have called it otherwise, and would write another file.
+    """
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        tokenizer.backend_tokenizer.no_padding()
+        tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.save_pretrained(directory)
 
 
 def dev_score(

@@ -26,6 +26,7 @@ from bertender.tasks.task import TaskConfig
 __all__ = ["compare_command", "print_comparison", "verify_command"]
 
 TABLE_WIDTH = 150
+NARROWEST_TABLE = 124
 ON_THE_COMMAND_LINE = "COMMANDLINE"
 """The name that typer gives to where a value came from."""
 
@@ -87,6 +88,8 @@ def compare_command() -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         _refuse_idle_flags(context, saved, markdown and as_json, values)
+        if out and out.is_dir():  # said before minutes of measuring, not after
+            raise typer.BadParameter(f"--out {out} is a directory; give the name of a JSON file.")
         comparison = _read(saved) if saved else _measure(artifacts or [], values)
         if out:
             save_result(comparison, out)
@@ -101,8 +104,8 @@ def compare_command() -> Callable[..., None]:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the table; where no terminal says how wide it is, as wide as the table needs."""
-    wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
+    """Print the table as wide as it needs: a narrow terminal wraps lines, but no digit is cut."""
+    wide = console if console.width >= NARROWEST_TABLE else Console(width=TABLE_WIDTH)
     wide.print(terminal_table(comparison))
 
 

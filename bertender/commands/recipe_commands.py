@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -193,6 +195,8 @@ def _show(outcome: StepOutcome) -> None:
 def _show_next(recipe: Recipe) -> None:
     if recipe.next:
         print_entry("\nNext, for your own data:", ())
+        if shutil.which("bertender") is None:
+            say(f"  . {Path(sys.argv[0]).parent / 'activate'}")
         for line in recipe.next:
             say(f"  {line}")
 

@@ -118,7 +118,7 @@ def open_classifier(
 
     Args:
         artifact: what to open.
-        threads: ONNX Runtime's intra-op threads; 0 takes every core.
+        threads: ONNX Runtime's intra-op threads; 0 takes every core. PyTorch's are the process's.
         max_length: longest input in tokens; None takes the tokenizer's own limit.
 
     Raises:
@@ -175,9 +175,8 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
 
 
 def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+    # PyTorch has one thread count for the whole process; who measures sets it and puts it back
     model = load_torch_classifier(artifact)
-    if threads:
-        torch.set_num_threads(threads)
     return Classifier(
         artifact.name,
         artifact.card.task.labels,
