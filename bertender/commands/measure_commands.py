@@ -14,7 +14,7 @@ from bertender.commands.flags import JsonFlag, command_with_flags, given, option
 from bertender.commands.output import console, print_json
 from bertender.commands.task_flags import task_settings
 from bertender.core.artifact import Artifact
-from bertender.core.errors import DataError
+from bertender.core.errors import ConfigError, DataError
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.parity import require_parity
 from bertender.report.parity import parity_table
@@ -89,7 +89,7 @@ def compare_command() -> Callable[..., None]:
     ) -> None:
         _refuse_idle_flags(context, saved, markdown and as_json, values)
         if out and out.is_dir():  # said before minutes of measuring, not after
-            raise typer.BadParameter(f"--out {out} is a directory; give the name of a JSON file.")
+            raise ConfigError(f"--out {out} is a directory; give the name of a JSON file.")
         comparison = _read(saved) if saved else _measure(artifacts or [], values)
         if out:
             save_result(comparison, out)

@@ -47,7 +47,8 @@ def test_results_go_to_runs_by_default(recipe: Path, tmp_path: Path) -> None:
         assert f"[{position}/4] {name}" in result.stderr
     assert "words answers as words does: agreement 1.0000" in result.stdout
     assert "Speedup" in result.stdout
-    assert result.stdout.endswith("Next, for your own data:\n  bertender doctor [x]\n")
+    said, _, commands = result.stdout.partition("Next, for your own data:\n")
+    assert said and commands.endswith("  bertender doctor [x]\n")
     again = succeed("run", "mine.yaml").stdout
     assert again.count("unchanged, reused") == 4
 
