@@ -30,8 +30,9 @@ def alternating_layers(teacher_layers: int, student_layers: int) -> tuple[int, .
 
     12 -> 6 takes those of the published DistilBERT checkpoint, whose authors chose otherwise.
     """
-    step = teacher_layers / student_layers
-    alternating = tuple(int((index + 1) * step) - 1 for index in range(student_layers))
+    alternating = tuple(
+        (index + 1) * teacher_layers // student_layers - 1 for index in range(student_layers)
+    )
     return PUBLISHED_LAYERS.get((teacher_layers, student_layers), alternating)
 
 

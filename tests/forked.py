@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -32,6 +33,8 @@ def command(*words: str | Path) -> None:
     """Run `bertender WORDS...` as the installed script does."""
     from bertender.cli import main
 
+    # a shell starts background jobs, such as a whole test run, with SIGINT ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["bertender", *map(str, words)]
     main()
 

@@ -72,6 +72,7 @@ def bag_of_words(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifa
             },
             draft.directory / "model.safetensors",
         )
+        draft.metrics["parameters"] = 2 * len(words) + 2
     return Artifact.load(out)
 
 
