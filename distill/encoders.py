@@ -112,7 +112,7 @@ def _refuse_unfitting_weights(
 ) -> None:
     """Raise ModelError where the encoder itself, not only its head, would start from noise."""
     prefix = f"{model.base_model_prefix}."
-    missing = [*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])]
+    missing = [*found["missing_keys"], *found["mismatched_keys"]]
     encoder = sorted(key for key in missing if key.startswith(prefix) and ".pooler." not in key)
     if encoder:
         raise ModelError(

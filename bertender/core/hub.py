@@ -6,7 +6,7 @@ import logging
 import threading
 
 from huggingface_hub import constants
-from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
 __all__ = ["PROBE_SECONDS", "hub_answers"]
 
@@ -27,7 +27,10 @@ def hub_answers(place: str, seconds: float = PROBE_SECONDS) -> bool:
 
     def probe() -> None:
         try:
-            response = get_session().get(f"{constants.ENDPOINT}/{place}", timeout=seconds)
+            headers = build_hf_headers()  # a private model answers only to its owner's token
+            response = get_session().get(
+                f"{constants.ENDPOINT}/{place}", headers=headers, timeout=seconds
+            )
             response.raise_for_status()  # a proxy may answer in its place
             answers.append(response.status_code)
         except OSError as error:  # every error of the connection is one

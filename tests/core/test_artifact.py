@@ -218,6 +218,31 @@ def test_foreign_work_is_not_replaced(tmp_path: Path, content: str) -> None:
     assert place.read_text() == "years of work" and names_in(tmp_path) == {"thesis"}
 
 
+def test_an_artifact_is_not_written_over_its_own_source(tmp_path: Path) -> None:
+    source = write(tmp_path / "model")
+    with pytest.raises(ArtifactError, match="would destroy it"):
+        write(tmp_path / "model", parent=source)
+    source.check_files()
+
+
+def test_an_artifact_is_not_written_inside_another(tmp_path: Path) -> None:
+    source = write(tmp_path / "model")
+    with pytest.raises(ArtifactError, match="lies inside the artifact"):
+        write(tmp_path / "model" / "onnx", parent=source)
+    assert names_in(tmp_path) == {"model"}
+    source.check_files()
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc/passwd"])
+def test_a_card_names_no_file_outside(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "model").path / CARD_NAME
+    card = json.loads(path.read_text())
+    card["files"][name] = {"sha256": "0" * 64, "size_bytes": 1}
+    path.write_text(json.dumps(card))
+    with pytest.raises(NotAnArtifactError, match="must lie inside"):
+        Artifact.load(path.parent)
+
+
 def test_an_empty_directory_may_be_filled(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     assert write(tmp_path / "model").card.files

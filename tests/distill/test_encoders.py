@@ -16,6 +16,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import reset_sessions
+from safetensors.torch import load_file, save_file
 
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import hub_answers
@@ -186,3 +187,18 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ModelError, match="cannot load"):
         load_classifier(str(tmp_path), LABELS)
+
+
+@pytest.mark.parametrize("damage", ["other names", "other shapes"])
+def test_weights_that_do_not_fit_the_config_are_refused(tmp_path: Path, damage: str) -> None:
+    """transformers would start from random numbers instead, with a warning at most."""
+    folder = save_encoder("bert", tmp_path / "encoder")
+    weights = load_file(folder / "model.safetensors")
+    if damage == "other names":
+        renamed = {f"other.{name}": tensor for name, tensor in weights.items()}
+        save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    else:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
+    with pytest.raises(ModelError, match="do not fit its config"):
+        load_classifier(str(folder), ("a", "b"))
