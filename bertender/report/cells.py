@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["DASH", "Cell", "markdown_rows", "short"]
+from rich.box import HORIZONTALS
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["DASH", "Cell", "captioned_table", "markdown_rows", "short"]
 
 DASH = "-"
 
@@ -21,6 +26,19 @@ def short(value: float | None) -> str:
     if value >= 9.995:
         return f"{value:.1f}"
     return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
+
+
+def captioned_table(lines: Sequence[str], **settings: Any) -> Table:
+    """Return an empty terminal table: the first line is its title, the others stand below it."""
+    title, *notes = lines
+    return Table(
+        title=Text(title),
+        caption=Text("\n".join(notes)),
+        title_justify="left",
+        caption_justify="left",
+        box=HORIZONTALS,
+        **settings,
+    )
 
 
 def markdown_rows(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from rich.box import HORIZONTALS
 from rich.table import Table
 from rich.text import Text
 
 from bertender.measure.parity import CaseParity, Parity
-from bertender.report.cells import DASH, markdown_rows
+from bertender.report.cells import DASH, captioned_table, markdown_rows
 
 __all__ = ["markdown_parity", "parity_lines", "parity_table"]
 
@@ -16,14 +15,7 @@ HEADINGS = ("Arrangement", "Answers", "Max difference", "Agreement")
 
 def parity_table(parity: Parity) -> Table:
     """Render a Parity for a terminal."""
-    title, *notes = parity_lines(parity)
-    table = Table(
-        title=Text(title),
-        caption=Text("\n".join(notes)),
-        title_justify="left",
-        caption_justify="left",
-        box=HORIZONTALS,
-    )
+    table = captioned_table(parity_lines(parity))
     for index, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="right" if index else "left")
     for case in parity.cases:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rich.box import HORIZONTALS
 from rich.table import Table
 from rich.text import Text
 
 from bertender.core.environment import has_int8_acceleration
 from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow, Lengths
-from bertender.report.cells import DASH, Cell, markdown_rows, short
+from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, short
 
 __all__ = ["COLUMNS", "Column", "circumstances_lines", "markdown_table", "terminal_table"]
 
@@ -43,16 +42,7 @@ class Column:
 def terminal_table(comparison: Comparison) -> Table:
     """Render the comparison for a terminal of 120 columns or more; intervals stand below."""
     circumstances = comparison.circumstances
-    title, *notes = circumstances_lines(circumstances)
-    table = Table(
-        title=Text(title),
-        caption=Text("\n".join(notes)),
-        title_justify="left",
-        caption_justify="left",
-        box=HORIZONTALS,
-        show_lines=True,
-        padding=0,
-    )
+    table = captioned_table(circumstances_lines(circumstances), show_lines=True, padding=0)
     for column in COLUMNS:
         table.add_column(
             Text("\n".join(column.heading(circumstances))),
