@@ -79,6 +79,7 @@ def circumstances_lines(circumstances: Circumstances) -> list[str]:
         f"{environment.cpu_model}, {int8} int8 dot products "
         f"({' '.join(environment.cpu_flags) or 'no vector flags'}); {environment.cores} cores, "
         f"{circumstances.threads} threads for PyTorch and ONNX Runtime alike",
+        "every row ran on the CPU; parity is with the model that a row was made from",
         f"{_lengths(circumstances.lengths)}; single texts at their natural length, batches padded "
         "to their longest; tokenisation included",
         f"{config.rounds} rounds, rows interleaved, {config.single_texts} single texts and a "
