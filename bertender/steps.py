@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
-from bertender.core.cache import replacing
+from bertender.core.atomic import replacing
 from bertender.core.config import Config, Record
 from bertender.core.predictor import open_classifier
 from bertender.measure.compare import CompareConfig, compare
@@ -25,6 +25,7 @@ from bertender.measure.parity import (
 from bertender.stages import STAGES, Stage
 from bertender.tasks.task import Task
 from serve.check import EndpointConfig, check_endpoint
+from serve.installation import find_installation
 
 __all__ = ["STEPS", "StepKind", "VerifyConfig", "save_result", "verify"]
 
@@ -60,6 +61,8 @@ class StepKind:
     takes_task: bool = True
     files: Callable[[Any], str] = lambda config: ""
     """config -> a digest of the files that it names"""
+    require: Callable[[], Any] = lambda: None
+    """Raises, before the first step runs, when this machine lacks what the step needs."""
     reusable: bool = True
     """False for a step that is a check of the moment, such as a server that must start."""
 
@@ -125,6 +128,11 @@ STEPS: Mapping[str, StepKind] = {
     "verify": StepKind(VerifyConfig, _verify, sources=(2,), suffix=".json"),
     "compare": StepKind(CompareConfig, _compare, sources=range(1, MOST_ROWS + 1), suffix=".json"),
     "endpoint": StepKind(
-        EndpointConfig, _check_endpoint, packages=("serve",), suffix=".json", reusable=False
+        EndpointConfig,
+        _check_endpoint,
+        packages=("serve",),
+        suffix=".json",
+        require=find_installation,
+        reusable=False,
     ),
 }

@@ -11,14 +11,11 @@ must therefore have bertender installed; `serve.server` sees to that.
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from bertender.core.artifact import CARD_NAME, Artifact
+from bertender.core.atomic import replacing_directory
 from bertender.core.errors import ArtifactError, ModelError
 from serve.config import ServeConfig
 from serve.triton_config import model_config, write_model_config
@@ -49,13 +46,15 @@ def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -
     """
     _refuse_unservable(artifact)
     artifact.check_files()
-    with _replacing(directory.resolve()) as draft:
+    directory = directory.resolve()
+    _refuse_foreign(directory)
+    with replacing_directory(directory) as draft:
         version = draft / MODEL_NAME / VERSION
         version.mkdir(parents=True)
         write_model_config(version.parent / "config.pbtxt", model_config(artifact.card, config))
         (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
         _copy_artifact(artifact, version / "artifact")
-    return directory.resolve()
+    return directory
 
 
 def is_repository(directory: Path) -> bool:
@@ -65,6 +64,14 @@ def is_repository(directory: Path) -> bool:
         and [path.name for path in directory.iterdir()] == [MODEL_NAME]
         and (directory / MODEL_NAME / VERSION / "artifact" / CARD_NAME).is_file()
     )
+
+
+def _refuse_foreign(directory: Path) -> None:
+    if directory.exists() and not is_repository(directory) and any(directory.iterdir()):
+        raise ArtifactError(
+            f"{directory} exists and is no model repository of bertender, so it will not be "
+            "replaced. Choose another directory, or remove it yourself."
+        )
 
 
 def _refuse_unservable(artifact: Artifact) -> None:
@@ -87,26 +94,3 @@ def _copy_artifact(artifact: Artifact, out: Path) -> None:
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(artifact.path / name, target)
-
-
-@contextmanager
-def _replacing(directory: Path) -> Iterator[Path]:
-    """Give an empty folder beside `directory`; rename it to that name when the block succeeds."""
-    if directory.exists() and not is_repository(directory) and any(directory.iterdir()):
-        raise ArtifactError(
-            f"{directory} exists and is no model repository of bertender, so it will not be "
-            "replaced. Choose another directory, or remove it yourself."
-        )
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(
-        tempfile.mkdtemp(prefix=f".{directory.name}.draft-{os.getpid()}-", dir=directory.parent)
-    )
-    try:
-        draft = scratch / "new"
-        draft.mkdir()
-        yield draft
-        if directory.exists():
-            directory.rename(scratch / "old")
-        draft.rename(directory)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

@@ -68,7 +68,7 @@ A_TRAINING_STEP = "bertender.core.training:_PlannedTrainer.compute_loss"
 HALF_A_CHECKPOINT = "bertender.core.checkpoint:SafeCheckpoints._save_rng_state"
 MODEL_WRITTEN = "bertender.measure.gate:check_parity"
 BEFORE_THE_CARD = "bertender.core.artifact:_record_files"
-BEFORE_PUBLISHING = "bertender.core.artifact:_publish"
+BEFORE_PUBLISHING = "bertender.core.atomic:_publish"
 BEFORE_SAVING = "bertender.steps:save_result"
 BEFORE_THE_STAMP = "bertender.runner:_Stamp.write"
 

@@ -8,12 +8,9 @@ model came from and carries the digest of every file; reading checks them.
 from __future__ import annotations
 
 import functools
-import glob
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +20,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from bertender.core.atomic import replacing_directory
 from bertender.core.config import Record
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
 
@@ -193,10 +191,8 @@ def new_artifact(
     out = out.resolve()
     refuse_foreign_directory(out)
     _refuse_own_source(out, parent)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _sweep_leftovers(out)
-    draft = Draft(_new_draft(out))
-    try:
+    with replacing_directory(out) as directory:
+        draft = Draft(directory)
         yield draft
         card = Card(
             kind=kind,
@@ -208,14 +204,11 @@ def new_artifact(
             seed=seed,
             parent=_parent_of(parent, out),
             versions=library_versions(),
-            files=_record_files(draft.directory),
+            files=_record_files(directory),
             metrics=draft.metrics,
         )
         text = card.model_dump_json(indent=2) + "\n"
-        (draft.directory / CARD_NAME).write_text(text, encoding="utf-8")
-        _publish(draft.directory, out)
-    finally:
-        shutil.rmtree(draft.directory, ignore_errors=True)
+        (directory / CARD_NAME).write_text(text, encoding="utf-8")
 
 
 def _refuse_own_source(out: Path, parent: Artifact | None) -> None:
@@ -291,54 +284,3 @@ def _record_files(directory: Path) -> dict[str, FileRecord]:
         )
         for path in files
     }
-
-
-def _publish(draft: Path, out: Path) -> None:
-    """Sync the draft to disk and rename it to `out`, over the artifact that may be there."""
-    draft.chmod(0o755)  # mkdtemp makes it private; an artifact is as readable as any directory
-    for path in draft.rglob("*"):
-        _sync(path)
-    _sync(draft)
-    if out.exists():
-        _exchange(draft, out)
-    else:
-        draft.rename(out)
-    _sync(out.parent)
-
-
-def _exchange(draft: Path, out: Path) -> None:
-    """Put the draft in the place of the artifact at `out`, which stays when that fails."""
-    old = _new_draft(out)
-    try:
-        out.rename(old)
-        draft.rename(out)
-    except BaseException:
-        if not out.exists():
-            old.rename(out)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _new_draft(out: Path) -> Path:
-    """Make a directory beside `out` whose name tells for what and by which process."""
-    return Path(tempfile.mkdtemp(prefix=f".{out.name}.draft-{os.getpid()}-", dir=out.parent))
-
-
-def _sweep_leftovers(out: Path) -> None:
-    """Remove the drafts that killed processes have left beside `out`."""
-    for leftover in out.parent.glob(f".{glob.escape(out.name)}.draft-*"):
-        process_id = leftover.name.rsplit(".draft-", 1)[1].split("-")[0]
-        if process_id.isdigit() and not _runs_elsewhere(int(process_id)):
-            shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _runs_elsewhere(process_id: int) -> bool:
-    return process_id != os.getpid() and Path(f"/proc/{process_id}").exists()

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pyarrow
 import pyarrow.parquet
 
-from bertender.core.cache import CACHE_VARIABLE, cache_directory, replacing
+from bertender.core.atomic import replacing
+from bertender.core.cache import CACHE_VARIABLE, cache_directory
 
 __all__ = ["cached_table"]
 

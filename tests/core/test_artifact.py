@@ -128,7 +128,7 @@ def test_ctrl_c_between_the_renames_leaves_the_old_one(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bertender.core import artifact
+from bertender.core import artifact, atomic
 from bertender.core.config import Config
 
 def kill(*ignored, **options):
@@ -136,12 +136,12 @@ def kill(*ignored, **options):
 
 out, moment = Path(sys.argv[1]), sys.argv[2]
 if moment == "before publishing":
-    artifact._publish = kill
+    atomic._publish = kill
 if moment == "between the renames":
     rename = Path.rename
     Path.rename = lambda self, target: rename(self, target) if self == out else kill()
 if moment == "before sweeping the old one":
-    artifact.shutil.rmtree = kill
+    atomic.shutil.rmtree = kill
 task = artifact.TaskRecord(name="toy", problem_type="single_label_classification",
     labels=("a", "b"), text_columns=("text",), metric="accuracy")
 with artifact.new_artifact(out, kind="torch", family="bert", task=task, stage="s",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from bertender.core.cache import cache_directory, replacing
+from bertender.core.cache import cache_directory
 from bertender.tasks.cache import cached_table
 
 
@@ -56,17 +56,6 @@ def test_a_folder_that_cannot_be_written(cache: Path, caplog: pytest.LogCaptureF
     assert cached_table("t", make).num_rows == 2
     assert make.calls == 2
     assert "cannot be kept" in caplog.text and "BERTENDER_CACHE" in caplog.text
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_broken_write_leaves_the_old_file(tmp_path: Path, error: type[BaseException]) -> None:
-    path = tmp_path / "f"
-    path.write_text("old")
-    with pytest.raises(error), replacing(path) as draft:
-        draft.write_text("half")
-        raise error
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_folder_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""Files and directories that appear whole or not at all.
+
+Both are written as a draft beside their place, synced to disk and renamed. A killed process
+leaves the old content or none, never half of one; its draft goes when the next one is begun.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["replacing", "replacing_directory"]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file that becomes `path` when the block ends well, and else goes away."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep_leftovers(path)
+    descriptor, name = tempfile.mkstemp(prefix=_draft_prefix(path), dir=path.parent)
+    os.close(descriptor)
+    draft = Path(name)
+    try:
+        yield draft
+        draft.chmod(0o644)  # mkstemp makes it private
+        _sync(draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_directory(out: Path) -> Iterator[Path]:
+    """Give an empty directory that takes the place of `out` when the block ends well.
+
+    Any exception, Ctrl-C included, removes the draft and leaves what was at `out`.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _sweep_leftovers(out)
+    draft = _new_draft(out)
+    try:
+        yield draft
+        _publish(draft, out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _publish(draft: Path, out: Path) -> None:
+    """Sync the draft to disk and rename it to `out`, over the directory that may be there."""
+    draft.chmod(0o755)  # mkdtemp makes it private; it should be as readable as any directory
+    for path in draft.rglob("*"):
+        _sync(path)
+    _sync(draft)
+    if out.exists():
+        _exchange(draft, out)
+    else:
+        draft.rename(out)
+    _sync(out.parent)
+
+
+def _exchange(draft: Path, out: Path) -> None:
+    """Put the draft in the place of the directory at `out`, which stays when that fails."""
+    old = _new_draft(out)
+    try:
+        out.rename(old)
+        draft.rename(out)
+    except BaseException:
+        if not out.exists():
+            old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _new_draft(out: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=_draft_prefix(out), dir=out.parent))
+
+
+def _draft_prefix(out: Path) -> str:
+    """Return the beginning of a name that tells for what and by which process a draft is."""
+    return f".{out.name}.draft-{os.getpid()}-"
+
+
+def _sweep_leftovers(out: Path) -> None:
+    """Remove the drafts that killed processes have left beside `out`."""
+    for leftover in out.parent.glob(f".{glob.escape(out.name)}.draft-*"):
+        process_id = leftover.name.rsplit(".draft-", 1)[1].split("-")[0]
+        if process_id.isdigit() and not _runs_elsewhere(int(process_id)):
+            _remove(leftover)
+
+
+def _remove(leftover: Path) -> None:
+    if leftover.is_dir():
+        shutil.rmtree(leftover, ignore_errors=True)
+    else:
+        leftover.unlink(missing_ok=True)
+
+
+def _runs_elsewhere(process_id: int) -> bool:
+    # a restarted container often gives the number of the killed process again
+    return process_id != os.getpid() and Path(f"/proc/{process_id}").exists()

@@ -1,0 +1,71 @@
+"""Files and directories that are never half-written (tests of artifacts kill their writers)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from bertender.core.atomic import replacing, replacing_directory
+
+
+class Kind:
+    """What is written whole: a file, or a directory with a file in it."""
+
+    def __init__(self, inside: str, context: Callable[..., AbstractContextManager[Path]]) -> None:
+        self.inside = inside
+        self.context = context
+
+    def content(self, place: Path) -> str:
+        return (place / self.inside).read_text()
+
+    def put(self, place: Path, text: str) -> None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if self.inside:
+            place.mkdir(exist_ok=True)
+        (place / self.inside).write_text(text)
+
+
+KINDS = {"file": Kind("", replacing), "directory": Kind("a.txt", replacing_directory)}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_replaced_when_the_block_ends_well(tmp_path: Path, kind: Kind, existing: bool) -> None:
+    place = tmp_path / "deep" / "result"
+    if existing:
+        kind.put(place, "old")
+    with kind.context(place) as draft:
+        (draft / kind.inside).write_text("new")
+        assert place.exists() is existing, "nothing changes before the end"
+    assert kind.content(place) == "new" and list(place.parent.iterdir()) == [place]
+    assert place.stat().st_mode & 0o444 == 0o444, "as readable as any other"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_exception_leaves_the_old_one(
+    tmp_path: Path, kind: Kind, error: type[BaseException]
+) -> None:
+    place = tmp_path / "result"
+    kind.put(place, "old")
+    with pytest.raises(error), kind.context(place) as draft:
+        (draft / kind.inside).write_text("half")
+        raise error
+    assert kind.content(place) == "old" and list(tmp_path.iterdir()) == [place]
+
+
+def test_what_killed_processes_left_is_swept(tmp_path: Path, kind: Kind) -> None:
+    place = tmp_path / "result[1]"
+    running = tmp_path / f".result[1].draft-{os.getppid()}-x"
+    for leftover in (running, tmp_path / ".result[1].draft-1999999999-x"):
+        kind.put(leftover, "half")
+    with kind.context(place) as draft:
+        (draft / kind.inside).write_text("new")
+    assert set(tmp_path.iterdir()) == {place, running}, "a running process keeps its draft"
