@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from bertender.core.artifact import Artifact, library_versions, sha256_of
-from bertender.core.cache import replacing
+from bertender.core.atomic import replacing
 from bertender.core.config import Config
 from bertender.core.errors import ArtifactError, BertenderError
+from bertender.core.work import forget_work
 from bertender.recipe import Recipe, Step
 from bertender.steps import STEPS, StepKind
 from bertender.tasks.registry import load_task
@@ -61,8 +62,8 @@ def run_recipe(
         at_step: called before each step.
 
     Raises:
-        BertenderError: whatever a step raises, with the step's name before the message. Settings
-            are checked before the first step runs.
+        BertenderError: whatever a step raises, with the step's name before the message. Settings,
+            and what the machine must have, are checked before the first step runs.
     """
     configs = [_config(step) for step in recipe.steps]
     task = load_task(TaskConfig.parse(recipe.task))
@@ -89,6 +90,7 @@ def code_version(kind: StepKind) -> str:
 
 def _config(step: Step) -> Config:
     with _naming(step):
+        STEPS[step.stage].require()
         return STEPS[step.stage].config.parse(step.settings)
 
 
@@ -113,6 +115,8 @@ def _run_step(
     stamp = _Stamp(out / ".stamps" / f"{step.name}.json", _key(step, config, sources, task))
     reused = not fresh and kind.reusable and stamp.holds_for(output)
     if not reused:
+        if fresh:
+            forget_work(output)
         kind.run(sources, task, config, output)
         stamp.write(output)
     return StepOutcome(step, output, reused, time.monotonic() - started, kind.result(output))

@@ -12,7 +12,7 @@ from tokenizers import BertWordPieceTokenizer
 from transformers import BertTokenizerFast, PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, DataError, nearest_hint
-from bertender.core.training import TokenDataset
+from bertender.core.examples import TokenDataset
 from bertender.tasks.docs import docs_corpus
 
 __all__ = ["CORPORA", "READERS", "pack", "read_corpus", "train_wordpiece"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.core.examples import TokenDataset, input_names
 from bertender.core.families import FAMILIES
 from bertender.core.text import longest_input
-from bertender.core.training import TokenDataset, input_names
 from bertender.tasks.task import Split
 
 __all__ = ["fitting_tokenizer", "token_dataset"]

@@ -10,19 +10,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, m
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact
+from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
+from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.predictor import load_torch_classifier
 from bertender.core.text import load_tokenizer
-from bertender.core.training import (
-    LossParts,
-    TensorBatch,
-    TokenDataset,
-    TrainingConfig,
-    computes_in_bf16,
-    on_main_process,
-    train,
-    work_directory,
-)
+from bertender.core.training import LossParts, TrainingConfig, computes_in_bf16, train
+from bertender.core.work import work_directory
 from bertender.tasks.task import Task
 from distill.data import fitting_tokenizer, token_dataset
 from distill.methods import Method, method_named

@@ -14,16 +14,11 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, TaskRecord, new_artifact
 from bertender.core.batching import length_buckets
+from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, DataError
-from bertender.core.training import (
-    Objective,
-    TokenDataset,
-    TrainingConfig,
-    TrainingReport,
-    on_main_process,
-    train,
-    work_directory,
-)
+from bertender.core.examples import TokenDataset
+from bertender.core.training import Objective, TrainingConfig, TrainingReport, train
+from bertender.core.work import work_directory
 from distill.corpus import pack, read_corpus, train_wordpiece
 from distill.objectives import objective_named
 

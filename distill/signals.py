@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bertender.core.training import TensorBatch, model_inputs
+from bertender.core.examples import TensorBatch, model_inputs
 
 __all__ = ["Signals", "read_signals"]
 

@@ -14,22 +14,16 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.artifact import CARD_NAME, Artifact, new_artifact
+from bertender.core.atomic import replacing
 from bertender.core.batching import length_buckets
-from bertender.core.cache import cache_directory, replacing
+from bertender.core.cache import cache_directory
+from bertender.core.distributed import on_main_process
+from bertender.core.examples import TensorBatch, TokenDataset, model_inputs
 from bertender.core.predictor import Classifier, TorchPredictor
 from bertender.core.progress import track
 from bertender.core.text import Tokenize
-from bertender.core.training import (
-    LossParts,
-    TensorBatch,
-    TokenDataset,
-    TrainingConfig,
-    TrainingReport,
-    model_inputs,
-    on_main_process,
-    train,
-    work_directory,
-)
+from bertender.core.training import LossParts, TrainingConfig, TrainingReport, train
+from bertender.core.work import work_directory
 from bertender.measure.accuracy import evaluate
 from bertender.tasks.task import Task
 from distill.data import token_dataset

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Protocol
 
 import torch
 
-from bertender.core.training import TensorBatch
+from bertender.core.examples import TensorBatch
 from distill.losses import hard_labels, hidden_cosine, soft_labels
 from distill.signals import Signals
 

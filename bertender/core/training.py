@@ -9,53 +9,41 @@ the objective (a function of model and batch that returns named parts of the los
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import inspect
-import json
 import logging
+import math
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 from pydantic import Field
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback, TrainingArguments
 
-from bertender.core.artifact import library_versions, refuse_foreign_directory
 from bertender.core.batching import BatchPlan, plan_batches
 from bertender.core.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.core.config import Config
+from bertender.core.distributed import is_main_process
 from bertender.core.environment import supports_bf16
+from bertender.core.errors import TrainingError
+from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.progress import Bar, progress_bar
 
 __all__ = [
     "LossParts",
     "Objective",
-    "TensorBatch",
-    "TokenDataset",
     "TrainingConfig",
     "TrainingReport",
     "computes_in_bf16",
-    "input_names",
-    "is_main_process",
-    "model_inputs",
-    "on_main_process",
     "train",
-    "work_directory",
 ]
 
 logger = logging.getLogger(__name__)
 
-TensorBatch = dict[str, torch.Tensor]
 LossParts = Mapping[str, torch.Tensor]
 
-SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
 LOG_EVERY = 50
 
 
@@ -87,35 +75,6 @@ class Objective(Protocol):
         ...
 
 
-class TokenDataset(Dataset[dict[str, Any]]):
-    """Tokenised examples: columns of equal length; `input_ids` and its companions are ragged."""
-
-    def __init__(self, columns: Mapping[str, Sequence[Any]], pad_token_id: int) -> None:
-        self.columns = columns
-        self.pad_token_id = pad_token_id
-        self.lengths = [len(ids) for ids in columns["input_ids"]]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {name: column[index] for name, column in self.columns.items()}
-
-    def collate(self, rows: Sequence[Mapping[str, Any]]) -> TensorBatch:
-        """Stack rows into tensors; token columns (batch, seq) are padded to their longest."""
-        longest = max(len(row["input_ids"]) for row in rows)
-        return {
-            name: torch.as_tensor([self._padded(name, row[name], longest) for row in rows])
-            for name in rows[0]
-        }
-
-    def _padded(self, name: str, values: Any, longest: int) -> Any:
-        if name not in SEQUENCE_COLUMNS:
-            return values
-        pad = self.pad_token_id if name == "input_ids" else 0
-        return [*values, *[pad] * (longest - len(values))]
-
-
 @dataclass
 class TrainingReport:
     """What a run did: the loss as it fell, and the scores at the end of each epoch."""
@@ -142,9 +101,12 @@ def train(
         examples: tokenised training examples.
         objective: the loss.
         config: length, pace and precision.
-        work: directory of the checkpoints, from `work_directory`.
+        work: directory of the checkpoints, from `work.work_directory`.
         description: what the progress bar says.
         at_epoch_end: scores the model on held-out data; must draw no random numbers.
+
+    Raises:
+        TrainingError: the loss is no number any more.
     """
     arguments = _trainer_arguments(config, work)
     plan = plan_batches(
@@ -169,51 +131,6 @@ def train(
 def computes_in_bf16(config: TrainingConfig) -> bool:
     """Tell whether a run computes in bf16: "auto" does where CPU or GPU has it."""
     return {"auto": supports_bf16(), "bf16": True, "fp32": False}[config.precision]
-
-
-@contextmanager
-def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
-    """Give the directory for the checkpoints of the run that will write `out`.
-
-    It carries a digest of everything that shapes the run, so that only the same run resumes from
-    it. It stays when the block fails, to resume from, and goes when the block succeeds.
-    """
-    out = out.resolve()
-    refuse_foreign_directory(out)
-    # the batches are laid out for so many processes, so a run of another number cannot resume
-    processes = os.environ.get("WORLD_SIZE", "1")
-    whole = json.dumps([*identity, processes, library_versions()], sort_keys=True, default=str)
-    key = hashlib.sha256(whole.encode()).hexdigest()
-    work = out.parent / f".{out.name}.work-{key[:16]}"
-    work.mkdir(parents=True, exist_ok=True)
-    yield work
-    if is_main_process():
-        for finished in out.parent.glob(f".{glob.escape(out.name)}.work-*"):
-            shutil.rmtree(finished, ignore_errors=True)
-
-
-def is_main_process() -> bool:
-    """Tell whether this process writes the artifacts of a distributed run."""
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
-
-
-def on_main_process(action: Callable[[], None]) -> None:
-    """Run `action` on the main process while the others of a distributed run wait for it."""
-    if is_main_process():
-        action()
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-
-
-def input_names(model: torch.nn.Module) -> list[str]:
-    """Return the token columns that a model's forward takes (DistilBERT has no segments)."""
-    accepted = inspect.signature(getattr(model, "module", model).forward).parameters
-    return [name for name in SEQUENCE_COLUMNS if name in accepted]
-
-
-def model_inputs(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> TensorBatch:
-    """Return the token columns of a batch that the model's forward takes."""
-    return {name: batch[name] for name in input_names(model) if name in batch}
 
 
 class _PlannedTrainer(SafeCheckpoints):
@@ -254,11 +171,24 @@ class _PlannedTrainer(SafeCheckpoints):
     ) -> torch.Tensor:
         step = self.state.global_step
         parts = self.minimised(model, inputs, step)
-        total = torch.stack([part.float() for part in parts.values()]).sum()
+        if self._is_looked_at(step):
+            self._record(step, parts)
+        return torch.stack([part.float() for part in parts.values()]).sum()
+
+    def _is_looked_at(self, step: int) -> bool:
+        """Tell whether to read the loss, for which a GPU must be waited for."""
+        before_a_checkpoint = (step + 1) % self.args.save_steps == 0
+        return step % LOG_EVERY == 0 or step + 1 == len(self.plan) or before_a_checkpoint
+
+    def _record(self, step: int, parts: LossParts) -> None:
+        values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
+        if not all(map(math.isfinite, values.values())):
+            raise TrainingError(
+                f"the loss at step {step} of {len(self.plan)} is no number: {values}. Try a lower "
+                f"learning_rate than {self.args.learning_rate}, or precision fp32."
+            )
         if step % LOG_EVERY == 0 or step + 1 == len(self.plan):
-            values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
             self._history().append({"step": step, "parts": values})
-        return total
 
     def _history(self) -> list[dict[str, Any]]:
         """Return the Trainer's log, which its checkpoints keep."""

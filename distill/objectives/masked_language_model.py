@@ -12,7 +12,8 @@ import torch
 from torch.nn import functional
 from transformers import BertForMaskedLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.training import LossParts, TensorBatch, model_inputs
+from bertender.core.examples import TensorBatch, model_inputs
+from bertender.core.training import LossParts
 
 __all__ = ["IGNORED", "MaskedLanguageModel", "masked_model"]
 

@@ -11,7 +11,9 @@ import torch
 from transformers import BertForSequenceClassification
 
 from bertender.core.artifact import Artifact
-from bertender.core.training import LossParts, TensorBatch, is_main_process
+from bertender.core.distributed import is_main_process
+from bertender.core.examples import TensorBatch
+from bertender.core.training import LossParts
 from distill import teacher
 from tests.conftest import tiny_bert, toy_task
 from tests.core.runs import tiny_tokenizer

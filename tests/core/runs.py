@@ -15,15 +15,9 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast, PreTrainedModel
 
 from bertender.core import checkpoint
-from bertender.core.training import (
-    LossParts,
-    Objective,
-    TensorBatch,
-    TokenDataset,
-    TrainingConfig,
-    train,
-    work_directory,
-)
+from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.training import LossParts, Objective, TrainingConfig, train
+from bertender.core.work import work_directory
 from distill.corpus import train_wordpiece
 from distill.objectives import OBJECTIVES
 from distill.teacher import label_objective

@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertender.core.artifact import Artifact
+from bertender.core.distributed import is_main_process, on_main_process
 from tests.core.distributed_run import run
 
 pytestmark = pytest.mark.slow
@@ -76,3 +77,9 @@ def test_two_processes_equal_one_with_the_doubled_batch(tmp_path: Path) -> None:
     expected = load_file(one / "model.safetensors")
     for name, weights in load_file(two / "model.safetensors").items():
         np.testing.assert_allclose(weights, expected[name], atol=WEIGHT_TOLERANCE, err_msg=name)
+
+
+def test_alone_a_process_is_the_main_one() -> None:
+    done: list[int] = []
+    on_main_process(lambda: done.append(os.getpid()))
+    assert is_main_process() and done == [os.getpid()]

@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from bertender.core.environment import (
-    CHECKS,
     INTERESTING_FLAGS,
-    Check,
     Environment,
     cpu_facts,
     data_directory,
     environment,
     file_of_distribution,
-    findings,
     has_int8_acceleration,
     supports_bf16,
 )
@@ -91,32 +88,6 @@ def test_bf16_follows_the_cpu(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("bertender.core.environment.environment", lambda: bare(cpu_flags=flags))
     assert supports_bf16() is answer
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_every_check_answers(check: Check) -> None:
-    finding = check.run(bare())
-    assert finding.value and finding.meaning == (check.found if finding.ok else check.absent)
-    assert finding.ok is (finding.value != "absent")
-
-
-def test_findings_tell_machines_apart() -> None:
-    rich = bare(
-        cpu_flags=INTERESTING_FLAGS, gpu="H100", versions={"torch": "2", "onnxruntime": "1"}
-    )
-    poor_ok = {finding.name for finding in findings(bare()) if finding.ok}
-    rich_findings = {finding.name: finding for finding in findings(rich)}
-    gained = {name for name, finding in rich_findings.items() if finding.ok} - poor_ok
-    assert gained == {
-        "AVX2",
-        "AVX-512",
-        "int8 dot products (VNNI, AMX)",
-        "bf16 (AVX-512, AMX)",
-        "GPU",
-        "PyTorch",
-        "ONNX Runtime",
-    }
-    assert rich_findings["GPU"].value == "H100"
 
 
 def test_data_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

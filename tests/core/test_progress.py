@@ -6,14 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from bertender.core import progress
 from bertender.core.progress import progress_bar, show_progress, track
 
 
-@pytest.fixture
-def shown() -> Iterator[None]:
+@pytest.fixture(params=["terminal", "log"])
+def shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Bars on standard error, for one test."""
+    if request.param == "terminal":
+        monkeypatch.setenv("FORCE_COLOR", "1")
     show_progress()
-    yield
+    yield request.param
     show_progress(False)
 
 
@@ -35,6 +38,24 @@ def test_shown_on_standard_error_only(capsys: pytest.CaptureFixture[str]) -> Non
     work()
     out, err = capsys.readouterr()
     assert out == "" and "baking" in err and "3/3" in err and "smells good" in err
+
+
+@pytest.mark.parametrize(("line_every_s", "lines"), [(0.0, 3), (60.0, 1)])
+def test_a_log_gets_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    line_every_s: float,
+    lines: int,
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", line_every_s)
+    show_progress()
+    try:
+        work()
+    finally:
+        show_progress(False)
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == lines
+    assert err[-1].split() == ["baking", "3/3", "0:00:00", "smells", "good"]
 
 
 @pytest.mark.parametrize("enabled", [False, True])

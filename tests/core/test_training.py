@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    DistilBertConfig,
-    DistilBertForSequenceClassification,
     PreTrainedModel,
 )
 
 from bertender.core.batching import plan_batches
-from bertender.core.errors import ArtifactError, ConfigError
-from bertender.core.training import (
-    LossParts,
-    Objective,
-    TensorBatch,
-    TokenDataset,
-    TrainingConfig,
-    input_names,
-    is_main_process,
-    model_inputs,
-    on_main_process,
-    train,
-    work_directory,
-)
+from bertender.core.errors import ConfigError, TrainingError
+from bertender.core.examples import TensorBatch
+from bertender.core.training import LossParts, Objective, TrainingConfig, train
 from distill.teacher import label_objective
-from tests.core.runs import CONFIG, STARTS, Start, classification, toy_examples
+from tests.core.runs import CONFIG, STARTS, Start, classification
 
 SHORT = CONFIG.model_copy(update={"epochs": 1})
 
@@ -149,100 +132,13 @@ def test_another_seed_reaches_other_weights(tmp_path: Path) -> None:
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
-def work_of(out: Path, *identity: Any) -> Path:
-    """Leave a work directory as an interrupted run does."""
-    with pytest.raises(KeyboardInterrupt), work_directory(out, *identity) as work:
-        raise KeyboardInterrupt
-    return work
+@pytest.mark.parametrize("checkpoint_steps", [500, 2])
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, checkpoint_steps: int) -> None:
+    def diverging(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        parts = label_objective(model, batch, step)
+        return {"hard": parts["hard"] * (float("nan") if step >= 3 else 1.0)}
 
-
-def test_only_the_same_run_finds_its_work_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, config = tmp_path / "model", CONFIG.model_dump(mode="json")
-    work = work_of(out, "finetune", config, "digest")
-    (work / "checkpoint").touch()
-    assert work_of(out, "finetune", config, "digest") == work and (work / "checkpoint").exists()
-    others = {
-        work_of(out, "finetune", {**config, "seed": 9}, "digest"),
-        work_of(out, "finetune", config, "other digest"),
-        work_of(out, "distill", config, "digest"),
-        work_of(tmp_path / "other", "finetune", config, "digest"),
-    }
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    others.add(work_of(out, "finetune", config, "digest"))
-    assert len(others) == 5 and work not in others
-
-
-@pytest.mark.parametrize("name", ["model", "model[1]"])
-def test_work_vanishes_on_success(tmp_path: Path, name: str) -> None:
-    stale = work_of(tmp_path / name, "other config")
-    kept = work_of(tmp_path / "other", "config")
-    with work_directory(tmp_path / name, "config") as work:
-        (work / "checkpoint-1").mkdir()
-    assert not work.exists() and not stale.exists() and kept.exists()
-
-
-def test_foreign_directory_is_refused_before_training(tmp_path: Path) -> None:
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.txt").touch()
-    with pytest.raises(ArtifactError), work_directory(tmp_path / "thesis", "config"):
-        pytest.fail("training has begun")
-
-
-def bert() -> PreTrainedModel:
-    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    return BertForSequenceClassification(BertConfig(vocab_size=9, intermediate_size=8, **shape))
-
-
-def distilbert() -> PreTrainedModel:
-    config = DistilBertConfig(vocab_size=9, dim=8, n_layers=1, n_heads=1, hidden_dim=8)
-    return DistilBertForSequenceClassification(config)
-
-
-@pytest.mark.parametrize(
-    ("build", "names"),
-    [
-        (bert, ["input_ids", "attention_mask", "token_type_ids"]),
-        (distilbert, ["input_ids", "attention_mask"]),
-    ],
-)
-def test_inputs_that_a_model_takes(build: Callable[[], PreTrainedModel], names: list[str]) -> None:
-    model = build()
-    assert input_names(model) == names
-    assert input_names(torch.nn.DataParallel(model)) == names
-    columns = ("labels", "token_type_ids", "attention_mask", "input_ids")
-    batch = {name: torch.ones(2, 3, dtype=torch.long) for name in columns}
-    assert list(model_inputs(model, batch)) == names
-    assert model(**model_inputs(model, batch)).logits.shape == (2, 2)
-    del batch["attention_mask"]
-    assert "attention_mask" not in model_inputs(model, batch)
-
-
-def test_collated_to_the_longest_of_the_batch() -> None:
-    columns = {
-        "input_ids": [[5, 6], [7, 8, 9], [4] * 9],
-        "attention_mask": [[1, 1], [1, 1, 1], [1] * 9],
-        "token_type_ids": [[0, 1], [0, 1, 1], [1] * 9],
-        "labels": [0, 1, 0],
-        "teacher_logits": [[0.5, -0.5], [1.0, 2.0], [0.0, 0.0]],
-    }
-    examples = TokenDataset(columns, pad_token_id=3)
-    assert (len(examples), examples.lengths) == (3, [2, 3, 9])
-    batch = examples.collate([examples[0], examples[1]])
-    assert batch["input_ids"].tolist() == [[5, 6, 3], [7, 8, 9]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
-    assert batch["token_type_ids"].tolist() == [[0, 1, 0], [0, 1, 1]]
-    assert batch["labels"].tolist() == [0, 1]
-    assert batch["teacher_logits"].tolist() == [[0.5, -0.5], [1.0, 2.0]]
-    assert batch["teacher_logits"].dtype == torch.float32
-
-
-def test_alone_a_process_is_the_main_one() -> None:
-    done: list[int] = []
-    on_main_process(lambda: done.append(os.getpid()))
-    assert is_main_process() and done == [os.getpid()]
-
-
-def test_toy_examples_differ_in_length() -> None:
-    assert len(set(toy_examples().lengths)) > 5
+    with pytest.raises(TrainingError, match=r"is no number.*lower learning_rate"):
+        train_toy(classification(), diverging, tmp_path, checkpoint_steps=checkpoint_steps)
+    good = [*tmp_path.rglob("checkpoint-2/complete")]
+    assert len(good) == (checkpoint_steps == 2) and not [*tmp_path.rglob("checkpoint-4")]
