@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -69,6 +70,18 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="log what i
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress bars")]
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(metadata.version("bertender"))
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=_say_version, is_eager=True, help="show the version"),
+]
+
+
 def main() -> None:
     """Run the command line; exit with 0, 1 (an error), 2 (wrong usage) or 130 (interrupted)."""
     requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
@@ -94,7 +107,9 @@ def build_app(requested: str | None) -> typer.Typer:
     return app
 
 
-def _prepare(verbose: VerboseOption = False, quiet: QuietOption = False) -> None:
+def _prepare(
+    verbose: VerboseOption = False, quiet: QuietOption = False, version: VersionOption = False
+) -> None:
     from bertender.core.progress import show_progress
 
     show_progress(not quiet)

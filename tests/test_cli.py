@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
@@ -65,6 +66,10 @@ result = CliRunner().invoke(build_app(None), ["--help"])
 assert result.exit_code == 0 and "quantize" in result.stdout, result.output
 print(sorted({"torch", "transformers", "onnxruntime"} & set(sys.modules)))
 """
+
+
+def test_version() -> None:
+    assert succeed("--version").stdout.strip() == metadata.version("bertender")
 
 
 def parameters(name: str) -> list[Any]:
@@ -242,7 +247,7 @@ def test_ctrl_c_leaves_nothing_broken_and_the_same_command_goes_on(
 
 def wait_for_checkpoint(folder: Path, process: BaseProcess) -> None:
     deadline = time.monotonic() + 60
-    while not list(folder.glob(".tuned.work-*/checkpoint-*/complete")):
+    while not list(folder.glob(".tuned.work/*/checkpoint-*/complete")):
         assert process.is_alive() and time.monotonic() < deadline, (folder / "said.err").read_text()
         time.sleep(0.02)
 

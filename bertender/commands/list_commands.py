@@ -7,7 +7,8 @@ from typing import Any
 
 from bertender.commands.flags import JsonFlag
 from bertender.commands.output import print_entry, print_json, say
-from bertender.core.environment import environment, findings
+from bertender.core.environment import environment
+from bertender.doctor import findings
 from bertender.tasks.registry import TASKS
 from distill.methods import METHODS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertender.commands import output
-from bertender.core.environment import CHECKS
+from bertender.doctor import CHECKS
 from bertender.tasks.registry import TASKS
 from distill.methods import METHODS
 from tests.front import last_line, succeed

