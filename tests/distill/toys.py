@@ -53,6 +53,12 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "max_position_embeddings": LONGEST,
     },
     "electra": {**BERT_SHAPE, "embedding_size": 32},
+    "mobilebert": {
+        **BERT_SHAPE,
+        "embedding_size": 16,
+        "true_hidden_size": 16,
+        "intra_bottleneck_size": 16,
+    },
     "modernbert": {
         **BERT_SHAPE,
         "pad_token_id": 0,
@@ -82,6 +88,8 @@ def tiny_classifier(model_type: str, labels: int = 2, **changes: Any) -> PreTrai
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
+        if model_type == "mobilebert":  # each token reads its neighbours, padding among them
+            model.get_input_embeddings().weight[config.pad_token_id] = 0
     return model.eval()
 
 

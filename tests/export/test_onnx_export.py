@@ -27,7 +27,7 @@ from tests.distill.toys import (
     tiny_classifier,
 )
 
-SEGMENTED = {"albert", "bert", "electra"}
+SEGMENTED = {"albert", "bert", "electra", "mobilebert"}
 
 
 @pytest.fixture(scope="module", params=SHAPES)
