@@ -17,6 +17,12 @@ __all__ = ["JsonFlag", "command_with_flags", "given", "option_values"]
 
 PLAIN_TYPES = (int, float, bool, str, Path)
 
+CONTEXT = inspect.Parameter(
+    "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+)
+GIVEN = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
+"""Typer's names of where a value comes from that is not a default."""
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="print one line of JSON at the end")]
 
 
@@ -29,28 +35,35 @@ def command_with_flags(
     """Return `function` with a flag for each field of the configs.
 
     Args:
-        function: its last parameter, `values`, receives the flags' values by field name.
-        configs: their defaults become the flags' defaults; the first that has a name wins.
-        optional: configs whose settings are read from an artifact where no flag gives them: they
-            have no default here, and what is not given is None in `values`.
+        function: its last parameter, `values`, receives the flags' values by field name; None for
+            what the user did not give, since a config may have defaults that depend on the rest.
+        configs: their defaults are shown as the flags' own; the first that has a name wins.
+        optional: configs whose settings are read from an artifact where no flag gives them.
     """
     signature = inspect.signature(function, eval_str=True)
     own = [p for p in signature.parameters.values() if p.name != "values"]
+    wants_context = any(p.name == CONTEXT.name for p in own)
     flags: dict[str, inspect.Parameter] = {}
     for config in configs:
         for name, field in config.model_fields.items():
             flags.setdefault(name, _flag(name, field, forget=config in optional))
 
     def command(**arguments: Any) -> None:
-        values = {name: arguments.pop(name) for name in flags}
+        context = arguments[CONTEXT.name] if wants_context else arguments.pop(CONTEXT.name)
+        values = {name: _if_given(context, name, arguments.pop(name)) for name in flags}
         function(**arguments, values=values)
 
     command.__doc__ = function.__doc__
     command.__name__ = function.__name__
-    parameters = [*own, *flags.values()]
+    parameters = [*([] if wants_context else [CONTEXT]), *own, *flags.values()]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _if_given(context: typer.Context, name: str, value: Any) -> Any:
+    source = context.get_parameter_source(name)
+    return value if source is not None and source.name in GIVEN else None
 
 
 def option_values(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:

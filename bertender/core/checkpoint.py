@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file, save_model
 from transformers import Trainer
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 __all__ = ["SafeCheckpoints", "last_checkpoint"]
 
@@ -52,7 +53,7 @@ class SafeCheckpoints(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         directory = Path(output_dir) if output_dir else self._work()
         directory.mkdir(parents=True, exist_ok=True)
-        self.accelerator.unwrap_model(self.model).save_pretrained(directory, state_dict=state_dict)
+        save_model(self.accelerator.unwrap_model(self.model), str(directory / SAFE_WEIGHTS_NAME))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:

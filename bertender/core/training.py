@@ -15,12 +15,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from pydantic import Field
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from bertender.core.batching import BatchPlan, plan_batches
 from bertender.core.checkpoint import SafeCheckpoints, last_checkpoint
@@ -37,14 +37,18 @@ __all__ = [
     "TrainingConfig",
     "TrainingReport",
     "computes_in_bf16",
+    "planned",
     "train",
 ]
 
 logger = logging.getLogger(__name__)
 
 LossParts = Mapping[str, torch.Tensor]
+Model = TypeVar("Model", bound=torch.nn.Module)
 
 LOG_EVERY = 50
+SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
+"""Our names of schedules, and those of the Trainer."""
 
 
 class TrainingConfig(Config):
@@ -56,6 +60,9 @@ class TrainingConfig(Config):
     tokens_per_batch: int = Field(8192, ge=1, description="most tokens of a batch, with padding")
     max_length: int = Field(128, ge=8, description="longer texts are truncated to so many tokens")
     warmup_ratio: float = Field(0.06, ge=0, le=1, description="share of the steps to warm up in")
+    schedule: Literal["linear", "constant"] = Field(
+        "linear", description="the learning rate after the warm-up: falling to 0, or staying"
+    )
     weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled weight decay")
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "auto", description="compute in bf16 where CPU or GPU has it (auto), always, or never"
@@ -85,47 +92,59 @@ class TrainingReport:
 
 
 def train(
-    model: PreTrainedModel,
+    model: Model,
     examples: TokenDataset,
     objective: Objective,
     config: TrainingConfig,
     work: Path,
     *,
     description: str = "training",
-    at_epoch_end: Callable[[PreTrainedModel], dict[str, float]] | None = None,
+    at_epoch_end: Callable[[Model], dict[str, float]] | None = None,
+    keep_end: bool = False,
 ) -> TrainingReport:
     """Train `model` in place; resume from the last checkpoint that an interrupted run left.
 
     Args:
-        model: any model whose forward takes the token columns of `examples`.
+        model: any module that the objective can run.
         examples: tokenised training examples.
         objective: the loss.
         config: length, pace and precision.
         work: directory of the checkpoints, from `work.work_directory`.
         description: what the progress bar says.
         at_epoch_end: scores the model on held-out data; must draw no random numbers.
+        keep_end: leave a checkpoint of the end in `work`, so that a run of several parts can go
+            on after this one.
 
     Raises:
         TrainingError: the loss is no number any more.
     """
     arguments = _trainer_arguments(config, work)
-    plan = plan_batches(
-        examples.lengths,
-        epochs=config.epochs,
-        batch_size=config.batch_size * arguments.world_size,
-        tokens_per_batch=config.tokens_per_batch * arguments.world_size,
-        seed=config.seed,
-        processes=arguments.world_size,
-    )
+    plan = planned(examples, config, arguments.world_size)
     arguments.max_steps = len(plan)
     arguments.warmup_steps = round(config.warmup_ratio * len(plan))
     checkpoint = last_checkpoint(work)
     with progress_bar(description, len(plan)) as bar:
-        trainer = _PlannedTrainer(model, arguments, examples, objective, plan, bar, at_epoch_end)
+        progress = _Progress(bar, plan, at_epoch_end, keep_end)
+        trainer = _PlannedTrainer(model, arguments, examples, objective, plan, progress)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
         vars(model).pop(wrapped, None)
     return trainer.report()
+
+
+def planned(
+    examples: TokenDataset, config: TrainingConfig, processes: int | None = None
+) -> BatchPlan:
+    """Return the batches of a whole run, over the processes of a distributed one."""
+    processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
+    return plan_batches(
+        examples.lengths,
+        epochs=config.epochs,
+        batch_size=config.batch_size * processes,
+        tokens_per_batch=config.tokens_per_batch * processes,
+        seed=config.seed,
+        processes=processes,
+    )
 
 
 def computes_in_bf16(config: TrainingConfig) -> bool:
@@ -138,20 +157,14 @@ class _PlannedTrainer(SafeCheckpoints):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: torch.nn.Module,
         arguments: TrainingArguments,
         examples: TokenDataset,
         objective: Objective,
         plan: BatchPlan,
-        bar: Bar,
-        at_epoch_end: Callable[[PreTrainedModel], dict[str, float]] | None,
+        progress: _Progress,
     ) -> None:
-        super().__init__(
-            model=model,
-            args=arguments,
-            train_dataset=examples,
-            callbacks=[_Progress(bar, plan, at_epoch_end)],
-        )
+        super().__init__(model=model, args=arguments, train_dataset=examples, callbacks=[progress])
         self.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # it prints
         self.examples = examples
         self.minimised: Objective = objective
@@ -205,23 +218,27 @@ class _PlannedTrainer(SafeCheckpoints):
 
 
 class _Progress(TrainerCallback):
-    """Moves the bar, and scores the model at the end of each epoch."""
+    """Moves the bar, scores the model at the end of each epoch, and keeps the end."""
 
     def __init__(
         self,
         bar: Bar,
         plan: BatchPlan,
-        at_epoch_end: Callable[[PreTrainedModel], dict[str, float]] | None,
+        at_epoch_end: Callable[[Any], dict[str, float]] | None,
+        keep_end: bool,
     ) -> None:
         self.bar = bar
         self.plan = plan
         self.at_epoch_end = at_epoch_end
+        self.keep_end = keep_end
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.advance(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.advance()
+        if self.keep_end and state.global_step == len(self.plan):
+            control.should_save = True
         if state.global_step in self.plan.epoch_ends and self.at_epoch_end and is_main_process():
             model = kwargs["model"]
             scores = self.at_epoch_end(getattr(model, "module", model))
@@ -239,7 +256,7 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
         output_dir=str(work),
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
-        lr_scheduler_type="linear",
+        lr_scheduler_type=SCHEDULERS[config.schedule],
         bf16=use_bf16,
         use_cpu=not torch.cuda.is_available(),
         seed=config.seed,

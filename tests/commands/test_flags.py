@@ -17,6 +17,7 @@ from bertender.measure.comparison import CompareConfig
 from bertender.stages import STAGES
 from bertender.steps import VerifyConfig
 from bertender.tasks.task import TaskConfig
+from distill.distiller import DistillConfig
 from serve.config import ServeConfig
 from tests.front import succeed
 
@@ -60,7 +61,7 @@ def parsed(*words: str, optional: tuple[type[Config], ...] = ()) -> dict[str, An
 def test_without_flags_the_values_are_the_defaults() -> None:
     values = parsed()
     assert Many.parse(given(option_values(Many, values))) == Many()
-    assert values["extra"] == 1 and values["own"] == "own"
+    assert values["extra"] is None and values["own"] == "own"
 
 
 @pytest.mark.parametrize(
@@ -108,20 +109,29 @@ CONFIGS = {
     "serve": ServeConfig,
 }
 TABLES_OF_ONE_ROW = [("pretrain", "objective"), ("quantize", "scheme")]
+OF_SOME_METHODS = {
+    "earlier_epochs": ("tinybert", "15"),
+    "earlier_learning_rate": ("tinybert", "0.5"),
+    "relation_heads": ("minilm-v2", "15"),
+}
+"""Fields of DistillConfig that not every method has: one that has it, and a value."""
 FLAGS = [
     (name, field)
     for name, config in CONFIGS.items()
     for field in config.model_fields
-    if (name, field) not in TABLES_OF_ONE_ROW
+    if (name, field) not in TABLES_OF_ONE_ROW and field not in OF_SOME_METHODS
 ]
 UNLIKE_THEIR_DEFAULT = {
     "precision": "bf16",
     "method": "hard",
+    "schedule": "constant",
+    "layer_map": "last",
     "teacher_layers": "0,1,2",
     "weights": "soft=0.25",
     "temperature": "0.5",
     "tolerance": "int8",
     **dict.fromkeys(("opset", "max_length", "max_train", "max_dev", "texts"), "15"),
+    **dict.fromkeys(("hidden_size", "heads", "feed_forward_size"), "15"),
 }
 """What to write for fields whose default does not tell what they take."""
 
@@ -133,6 +143,21 @@ def test_every_flag_reaches_its_field_and_no_other(name: str, field: str) -> Non
     assert [key for key in config.model_fields if changed(key, parsed, config())] == [field]
 
 
+@pytest.mark.parametrize("field", OF_SOME_METHODS)
+def test_a_flag_of_some_methods_reaches_its_field(field: str) -> None:
+    method, text = OF_SOME_METHODS[field]
+    parsed = read_flags(DistillConfig, f"--method={method}", f"--{field.replace('_', '-')}={text}")
+    plain = DistillConfig(method=method)
+    assert [key for key in DistillConfig.model_fields if changed(key, parsed, plain)] == [field]
+
+
+def test_what_is_not_given_has_the_methods_own_default() -> None:
+    for flags, epochs in ((), 4), (("--epochs", "3"), 3):
+        config = read_flags(DistillConfig, "--method", "pkd", *flags)
+        assert config.model_dump()["epochs"] == epochs
+        assert config.model_dump()["learning_rate"] == 1e-5
+
+
 @pytest.mark.parametrize(("name", "field"), TABLES_OF_ONE_ROW)
 def test_a_flag_without_another_value_reaches_its_table(name: str, field: str) -> None:
     with pytest.raises(UnknownNameError, match="some/thing"):
@@ -141,6 +166,10 @@ def test_a_flag_without_another_value_reaches_its_table(name: str, field: str) -
 
 def read_flag(config: type[Config], field: str, text: str) -> Config:
     """Return the config that a command with this one flag builds."""
+    return read_flags(config, f"--{field.replace('_', '-')}", text)
+
+
+def read_flags(config: type[Config], *words: str) -> Config:
     received = dict[str, Any]()
 
     def command(values: dict[str, Any]) -> None:
@@ -148,7 +177,7 @@ def read_flag(config: type[Config], field: str, text: str) -> Config:
 
     app = typer.Typer()
     app.command()(command_with_flags(command, (config,)))
-    result = CliRunner().invoke(app, [f"--{field.replace('_', '-')}", text])
+    result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
     return config.parse(given(option_values(config, received)))
 
