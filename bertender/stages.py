@@ -81,9 +81,20 @@ def _pretrain(
 
 
 def _teacher_files(config: FinetuneConfig) -> str:
-    """Return a digest of the folder that `config.teacher` names; empty for other names."""
+    return _folder_digest(config.teacher)
+
+
+def _student_files(config: DistillConfig) -> str:
+    texts = config.unlabelled
+    return " ".join(
+        (_folder_digest(config.student), sha256_of(texts) if texts and texts.is_file() else "")
+    )
+
+
+def _folder_digest(folder: str | None) -> str:
+    """Return a digest of a folder that a setting names; empty for other names."""
     digest = hashlib.sha256()
-    files = sorted(path for path in Path(config.teacher).rglob("*") if path.is_file())
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file()) if folder else []
     for path in files:
         digest.update(f"{path.name} {sha256_of(path)}".encode())
     return digest.hexdigest() if files else ""
@@ -110,7 +121,13 @@ STAGES: Mapping[str, Stage] = {
             files=_corpus_text,
         ),
         Stage("finetune", FinetuneConfig, _finetune, sources=(0, 1), files=_teacher_files),
-        Stage("distill", DistillConfig, _from_source(distill), source="teacher"),
+        Stage(
+            "distill",
+            DistillConfig,
+            _from_source(distill),
+            source="teacher",
+            files=_student_files,
+        ),
         Stage("export", ExportConfig, _from_source(export), source="artifact"),
         Stage("quantize", QuantizeConfig, _from_source(quantize), source="artifact"),
     )

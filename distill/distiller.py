@@ -1,4 +1,9 @@
-"""Distilling: a student trained on what its teacher answers, by a row of METHODS."""
+"""Distilling: a student trained on what its teacher answers, by a row of METHODS.
+
+teacher artifact + task + DistillConfig
+  -> the method's student, and a trainee for each of its phases
+  -> `phases.train_phases` -> student artifact
+"""
 
 from __future__ import annotations
 
@@ -7,23 +12,23 @@ from typing import Annotated, Any, Self
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, model_validator
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.distributed import on_main_process
-from bertender.core.errors import ConfigError, ModelError
-from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.errors import ConfigError, ModelError, UnknownNameError
 from bertender.core.predictor import load_torch_classifier
-from bertender.core.text import load_tokenizer
-from bertender.core.training import LossParts, TrainingConfig, computes_in_bf16, train
 from bertender.core.work import work_directory
 from bertender.tasks.task import Task
-from distill.data import fitting_tokenizer, token_dataset
-from distill.methods import Method, method_named
-from distill.signals import Signals, read_signals
-from distill.teacher import dev_score, teacher_logits, write_classifier
+from distill.data import fitting_tokenizer
+from distill.layer_maps import LAYER_MAPS
+from distill.methods import METHODS, Method, method_named
+from distill.phases import PhasedConfig, train_phases
+from distill.sources import find_start, student_examples, with_unlabelled
+from distill.students import StudentShape
+from distill.teacher import dev_score, write_classifier
 
-__all__ = ["DistillConfig", "DistillationObjective", "distill", "refuse_other_labels"]
+__all__ = ["DistillConfig", "changed_method", "distill", "refuse_other_labels"]
 
 
 def _numbers(value: Any) -> Any:
@@ -43,15 +48,36 @@ def _known(name: str) -> str:
     return method_named(name).name
 
 
-class DistillConfig(TrainingConfig):
-    """How to make a student."""
+def _known_map(name: str | None) -> str | None:
+    if name is not None and name not in LAYER_MAPS:
+        raise UnknownNameError("layer map", name, LAYER_MAPS)
+    return name
+
+
+class DistillConfig(PhasedConfig):
+    """How to make a student. What is not given has the method's own default."""
 
     method: Annotated[str, AfterValidator(_known)] = Field(
         "distilbert", description="a name from `bertender methods`"
     )
-    layers: int = Field(3, ge=1, description="the student's layers")
+    student: str | None = Field(
+        None,
+        description="folder, packaged encoder or hub name that the student starts from, with its "
+        "own vocabulary; the teacher by default",
+    )
+    unlabelled: Path | None = Field(
+        None, description="more texts to learn from: .txt, CSV, TSV, JSONL or Parquet"
+    )
+    layers: int | None = Field(
+        None, ge=1, description="the student's layers; half of its start's by default"
+    )
+    hidden_size: int | None = Field(None, ge=8, description="its width; the teacher's by default")
+    heads: int | None = Field(None, ge=1, description="its heads; the teacher's by default")
+    feed_forward_size: int | None = Field(
+        None, ge=1, description="width of its feed-forward part; 4 x hidden_size by default"
+    )
     teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(_numbers)] = Field(
-        None, description="teacher layers to start from, as 1,3,5; alternating ones by default"
+        None, description="teacher layers to start from, as 1,3,5; the method's choice by default"
     )
     temperature: float | None = Field(
         None, gt=0, description="softness of the teacher's answers; the method's own by default"
@@ -59,49 +85,66 @@ class DistillConfig(TrainingConfig):
     weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_named_numbers)] = Field(
         default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"
     )
+    layer_map: Annotated[str | None, AfterValidator(_known_map)] = Field(
+        None, description=f"which layers are matched: {', '.join(LAYER_MAPS)}"
+    )
+
+    relation_heads: int | None = Field(
+        None, ge=1, description="heads that relations are cut into; the method's own by default"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_the_methods_defaults(cls, values: Any) -> Any:
+        method = METHODS.get(values.get("method", cls.model_fields["method"].default))
+        return {**method.settings, **values} if method else values
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         """Refuse what no teacher could make good before one is trained."""
-        method_named(self.method).with_weights(self.weights, self.temperature)
-        if self.teacher_layers and len(self.teacher_layers) != self.layers:
+        method = changed_method(self)
+        for name in ("earlier_epochs", "earlier_learning_rate"):
+            if getattr(self, name) is not None and not method.has_phases:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}: method {self.method!r} has one phase only, "
+                    f"for {name.removeprefix('intermediate_')}. Leave it out."
+                )
+        if self.student is None and method.wants_own_start:
+            raise ConfigError(
+                f"method {self.method!r} wants a small pre-trained student of its own: give "
+                "student, a folder or artifact of `bertender pretrain`, or a hub name."
+            )
+        if self.teacher_layers and self.layers and len(self.teacher_layers) != self.layers:
             raise ConfigError(
                 f"teacher_layers={self.teacher_layers}: give {self.layers}, one for each of the "
-                "student's layers, or leave it out to take alternating ones."
+                "student's layers, or leave it out for the method's choice."
             )
         return self
 
+    def shape(self, method: Method, start_layers: int) -> StudentShape:
+        """Return the student that is asked for, from a start of so many layers."""
+        chosen = len(self.teacher_layers or ())
+        return StudentShape(
+            layers=self.layers or chosen or method.layers(start_layers),
+            hidden_size=self.hidden_size,
+            heads=self.heads,
+            feed_forward_size=self.feed_forward_size,
+            teacher_layers=self.teacher_layers,
+        )
 
-class DistillationObjective:
-    """A method's loss. The teacher runs only for what cannot be kept on disk.
 
-    Args:
-        method: its terms.
-        teacher: it is frozen, in eval mode, and moved to where the batches are.
-        bf16: run the teacher in bf16, as the student is.
+def changed_method(config: DistillConfig) -> Method:
+    """Return the method with the config's weights, temperature and layer map.
+
+    Raises:
+        UnknownNameError, ConfigError: there is nothing of that name to change.
     """
-
-    def __init__(self, method: Method, teacher: PreTrainedModel, bf16: bool = False) -> None:
-        self.bf16 = bf16
-        self.terms = tuple(term for term in method.terms if term.weight)
-        self.hidden_states = "hidden_states" in method.needs
-        self.teacher = teacher.eval().requires_grad_(False)
-
-    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        student = read_signals(model, batch, self.hidden_states)
-        teacher = self._teacher_signals(batch)
-        return {term.name: term.weight * term(student, teacher, batch) for term in self.terms}
-
-    def _teacher_signals(self, batch: TensorBatch) -> Signals:
-        logits = batch.get("teacher_logits", torch.empty(0))
-        if not self.hidden_states:
-            return Signals(logits)
-        device = batch["input_ids"].device
-        self.teacher.to(device)
-        # the Trainer's own autocast does not reach the teacher on a GPU
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
-            online = read_signals(self.teacher, batch, hidden_states=True)
-        return Signals(logits, online.hidden_states)
+    return method_named(config.method).changed(
+        config.weights,
+        temperature=config.temperature,
+        layers=LAYER_MAPS[config.layer_map] if config.layer_map else None,
+        relation_heads=config.relation_heads,
+    )
 
 
 def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
@@ -110,31 +153,44 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     Raises:
         UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
             cannot be had from this teacher; raised before training starts.
+        DataError: the file of unlabelled texts is wrong.
     """
-    method = method_named(config.method).with_weights(config.weights, config.temperature)
+    method = changed_method(config)
     refuse_other_labels(teacher, task)
-    teacher_model = load_torch_classifier(teacher)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    teacher_model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
-    teacher_tokenizer = load_tokenizer(teacher.path)
-    torch.manual_seed(config.seed)  # the student's new head is random
-    student = method.student(teacher_model, config.layers, config.teacher_layers)
-    examples = _examples(method, teacher_model, teacher_tokenizer, teacher, task, config)
-    tokenizer = fitting_tokenizer(str(teacher.path), student)
-    identity = ("distill", config.model_dump(mode="json"), task.fingerprint(), teacher.digest)
-    with work_directory(out, *identity) as work:
-        report = train(
+    texts = with_unlabelled(task, method, config.unlabelled)
+    teacher_model = _on_device(load_torch_classifier(teacher))
+    torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
+    start = find_start(teacher, teacher_model, method, config.student)
+    shape = config.shape(method, start.model.config.num_hidden_layers)
+    student = method.student(start.model, shape)
+    _refuse_misfits(method, student, teacher_model)
+    tokenizer = fitting_tokenizer(start.source, student)
+    examples = student_examples(method, teacher_model, teacher, start, texts, config)
+    identity = ("distill", config.model_dump(mode="json"), texts.fingerprint(), teacher.digest)
+    with work_directory(out, *identity, start.digest) as work:
+        student, reports = train_phases(
+            method,
             student,
+            teacher_model,
             examples,
-            DistillationObjective(method, teacher_model, computes_in_bf16(config)),
             config,
             work,
             description=f"distill {out.name}",
-            at_epoch_end=lambda trained: dev_score(trained, tokenizer, task, config.max_length),
+            score=lambda trained: dev_score(trained, tokenizer, task, config.max_length),
         )
+        *earlier, last = reports.values()
+        phases = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
         on_main_process(
             lambda: write_classifier(
-                out, "distill", student, tokenizer, task, config, teacher, report
+                out,
+                "distill",
+                student,
+                tokenizer,
+                task,
+                config,
+                teacher,
+                last,
+                earlier_losses=phases,
             )
         )
     return Artifact.load(out)
@@ -159,18 +215,19 @@ def refuse_other_labels(teacher: Artifact, task: Task) -> None:
         )
 
 
-def _examples(
-    method: Method,
-    teacher_model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    teacher: Artifact,
-    task: Task,
-    config: DistillConfig,
-) -> TokenDataset:
-    """Tokenise the task, with the teacher's logits where the method reads them."""
-    examples = token_dataset(task.train, tokenizer, config.max_length)
-    if "logits" not in method.needs:
-        return examples
-    logits = teacher_logits(teacher_model, teacher.digest, examples, computes_in_bf16(config))
-    columns = {**examples.columns, "teacher_logits": logits.tolist()}
-    return TokenDataset(columns, examples.pad_token_id)
+def _refuse_misfits(method: Method, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
+    """Raise ModelError where a term cannot compare this student with this teacher."""
+    misfits = [
+        term.misfit(student.config, teacher.config)
+        for phase in method.phases(student.config.num_hidden_layers)
+        for term in phase.terms
+        if term.weight
+    ]
+    if found := sorted({misfit for misfit in misfits if misfit}):
+        raise ModelError(f"method {method.name!r}: {'; '.join(found)}.")
+
+
+def _on_device(model: PreTrainedModel) -> PreTrainedModel:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
+    return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -23,7 +24,7 @@ from bertender.core.errors import DamagedArtifactError, HubUnreachableError, Mod
 from bertender.core.hub import hub_answers
 from distill.data import fitting_tokenizer
 
-__all__ = ["PACKAGED", "PackagedEncoder", "find_encoder", "load_classifier"]
+__all__ = ["PACKAGED", "PackagedEncoder", "find_encoder", "load_classifier", "weights_digest"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,14 @@ def load_classifier(
             "tokenizer and safetensors weights (bertender reads no pickles and runs no hub code)."
         ) from None
     return model, tokenizer
+
+
+def weights_digest(model: PreTrainedModel) -> str:
+    """Return a sha256 of all weights of a model's encoder; its new head is left out."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.base_model.state_dict().items()):
+        digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _refuse_unfitting_weights(

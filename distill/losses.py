@@ -1,11 +1,32 @@
-"""The losses of distillation: functions of student and teacher tensors, with masks."""
+"""The losses of distillation: functions of student and teacher tensors, with masks.
+
+Every mask is (batch, seq), 1 for a real token and 0 for padding, and no loss changes with what
+stands where it is 0. No gradient flows into a teacher. Sums are taken in float32 at least.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch.nn import functional
 
-__all__ = ["hard_labels", "hidden_cosine", "soft_labels"]
+__all__ = [
+    "NO_LABEL",
+    "attention_divergence",
+    "attention_mse",
+    "hard_labels",
+    "hidden_cosine",
+    "hidden_mse",
+    "normalised_sentence_mse",
+    "relation_divergence",
+    "sentence_cosine",
+    "soft_cross_entropy",
+    "soft_labels",
+]
+
+NO_LABEL = -100
+"""In the place of a label: the example has none."""
 
 
 def soft_labels(
@@ -18,7 +39,7 @@ def soft_labels(
 
     Args:
         student_logits: (batch, labels).
-        teacher_logits: (batch, labels); no gradient flows into it.
+        teacher_logits: (batch, labels).
         temperature: above 0; larger is softer.
     """
     student = functional.log_softmax(_precise(student_logits) / temperature, dim=-1)
@@ -27,9 +48,33 @@ def soft_labels(
     return divergence * temperature**2
 
 
+def soft_cross_entropy(
+    student_logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Cross-entropy with the teacher's softened distribution, without T squared.
+
+    Jiao et al. 2019 (TinyBERT, arXiv 1909.10351), eq. 10. It differs from `soft_labels` at T = 1
+    by the teacher's entropy, which is constant; here the mean is over the batch alone.
+
+    Args:
+        student_logits: (batch, labels).
+        teacher_logits: (batch, labels).
+        temperature: above 0; larger is softer.
+    """
+    student = functional.log_softmax(_precise(student_logits) / temperature, dim=-1)
+    teacher = functional.softmax(_precise(teacher_logits.detach()) / temperature, dim=-1)
+    return -(teacher * student).sum(-1).mean()
+
+
 def hard_labels(student_logits: torch.Tensor, label_ids: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of the logits (batch, labels) with the true labels (batch)."""
-    return functional.cross_entropy(_precise(student_logits), label_ids)
+    """Cross-entropy of the logits (batch, labels) with the true labels (batch).
+
+    Examples without a label (NO_LABEL) are left out; 0 where a batch has none.
+    """
+    total = functional.cross_entropy(
+        _precise(student_logits), label_ids, ignore_index=NO_LABEL, reduction="sum"
+    )
+    return total / (label_ids != NO_LABEL).sum().clamp(min=1)
 
 
 def hidden_cosine(
@@ -42,14 +87,145 @@ def hidden_cosine(
 
     Args:
         student_states: (batch, seq, hidden).
-        teacher_states: (batch, seq, hidden), of the same width; no gradient flows into it.
-        mask: (batch, seq), 1 for a real token and 0 for padding.
+        teacher_states: (batch, seq, hidden), of the same width.
+        mask: (batch, seq).
     """
     cosine = functional.cosine_similarity(
         _precise(student_states), _precise(teacher_states.detach()), dim=-1
     )  # (batch, seq)
-    weights = mask.to(cosine.dtype)
-    return ((1 - cosine) * weights).sum() / weights.sum()
+    return _mean(1 - cosine, mask)
+
+
+def hidden_mse(
+    student_states: torch.Tensor, teacher_states: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Mean squared difference of hidden states over real tokens and the width.
+
+    Jiao et al. 2019 (TinyBERT, arXiv 1909.10351), eq. 8 and 9.
+
+    Args:
+        student_states: (batch, seq, hidden), brought to the teacher's width by a projection.
+        teacher_states: (batch, seq, hidden).
+        mask: (batch, seq).
+    """
+    difference = _precise(student_states) - _precise(teacher_states.detach())
+    return _mean(difference.square().mean(-1), mask)
+
+
+def attention_mse(
+    student_scores: torch.Tensor, teacher_scores: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Mean squared difference of attention scores before softmax, over pairs of real tokens.
+
+    Jiao et al. 2019 (TinyBERT, arXiv 1909.10351), eq. 7.
+
+    Args:
+        student_scores: (batch, heads, seq, seq).
+        teacher_scores: (batch, heads, seq, seq), with as many heads.
+        mask: (batch, seq).
+    """
+    difference = _precise(student_scores) - _precise(teacher_scores.detach())
+    pairs = mask[:, :, None] * mask[:, None, :]  # (batch, seq, seq)
+    return _mean(difference.square().mean(1), pairs)
+
+
+def attention_divergence(
+    student_scores: torch.Tensor, teacher_scores: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """KL divergence of the student's attention from the teacher's, over heads and real tokens.
+
+    Wang et al. 2020 (MiniLM, arXiv 2002.10957), eq. 6. Each row of scores is a distribution over
+    the real tokens of its text. Texts count alike, whatever their length.
+
+    Args:
+        student_scores: (batch, heads, seq, seq), before mask and softmax.
+        teacher_scores: (batch, heads, seq, seq), with as many heads.
+        mask: (batch, seq).
+    """
+    student = _log_attention(student_scores, mask)
+    teacher = _log_attention(teacher_scores.detach(), mask)
+    divergence = (teacher.exp() * (teacher - student)).sum(-1).mean(1)  # (batch, seq)
+    by_text = (divergence * mask).sum(1) / mask.sum(1)
+    return by_text.mean()
+
+
+def relation_divergence(
+    student_vectors: torch.Tensor,
+    teacher_vectors: torch.Tensor,
+    mask: torch.Tensor,
+    relation_heads: int | None = None,
+) -> torch.Tensor:
+    """KL divergence of self-attention relations: how much each token's vector is like each other's.
+
+    Wang et al. 2020 (MiniLM, arXiv 2002.10957), eq. 7 to 9, and, where `relation_heads` are given,
+    Wang et al. 2021 (MiniLMv2, arXiv 2012.15828), eq. 5 and 6: the heads are joined and cut anew
+    into so many, which is what frees the student from the teacher's number of heads.
+
+    Args:
+        student_vectors: queries, keys or values, (batch, heads, seq, head_dim).
+        teacher_vectors: the same of the teacher; its width need not be the student's.
+        mask: (batch, seq).
+        relation_heads: must divide both widths; None keeps the heads as they are.
+    """
+    return attention_divergence(
+        _relations(_precise(student_vectors), relation_heads),
+        _relations(_precise(teacher_vectors.detach()), relation_heads),
+        mask,
+    )
+
+
+def normalised_sentence_mse(
+    student_states: torch.Tensor, teacher_states: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Mean squared difference of [CLS] states of length one, over the batch and the width.
+
+    Sun et al. 2019 (PKD, arXiv 1908.09355), eq. 7. The mean over the width follows the published
+    code, to whose weight of 500 it belongs; the paper writes the squared distance.
+
+    Args:
+        student_states: (batch, seq, hidden).
+        teacher_states: (batch, seq, hidden), of the same width.
+        mask: (batch, seq); the first token is always real.
+    """
+    student = functional.normalize(_precise(student_states[:, 0]), dim=-1)
+    teacher = functional.normalize(_precise(teacher_states[:, 0].detach()), dim=-1)
+    return functional.mse_loss(student, teacher)
+
+
+def sentence_cosine(
+    student_states: torch.Tensor, teacher_states: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """One minus the cosine of the [CLS] states, averaged over the batch.
+
+    Aguilar et al. 2019 (arXiv 1910.03723), eq. 3.
+
+    Args:
+        student_states: (batch, seq, hidden).
+        teacher_states: (batch, seq, hidden), of the same width.
+        mask: (batch, seq); the first token is always real.
+    """
+    return hidden_cosine(student_states[:, :1], teacher_states[:, :1], mask[:, :1])
+
+
+def _relations(vectors: torch.Tensor, relation_heads: int | None) -> torch.Tensor:
+    """Return scaled products of vectors, (batch, relation heads, seq, seq)."""
+    if relation_heads is not None:
+        joined = vectors.transpose(1, 2).flatten(2)  # (batch, seq, hidden)
+        vectors = joined.unflatten(-1, (relation_heads, -1)).transpose(1, 2)
+    return vectors @ vectors.transpose(-1, -2) / math.sqrt(vectors.shape[-1])
+
+
+def _log_attention(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return log-probabilities over the real tokens; 0 in the place of padding."""
+    real = mask[:, None, None, :].bool()
+    log = functional.log_softmax(_precise(scores).masked_fill(~real, -math.inf), dim=-1)
+    return log.masked_fill(~real, 0.0)
+
+
+def _mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the values where the mask is 1."""
+    weights = mask.to(values.dtype)
+    return (values * weights).sum() / weights.sum()
 
 
 def _precise(tensor: torch.Tensor) -> torch.Tensor:

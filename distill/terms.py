@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 import torch
+from transformers import PretrainedConfig
 
 from bertender.core.examples import TensorBatch
-from distill.losses import hard_labels, hidden_cosine, soft_labels
-from distill.signals import Signals
+from distill.layer_maps import LayerMap
+from distill.losses import hard_labels, relation_divergence, soft_cross_entropy, soft_labels
+from distill.signals import Signal, Signals
 
-__all__ = ["HardLabels", "HiddenCosine", "SoftLabels", "Term", "TeacherSignal"]
-
-TeacherSignal = Literal["logits", "hidden_states"]
+__all__ = ["HardLabels", "Match", "Relations", "SoftLabels", "SoftTargets", "Term"]
 
 
 class Term(Protocol):
@@ -26,8 +28,12 @@ class Term(Protocol):
     def weight(self) -> float: ...
 
     @property
-    def needs(self) -> frozenset[TeacherSignal]:
+    def needs(self) -> frozenset[Signal]:
         """What the teacher must give. Logits are kept on disk; the rest is computed online."""
+        ...
+
+    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        """Say why the two models cannot be matched, and what would work; empty where they can."""
         ...
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
@@ -35,40 +41,145 @@ class Term(Protocol):
         ...
 
 
+class _FromLogits:
+    """Terms that fit any two models of the same labels."""
+
+    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        return ""
+
+
 @dataclass(frozen=True)
-class SoftLabels:
-    """The teacher's softened distribution as the target."""
+class SoftLabels(_FromLogits):
+    """The teacher's softened distribution as the target: KL divergence times T squared."""
 
     weight: float
     temperature: float
     name: ClassVar[str] = "soft"
-    needs: ClassVar[frozenset[TeacherSignal]] = frozenset({"logits"})
+    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         return soft_labels(student.logits, teacher.logits, self.temperature)
 
 
 @dataclass(frozen=True)
-class HardLabels:
+class SoftTargets(_FromLogits):
+    """The teacher's softened distribution as the target: plain cross-entropy."""
+
+    weight: float
+    temperature: float
+    name: ClassVar[str] = "soft"
+    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        return soft_cross_entropy(student.logits, teacher.logits, self.temperature)
+
+
+@dataclass(frozen=True)
+class HardLabels(_FromLogits):
     """The true labels as the target."""
 
     weight: float
     name: ClassVar[str] = "hard"
-    needs: ClassVar[frozenset[TeacherSignal]] = frozenset()
+    needs: ClassVar[frozenset[Signal]] = frozenset()
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         return hard_labels(student.logits, batch["labels"])
 
 
 @dataclass(frozen=True)
-class HiddenCosine:
-    """The direction of the teacher's last hidden states as the target."""
+class Match:
+    """A signal of some teacher layers as the target of some student layers."""
 
+    name: str
     weight: float
-    name: ClassVar[str] = "cosine"
-    needs: ClassVar[frozenset[TeacherSignal]] = frozenset({"hidden_states"})
+    signal: Signal
+    loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+    """(student, teacher, mask) -> scalar, a row of `losses`"""
+    layers: LayerMap
+    over_layers: Literal["sum", "mean"] = "mean"
+    projected: bool = False
+    """The student's states first go through a linear layer, one for all layers, which is learned
+    beside the student and thrown away."""
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        return frozenset({self.signal})
+
+    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        same = _SAME[self.signal]
+        ours, theirs = getattr(student, same), getattr(teacher, same)
+        if ours == theirs or self.projected:
+            return ""
+        return (
+            f"term {self.name!r} compares {self.signal.replace('_', ' ')}: the student has "
+            f"{same}={ours} and the teacher {theirs}, which must be equal"
+        )
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return hidden_cosine(
-            student.hidden_states[-1], teacher.hidden_states[-1], batch["attention_mask"]
+        ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
+        embeddings = self.signal == "hidden_states"  # which only these have, in front
+        losses = torch.stack(
+            [
+                self.loss(ours[mine], theirs[other], batch["attention_mask"])
+                for mine, other in self._places(len(ours), len(theirs), embeddings)
+            ]
         )
+        return losses.sum() if self.over_layers == "sum" else losses.mean()
+
+    def _places(self, ours: int, theirs: int, embeddings: bool) -> list[tuple[int, int]]:
+        """Return the pairs of layers as places in the two tuples of a signal."""
+        pairs = self.layers(ours - embeddings, theirs - embeddings)
+        shift = 0 if embeddings else 1
+        return [(mine - shift, other - shift) for mine, other in pairs]
+
+
+@dataclass(frozen=True)
+class Relations:
+    """How much each token's query, key or value is like each other's in the teacher's layer."""
+
+    name: str
+    weight: float
+    signal: Signal
+    layers: LayerMap
+    relation_heads: int | None = None
+    """Into how many heads both models' vectors are cut; None keeps the heads, as many in both."""
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        return frozenset({self.signal})
+
+    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        ours, theirs = student.num_attention_heads, teacher.num_attention_heads
+        if self.relation_heads is None:
+            return (
+                ""
+                if ours == theirs
+                else (
+                    f"term {self.name!r} compares relations head by head: the student has {ours} "
+                    f"heads and the teacher {theirs}, which must be equal"
+                )
+            )
+        widths = student.hidden_size, teacher.hidden_size
+        if any(width % self.relation_heads for width in widths):
+            return (
+                f"relation_heads={self.relation_heads} must divide the widths of both models, "
+                f"{widths[0]} and {widths[1]}; {math.gcd(*widths)} and its divisors do"
+            )
+        return ""
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
+        losses = [
+            relation_divergence(
+                ours[mine - 1], theirs[other - 1], batch["attention_mask"], self.relation_heads
+            )
+            for mine, other in self.layers(len(ours), len(theirs))
+        ]
+        return torch.stack(losses).mean()
+
+
+_SAME: Mapping[Signal, str] = {
+    "hidden_states": "hidden_size",
+    "attention_scores": "num_attention_heads",
+}
+"""What two models must have in common for a signal to be compared, by the name in their configs."""

@@ -10,9 +10,12 @@ from bertender.commands.output import print_entry, print_json, say
 from bertender.core.environment import environment
 from bertender.doctor import findings
 from bertender.tasks.registry import TASKS
-from distill.methods import METHODS
+from distill.methods import METHODS, Phase
 
 __all__ = ["doctor_command", "methods_command", "tasks_command"]
+
+TWO_LAYERS = 2
+"""The depth that phases are listed for; a method that goes layer by layer has one for each."""
 
 
 def tasks_command() -> Callable[..., None]:
@@ -44,14 +47,19 @@ def methods_command() -> Callable[..., None]:
                 "method": name,
                 "summary": method.summary,
                 "paper": method.paper,
-                "loss": [f"{term.name}={term.weight:g}" for term in method.terms],
-                "needs": sorted(method.needs),
+                "loss": [_loss(phase) for phase in method.phases(TWO_LAYERS)],
+                "needs": sorted(method.needs) + ["layers"] * method.uses_teacher_layers,
+                "defaults": [f"{key}={value}" for key, value in method.settings.items()],
             }
             for name, method in METHODS.items()
         ]
         _print(rows, as_json)
 
     return command
+
+
+def _loss(phase: Phase) -> str:
+    return f"{phase.name}: " + " + ".join(f"{term.weight:g} {term.name}" for term in phase.terms)
 
 
 def doctor_command() -> Callable[..., None]:

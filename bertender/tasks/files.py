@@ -13,10 +13,10 @@ from pathlib import Path
 
 from bertender.core.errors import ConfigError, DataError
 from bertender.core.text import Example
-from bertender.tasks.rows import Row, Table, open_table
+from bertender.tasks.rows import Row, Table, open_table, text_of
 from bertender.tasks.task import Split, Task, TaskConfig
 
-__all__ = ["Labelled", "label_names", "load_files", "read_labelled"]
+__all__ = ["Labelled", "label_names", "load_files", "read_labelled", "read_texts"]
 
 SHOWN_LABELS = 20
 FILL_IN = "Fill it in, or leave the row out"
@@ -90,6 +90,22 @@ def read_labelled(table: Table, text_columns: Sequence[str], label_column: str) 
     return Labelled(table.path, label_column, tuple(examples), tuple(labels), tuple(places))
 
 
+def read_texts(path: Path, text_columns: Sequence[str]) -> tuple[Example, ...]:
+    """Read texts without labels: a table with the text columns, or `.txt` with a text a line.
+
+    Raises:
+        DataError: the file is wrong, or it is `.txt` and the examples are pairs.
+    """
+    if path.suffix.lower() == ".txt":
+        return _lines(path, text_columns)
+    table = open_table(path)
+    table.require(text_columns)
+    examples = tuple(
+        tuple(_text(path, row, column) for column in text_columns) for row in table.rows
+    )
+    return _some(path, examples)
+
+
 def label_names(labelled: Labelled) -> tuple[str, ...]:
     """Return the labels of a training file in order: integers by value, others by alphabet.
 
@@ -104,6 +120,22 @@ def label_names(labelled: Labelled) -> tuple[str, ...]:
         )
     in_order = sorted(names)
     return tuple(sorted(in_order, key=int) if all(map(_is_integer, names)) else in_order)
+
+
+def _lines(path: Path, text_columns: Sequence[str]) -> tuple[Example, ...]:
+    if len(text_columns) > 1:
+        raise DataError(
+            f"{path}: a line holds one text, and the examples have {', '.join(text_columns)}. "
+            "Give a table with these columns: CSV, TSV, JSONL or Parquet."
+        )
+    lines = (line.strip() for line in text_of(path).splitlines())
+    return _some(path, tuple((line,) for line in lines if line))
+
+
+def _some(path: Path, examples: tuple[Example, ...]) -> tuple[Example, ...]:
+    if not examples:
+        raise DataError(f"{path}: it holds no text.")
+    return examples
 
 
 def _both_files(config: TaskConfig) -> tuple[Path, Path]:

@@ -16,7 +16,16 @@ import pyarrow.parquet
 
 from bertender.core.errors import DataError, nearest_hint
 
-__all__ = ["READERS", "Row", "Table", "open_table", "read_delimited", "read_jsonl", "read_parquet"]
+__all__ = [
+    "READERS",
+    "Row",
+    "Table",
+    "open_table",
+    "read_delimited",
+    "read_jsonl",
+    "read_parquet",
+    "text_of",
+]
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ def read_delimited(
         quoted: whether double quotes enclose a field, or are plain characters.
         columns: their names, for a file without a header.
     """
-    lines = io.StringIO(_text_of(path), newline="")
+    lines = io.StringIO(text_of(path), newline="")
     rows = _fields(path, lines, delimiter, quoted)
     names = tuple(columns) or next(rows, (0, ()))[1]
     return Table(path, tuple(names), _named(path, tuple(names), rows))
@@ -84,7 +93,7 @@ def read_delimited(
 
 def read_jsonl(path: Path) -> Table:
     """Open a file with one JSON object a line; the first tells the columns."""
-    rows = list(_objects(path, _text_of(path)))
+    rows = list(_objects(path, text_of(path)))
     columns = tuple(rows[0].values) if rows else ()
     return Table(path, columns, iter(rows))
 
@@ -119,7 +128,8 @@ def _bytes_of(path: Path, size: int = -1) -> bytes:
     return content
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return a UTF-8 file's text; DataError names the line of a byte that is none."""
     content = _bytes_of(path)
     try:
         return content.decode("utf-8-sig")

@@ -12,9 +12,11 @@ that a student of full depth gives the teacher's own hidden states.
 
 from __future__ import annotations
 
-from distill.methods.method import Method
+from distill.layer_maps import last
+from distill.losses import hidden_cosine
+from distill.methods.method import Method, one_phase
 from distill.students import distilbert_student
-from distill.terms import HardLabels, HiddenCosine, SoftLabels
+from distill.terms import HardLabels, Match, SoftLabels
 
 __all__ = ["DISTILBERT"]
 
@@ -23,9 +25,9 @@ DISTILBERT = Method(
     summary="soft labels, hard labels and hidden-state cosine on a DistilBERT student",
     paper="Sanh et al. 2019, arXiv 1910.01108",
     student=distilbert_student,
-    terms=(
+    phases=one_phase(
         SoftLabels(weight=0.5, temperature=2.0),
         HardLabels(weight=0.5),
-        HiddenCosine(weight=0.5),
+        Match("cosine", 0.5, "hidden_states", hidden_cosine, layers=last),
     ),
 )

@@ -5,7 +5,7 @@ What a distilled student scores above this one is what distillation gave.
 
 from __future__ import annotations
 
-from distill.methods.method import Method
+from distill.methods.method import Method, one_phase
 from distill.students import distilbert_student
 from distill.terms import HardLabels
 
@@ -16,5 +16,5 @@ HARD = Method(
     summary="the control: the distilbert student, trained on labels alone",
     paper="none",
     student=distilbert_student,
-    terms=(HardLabels(weight=1.0),),
+    phases=one_phase(HardLabels(weight=1.0)),
 )

@@ -1,19 +1,89 @@
-"""What a distillation method is: a student, the terms of its loss, and where it comes from."""
+"""What a distillation method is: a student, the phases of its training, and where it comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+import torch
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ConfigError, nearest_hint
-from distill.terms import SoftLabels, TeacherSignal, Term
+from bertender.core.examples import TensorBatch
+from distill.signals import Signal, Signals
+from distill.students import StudentBuilder
+from distill.terms import Term
+from distill.trainee import Trainee
 
-__all__ = ["Method"]
+__all__ = ["Method", "Phase", "TraineeBuilder", "TraineeModule", "all_layers", "one_phase"]
 
-StudentBuilder = Callable[[PreTrainedModel, int, tuple[int, ...] | None], PreTrainedModel]
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the training with a loss of its own."""
+
+    name: str
+    terms: tuple[Term, ...]
+    epochs: int | None = None
+    """The last phase has None and takes the config's `epochs`; those before it take the config's
+    `earlier_epochs`, or these where it has none."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of TrainingConfig that have another value in this phase."""
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        """What the terms with a weight above 0 need of the teacher."""
+        return frozenset().union(*(term.needs for term in self.terms if term.weight))
+
+
+class TraineeModule(Protocol):
+    """The module that is trained: an nn.Module with the student in it."""
+
+    student: PreTrainedModel
+
+    def __call__(
+        self, batch: TensorBatch, teacher: Signals, step: int
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the weighted parts of the loss."""
+        ...
+
+    def finished(self) -> PreTrainedModel:
+        """Return the student, free of what its training needed."""
+        ...
+
+
+class TraineeBuilder(Protocol):
+    """Makes the trainee of a phase, which lasts `steps` steps."""
+
+    def __call__(
+        self,
+        student: PreTrainedModel,
+        teacher: PreTrainedModel,
+        phase: Phase,
+        *,
+        seed: int,
+        steps: int,
+    ) -> Any: ...
+
+
+Phases = Callable[[int], tuple[Phase, ...]]
+"""student layers -> phases"""
+
+
+def one_phase(*terms: Term) -> Phases:
+    """Return the phases of a method that has one loss from beginning to end."""
+    return lambda layers: (Phase("task", terms),)
+
+
+def _half_the_layers(layers: int) -> int:
+    """Return the usual depth of a student: 3 of 6, 6 of 12."""
+    return max(layers // 2, 1)
+
+
+def all_layers(layers: int) -> int:
+    """Return the depth of a student that is as deep as what it starts from."""
+    return layers
 
 
 @dataclass(frozen=True)
@@ -24,31 +94,61 @@ class Method:
     summary: str
     paper: str
     student: StudentBuilder
-    """(teacher, layers, chosen teacher layers or None) -> student"""
-    terms: tuple[Term, ...]
+    phases: Phases
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of DistillConfig that have another default here: the paper's."""
+    trainee: TraineeBuilder = Trainee.of
+    layers: Callable[[int], int] = _half_the_layers
+    """Layers of what the student starts from -> the student's, where the config gives none."""
+    wants_own_start: bool = False
+    """The student must start from an encoder of its own, not from the teacher."""
+    uses_teacher_layers: bool = False
+    """The trainee runs the teacher's own layers, in the student."""
 
     @property
-    def needs(self) -> frozenset[TeacherSignal]:
-        """What the terms with a weight above 0 need of the teacher."""
-        return frozenset().union(*(term.needs for term in self.terms if term.weight))
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of all phases by name, for a student of two layers."""
+        named = {term.name: term for phase in self.phases(2) for term in phase.terms}
+        return tuple(named.values())
 
-    def with_weights(self, weights: Mapping[str, float], temperature: float | None) -> Method:
-        """Return the method with other weights or another temperature.
+    @property
+    def needs(self) -> frozenset[Signal]:
+        """What the terms with a weight above 0 need of the teacher."""
+        return frozenset().union(*(phase.needs for phase in self.phases(2)))
+
+    @property
+    def wants_teacher_tokens(self) -> bool:
+        """Tell whether more than logits is compared, so that both must read the same tokens."""
+        return self.uses_teacher_layers or bool(self.needs - {"logits"})
+
+    @property
+    def has_phases(self) -> bool:
+        """Tell whether there is a phase before the last."""
+        return len(self.phases(2)) > 1
+
+    def changed(self, weights: Mapping[str, float], **settings: Any) -> Method:
+        """Return the method with other weights, and other settings of its terms.
+
+        Args:
+            weights: by the name of the term.
+            settings: temperature, layers or relation_heads; None leaves the method's own.
 
         Raises:
-            ConfigError: a weight names no term, no weight is left above 0, or no term has a
-                temperature to change.
+            ConfigError: a weight names no term, no weight is left above 0, or no term has what is
+                to be changed.
         """
+        given = {name: value for name, value in settings.items() if value is not None}
         self._refuse_unknown(weights)
-        if temperature is not None and not any(isinstance(t, SoftLabels) for t in self.terms):
-            raise ConfigError(
-                f"temperature={temperature}: method {self.name!r} has no soft labels to soften. "
-                "Leave it out, or choose a method with a term 'soft'."
+        self._refuse_idle(given)
+
+        def phases(layers: int) -> tuple[Phase, ...]:
+            return tuple(
+                replace(phase, terms=tuple(_changed(t, weights, given) for t in phase.terms))
+                for phase in self.phases(layers)
             )
-        terms = tuple(_changed(term, weights, temperature) for term in self.terms)
-        if not any(term.weight for term in terms):
-            raise ConfigError(f"weights: every term of {self.name!r} has weight 0; raise one.")
-        return replace(self, terms=terms)
+
+        self._refuse_nothing(phases(2))
+        return replace(self, phases=phases)
 
     def _refuse_unknown(self, weights: Mapping[str, float]) -> None:
         names = [term.name for term in self.terms]
@@ -59,12 +159,25 @@ class Method:
                     f"{nearest_hint(name, names)} Its terms: {', '.join(names)}."
                 )
 
+    def _refuse_idle(self, given: Mapping[str, Any]) -> None:
+        names = ", ".join(term.name for term in self.terms)
+        for name, value in given.items():
+            if not any(hasattr(term, name) for term in self.terms):
+                raise ConfigError(
+                    f"method {self.name!r} has no term with {name} to change (its terms: {names}). "
+                    f"Leave {value!r} out, or choose another method."
+                )
 
-def _changed(term: Any, weights: Mapping[str, float], temperature: float | None) -> Term:
-    changes: dict[str, float] = {}
-    if term.name in weights:
-        changes["weight"] = weights[term.name]
-    if temperature is not None and isinstance(term, SoftLabels):
-        changes["temperature"] = temperature
-    changed: Term = replace(term, **changes)
+    def _refuse_nothing(self, phases: tuple[Phase, ...]) -> None:
+        for phase in phases:
+            if not any(term.weight for term in phase.terms):
+                where = f" in phase {phase.name!r}" if self.has_phases else ""
+                raise ConfigError(
+                    f"weights: every term of {self.name!r} has weight 0{where}; raise one."
+                )
+
+
+def _changed(term: Any, weights: Mapping[str, float], settings: Mapping[str, Any]) -> Term:
+    changes = {name: value for name, value in settings.items() if hasattr(term, name)}
+    changed: Term = replace(term, weight=weights.get(term.name, term.weight), **changes)
     return changed

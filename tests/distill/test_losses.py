@@ -4,20 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.losses import hard_labels, hidden_cosine, soft_labels
+from distill.losses import (
+    attention_divergence,
+    attention_mse,
+    hard_labels,
+    hidden_cosine,
+    hidden_mse,
+    normalised_sentence_mse,
+    relation_divergence,
+    sentence_cosine,
+    soft_cross_entropy,
+    soft_labels,
+)
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+MaskedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 MASK = torch.tensor([[1, 1, 1], [1, 1, 0]])
+HIDDEN, SCORES, HEADS = (2, 3, 8), (2, 4, 3, 3), (2, 4, 3, 6)
+MASKED: dict[str, tuple[MaskedLoss, tuple[int, ...]]] = {
+    "cosine": (hidden_cosine, HIDDEN),
+    "hidden": (hidden_mse, HIDDEN),
+    "patience": (normalised_sentence_mse, HIDDEN),
+    "sentence": (sentence_cosine, HIDDEN),
+    "attention scores": (attention_mse, SCORES),
+    "attention": (attention_divergence, SCORES),
+    "relations": (relation_divergence, HEADS),
+    "relations cut anew": (partial(relation_divergence, relation_heads=8), HEADS),
+}
+"""Losses over tokens, and a shape of both tensors: (batch=2, ..., seq=3, ...)."""
+
 LOSSES: dict[str, tuple[Loss, tuple[int, ...]]] = {
     "soft": (lambda student, teacher: soft_labels(student, teacher, 2.0), (4, 3)),
-    "cosine": (lambda student, teacher: hidden_cosine(student, teacher, MASK), (2, 3, 8)),
+    **{
+        name: (partial(lambda loss, *given: loss(*given, MASK), loss), shape)
+        for name, (loss, shape) in MASKED.items()
+    },
 }
 """Losses between a student's and a teacher's tensor, and a shape for both."""
 
@@ -117,11 +146,86 @@ def test_hidden_cosine_by_hand() -> None:
     assert float(hidden_cosine(student, teacher, torch.ones(1, 3))) == pytest.approx(1.0)
 
 
-def test_padding_has_no_part_in_the_cosine() -> None:
-    student, teacher = tensors((2, 3, 8))
-    loss = hidden_cosine(student, teacher, MASK)
-    padded = student.detach().clone()
-    padded[1, 2] = 1000.0
-    assert torch.equal(hidden_cosine(padded, teacher, MASK), loss)
-    loss.backward()
-    assert student.grad is not None and student.grad[1, 2].abs().max() == 0
+@pytest.mark.parametrize("name", MASKED)
+def test_padding_has_no_part(name: str) -> None:
+    """Whatever stands at the third token of the second text, for the student and the teacher."""
+    loss, shape = MASKED[name]
+    student, teacher = tensors(shape)
+    value = loss(student, teacher, MASK)
+    changed = [tensor.detach().clone() for tensor in (student, teacher)]
+    for number, tensor in enumerate(changed, start=1):
+        for place in _padding(name, tensor):
+            place.fill_(100.0 * number)
+    torch.testing.assert_close(loss(*changed, MASK), value.detach())
+    value.backward()
+    assert student.grad is not None
+    assert all(place.abs().max() == 0 for place in _padding(name, student.grad))
+
+
+def _padding(name: str, tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Views of what belongs to the padded token: its states, or its row and column of scores."""
+    if name in ("attention scores", "attention"):
+        return [tensor[1, :, 2, :], tensor[1, :, :, 2]]
+    return [tensor[1, 2]] if tensor.ndim == 3 else [tensor[1, :, 2]]
+
+
+def test_hidden_mse_by_hand() -> None:
+    """Squares 4 and 0 of the first token, 1 and 1 of the second; the third is padding."""
+    student = torch.tensor([[[2.0, 5.0], [1.0, 1.0], [9.0, 9.0]]])
+    teacher = torch.tensor([[[0.0, 5.0], [0.0, 2.0], [0.0, 0.0]]])
+    assert float(hidden_mse(student, teacher, torch.tensor([[1, 1, 0]]))) == pytest.approx(1.5)
+
+
+def test_attention_mse_by_hand() -> None:
+    student, teacher = torch.zeros(1, 1, 2, 2), torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+    assert float(attention_mse(student, teacher, torch.ones(1, 2))) == pytest.approx(30 / 4)
+    alone = attention_mse(student, teacher, torch.tensor([[1, 0]]))
+    assert float(alone) == pytest.approx(1.0), "one pair of real tokens is left"
+
+
+def test_attention_divergence_by_hand() -> None:
+    """Odds of 3 to 1 against even ones, in one of two rows."""
+    teacher = torch.tensor([[[[math.log(3.0), 0.0], [0.0, 0.0]]]])
+    divergence = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    loss = attention_divergence(torch.zeros(1, 1, 2, 2), teacher, torch.ones(1, 2))
+    assert float(loss) == pytest.approx(divergence / 2)
+
+
+def test_relations_are_scaled_products() -> None:
+    """Vectors 2 and 0 of one head, one wide: products 4, 0 and 0, 0 over a root of 1."""
+    teacher = torch.tensor([[[[2.0], [0.0]]]])
+    scores = torch.tensor([[[[4.0, 0.0], [0.0, 0.0]]]])
+    student = torch.zeros(1, 1, 2, 1)
+    mask = torch.ones(1, 2)
+    expected = attention_divergence(torch.zeros(1, 1, 2, 2), scores, mask)
+    torch.testing.assert_close(relation_divergence(student, teacher, mask), expected)
+
+
+def test_relation_heads_free_the_student_from_width_and_heads() -> None:
+    wide, narrow = torch.randn(2, 4, 3, 6), torch.randn(2, 2, 3, 4)
+    loss = relation_divergence(narrow, wide, MASK, relation_heads=8)
+    assert loss.ndim == 0 and float(loss) > 0
+
+
+def test_patience_by_hand() -> None:
+    """[CLS] states of length one at a right angle: squared distance 2, over a width of 2."""
+    student = torch.tensor([[[3.0, 0.0], [7.0, 7.0]]])
+    teacher = torch.tensor([[[0.0, 5.0], [1.0, 2.0]]])
+    loss = normalised_sentence_mse(student, teacher, torch.ones(1, 2))
+    assert float(loss) == pytest.approx(1.0)
+
+
+def test_soft_cross_entropy_is_soft_labels_and_the_teachers_entropy() -> None:
+    student, teacher = (tensor.detach() for tensor in tensors((4, 3)))
+    probabilities = teacher.softmax(-1)
+    entropy = -(probabilities * probabilities.log()).sum(-1).mean()
+    expected = soft_labels(student, teacher, 1.0) + entropy
+    torch.testing.assert_close(soft_cross_entropy(student, teacher, 1.0), expected)
+
+
+def test_examples_without_a_label_are_left_out() -> None:
+    logits, _ = tensors((4, 3))
+    labels = torch.tensor([0, -100, 1, -100])
+    expected = hard_labels(logits[[0, 2]], labels[[0, 2]])
+    torch.testing.assert_close(hard_labels(logits, labels), expected)
+    assert float(hard_labels(logits, torch.full((4,), -100)).detach()) == 0.0

@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 from transformers import DistilBertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import FAMILIES
-from distill.students import alternating_layers, distilbert_student
+from bertender.core.families import FAMILIES, encoder_layers
+from distill.sharing import albert_student, factors
+from distill.students import (
+    StudentBuilder,
+    StudentShape,
+    alternating_layers,
+    any_width_student,
+    distilbert_student,
+    first_layers_student,
+    shorter_student,
+)
 from tests.distill.toys import VOCABULARY, tiny_classifier
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
@@ -36,10 +45,14 @@ def without_relative_positions(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+PLAIN = [name for name in FAMILIES if FAMILIES[name].plain_layers]
+
+
+@pytest.mark.parametrize("model_type", PLAIN)
 def test_a_student_of_full_depth_has_the_teachers_hidden_states(model_type: str) -> None:
-    teacher = without_relative_positions(tiny_classifier(model_type))
-    student = distilbert_student(teacher, 4).eval()
+    teacher = tiny_classifier(model_type)
+    teacher = without_relative_positions(teacher)
+    student = distilbert_student(teacher, StudentShape(4)).eval()
     pairs = zip(hidden_states(student), hidden_states(teacher), strict=True)
     for layer, (ours, theirs) in enumerate(pairs):
         torch.testing.assert_close(
@@ -47,19 +60,19 @@ def test_a_student_of_full_depth_has_the_teachers_hidden_states(model_type: str)
         )
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", PLAIN)
 def test_a_shorter_student_has_the_chosen_layers(model_type: str) -> None:
     teacher = tiny_classifier(model_type)
-    student = distilbert_student(teacher, 2, (1, 3))
+    student = distilbert_student(teacher, StudentShape(2, teacher_layers=(1, 3)))
     family = FAMILIES[model_type]
     for source, target in zip((1, 3), student.distilbert.transformer.layer, strict=True):
-        layer = teacher.base_model.get_submodule(f"{family.layers}.{source}")
+        layer = encoder_layers(teacher)[source]
         assert torch.equal(target.ffn.lin1.weight, layer.get_submodule(family.ffn_in).weight)
         assert torch.equal(target.attention.v_lin.bias, layer.get_submodule(family.value).bias)
 
 
 def test_the_student_is_a_distilbert_without_token_types() -> None:
-    student = distilbert_student(tiny_classifier("bert"), 2)
+    student = distilbert_student(tiny_classifier("bert"), StudentShape(2))
     assert type(student) is DistilBertForSequenceClassification
     assert not [name for name, _ in student.named_parameters() if "token_type" in name]
     assert student.config.n_layers == 2
@@ -69,7 +82,7 @@ def test_the_student_is_a_distilbert_without_token_types() -> None:
 def test_the_student_shares_no_memory_with_its_teacher() -> None:
     teacher = tiny_classifier("bert")
     before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
-    student = distilbert_student(teacher, 4)
+    student = distilbert_student(teacher, StudentShape(4))
     with torch.no_grad():
         for parameter in student.parameters():
             parameter.add_(1.0)
@@ -79,7 +92,7 @@ def test_the_student_shares_no_memory_with_its_teacher() -> None:
 def test_labels_and_their_names_come_along() -> None:
     teacher = tiny_classifier("bert", labels=3)
     teacher.config.id2label = {0: "a", 1: "b", 2: "c"}
-    student = distilbert_student(teacher, 1)
+    student = distilbert_student(teacher, StudentShape(1))
     assert student.config.id2label == {0: "a", 1: "b", 2: "c"}
     assert student.classifier.out_features == 3
 
@@ -100,17 +113,147 @@ def test_alternating_layers_ascend_to_the_last(depths: tuple[int, int]) -> None:
     assert chosen[-1] == teacher - 1
 
 
-REFUSED = {
-    "too deep": ("bert", {}, 5, None, r"layers=5: the teacher has only 4\. Choose 1 to 4"),
-    "wrong count": ("bert", {}, 2, (0, 1, 2), r"teacher_layers=\(0, 1, 2\): give 2 layers between"),
-    "no such layer": ("bert", {}, 2, (0, 4), r"between 0 and 3"),
-    "factorised": ("electra", {"embedding_size": 16}, 2, None, r"16 wide and its layers 32"),
-    "unknown family": ("albert", {}, 2, None, r"'albert'.*Known: bert, .*xlm-roberta"),
+BUILDERS: dict[str, StudentBuilder] = {
+    "shorter": shorter_student,
+    "first layers": first_layers_student,
+    "any width": any_width_student,
+}
+
+
+@pytest.mark.parametrize("model_type", PLAIN)
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_a_student_of_the_teachers_class_is_the_teacher_at_full_depth(
+    model_type: str, builder: str
+) -> None:
+    teacher = tiny_classifier(model_type)
+    student = BUILDERS[builder](teacher, StudentShape(4)).eval()
+    assert type(student) is type(teacher)
+    ours, theirs = student.state_dict(), teacher.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize(
+    ("builder", "chosen"), [("shorter", (1, 3)), ("any width", (1, 3)), ("first layers", (0, 1))]
+)
+def test_a_shorter_student_of_the_teachers_class(builder: str, chosen: tuple[int, ...]) -> None:
+    teacher = tiny_classifier("bert", labels=3)
+    student = BUILDERS[builder](teacher, StudentShape(2))
+    for source, target in zip(chosen, student.bert.encoder.layer, strict=True):
+        ours, theirs = target.state_dict(), teacher.bert.encoder.layer[source].state_dict()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert torch.equal(student.classifier.weight, teacher.classifier.weight)
+    assert student.config.num_hidden_layers == 2 and teacher.config.num_hidden_layers == 4
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "deberta-v2", "albert"])
+def test_a_narrow_student_reads_the_same_tokens(model_type: str) -> None:
+    teacher = tiny_classifier(model_type, labels=3)
+    shape = StudentShape(3, hidden_size=12, heads=3, feed_forward_size=20)
+    student = any_width_student(teacher, shape).eval()
+    config = student.config
+    assert (config.hidden_size, config.num_hidden_layers, config.intermediate_size) == (12, 3, 20)
+    assert (config.num_attention_heads, config.vocab_size) == (3, VOCABULARY)
+    assert hidden_states(student)[-1].shape == (int(MASK.sum()), 12)
+    assert config.num_labels == 3
+
+
+REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]] = {
+    "too deep": (
+        distilbert_student,
+        "bert",
+        {},
+        StudentShape(5),
+        r"layers=5: the teacher has only 4\. Choose 1 to 4",
+    ),
+    "wrong count": (
+        distilbert_student,
+        "bert",
+        {},
+        StudentShape(2, teacher_layers=(0, 1, 2)),
+        r"teacher_layers=\(0, 1, 2\): give 2 layers between",
+    ),
+    "no such layer": (
+        shorter_student,
+        "bert",
+        {},
+        StudentShape(2, teacher_layers=(0, 4)),
+        r"between 0 and 3",
+    ),
+    "factorised": (
+        distilbert_student,
+        "electra",
+        {"embedding_size": 16},
+        StudentShape(2),
+        r"16 wide and its layers 32",
+    ),
+    "unknown family": (
+        distilbert_student,
+        "modernbert",
+        {},
+        StudentShape(2),
+        r"'modernbert'.*Known: albert, bert, .*xlm-roberta",
+    ),
+    "layers of its own kind": (
+        distilbert_student,
+        "mobilebert",
+        {},
+        StudentShape(2),
+        r"'mobilebert' teacher are of its own kind.*tinybert.*bert, camembert",
+    ),
+    "another width": (
+        shorter_student,
+        "bert",
+        {},
+        StudentShape(2, hidden_size=16),
+        r"hidden_size=16: a shorter copy.*tinybert",
+    ),
+    "uneven heads": (
+        any_width_student,
+        "bert",
+        {},
+        StudentShape(2, hidden_size=16, heads=3),
+        r"hidden_size=16 is no multiple of heads=3",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_impossible_students_are_refused(case: str) -> None:
-    model_type, changes, layers, chosen, message = REFUSED[case]
+    build, model_type, changes, shape, message = REFUSED[case]
     with pytest.raises(ModelError, match=message):
-        distilbert_student(tiny_classifier(model_type, **changes), layers, chosen)
+        build(tiny_classifier(model_type, **changes), shape)
+
+
+def test_an_albert_student_is_the_mean_of_its_teachers_layers() -> None:
+    teacher = tiny_classifier("bert", labels=3)
+    student = albert_student(teacher, StudentShape(6))
+    (layer,) = dict.fromkeys(encoder_layers(student))
+    assert student.config.num_hidden_layers == 6 and student.config.num_labels == 3
+    mean = torch.stack(
+        [source.get_submodule("intermediate.dense").weight for source in encoder_layers(teacher)]
+    ).mean(0)
+    torch.testing.assert_close(layer.ffn.weight, mean)
+    two = albert_student(teacher, StudentShape(6, teacher_layers=(1, 3)))
+    assert not torch.equal(encoder_layers(two)[0].ffn.weight, layer.ffn.weight)
+
+
+def test_an_albert_student_of_equal_layers_is_one_of_them() -> None:
+    teacher = tiny_classifier("bert")
+    layers = encoder_layers(teacher)
+    for layer in layers[1:]:
+        layer.load_state_dict(layers[0].state_dict())
+    (shared,) = dict.fromkeys(encoder_layers(albert_student(teacher, StudentShape(4))))
+    states = torch.randn(1, 5, 32)
+    mask = torch.zeros(1, 1, 1, 5)
+    torch.testing.assert_close(shared.eval()(states, mask)[0], layers[0].eval()(states, mask)[0])
+
+
+@given(rank=st.integers(1, 12))
+def test_factors_leave_out_the_smallest_singular_values(rank: int) -> None:
+    table = torch.randn(20, 12, generator=torch.Generator().manual_seed(rank))
+    narrow, widening = factors(table, rank)
+    assert narrow.shape == (20, rank) and widening.shape == (rank, 12)
+    error = (table - narrow @ widening).square().sum()
+    left_out = torch.linalg.svdvals(table)[rank:].square().sum()
+    torch.testing.assert_close(error, left_out, rtol=1e-3, atol=1e-3)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertender.core.errors import ConfigError, DataError
-from bertender.tasks.files import load_files
+from bertender.tasks.files import load_files, read_texts
 from bertender.tasks.rows import READERS
 from bertender.tasks.task import TaskConfig
 from tests.tasks.writers import WRITERS
@@ -203,3 +203,34 @@ def test_a_file_called_train_gives_its_folder_as_name(tmp_path: Path) -> None:
     folder.mkdir()
     train, dev = (WRITERS[".csv"](folder / f"{name}.csv", TRAIN) for name in ("train", "dev"))
     assert load_files(TaskConfig(train=train, dev=dev)).name == "beers"
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_texts_without_labels(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"texts{suffix}"
+    WRITERS[suffix](path, [{"text": row["text"]} for row in TRAIN])
+    assert read_texts(path, ("text",)) == (("good",), ("bad",), ("über 🍺",))
+
+
+def test_a_text_a_line(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("good, really\n\n  bad \n", encoding="utf-8")
+    assert read_texts(tmp_path / "texts.txt", ("text",)) == (("good, really",), ("bad",))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "said"),
+    [
+        ("texts.txt", "a\n", ("left", "right"), "a line holds one text.*left, right"),
+        ("texts.txt", "\n \n", ("text",), "holds no text"),
+        ("texts.csv", "text\n", ("text",), "holds no text"),
+        ("texts.csv", "txet\na\n", ("text",), "no column 'text'. Did you mean 'txet'"),
+        ("texts.doc", "a", ("text",), "unknown suffix '.doc'"),
+        ("texts.txt", "", ("text",), "the file is empty"),
+    ],
+)
+def test_files_of_texts_that_cannot_be_used(
+    name: str, content: str, columns: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=said):
+        read_texts(tmp_path / name, columns)

@@ -1,0 +1,32 @@
+"""An ALBERT student (Lan et al. 2019, arXiv 1909.11942): one shared layer, narrow embeddings.
+
+Student: the ALBERT class, as deep and wide as the teacher, with one layer that runs at every
+depth (section 3.1, cross-layer parameter sharing) and embeddings of 128 that a linear layer
+brings to the width (factorised embedding parameterisation). The shared layer starts as the mean
+of the teacher's layers, the embeddings as the best factors of the teacher's (truncated SVD).
+It is smaller on disk by far and no faster: as many layers run.
+Loss: as `distilbert`, since ALBERT itself is not distilled in its paper.
+"""
+
+from __future__ import annotations
+
+from distill.layer_maps import last
+from distill.losses import hidden_cosine
+from distill.methods.method import Method, all_layers, one_phase
+from distill.sharing import albert_student
+from distill.terms import HardLabels, Match, SoftLabels
+
+__all__ = ["ALBERT"]
+
+ALBERT = Method(
+    name="albert",
+    summary="soft and hard labels and hidden cosine on a student of one shared layer",
+    paper="Lan et al. 2019, arXiv 1909.11942 (the student)",
+    student=albert_student,
+    phases=one_phase(
+        SoftLabels(weight=0.5, temperature=2.0),
+        HardLabels(weight=0.5),
+        Match("cosine", 0.5, "hidden_states", hidden_cosine, layers=last),
+    ),
+    layers=all_layers,
+)

@@ -1,0 +1,33 @@
+"""Patient knowledge distillation (Sun et al. 2019, arXiv 1908.09355).
+
+Student: the teacher's own class, initialised from its first layers (section 4.2).
+Loss: (1 - a) hard labels + a soft labels + b patience, eq. 8; patience is the squared difference
+of [CLS] states of length one (eq. 7) between student layers 1 to M-1 and every k-th teacher layer
+(PKD-Skip); `--layer-map last-between` matches the teacher's last layers instead (PKD-Last).
+a = 0.7, T = 10, b = 500, lr 1e-5, batch 32 and 4 epochs are the published code's. Its b belongs
+to a mean over the width, as here; its soft labels are a mean over the classes too, and ours a sum
+over them, as in eq. 4, so that ours weigh as many times more as there are classes.
+"""
+
+from __future__ import annotations
+
+from distill.layer_maps import skip
+from distill.losses import normalised_sentence_mse
+from distill.methods.method import Method, one_phase
+from distill.students import first_layers_student
+from distill.terms import HardLabels, Match, SoftLabels
+
+__all__ = ["PKD"]
+
+PKD = Method(
+    name="pkd",
+    summary="soft and hard labels, and patience: [CLS] states of every k-th teacher layer",
+    paper="Sun et al. 2019, arXiv 1908.09355",
+    student=first_layers_student,
+    phases=one_phase(
+        SoftLabels(weight=0.7, temperature=10.0),
+        HardLabels(weight=0.3),
+        Match("patience", 500.0, "hidden_states", normalised_sentence_mse, layers=skip),
+    ),
+    settings={"epochs": 4, "learning_rate": 1e-5},
+)

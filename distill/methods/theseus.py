@@ -1,0 +1,158 @@
+"""BERT-of-Theseus (Xu et al. 2020, arXiv 2002.02925): the student takes over module by module.
+
+The predecessor's layers are cut into as many modules as the successor has layers. In each batch
+each module is the successor's layer with probability p, else the predecessor's layers (eq. 3 and
+4). The loss is the task's alone. Only successor layers learn: embeddings, pooler, classifier and
+predecessor stay as the predecessor had them, with gradients flowing through.
+Student: the predecessor's own class, its first layers (section 4.2); what remains in the end is a
+plain shorter model.
+`theseus`: p grows linearly from 0.3 (eq. 5 with b = 0.3) and reaches 1 after two thirds of the
+steps, which is where the published rate for MRPC (0.0006 a step) brings it; from there on the
+successor is alone.
+`theseus-constant`: p = 0.5, then a phase with the successor alone (section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from bertender.core.examples import TensorBatch, model_inputs
+from bertender.core.families import encoder_layers, family_of
+from distill.methods.method import Method, Phase, one_phase
+from distill.signals import Signals
+from distill.students import first_layers_student
+from distill.terms import HardLabels
+
+__all__ = ["THESEUS", "THESEUS_CONSTANT", "Replacing"]
+
+FIRST_PROBABILITY = 0.3
+CONSTANT_PROBABILITY = 0.5
+SHARE_OF_REPLACING = 2 / 3
+REPLACING_EPOCHS = 5
+
+Schedule = Callable[[float], float]
+"""Share of the phase that has passed, 0 to 1 -> probability of the successor's module"""
+
+
+def _growing(passed: float) -> float:
+    """Return the probability of eq. 5."""
+    rate = (1 - FIRST_PROBABILITY) / SHARE_OF_REPLACING
+    return min(1.0, FIRST_PROBABILITY + rate * passed)
+
+
+class _Module(nn.Module):
+    """A successor's layer in the place of some of the predecessor's; alone in eval mode."""
+
+    def __init__(self, successor: nn.Module, predecessor: list[nn.Module]) -> None:
+        super().__init__()
+        self.successor = successor
+        self.predecessor = nn.ModuleList(predecessor)
+        self.replaced = True
+
+    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.replaced or not self.training:
+            return self.successor(hidden, *args, **kwargs)
+        for layer in self.predecessor:
+            output = layer(hidden, *args, **kwargs)
+            hidden = output[0] if isinstance(output, tuple) else output
+        return output
+
+
+class Replacing(nn.Module):
+    """The trainee: the student with modules that are drawn anew in each step."""
+
+    def __init__(
+        self,
+        student: PreTrainedModel,
+        teacher: PreTrainedModel,
+        phase: Phase,
+        *,
+        seed: int,
+        steps: int,
+        schedule: Schedule,
+    ) -> None:
+        super().__init__()
+        self.student = student
+        (self.term,) = phase.terms
+        self.seed, self.steps, self.schedule = seed, steps, schedule
+        successors, predecessors = encoder_layers(student), encoder_layers(teacher)
+        bounds = [i * len(predecessors) // len(successors) for i in range(len(successors) + 1)]
+        student.requires_grad_(False)
+        self.drawn = [
+            _Module(layer.requires_grad_(True), predecessors[start:end])
+            for layer, (start, end) in zip(successors, pairwise(bounds), strict=True)
+        ]
+        self._place(self.drawn)
+
+    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
+        """Return the task's loss with the modules that this step draws."""
+        self._draw(step)
+        logits = self.student(**model_inputs(self.student, batch)).logits
+        loss = self.term.weight * self.term(Signals(logits), teacher, batch)
+        return {self.term.name: loss + self._nothing()}
+
+    def _draw(self, step: int) -> None:
+        generator = torch.Generator().manual_seed(hash((self.seed, step)))
+        draws = torch.rand(len(self.drawn), generator=generator)
+        probability = self.schedule(step / self.steps)
+        for module, draw in zip(self.drawn, draws.tolist(), strict=True):
+            module.replaced = draw < probability
+
+    def _nothing(self) -> torch.Tensor:
+        """Return 0 with a gradient of 0, the only one where no module is the successor's."""
+        return torch.stack([next(m.successor.parameters()).sum() * 0 for m in self.drawn]).sum()
+
+    def finished(self) -> PreTrainedModel:
+        """Return the student with its own layers and nothing of the predecessor."""
+        self._place([module.successor for module in self.drawn])
+        self.student.requires_grad_(True)
+        return self.student
+
+    def _place(self, layers: list[Any]) -> None:
+        """Put layers in the place of the student's."""
+        place = self.student.base_model.get_submodule(family_of(self.student).layers)
+        assert isinstance(place, nn.ModuleList)
+        for index, layer in enumerate(layers):
+            place[index] = layer
+
+
+def _constant_phases(layers: int) -> tuple[Phase, ...]:
+    task = (HardLabels(weight=1.0),)
+    return (Phase("replacing", task, epochs=REPLACING_EPOCHS), Phase("successor", task))
+
+
+def _half_then_alone(
+    student: PreTrainedModel, teacher: PreTrainedModel, phase: Phase, **settings: Any
+) -> Replacing:
+    probability = CONSTANT_PROBABILITY if phase.name == "replacing" else 1.0
+    return Replacing(student, teacher, phase, schedule=lambda passed: probability, **settings)
+
+
+THESEUS = Method(
+    name="theseus",
+    summary="the teacher's layers are replaced by chance, more and more; labels alone",
+    paper="Xu et al. 2020, arXiv 2002.02925",
+    student=first_layers_student,
+    phases=one_phase(HardLabels(weight=1.0)),
+    settings={"epochs": 15, "learning_rate": 2e-5},
+    trainee=partial(Replacing, schedule=_growing),
+    uses_teacher_layers=True,
+)
+
+THESEUS_CONSTANT = Method(
+    name="theseus-constant",
+    summary="half of the teacher's layers are replaced by chance, then all; labels alone",
+    paper="Xu et al. 2020, arXiv 2002.02925",
+    student=first_layers_student,
+    phases=_constant_phases,
+    settings={"epochs": 10, "learning_rate": 2e-5},
+    trainee=_half_then_alone,
+    uses_teacher_layers=True,
+)

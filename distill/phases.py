@@ -1,0 +1,138 @@
+"""Running a method's phases one after another; an interrupted run goes on in the phase it was in.
+
+Each phase has its own optimizer, schedule and folder of checkpoints. The end of a phase is kept
+as a checkpoint too, from which a run that is resumed in a later phase takes the student.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from transformers import PreTrainedModel
+
+from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.training import (
+    LossParts,
+    TrainingConfig,
+    TrainingReport,
+    computes_in_bf16,
+    planned,
+    train,
+)
+from distill.methods import Method, Phase
+from distill.signals import Signal, Signals, read_signals
+
+__all__ = ["DistillationObjective", "PhasedConfig", "phase_settings", "train_phases"]
+
+
+class PhasedConfig(TrainingConfig):
+    """How to train in phases: the fields of TrainingConfig are those of the last."""
+
+    earlier_epochs: int | None = Field(
+        None, ge=1, description="epochs of each phase before the last, in methods that have some"
+    )
+    earlier_learning_rate: float | None = Field(
+        None, gt=0, description="learning rate of the phases before the last"
+    )
+
+
+class DistillationObjective:
+    """The loss of a trainee. The teacher runs only for what cannot be kept on disk.
+
+    Args:
+        teacher: it is frozen, in eval mode, and moved to where the batches are.
+        needs: what the trainee's loss reads of the teacher.
+        bf16: run the teacher in bf16, as the student is.
+    """
+
+    def __init__(
+        self, teacher: PreTrainedModel, needs: frozenset[Signal], bf16: bool = False
+    ) -> None:
+        self.bf16 = bf16
+        self.online = needs - {"logits"}
+        self.teacher = teacher.eval().requires_grad_(False)
+
+    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        parts: LossParts = model(batch, self._teacher_signals(batch), step)
+        return parts
+
+    def _teacher_signals(self, batch: TensorBatch) -> Signals:
+        logits = batch.get("teacher_logits", torch.empty(0))
+        if not self.online:
+            return Signals(logits)
+        device = batch["input_ids"].device
+        self.teacher.to(device)
+        # the Trainer's own autocast does not reach the teacher on a GPU
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
+            online = read_signals(self.teacher, batch, self.online)
+        return replace(online, logits=logits)
+
+
+def phase_settings(phase: Phase, config: PhasedConfig) -> PhasedConfig:
+    """Return the config of one phase: the user's word, else the phase's own, else the method's."""
+    if phase.epochs is None:
+        return config
+    wanted = {
+        "epochs": config.earlier_epochs,
+        "learning_rate": config.earlier_learning_rate,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return config.model_copy(update={"epochs": phase.epochs, **phase.settings, **given})
+
+
+def train_phases(
+    method: Method,
+    student: PreTrainedModel,
+    teacher: PreTrainedModel,
+    examples: TokenDataset,
+    config: PhasedConfig,
+    work: Path,
+    *,
+    description: str,
+    score: Callable[[PreTrainedModel], dict[str, float]],
+) -> tuple[PreTrainedModel, dict[str, TrainingReport]]:
+    """Train the student by all phases of a method; return it with a report each phase.
+
+    Args:
+        method: its phases and trainees.
+        student: it is trained in place.
+        teacher: what it learns from.
+        examples: the training texts, with the teacher's logits where a phase reads them.
+        config: how long and fast.
+        work: directory of the checkpoints.
+        description: what the progress bar says.
+        score: measures the student after each epoch of the last phase.
+    """
+    reports: dict[str, TrainingReport] = {}
+    for phase, folder, is_last in _in_order(method, work, student):
+        settings = phase_settings(phase, config)
+        trainee: Any = method.trainee(
+            student, teacher, phase, seed=config.seed, steps=len(planned(examples, settings))
+        )
+        reports[phase.name] = train(
+            trainee,
+            examples,
+            DistillationObjective(teacher, phase.needs, computes_in_bf16(config)),
+            settings,
+            folder,
+            description=description if is_last else f"{description}: {phase.name}",
+            at_epoch_end=(lambda trained: score(trained.student)) if is_last else None,
+            keep_end=not is_last,
+        )
+        student = trainee.finished()
+    return student, reports
+
+
+def _in_order(
+    method: Method, work: Path, student: PreTrainedModel
+) -> Iterator[tuple[Phase, Path, bool]]:
+    """Yield each phase, the folder of its checkpoints, and whether it is the last."""
+    phases = method.phases(student.config.num_hidden_layers)
+    for place, phase in enumerate(phases):
+        folder = work / f"{place}-{phase.name}" if len(phases) > 1 else work
+        yield phase, folder, phase is phases[-1]

@@ -1,0 +1,116 @@
+"""The student whose layers are one: ALBERT, started from a teacher by averages and factors."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.families import FAMILIES, Family, encoder_layers
+from distill.students import (
+    LAYER_PARTS,
+    StudentShape,
+    plain_family,
+    position_table,
+    positions_of,
+    refuse_widths,
+    weight_of,
+)
+
+__all__ = ["EMBEDDING_SIZE", "albert_student", "factors"]
+
+EMBEDDING_SIZE = 128
+"""ALBERT's own, for every width."""
+
+
+def albert_student(
+    teacher: PreTrainedModel, shape: StudentShape
+) -> AlbertForSequenceClassification:
+    """Build an ALBERT that runs one layer `shape.layers` times.
+
+    Args:
+        teacher: a sequence classifier of a family with plain layers.
+        shape: `layers`, how often the layer runs, and `teacher_layers` to average, all by default.
+
+    Raises:
+        ModelError: the teacher's layers are of another kind, or the shape asks for another width.
+    """
+    family = plain_family(teacher)
+    refuse_widths(shape, "an ALBERT student", "tinybert")
+    sources = _averaged_layers(teacher, shape)
+    student = AlbertForSequenceClassification(_config(teacher, family, shape.layers))
+    with torch.no_grad():
+        _factorise_embeddings(teacher, student, family)
+        for part in LAYER_PARTS:
+            _average(
+                [layer.get_submodule(getattr(family, part)) for layer in sources],
+                encoder_layers(student)[0].get_submodule(getattr(FAMILIES["albert"], part)),
+            )
+    return student
+
+
+def factors(table: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the best two factors of a table (rows, width): (rows, rank) and (rank, width).
+
+    Eckart and Young 1936: no product of such factors has a smaller squared error.
+    """
+    left, values, right = torch.linalg.svd(table.float(), full_matrices=False)
+    root = values[:rank].sqrt()
+    return left[:, :rank] * root, root[:, None] * right[:rank]
+
+
+def _averaged_layers(teacher: PreTrainedModel, shape: StudentShape) -> list[nn.Module]:
+    layers = encoder_layers(teacher)
+    chosen = shape.teacher_layers or tuple(range(len(layers)))
+    if not all(0 <= layer < len(layers) for layer in chosen):
+        raise ModelError(
+            f"teacher_layers={chosen}: give layers between 0 and {len(layers) - 1}, or leave it "
+            "out to average all of them."
+        )
+    return [layers[layer] for layer in chosen]
+
+
+def _config(teacher: PreTrainedModel, family: Family, layers: int) -> AlbertConfig:
+    source = teacher.config
+    return AlbertConfig(
+        vocab_size=source.vocab_size,
+        embedding_size=min(EMBEDDING_SIZE, source.hidden_size),
+        hidden_size=source.hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=source.num_attention_heads,
+        intermediate_size=weight_of(encoder_layers(teacher)[0], family.ffn_in).shape[0],
+        hidden_act=getattr(source, "hidden_act", None) or source.activation,
+        max_position_embeddings=positions_of(teacher),
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        pad_token_id=source.pad_token_id,
+        id2label=source.id2label,
+        label2id=source.label2id,
+    )
+
+
+def _factorise_embeddings(
+    teacher: PreTrainedModel, student: PreTrainedModel, family: Family
+) -> None:
+    """Cut the word table into factors; positions go through the inverse of the second one."""
+    own, target = FAMILIES["albert"], student.base_model
+    words = weight_of(teacher.base_model, family.word_embeddings)
+    narrow, widening = factors(words, student.config.embedding_size)
+    weight_of(target, own.word_embeddings).copy_(narrow)
+    mapping = target.get_submodule("encoder.embedding_hidden_mapping_in")
+    weight_of(target, "encoder.embedding_hidden_mapping_in").copy_(widening.T)
+    assert isinstance(mapping, nn.Linear)
+    mapping.bias.zero_()
+    assert own.position_embeddings is not None
+    positions = position_table(teacher, family) @ torch.linalg.pinv(widening)
+    weight_of(target, own.position_embeddings).copy_(positions)
+    assert own.token_type_embeddings is not None
+    weight_of(target, own.token_type_embeddings).zero_()  # position_table holds the first one
+
+
+def _average(sources: list[nn.Module], target: nn.Module) -> None:
+    states = [source.state_dict() for source in sources]
+    target.load_state_dict(
+        {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
+    )
