@@ -1,29 +1,45 @@
-"""Writes the README's tables from the raw results: `python benchmarks/readme.py [--check]`."""
+"""Writes the tables of the documents from the raw results: `python benchmarks/readme.py`.
+
+`--check` writes nothing and fails where a table is not what its file says.
+"""
 
 from __future__ import annotations
 
 import re
 import statistics
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.method_table import method_block
 from bertender.measure.compare import Comparison, ComparisonRow
 from bertender.report.table import markdown_table
 
-__all__ = ["RESULTS", "block", "rewritten", "seed_summary"]
+__all__ = ["BLOCKS", "Block", "comparison_block", "rewritten", "seed_summary"]
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = {"sst2": "benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json"}
 SEED_SUFFIX = re.compile(r"-seed-\d+$")
 
 
-def rewritten(readme: str) -> str:
-    """Return the README with each marked block made anew from its file."""
-    for name, file in RESULTS.items():
-        pattern = re.compile(f"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.S)
-        text = block(file, Comparison.model_validate_json((ROOT / file).read_text()))
-        readme = pattern.sub(rf"\g<1>{_literal(text)}\g<2>", readme)
-    return readme
+@dataclass(frozen=True)
+class Block:
+    """A marked part of a document, made from a raw result."""
+
+    document: str
+    file: str
+    write: Callable[[str, Path], str]
+    """(name of the file, its place) -> Markdown"""
+
+
+def rewritten(document: str, text: str) -> str:
+    """Return a document's text with each of its marked blocks made anew from its file."""
+    for name, block in BLOCKS.items():
+        if block.document == document:
+            pattern = re.compile(f"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.S)
+            made = block.write(block.file, ROOT / block.file)
+            text = pattern.sub(rf"\g<1>{_literal(made)}\g<2>", text)
+    return text
 
 
 def _literal(text: str) -> str:
@@ -31,8 +47,9 @@ def _literal(text: str) -> str:
     return text.replace("\\", r"\\")
 
 
-def block(file: str, comparison: Comparison) -> str:
+def comparison_block(file: str, path: Path) -> str:
     """Return the table of a comparison, the summary over seeds, and the file that both are from."""
+    comparison = Comparison.model_validate_json(path.read_text(encoding="utf-8"))
     return f"{markdown_table(comparison)}\n{seed_summary(comparison)}\nRaw: `{file}`\n"
 
 
@@ -54,13 +71,25 @@ def _seed_line(name: str, rows: list[ComparisonRow]) -> str:
     )
 
 
+BLOCKS: Mapping[str, Block] = {
+    "sst2": Block(
+        "README.md", "benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json", comparison_block
+    ),
+    "methods": Block(
+        "docs/methods.md", "benchmarks/results/2026-11-21-sst2-methods-cpu.json", method_block
+    ),
+}
+
+
 def main() -> None:
-    path = ROOT / "README.md"
-    before = path.read_text(encoding="utf-8")
-    after = rewritten(before)
-    if "--check" in sys.argv and before != after:
-        raise SystemExit("README.md is not what benchmarks/readme.py writes: run it")
-    path.write_text(after, encoding="utf-8")
+    for document in sorted({block.document for block in BLOCKS.values()}):
+        path = ROOT / document
+        before = path.read_text(encoding="utf-8")
+        after = rewritten(document, before)
+        if "--check" in sys.argv and before != after:
+            raise SystemExit(f"{document} is not what benchmarks/readme.py writes: run it")
+        if "--check" not in sys.argv:
+            path.write_text(after, encoding="utf-8")
 
 
 if __name__ == "__main__":

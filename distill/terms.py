@@ -106,6 +106,12 @@ class Match:
         return frozenset({self.signal})
 
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        depths = student.num_hidden_layers, teacher.num_hidden_layers
+        if not self.layers(*depths):
+            return (
+                f"term {self.name!r} has no layer to match in a student of {depths[0]} and a "
+                f"teacher of {depths[1]}. Choose another layer_map (last), or more layers"
+            )
         same = _SAME[self.signal]
         ours, theirs = getattr(student, same), getattr(teacher, same)
         if ours == theirs or self.projected:

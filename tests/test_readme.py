@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.readme import RESULTS, ROOT, rewritten
+from benchmarks.readme import BLOCKS, ROOT, rewritten
 from bertender.cli import COMMANDS, main
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Split, Task
+from distill.methods import METHODS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -60,11 +61,19 @@ def test_every_command_that_is_named_exists() -> None:
     assert named <= {*COMMANDS, "turns"}, "a command in the README that bertender does not have"
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", BLOCKS)
 def test_the_tables_are_those_of_the_raw_results(name: str) -> None:
-    assert (ROOT / RESULTS[name]).is_file()
-    assert f"<!-- begin {name} -->" in README
-    assert rewritten(README) == README, "run `python benchmarks/readme.py`"
+    document = BLOCKS[name].document
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert (ROOT / BLOCKS[name].file).is_file()
+    assert f"<!-- begin {name} -->" in text
+    assert rewritten(document, text) == text, "run `python benchmarks/readme.py`"
+
+
+def test_every_method_is_explained() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    explained = re.findall(r"^\| `([a-z0-9-]+)` \| [^|]{40,} \|", text, re.M)
+    assert sorted(explained) == sorted(METHODS)
 
 
 def test_every_folder_of_the_tree_is_there() -> None:

@@ -195,8 +195,9 @@ def _show(outcome: StepOutcome) -> None:
 def _show_next(recipe: Recipe) -> None:
     if recipe.next:
         print_entry("\nNext, for your own data:", ())
-        if shutil.which("bertender") is None:
-            say(f"  . {Path(sys.argv[0]).parent / 'activate'}")
+        activate = Path(sys.prefix) / "bin" / "activate"
+        if shutil.which("bertender") is None and activate.is_file():
+            say(f"  . {activate}")
         for line in recipe.next:
             say(f"  {line}")
 

@@ -328,6 +328,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ConfigError,
         "'hard' has no term with layers to change",
     ),
+    "nothing to match": (
+        {"method": "pkd", "layers": 1},
+        ModelError,
+        r"term 'patience' has no layer to match in a student of 1.*layer_map \(last\)",
+    ),
     "no earlier phase": (
         {"method": "pkd", "earlier_epochs": 2},
         ConfigError,

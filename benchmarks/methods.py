@@ -1,0 +1,164 @@
+"""Distils a teacher by every method at an equal budget and scores the students.
+
+    python benchmarks/methods.py TEACHER --work DIR --out FILE.json [--seeds 3] [--max-train 4000]
+
+The students stay in `--work`; one that is there already, made with the same settings, is not
+trained again. So several processes may share the work (`--methods`), and a last call without
+`--methods` writes the JSON of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import Field
+
+from bertender.core.artifact import CARD_NAME, Artifact
+from bertender.core.config import Record
+from bertender.core.environment import Environment, environment
+from bertender.core.predictor import open_classifier
+from bertender.core.progress import show_progress
+from bertender.measure.accuracy import evaluate
+from bertender.stages import recorded_task
+from bertender.steps import save_result
+from bertender.tasks.metrics import Score
+from bertender.tasks.task import Task
+from distill.distiller import DistillConfig, distill
+from distill.methods import METHODS
+
+__all__ = ["Budget", "MethodsBenchmark", "StudentResult", "config_of"]
+
+
+class Budget(Record):
+    """What every student gets alike."""
+
+    epochs: int = Field(description="over all phases of a method together")
+    learning_rate: float
+    batch_size: int
+    layers: int
+    max_train: int | None
+
+
+class StudentResult(Record):
+    """One student: a method with a seed."""
+
+    method: str
+    seed: int
+    parameters: int
+    score: Score
+    predictions: tuple[int, ...] = Field(description="label numbers of the held-out texts")
+
+
+class MethodsBenchmark(Record):
+    """All students of one teacher on one task."""
+
+    task: str
+    metric: str
+    labels: tuple[int, ...] = Field(description="true label numbers of the held-out texts")
+    teacher: Score
+    budget: Budget
+    environment: Environment
+    students: tuple[StudentResult, ...]
+
+
+def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
+    """Return the settings of a student: half the epochs go to the phases before the last."""
+    earlier = len(METHODS[method].phases(budget.layers)) - 1
+    each = max(budget.epochs // (2 * earlier), 1) if earlier else 0
+    settings = {"earlier_epochs": each, "earlier_learning_rate": budget.learning_rate}
+    return DistillConfig(
+        method=method,
+        seed=seed,
+        layers=None if method == "albert" else budget.layers,
+        epochs=max(budget.epochs - earlier * each, 1),
+        learning_rate=budget.learning_rate,
+        batch_size=budget.batch_size,
+        **(settings if earlier else {}),
+    )
+
+
+def _student(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
+    """Return the student of these settings, trained now or before."""
+    if (out / CARD_NAME).is_file() and _is_made(made := Artifact.load(out), teacher, task, config):
+        return made
+    return distill(teacher, task, config, out)
+
+
+def _is_made(made: Artifact, teacher: Artifact, task: Task, config: DistillConfig) -> bool:
+    wanted = (config.model_dump(mode="json"), task.record(), teacher.digest)
+    parent = made.card.parent
+    return (made.card.config, made.card.task, parent and parent.digest) == wanted
+
+
+def _measured(student: Artifact, task: Task, method: str, seed: int) -> StudentResult:
+    classifier = open_classifier(student)
+    score, predictions = evaluate(classifier, task.dev, task.metric)
+    return StudentResult(
+        method=method,
+        seed=seed,
+        parameters=classifier.parameters,
+        score=score,
+        predictions=tuple(predictions.tolist()),
+    )
+
+
+def _runnable() -> list[str]:
+    """The methods that start from the teacher alone."""
+    return [name for name, method in METHODS.items() if not method.wants_own_start]
+
+
+def run(
+    teacher: Annotated[Path, typer.Argument(help="artifact of the teacher")],
+    work: Annotated[Path, typer.Option(help="where the students are kept")],
+    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    methods: Annotated[str, typer.Option(help="by commas; all by default")] = "",
+    seeds: Annotated[int, typer.Option(help="students of each method")] = 3,
+    max_train: Annotated[int, typer.Option(help="training texts, the same for all")] = 4000,
+    epochs: Annotated[int, typer.Option(help="of all phases together")] = 4,
+    learning_rate: Annotated[float, typer.Option(help="of all phases")] = 1e-4,
+    batch_size: Annotated[int, typer.Option(help="examples")] = 32,
+    layers: Annotated[int, typer.Option(help="of each student")] = 3,
+) -> None:
+    """Distil by every method, and write what the students score."""
+    show_progress()
+    budget = Budget(
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        layers=layers,
+        max_train=max_train,
+    )
+    source = Artifact.load(teacher)
+    task = recorded_task(source, {"max_train": max_train})
+    chosen: Sequence[str] = methods.split(",") if methods else _runnable()
+    results = [
+        _measured(
+            _student(source, task, config_of(method, seed, budget), work / f"{method}-{seed}"),
+            task,
+            method,
+            seed,
+        )
+        for method in chosen
+        for seed in range(seeds)
+    ]
+    for result in results:
+        typer.echo(f"{result.method} {result.seed}: {result.score.value:.4f}")
+    if out is not None:
+        score, _ = evaluate(open_classifier(source), task.dev, task.metric)
+        benchmark = MethodsBenchmark(
+            task=task.name,
+            metric=task.metric,
+            labels=task.dev.label_ids,
+            teacher=score,
+            budget=budget,
+            environment=environment(),
+            students=tuple(results),
+        )
+        save_result(benchmark, out)
+
+
+if __name__ == "__main__":
+    typer.run(run)

@@ -1,0 +1,88 @@
+"""The methods benchmark: equal budgets, work that is reused, and a table that says what was run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.method_table import gain, method_block
+from benchmarks.methods import Budget, MethodsBenchmark, StudentResult, config_of, run
+from bertender.core.artifact import Artifact
+from bertender.core.environment import environment
+from bertender.tasks.metrics import Score
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Task, TaskConfig
+from distill.methods import METHODS
+from distill.phases import phase_settings
+from tests.distill.toys import save_artifact, tiny_classifier
+from tests.front import write_toy_files
+
+BUDGET = Budget(epochs=4, learning_rate=1e-3, batch_size=8, layers=3, max_train=12)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].wants_own_start])
+def test_every_method_gets_the_same_epochs_and_pace(name: str) -> None:
+    config = config_of(name, 7, BUDGET)
+    phases = METHODS[name].phases(BUDGET.layers)
+    settings = [phase_settings(phase, config) for phase in phases]
+    assert sum(setting.epochs for setting in settings) == BUDGET.epochs
+    assert {setting.learning_rate for setting in settings} == {BUDGET.learning_rate}
+    assert config.seed == 7 and config.batch_size == 8
+
+
+def student(method: str, seed: int, predictions: tuple[int, ...]) -> StudentResult:
+    right = sum(predictions) / len(predictions)
+    score = Score(metric="accuracy", value=right, low=0.0, high=1.0, n=len(predictions))
+    return StudentResult(
+        method=method, seed=seed, parameters=2_000_000, score=score, predictions=predictions
+    )
+
+
+def test_the_gain_is_paired_by_text() -> None:
+    """Right answers are 1s: texts gain 1, 0, 0.5 and 0 on average over two seeds."""
+    control = [student("hard", seed, (0, 1, 0, 1)) for seed in (0, 1)]
+    better = [student("pkd", 0, (1, 1, 1, 1)), student("pkd", 1, (1, 1, 0, 1))]
+    mean, low, high = gain(better, control, (1, 1, 1, 1))
+    assert mean == pytest.approx(37.5)
+    assert high - mean == pytest.approx(mean - low) == pytest.approx(1.96 * 47.871 / 2, rel=1e-3)
+
+
+def test_the_table_orders_methods_and_says_under_what(tmp_path: Path) -> None:
+    teacher = Score(metric="accuracy", value=1.0, low=0.9, high=1.0, n=4)
+    students = (
+        student("hard", 0, (0, 1, 0, 1)),
+        student("pkd", 0, (1, 1, 1, 1)),
+        student("theseus", 0, (0, 1, 0, 0)),
+    )
+    benchmark = MethodsBenchmark(
+        task="toy",
+        metric="accuracy",
+        labels=(1, 1, 1, 1),
+        teacher=teacher,
+        budget=BUDGET,
+        environment=environment(),
+        students=students,
+    )
+    (tmp_path / "result.json").write_text(benchmark.model_dump_json())
+    text = method_block("result.json", tmp_path / "result.json")
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")]
+    assert rows == ["`pkd`", "`hard`", "`theseus`"]
+    assert "| `theseus` | 2.0 | 0.250 | 0.250 | -25.0 [" in text
+    assert "12 training texts, 4 epochs" in text and "Raw: `result.json`" in text
+
+
+@pytest.mark.slow
+def test_students_that_are_there_are_not_trained_again(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = load_task(TaskConfig.parse(write_toy_files(tmp_path, task).task))
+    teacher = save_artifact(tiny_classifier("bert"), own, tmp_path / "teacher")
+    settings = {"seeds": 1, "max_train": 16, "epochs": 2, "layers": 2, "work": tmp_path / "work"}
+    run(teacher.path, methods="hard,pkd", **settings)
+    made = [Artifact.load(tmp_path / "work" / name).digest for name in ("hard-0", "pkd-0")]
+    monkeypatch.setattr("benchmarks.methods.distill", lambda *given: pytest.fail("trained again"))
+    run(teacher.path, methods="hard,pkd", out=tmp_path / "result.json", **settings)
+    saved = MethodsBenchmark.model_validate_json((tmp_path / "result.json").read_text())
+    assert [result.method for result in saved.students] == ["hard", "pkd"]
+    assert made == [Artifact.load(tmp_path / "work" / n).digest for n in ("hard-0", "pkd-0")]
