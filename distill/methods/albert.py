@@ -13,7 +13,7 @@ from __future__ import annotations
 from distill.layer_maps import last
 from distill.losses import hidden_cosine
 from distill.methods.method import Method, all_layers, one_phase
-from distill.sharing import albert_student
+from distill.students import albert_student
 from distill.terms import HardLabels, Match, SoftLabels
 
 __all__ = ["ALBERT"]

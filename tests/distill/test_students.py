@@ -10,16 +10,17 @@ from transformers import DistilBertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, encoder_layers
-from distill.sharing import albert_student, factors
 from distill.students import (
     StudentBuilder,
     StudentShape,
+    albert_student,
     alternating_layers,
     any_width_student,
     distilbert_student,
     first_layers_student,
     shorter_student,
 )
+from distill.students.albert import factors
 from tests.distill.toys import VOCABULARY, tiny_classifier
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])

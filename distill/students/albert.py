@@ -8,15 +8,8 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrain
 
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, Family, encoder_layers
-from distill.students import (
-    LAYER_PARTS,
-    StudentShape,
-    plain_family,
-    position_table,
-    positions_of,
-    refuse_widths,
-    weight_of,
-)
+from distill.students.shape import StudentShape, plain_family, refuse_widths
+from distill.students.weights import LAYER_PARTS, position_table, positions_of, weight_of
 
 __all__ = ["EMBEDDING_SIZE", "albert_student", "factors"]
 

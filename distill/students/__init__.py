@@ -1,0 +1,19 @@
+"""Students: smaller models initialised from a teacher's weights, one kind a file."""
+
+from __future__ import annotations
+
+from distill.students.albert import albert_student
+from distill.students.distilbert import distilbert_student
+from distill.students.own_class import any_width_student, first_layers_student, shorter_student
+from distill.students.shape import StudentBuilder, StudentShape, alternating_layers
+
+__all__ = [
+    "StudentBuilder",
+    "StudentShape",
+    "albert_student",
+    "alternating_layers",
+    "any_width_student",
+    "distilbert_student",
+    "first_layers_student",
+    "shorter_student",
+]

@@ -1,0 +1,85 @@
+"""The DistilBERT student: a teacher's embeddings and some of its layers in another class."""
+
+from __future__ import annotations
+
+import torch
+from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.families import FAMILIES, Family, encoder_layers
+from distill.students.shape import (
+    StudentShape,
+    alternating_layers,
+    chosen_layers,
+    plain_family,
+    refuse_widths,
+)
+from distill.students.weights import (
+    copy_layer,
+    copy_module,
+    position_table,
+    positions_of,
+    weight_of,
+)
+
+__all__ = ["distilbert_student"]
+
+
+def distilbert_student(
+    teacher: PreTrainedModel, shape: StudentShape
+) -> DistilBertForSequenceClassification:
+    """Build a DistilBERT from a teacher's embeddings and some of its layers.
+
+    Args:
+        teacher: a sequence classifier of a family with plain layers.
+        shape: `layers`, and `teacher_layers` to start from, alternating ones by default.
+
+    A student of full depth gives the teacher's hidden states, up to what the class cannot hold:
+    relative positions (MPNet), and another epsilon in layer norms than 1e-12 (RoBERTa has 1e-5).
+
+    Raises:
+        ModelError: the teacher has fewer layers, layers of another kind, or embeddings of another
+            width than its layers; or the shape asks for another width.
+    """
+    family = plain_family(teacher)
+    chosen = chosen_layers(teacher, shape, alternating_layers)
+    refuse_widths(shape, "a DistilBERT student", "tinybert")
+    student = DistilBertForSequenceClassification(_student_config(teacher, family, shape.layers))
+    with torch.no_grad():
+        _copy_embeddings(teacher, student, family)
+        for source, target in zip(chosen, encoder_layers(student), strict=True):
+            copy_layer(encoder_layers(teacher)[source], target, family, FAMILIES["distilbert"])
+    return student
+
+
+def _student_config(teacher: PreTrainedModel, family: Family, layers: int) -> DistilBertConfig:
+    source = teacher.config
+    width = weight_of(teacher.base_model, family.word_embeddings).shape[1]
+    if width != source.hidden_size:
+        raise ModelError(
+            f"the teacher's embeddings are {width} wide and its layers {source.hidden_size}; "
+            "a DistilBERT student needs both equal. Choose a teacher without factorised embeddings."
+        )
+    return DistilBertConfig(
+        vocab_size=source.vocab_size,
+        max_position_embeddings=positions_of(teacher),
+        n_layers=layers,
+        n_heads=source.num_attention_heads,
+        dim=source.hidden_size,
+        hidden_dim=weight_of(encoder_layers(teacher)[0], family.ffn_in).shape[0],
+        activation=getattr(source, "hidden_act", None) or source.activation,
+        pad_token_id=source.pad_token_id,
+        id2label=source.id2label,
+        label2id=source.label2id,
+    )
+
+
+def _copy_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, family: Family) -> None:
+    source, target = teacher.base_model, student.base_model
+    own = FAMILIES["distilbert"]
+    assert own.position_embeddings is not None
+    weight_of(target, own.word_embeddings).copy_(weight_of(source, family.word_embeddings))
+    weight_of(target, own.position_embeddings).copy_(position_table(teacher, family))
+    copy_module(
+        source.get_submodule(family.embedding_norm), target.get_submodule(own.embedding_norm)
+    )

@@ -1,0 +1,90 @@
+"""Students of the teacher's own class with fewer layers, and BERTs of any width."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.families import encoder_layers
+from distill.students.shape import (
+    StudentShape,
+    alternating_layers,
+    chosen_layers,
+    first_layers,
+    plain_family,
+    refuse_widths,
+)
+from distill.students.weights import copy_module, positions_of
+
+__all__ = ["any_width_student", "first_layers_student", "shorter_student"]
+
+
+def shorter_student(
+    teacher: PreTrainedModel,
+    shape: StudentShape,
+    choose: Callable[[int, int], tuple[int, ...]] = alternating_layers,
+) -> PreTrainedModel:
+    """Build a model of the teacher's own class with fewer layers, and all else the teacher's.
+
+    Raises:
+        ModelError: the teacher has fewer layers, or layers of its own kind; or the shape asks for
+            another width.
+    """
+    family = plain_family(teacher)
+    chosen = chosen_layers(teacher, shape, choose)
+    refuse_widths(shape, "a shorter copy of the teacher", "tinybert")
+    config = copy.deepcopy(teacher.config)
+    config.num_hidden_layers = shape.layers
+    student: PreTrainedModel = type(teacher)(config)
+    weights = {
+        key: value for key, value in teacher.state_dict().items() if f"{family.layers}." not in key
+    }
+    student.load_state_dict(weights, strict=False)
+    for source, target in zip(chosen, encoder_layers(student), strict=True):
+        copy_module(encoder_layers(teacher)[source], target)
+    return student
+
+
+def first_layers_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
+    """Build a `shorter_student` of the teacher's first layers."""
+    return shorter_student(teacher, shape, first_layers)
+
+
+def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
+    """Build a BERT of any depth and width over the teacher's vocabulary.
+
+    A student as wide as its teacher is its `shorter_student`. A narrower one starts from random
+    weights: it should then learn on much text, or from a general stage.
+
+    Raises:
+        ModelError: the heads do not divide the width.
+    """
+    if not shape.widths:
+        return shorter_student(teacher, shape)
+    config, source = BertConfig(), teacher.config
+    width, heads = (
+        shape.hidden_size or source.hidden_size,
+        shape.heads or source.num_attention_heads,
+    )
+    if width % heads:
+        raise ModelError(
+            f"hidden_size={width} is no multiple of heads={heads}. Choose heads that divide it."
+        )
+    config.update(
+        {
+            "vocab_size": source.vocab_size,
+            "hidden_size": width,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": heads,
+            "intermediate_size": shape.feed_forward_size or 4 * width,
+            "max_position_embeddings": positions_of(teacher),
+            "type_vocab_size": max(getattr(source, "type_vocab_size", 0) or 0, 1),
+            "pad_token_id": source.pad_token_id,
+            "id2label": source.id2label,
+            "label2id": source.label2id,
+        }
+    )
+    return BertForSequenceClassification(config)

@@ -1,0 +1,113 @@
+"""How large a student is, and which teacher layers it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.families import FAMILIES, Family, encoder_layers, family_of
+
+__all__ = [
+    "StudentBuilder",
+    "StudentShape",
+    "alternating_layers",
+    "chosen_layers",
+    "first_layers",
+    "plain_family",
+    "refuse_widths",
+]
+
+PUBLISHED_LAYERS = {(12, 6): (0, 2, 4, 7, 9, 11)}
+
+
+def alternating_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+    """Choose evenly alternating teacher layers, the last among them (6 -> 3: 1, 3, 5).
+
+    12 -> 6 takes those of the published DistilBERT checkpoint, whose authors chose otherwise.
+    """
+    alternating = tuple(
+        (index + 1) * teacher_layers // student_layers - 1 for index in range(student_layers)
+    )
+    return PUBLISHED_LAYERS.get((teacher_layers, student_layers), alternating)
+
+
+def first_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+    """Choose the teacher's first layers, as PKD and BERT-of-Theseus do."""
+    return tuple(range(student_layers))
+
+
+@dataclass(frozen=True)
+class StudentShape:
+    """How large a student is; None is the teacher's own."""
+
+    layers: int
+    hidden_size: int | None = None
+    heads: int | None = None
+    feed_forward_size: int | None = None
+    teacher_layers: tuple[int, ...] | None = None
+    """The teacher layers to start from; None leaves the choice to the builder."""
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """The widths that were given, by the names of their settings."""
+        given = {
+            "hidden_size": self.hidden_size,
+            "heads": self.heads,
+            "feed_forward_size": self.feed_forward_size,
+        }
+        return {name: width for name, width in given.items() if width is not None}
+
+
+StudentBuilder = Callable[[PreTrainedModel, StudentShape], PreTrainedModel]
+
+
+def plain_family(teacher: PreTrainedModel) -> Family:
+    """Return the family of a teacher whose layers another class can take, or raise ModelError."""
+    family = family_of(teacher)
+    if not family.plain_layers:
+        plain = sorted(name for name, row in FAMILIES.items() if row.plain_layers)
+        raise ModelError(
+            f"the layers of a {teacher.config.model_type!r} teacher are of its own kind, so that "
+            f"no student can start from them. Choose a method whose students start anew and give "
+            f"a hidden_size (tinybert, minilm), or a teacher of these: {', '.join(plain)}."
+        )
+    return family
+
+
+def chosen_layers(
+    teacher: PreTrainedModel, shape: StudentShape, choose: Callable[[int, int], tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Return the teacher layers that the shape names, or else those that `choose` takes.
+
+    Raises:
+        ModelError: the teacher does not have them.
+    """
+    depth = len(encoder_layers(teacher))
+    chosen = shape.teacher_layers or choose(depth, shape.layers)
+    _refuse_impossible(depth, shape.layers, chosen)
+    return chosen
+
+
+def refuse_widths(shape: StudentShape, what: str, instead: str) -> None:
+    """Raise ModelError where a student that keeps its teacher's width is asked for another."""
+    if shape.widths:
+        given = ", ".join(f"{name}={width}" for name, width in shape.widths.items())
+        raise ModelError(
+            f"{given}: {what} is as wide as its teacher. Leave it out, or choose a method whose "
+            f"students have a width of their own, such as {instead}."
+        )
+
+
+def _refuse_impossible(depth: int, layers: int, chosen: tuple[int, ...]) -> None:
+    if layers > depth:
+        raise ModelError(
+            f"layers={layers}: the teacher has only {depth}. Choose 1 to {depth} (half is usual)."
+        )
+    if len(chosen) != layers or not all(0 <= layer < depth for layer in chosen):
+        raise ModelError(
+            f"teacher_layers={chosen}: give {layers} layers between 0 and {depth - 1}, "
+            "or leave it out to take alternating ones."
+        )

@@ -1,0 +1,66 @@
+"""Taking weights from one architecture to another, by the rows of FAMILIES."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from bertender.core.families import Family, family_of
+
+__all__ = [
+    "LAYER_PARTS",
+    "copy_layer",
+    "copy_module",
+    "position_table",
+    "positions_of",
+    "weight_of",
+]
+
+LAYER_PARTS = (
+    "query",
+    "key",
+    "value",
+    "attention_output",
+    "attention_norm",
+    "ffn_in",
+    "ffn_out",
+    "ffn_norm",
+)
+
+
+def copy_layer(source: nn.Module, target: nn.Module, family: Family, own: Family) -> None:
+    """Copy every part of a layer of one family into one of another."""
+    for part in LAYER_PARTS:
+        copy_module(
+            source.get_submodule(getattr(family, part)),
+            target.get_submodule(getattr(own, part)),
+        )
+
+
+def copy_module(source: nn.Module, target: nn.Module) -> None:
+    """Copy all weights of a module into one of the same shape."""
+    target.load_state_dict(source.state_dict())
+
+
+def position_table(teacher: PreTrainedModel, family: Family) -> torch.Tensor:
+    """Return the positions (positions, hidden) with the first token type added to each."""
+    assert family.position_embeddings is not None
+    source, first = teacher.base_model, family.first_position(teacher.config)
+    positions = weight_of(source, family.position_embeddings)[first:].clone()
+    if family.token_type_embeddings:
+        positions += weight_of(source, family.token_type_embeddings)[0]
+    return positions
+
+
+def positions_of(teacher: PreTrainedModel) -> int:
+    """Return how many tokens the teacher has positions for."""
+    config = teacher.config
+    return int(config.max_position_embeddings - family_of(teacher).first_position(config))
+
+
+def weight_of(module: nn.Module, path: str) -> torch.Tensor:
+    """Return the weight of a part of a module."""
+    weight = module.get_submodule(path).weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
