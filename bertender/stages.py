@@ -85,10 +85,10 @@ def _teacher_files(config: FinetuneConfig) -> str:
 
 
 def _student_files(config: DistillConfig) -> str:
+    folders = (config.student, *map(str, config.more_teachers))
     texts = config.unlabelled
-    return " ".join(
-        (_folder_digest(config.student), sha256_of(texts) if texts and texts.is_file() else "")
-    )
+    digest = sha256_of(texts) if texts and texts.is_file() else ""
+    return " ".join((*map(_folder_digest, folders), digest))
 
 
 def _folder_digest(folder: str | None) -> str:

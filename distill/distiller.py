@@ -24,16 +24,23 @@ from distill.data import fitting_tokenizer
 from distill.layer_maps import LAYER_MAPS
 from distill.methods import METHODS, Method, method_named
 from distill.phases import PhasedConfig, train_phases
-from distill.sources import find_start, student_examples, with_unlabelled
+from distill.sources import (
+    find_start,
+    load_teacher,
+    on_device,
+    refuse_other_labels,
+    student_examples,
+    with_unlabelled,
+)
 from distill.students import StudentShape
 from distill.teacher import dev_score, write_classifier
 
-__all__ = ["DistillConfig", "changed_method", "distill", "refuse_other_labels"]
+__all__ = ["DistillConfig", "changed_method", "distill"]
 
 
-def _numbers(value: Any) -> Any:
-    """Read "1,3,5" as its numbers."""
-    return tuple(value.split(",")) if isinstance(value, str) else value
+def _parts(value: Any) -> Any:
+    """Read "1,3,5" as its parts."""
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
 def _named_numbers(value: Any) -> Any:
@@ -65,6 +72,9 @@ class DistillConfig(PhasedConfig):
         description="folder, packaged encoder or hub name that the student starts from, with its "
         "own vocabulary; the teacher by default",
     )
+    more_teachers: Annotated[tuple[Path, ...], BeforeValidator(_parts)] = Field(
+        (), description="more artifacts by commas, whose answers are averaged with the teacher's"
+    )
     unlabelled: Path | None = Field(
         None, description="more texts to learn from: .txt, CSV, TSV, JSONL or Parquet"
     )
@@ -76,7 +86,7 @@ class DistillConfig(PhasedConfig):
     feed_forward_size: int | None = Field(
         None, ge=1, description="width of its feed-forward part; 4 x hidden_size by default"
     )
-    teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(_numbers)] = Field(
+    teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(_parts)] = Field(
         None, description="teacher layers to start from, as 1,3,5; the method's choice by default"
     )
     temperature: float | None = Field(
@@ -107,7 +117,7 @@ class DistillConfig(PhasedConfig):
             if getattr(self, name) is not None and not method.has_phases:
                 raise ConfigError(
                     f"{name}={getattr(self, name)}: method {self.method!r} has one phase only, "
-                    f"for {name.removeprefix('intermediate_')}. Leave it out."
+                    f"for {name.removeprefix('earlier_')}. Leave it out."
                 )
         if self.student is None and method.wants_own_start:
             raise ConfigError(
@@ -158,16 +168,18 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     method = changed_method(config)
     refuse_other_labels(teacher, task)
     texts = with_unlabelled(task, method, config.unlabelled)
-    teacher_model = _on_device(load_torch_classifier(teacher))
+    teacher_model = on_device(load_torch_classifier(teacher))
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
     start = find_start(teacher, teacher_model, method, config.student)
     shape = config.shape(method, start.model.config.num_hidden_layers)
     student = method.student(start.model, shape)
     _refuse_misfits(method, student, teacher_model)
     tokenizer = fitting_tokenizer(start.source, student)
-    examples = student_examples(method, teacher_model, teacher, start, texts, config)
-    identity = ("distill", config.model_dump(mode="json"), texts.fingerprint(), teacher.digest)
-    with work_directory(out, *identity, start.digest) as work:
+    teachers = [teacher, *(load_teacher(path, method, task) for path in config.more_teachers)]
+    examples = student_examples(method, teachers, start, texts, config)
+    digests = [start.digest, *(each.digest for each in teachers)]
+    identity = ("distill", config.model_dump(mode="json"), texts.fingerprint(), digests)
+    with work_directory(out, *identity) as work:
         student, reports = train_phases(
             method,
             student,
@@ -196,25 +208,6 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     return Artifact.load(out)
 
 
-def refuse_other_labels(teacher: Artifact, task: Task) -> None:
-    """Refuse a teacher that does not answer this task's labels in this order.
-
-    Raises:
-        ModelError: the artifact is no torch classifier.
-        ConfigError: it is one for other labels.
-    """
-    if teacher.card.kind != "torch" or not teacher.card.task.labels:
-        raise ModelError(
-            f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is no "
-            "classifier to learn from. Give the artifact of `bertender finetune`."
-        )
-    if teacher.card.task.labels != task.labels:
-        raise ConfigError(
-            f"the teacher answers {teacher.card.task.labels} (task {teacher.card.task.name!r}) and "
-            f"task {task.name!r} has {task.labels}. Fine-tune a teacher on this task first."
-        )
-
-
 def _refuse_misfits(method: Method, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
     """Raise ModelError where a term cannot compare this student with this teacher."""
     misfits = [
@@ -225,9 +218,3 @@ def _refuse_misfits(method: Method, student: PreTrainedModel, teacher: PreTraine
     ]
     if found := sorted({misfit for misfit in misfits if misfit}):
         raise ModelError(f"method {method.name!r}: {'; '.join(found)}.")
-
-
-def _on_device(model: PreTrainedModel) -> PreTrainedModel:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
-    return model

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.examples import TokenDataset
+from bertender.core.predictor import load_torch_classifier
 from bertender.core.text import load_tokenizer
 from bertender.core.training import TrainingConfig, computes_in_bf16
 from bertender.tasks.files import read_texts
@@ -20,7 +23,16 @@ from distill.losses import NO_LABEL
 from distill.methods import METHODS, Method
 from distill.teacher import teacher_logits
 
-__all__ = ["Start", "find_start", "student_examples", "with_unlabelled"]
+__all__ = [
+    "Start",
+    "averaged",
+    "find_start",
+    "load_teacher",
+    "on_device",
+    "refuse_other_labels",
+    "student_examples",
+    "with_unlabelled",
+]
 
 
 @dataclass(frozen=True)
@@ -78,19 +90,73 @@ def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
     return replace(task, train=Split((*task.train.examples, *texts), labels))
 
 
+def refuse_other_labels(teacher: Artifact, task: Task) -> None:
+    """Refuse a teacher that does not answer this task's labels in this order.
+
+    Raises:
+        ModelError: the artifact is no torch classifier.
+        ConfigError: it is one for other labels.
+    """
+    if teacher.card.kind != "torch" or not teacher.card.task.labels:
+        raise ModelError(
+            f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is no "
+            "classifier to learn from. Give the artifact of `bertender finetune`."
+        )
+    if teacher.card.task.labels != task.labels:
+        raise ConfigError(
+            f"the teacher answers {teacher.card.task.labels} (task {teacher.card.task.name!r}) and "
+            f"task {task.name!r} has {task.labels}. Fine-tune a teacher on this task first."
+        )
+
+
+def load_teacher(path: Path, method: Method, task: Task) -> Artifact:
+    """Load one more teacher, whose answers are averaged with the first one's.
+
+    Raises:
+        ConfigError: the method reads no logits, or the artifact answers other labels.
+        ModelError, NotAnArtifactError, DamagedArtifactError: it is no classifier to learn from.
+    """
+    if "logits" not in method.needs:
+        raise ConfigError(
+            f"more_teachers={str(path)!r}: method {method.name!r} reads no logits, and only these "
+            "are averaged. Leave it out, or choose a method with a term 'soft'."
+        )
+    artifact = Artifact.load(path)
+    refuse_other_labels(artifact, task)
+    return artifact
+
+
+def on_device(model: PreTrainedModel) -> PreTrainedModel:
+    """Move a model to where it runs fastest."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
+    return model
+
+
 def student_examples(
-    method: Method,
-    model: PreTrainedModel,
-    teacher: Artifact,
-    start: Start,
-    task: Task,
-    config: TrainingConfig,
+    method: Method, teachers: Sequence[Artifact], start: Start, task: Task, config: TrainingConfig
 ) -> TokenDataset:
-    """Tokenise the texts for the student, with the teacher's logits where the method reads them."""
+    """Tokenise the texts for the student, with the teachers' logits where the method reads them.
+
+    Several teachers give the logarithm of their mean distribution, as MT-DNN's ensembles do (Liu
+    et al. 2019, arXiv 1904.09482, section 3), each in its own tokens.
+    """
     examples = token_dataset(task.train, load_tokenizer(Path(start.source)), config.max_length)
     if "logits" not in method.needs:
         return examples
-    asked = token_dataset(task.train, load_tokenizer(teacher.path), config.max_length)
-    logits = teacher_logits(model, teacher.digest, asked, computes_in_bf16(config))
-    columns = {**examples.columns, "teacher_logits": logits.tolist()}
+    answers = [_answers(teacher, task, config) for teacher in teachers]
+    columns = {**examples.columns, "teacher_logits": averaged(answers).tolist()}
     return TokenDataset(columns, examples.pad_token_id)
+
+
+def averaged(logits: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return logits (examples, labels) of the mean distribution; those of one stay as they are."""
+    if len(logits) == 1:
+        return logits[0]
+    return torch.stack([each.softmax(-1) for each in logits]).mean(0).log()
+
+
+def _answers(teacher: Artifact, task: Task, config: TrainingConfig) -> torch.Tensor:
+    texts = token_dataset(task.train, load_tokenizer(teacher.path), config.max_length)
+    model = on_device(load_torch_classifier(teacher))
+    return teacher_logits(model, teacher.digest, texts, computes_in_bf16(config))

@@ -23,6 +23,7 @@ from distill import teacher as teacher_module
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS
+from distill.sources import averaged
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 from tests.distill.toys import pair_task, save_artifact, save_encoder, tiny_classifier
@@ -254,6 +255,33 @@ def test_texts_without_labels_are_learned_from(
     alone = distill(trained_teacher, few, DistillConfig(**QUICK), tmp_path / "alone")
     assert student.card.metrics["steps"] > alone.card.metrics["steps"]
     assert student.card.metrics["epochs"][-1]["accuracy"] > 0.9
+
+
+def test_several_teachers_answer_together(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """An untrained second teacher makes the first one's answers less sure."""
+    other = save_artifact(tiny_classifier("bert"), task, tmp_path / "other")
+    alone, both = (
+        distill(trained_teacher, task, DistillConfig(**SHORT, more_teachers=more), tmp_path / name)
+        for name, more in (("alone", ()), ("both", (other.path,)))
+    )
+    assert alone.digest != both.digest
+    with pytest.raises(ConfigError, match="'hard' reads no logits"):
+        config = DistillConfig(method="hard", more_teachers=(other.path,))
+        distill(trained_teacher, task, config, tmp_path / "hard")
+    kinds = replace(task, labels=("a", "b", "c"))
+    save_artifact(tiny_classifier("bert", labels=3), kinds, tmp_path / "kinds")
+    with pytest.raises(ConfigError, match="the teacher answers"):
+        config = DistillConfig(more_teachers=(tmp_path / "kinds",))
+        distill(trained_teacher, task, config, tmp_path / "student")
+
+
+def test_logits_are_averaged_as_distributions() -> None:
+    sure, unsure = torch.tensor([[2.0, -1.0]]), torch.tensor([[0.0, 0.0]])
+    mean = (sure.softmax(-1) + unsure.softmax(-1)) / 2
+    torch.testing.assert_close(averaged([sure, unsure]).softmax(-1), mean)
+    assert averaged([sure]) is sure
 
 
 def test_a_method_of_labels_alone_takes_no_texts_without_them(
