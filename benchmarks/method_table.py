@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.methods import MethodsBenchmark, StudentResult
+from benchmarks.methods import CONTROL, MethodsBenchmark, StudentResult
 
-__all__ = ["CONTROL", "gain", "method_block"]
+__all__ = ["gain", "method_block"]
 
-CONTROL = "hard"
 Z_95 = 1.96
 
 

@@ -1,6 +1,6 @@
 """Distils a teacher by every method at an equal budget and scores the students.
 
-    python benchmarks/methods.py TEACHER --work DIR --out FILE.json [--seeds 3] [--max-train 4000]
+    python -m benchmarks.methods TEACHER --work DIR --out FILE.json [--seeds 3] [--max-train 4000]
 
 The students stay in `--work`; one that is there already, made with the same settings, is not
 trained again. So several processes may share the work (`--methods`), and a last call without
@@ -19,6 +19,7 @@ from pydantic import Field
 from bertender.core.artifact import CARD_NAME, Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
+from bertender.core.errors import ConfigError
 from bertender.core.predictor import open_classifier
 from bertender.core.progress import show_progress
 from bertender.measure.accuracy import evaluate
@@ -28,8 +29,11 @@ from bertender.tasks.metrics import Score
 from bertender.tasks.task import Task
 from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS
+from distill.methods.method import all_layers
 
-__all__ = ["Budget", "MethodsBenchmark", "StudentResult", "config_of"]
+__all__ = ["CONTROL", "Budget", "MethodsBenchmark", "StudentResult", "config_of"]
+
+CONTROL = "hard"
 
 
 class Budget(Record):
@@ -65,15 +69,24 @@ class MethodsBenchmark(Record):
 
 
 def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
-    """Return the settings of a student: half the epochs go to the phases before the last."""
+    """Return the settings of a student: the phases before the last share half of the epochs.
+
+    Raises:
+        ConfigError: there are fewer epochs than the method has phases.
+    """
     earlier = len(METHODS[method].phases(budget.layers)) - 1
+    if budget.epochs <= earlier:
+        raise ConfigError(
+            f"epochs={budget.epochs}: method {method!r} has {earlier + 1} phases and wants an "
+            "epoch for each. Give more epochs, or leave it out of --methods."
+        )
     each = max(budget.epochs // (2 * earlier), 1) if earlier else 0
     settings = {"earlier_epochs": each, "earlier_learning_rate": budget.learning_rate}
     return DistillConfig(
         method=method,
         seed=seed,
-        layers=None if method == "albert" else budget.layers,
-        epochs=max(budget.epochs - earlier * each, 1),
+        layers=None if METHODS[method].layers is all_layers else budget.layers,
+        epochs=budget.epochs - earlier * each,
         learning_rate=budget.learning_rate,
         batch_size=budget.batch_size,
         **(settings if earlier else {}),
@@ -110,6 +123,14 @@ def _runnable() -> list[str]:
     return [name for name, method in METHODS.items() if not method.wants_own_start]
 
 
+def _refuse_unfit(task: Task, chosen: Sequence[str], out: Path | None) -> None:
+    """Raise ConfigError for what the table could not show: it pairs accuracies with the control."""
+    if task.metric != "accuracy":
+        raise ConfigError(f"task {task.name!r} has the metric {task.metric!r}, not 'accuracy'.")
+    if out is not None and CONTROL not in chosen:
+        raise ConfigError(f"--methods leaves out {CONTROL!r}, which the others are compared with.")
+
+
 def run(
     teacher: Annotated[Path, typer.Argument(help="artifact of the teacher")],
     work: Annotated[Path, typer.Option(help="where the students are kept")],
@@ -134,6 +155,7 @@ def run(
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train})
     chosen: Sequence[str] = methods.split(",") if methods else _runnable()
+    _refuse_unfit(task, chosen, out)
     results = [
         _measured(
             _student(source, task, config_of(method, seed, budget), work / f"{method}-{seed}"),

@@ -1,4 +1,4 @@
-"""Writes the tables of the documents from the raw results: `python benchmarks/readme.py`.
+"""Writes the tables of the documents from the raw results: `python -m benchmarks.readme`.
 
 `--check` writes nothing and fails where a table is not what its file says.
 """

@@ -74,6 +74,22 @@ def _finetune(
     return finetune_by_name(task, config, out)
 
 
+def _distill(
+    sources: Sequence[Artifact], task: Task | None, config: DistillConfig, out: Path
+) -> Artifact:
+    """Distil the first source; in a recipe, a second one is what the student starts from."""
+    assert task is not None
+    teacher, *starts = sources
+    if starts:
+        if config.student is not None:
+            raise ConfigError(
+                f"student={config.student!r} and the earlier step {starts[0].name!r} are both for "
+                "the student to start from. Drop one of them."
+            )
+        config = config.model_copy(update={"student": str(starts[0].path)})
+    return distill(teacher, task, config, out)
+
+
 def _pretrain(
     sources: Sequence[Artifact], task: Task | None, config: PretrainConfig, out: Path
 ) -> Artifact:
@@ -124,8 +140,9 @@ STAGES: Mapping[str, Stage] = {
         Stage(
             "distill",
             DistillConfig,
-            _from_source(distill),
+            _distill,
             source="teacher",
+            sources=(1, 2),
             files=_student_files,
         ),
         Stage("export", ExportConfig, _from_source(export), source="artifact"),

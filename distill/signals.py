@@ -83,11 +83,13 @@ class _Heard:
         return tuple(state.unflatten(-1, (self.heads, -1)).transpose(1, 2) for state in states)
 
     def scores(self) -> Tensors:
-        pairs = zip(self.calls, self.by_head(self.queries), self.by_head(self.keys), strict=True)
-        return tuple(
-            self.family.scores(attention, call, query, key)
-            for (attention, call), query, key in pairs
-        )
+        parts = zip(self.calls, self.by_head(self.queries), self.by_head(self.keys), strict=True)
+        # products in float32, although the model's own may be in bfloat16
+        with torch.autocast(self.queries[0].device.type, enabled=False):
+            return tuple(
+                self.family.scores(attention, call, query.float(), key.float())
+                for (attention, call), query, key in parts
+            )
 
 
 READERS: Mapping[Signal, Callable[[_Heard], Tensors]] = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import torch
 from transformers import PreTrainedModel
@@ -25,9 +27,10 @@ from distill.teacher import teacher_logits
 
 __all__ = [
     "Start",
+    "Teacher",
     "averaged",
     "find_start",
-    "load_teacher",
+    "load_teachers",
     "on_device",
     "refuse_other_labels",
     "student_examples",
@@ -44,24 +47,31 @@ class Start:
     digest: str
 
 
-def find_start(
-    teacher: Artifact,
-    teacher_model: PreTrainedModel,
-    method: Method,
-    student: str | None,
-) -> Start:
+def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
     """Load what the student starts from: the encoder named `student`, or else the teacher.
 
     Raises:
+        ConfigError: the method wants an encoder, and none is named.
         ModelError: it is not there, or it reads other tokens than the teacher and the method
             compares more than logits.
     """
+    artifact = teacher.artifact
+    if student is None and method.wants_own_start:
+        raise ConfigError(
+            f"method {method.name!r} wants a small pre-trained student of its own: give student, "
+            "a folder or artifact of `bertender pretrain`, or a hub name."
+        )
     if student is None:
-        return Start(str(teacher.path), teacher_model, "")
-    source = find_encoder(student)
-    model, tokenizer = load_classifier(source, teacher.card.task.labels)
-    same = tokenizer.get_vocab() == load_tokenizer(teacher.path).get_vocab()
-    if method.uses_teacher_layers or (method.wants_teacher_tokens and not same):
+        return Start(str(artifact.path), teacher.model, "")
+    source = find_encoder(student, setting="student")
+    model, tokenizer = load_classifier(source, artifact.card.task.labels)
+    if method.uses_teacher_layers:
+        raise ModelError(
+            f"student={student!r}: method {method.name!r} replaces the teacher's own layers, so "
+            "that its student starts from the teacher. Leave it out."
+        )
+    same = tokenizer.get_vocab() == load_tokenizer(artifact.path).get_vocab()
+    if method.wants_teacher_tokens and not same:
         free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
         raise ModelError(
             f"student={student!r}: method {method.name!r} compares more than logits, so "
@@ -109,21 +119,36 @@ def refuse_other_labels(teacher: Artifact, task: Task) -> None:
         )
 
 
-def load_teacher(path: Path, method: Method, task: Task) -> Artifact:
-    """Load one more teacher, whose answers are averaged with the first one's.
+@dataclass(frozen=True)
+class Teacher:
+    """An artifact to learn from, with its model loaded."""
+
+    artifact: Artifact
+    model: PreTrainedModel
+
+    @classmethod
+    def load(cls, artifact: Artifact, task: Task) -> Self:
+        """Load a classifier of the task's labels, or raise what `refuse_other_labels` does."""
+        refuse_other_labels(artifact, task)
+        return cls(artifact, on_device(load_torch_classifier(artifact)))
+
+
+def load_teachers(
+    first: Artifact, more: Sequence[Path], method: Method, task: Task
+) -> tuple[Teacher, ...]:
+    """Load the teacher, and those whose answers are averaged with its own.
 
     Raises:
-        ConfigError: the method reads no logits, or the artifact answers other labels.
-        ModelError, NotAnArtifactError, DamagedArtifactError: it is no classifier to learn from.
+        ConfigError: there are several and the method reads no logits, or one answers other labels.
+        ModelError, NotAnArtifactError, DamagedArtifactError: one is no classifier to learn from.
     """
-    if "logits" not in method.needs:
+    if more and "logits" not in method.needs:
         raise ConfigError(
-            f"more_teachers={str(path)!r}: method {method.name!r} reads no logits, and only these "
-            "are averaged. Leave it out, or choose a method with a term 'soft'."
+            f"more_teachers={', '.join(map(str, more))}: method {method.name!r} reads no logits, "
+            "and only these are averaged. Leave it out, or choose a method with a term 'soft'."
         )
-    artifact = Artifact.load(path)
-    refuse_other_labels(artifact, task)
-    return artifact
+    artifacts = (first, *(Artifact.load(path) for path in more))
+    return tuple(Teacher.load(artifact, task) for artifact in artifacts)
 
 
 def on_device(model: PreTrainedModel) -> PreTrainedModel:
@@ -134,7 +159,7 @@ def on_device(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def student_examples(
-    method: Method, teachers: Sequence[Artifact], start: Start, task: Task, config: TrainingConfig
+    method: Method, teachers: Sequence[Teacher], start: Start, task: Task, config: TrainingConfig
 ) -> TokenDataset:
     """Tokenise the texts for the student, with the teachers' logits where the method reads them.
 
@@ -153,10 +178,12 @@ def averaged(logits: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return logits (examples, labels) of the mean distribution; those of one stay as they are."""
     if len(logits) == 1:
         return logits[0]
-    return torch.stack([each.softmax(-1) for each in logits]).mean(0).log()
+    distributions = torch.stack([each.log_softmax(-1) for each in logits])
+    return distributions.logsumexp(0) - math.log(len(logits))
 
 
-def _answers(teacher: Artifact, task: Task, config: TrainingConfig) -> torch.Tensor:
-    texts = token_dataset(task.train, load_tokenizer(teacher.path), config.max_length)
-    model = on_device(load_torch_classifier(teacher))
-    return teacher_logits(model, teacher.digest, texts, computes_in_bf16(config))
+def _answers(teacher: Teacher, task: Task, config: TrainingConfig) -> torch.Tensor:
+    tokenizer = load_tokenizer(teacher.artifact.path)
+    texts = token_dataset(task.train, tokenizer, config.max_length)
+    bf16 = computes_in_bf16(config)
+    return teacher_logits(teacher.model, teacher.artifact.digest, texts, bf16)

@@ -11,7 +11,7 @@ import torch
 from transformers import PretrainedConfig
 
 from bertender.core.examples import TensorBatch
-from distill.layer_maps import LayerMap
+from distill.layer_maps import LayerMap, Pairs
 from distill.losses import hard_labels, relation_divergence, soft_cross_entropy, soft_labels
 from distill.signals import Signal, Signals
 
@@ -100,18 +100,16 @@ class Match:
     projected: bool = False
     """The student's states first go through a linear layer, one for all layers, which is learned
     beside the student and thrown away."""
+    up_to: int | None = None
+    """Match only so many pairs of layers, the lowest; None matches all."""
 
     @property
     def needs(self) -> frozenset[Signal]:
         return frozenset({self.signal})
 
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        depths = student.num_hidden_layers, teacher.num_hidden_layers
-        if not self.layers(*depths):
-            return (
-                f"term {self.name!r} has no layer to match in a student of {depths[0]} and a "
-                f"teacher of {depths[1]}. Choose another layer_map (last), or more layers"
-            )
+        if unmatched := _unmatched(self.name, self.pairs, student, teacher, self._has_embeddings):
+            return unmatched
         same = _SAME[self.signal]
         ours, theirs = getattr(student, same), getattr(teacher, same)
         if ours == theirs or self.projected:
@@ -123,20 +121,28 @@ class Match:
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
-        embeddings = self.signal == "hidden_states"  # which only these have, in front
         losses = torch.stack(
             [
                 self.loss(ours[mine], theirs[other], batch["attention_mask"])
-                for mine, other in self._places(len(ours), len(theirs), embeddings)
+                for mine, other in self._places(len(ours), len(theirs))
             ]
         )
         return losses.sum() if self.over_layers == "sum" else losses.mean()
 
-    def _places(self, ours: int, theirs: int, embeddings: bool) -> list[tuple[int, int]]:
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        """Return the pairs of layers that are matched at these depths."""
+        return self.layers(student, teacher)[: self.up_to]
+
+    @property
+    def _has_embeddings(self) -> bool:
+        """Tell whether the signal has the embeddings in front, as layer 0."""
+        return self.signal == "hidden_states"
+
+    def _places(self, ours: int, theirs: int) -> list[tuple[int, int]]:
         """Return the pairs of layers as places in the two tuples of a signal."""
-        pairs = self.layers(ours - embeddings, theirs - embeddings)
-        shift = 0 if embeddings else 1
-        return [(mine - shift, other - shift) for mine, other in pairs]
+        front = int(self._has_embeddings)
+        pairs = self.pairs(ours - front, theirs - front)
+        return [(mine + front - 1, other + front - 1) for mine, other in pairs]
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,8 @@ class Relations:
         return frozenset({self.signal})
 
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        if unmatched := _unmatched(self.name, self.layers, student, teacher, False):
+            return unmatched
         ours, theirs = student.num_attention_heads, teacher.num_attention_heads
         if self.relation_heads is None:
             return (
@@ -189,3 +197,32 @@ _SAME: Mapping[Signal, str] = {
     "attention_scores": "num_attention_heads",
 }
 """What two models must have in common for a signal to be compared, by the name in their configs."""
+
+
+def _unmatched(
+    name: str,
+    layers: LayerMap,
+    student: PretrainedConfig,
+    teacher: PretrainedConfig,
+    embeddings: bool,
+) -> str:
+    """Say which layers a map names that are not there; empty where all are.
+
+    Layer 0, the embeddings, is matched with layer 0 alone, and only where the signal has it.
+    """
+    depths = student.num_hidden_layers, teacher.num_hidden_layers
+    pairs = layers(*depths)
+    known = {(0, 0)} if embeddings else set()
+    wrong = [
+        pair
+        for pair in pairs
+        if pair not in known
+        and not all(1 <= layer <= depth for layer, depth in zip(pair, depths, strict=True))
+    ]
+    if pairs and not wrong:
+        return ""
+    pair = f" {wrong[0]}" if wrong else ""
+    return (
+        f"term {name!r} has no layers{pair} (student, teacher) to match in a student of "
+        f"{depths[0]} and a teacher of {depths[1]}. Choose another layer_map, or other layers"
+    )

@@ -56,7 +56,7 @@ class Trainee(nn.Module):
         projections = {
             term.name: nn.Linear(*widths)
             for term in phase.terms
-            if isinstance(term, Match) and term.projected
+            if isinstance(term, Match) and term.projected and term.weight
         }
         return cls(student, phase.terms, projections)
 

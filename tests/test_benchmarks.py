@@ -10,6 +10,7 @@ from benchmarks.method_table import gain, method_block
 from benchmarks.methods import Budget, MethodsBenchmark, StudentResult, config_of, run
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
+from bertender.core.errors import ConfigError
 from bertender.tasks.metrics import Score
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -29,6 +30,11 @@ def test_every_method_gets_the_same_epochs_and_pace(name: str) -> None:
     assert sum(setting.epochs for setting in settings) == BUDGET.epochs
     assert {setting.learning_rate for setting in settings} == {BUDGET.learning_rate}
     assert config.seed == 7 and config.batch_size == 8
+
+
+def test_too_few_epochs_for_the_phases_are_refused() -> None:
+    with pytest.raises(ConfigError, match="epochs=3: method 'internal' has 4 phases"):
+        config_of("internal", 0, BUDGET.model_copy(update={"epochs": 3}))
 
 
 def student(method: str, seed: int, predictions: tuple[int, ...]) -> StudentResult:

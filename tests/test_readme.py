@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,7 +68,12 @@ def test_the_tables_are_those_of_the_raw_results(name: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     assert (ROOT / BLOCKS[name].file).is_file()
     assert f"<!-- begin {name} -->" in text
-    assert rewritten(document, text) == text, "run `python benchmarks/readme.py`"
+    assert rewritten(document, text) == text, "run `python -m benchmarks.readme`"
+
+
+def test_the_command_that_writes_the_tables_runs() -> None:
+    command = [sys.executable, "-m", "benchmarks.readme", "--check"]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
 def test_every_method_is_explained() -> None:

@@ -46,7 +46,8 @@ def command_with_flags(
     flags: dict[str, inspect.Parameter] = {}
     for config in configs:
         for name, field in config.model_fields.items():
-            flags.setdefault(name, _flag(name, field, forget=config in optional))
+            shown = config.shown_defaults.get(name, True)
+            flags.setdefault(name, _flag(name, field, shown, forget=config in optional))
 
     def command(**arguments: Any) -> None:
         context = arguments[CONTEXT.name] if wants_context else arguments.pop(CONTEXT.name)
@@ -76,12 +77,12 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _flag(name: str, field: FieldInfo, *, forget: bool) -> inspect.Parameter:
+def _flag(name: str, field: FieldInfo, shown: bool | str, *, forget: bool) -> inspect.Parameter:
     option = f"--{name.replace('_', '-')}"
     kind = _plain_type(field.annotation)
     names = (f"{option}/--no-{option[2:]}",) if kind is bool else (option,)
     default = _default(field, kind)
-    recorded: bool | str = "the artifact's" if forget and default is not None else True
+    recorded = "the artifact's" if forget and default is not None else shown
     option_type: Any = kind | None
     annotation: Any = Annotated[
         option_type,

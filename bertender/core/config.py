@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,6 +22,9 @@ class Config(Record):
     """A stage's settings. A field, its command-line flag and its recipe key share one name."""
 
     model_config = ConfigDict(allow_inf_nan=False)
+
+    shown_defaults: ClassVar[Mapping[str, str]] = {}
+    """What help says in the place of a default that depends on other fields."""
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:

@@ -30,6 +30,14 @@ class TokenDataset(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {name: column[index] for name, column in self.columns.items()}
 
+    def where(self, kept: Sequence[bool]) -> TokenDataset:
+        """Return the examples that are kept, a truth for each."""
+        columns = {
+            name: [value for value, keep in zip(column, kept, strict=True) if keep]
+            for name, column in self.columns.items()
+        }
+        return TokenDataset(columns, self.pad_token_id)
+
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> TensorBatch:
         """Stack rows into tensors; token columns (batch, seq) are padded to their longest."""
         longest = max(len(row["input_ids"]) for row in rows)

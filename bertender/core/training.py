@@ -252,7 +252,7 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
     use_bf16 = computes_in_bf16(config)
     # TrainingArguments only ever sets it, so a run in fp32 would inherit bf16 from one before
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if use_bf16 else "no"
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(work),
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
@@ -270,3 +270,6 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
         ddp_find_unused_parameters=True,
         dataloader_pin_memory=torch.cuda.is_available(),
     )
+    # one process, one device, as the plan lays it out: more GPUs are for `accelerate launch`
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments

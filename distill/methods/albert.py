@@ -29,4 +29,5 @@ ALBERT = Method(
         Match("cosine", 0.5, "hidden_states", hidden_cosine, layers=last),
     ),
     layers=all_layers,
+    layer_by_layer=False,
 )

@@ -11,20 +11,13 @@ hard labels weigh the same.
 
 from __future__ import annotations
 
-from functools import partial
-
-from distill.layer_maps import Pairs, uniform
+from distill.layer_maps import uniform
 from distill.losses import attention_divergence, sentence_cosine
 from distill.methods.method import Method, Phase
 from distill.students import shorter_student
 from distill.terms import HardLabels, Match, SoftLabels
 
 __all__ = ["INTERNAL"]
-
-
-def _up_to(highest: int, student: int, teacher: int) -> Pairs:
-    """Match the student's layers 1 to `highest` uniformly."""
-    return uniform(student, teacher)[:highest]
 
 
 def _phases(layers: int) -> tuple[Phase, ...]:
@@ -37,14 +30,16 @@ def _phases(layers: int) -> tuple[Phase, ...]:
                     1.0,
                     "attention_scores",
                     attention_divergence,
-                    layers=partial(_up_to, highest),
+                    layers=uniform,
+                    up_to=highest,
                 ),
                 Match(
                     "sentence",
                     1.0,
                     "hidden_states",
                     sentence_cosine,
-                    layers=partial(_up_to, highest),
+                    layers=uniform,
+                    up_to=highest,
                 ),
             ),
             epochs=1,

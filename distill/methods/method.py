@@ -100,6 +100,8 @@ class Method:
     trainee: TraineeBuilder = Trainee.of
     layers: Callable[[int], int] = _half_the_layers
     """Layers of what the student starts from -> the student's, where the config gives none."""
+    layer_by_layer: bool = True
+    """`teacher_layers` names one for each of the student's layers."""
     wants_own_start: bool = False
     """The student must start from an encoder of its own, not from the teacher."""
     uses_teacher_layers: bool = False

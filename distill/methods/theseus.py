@@ -106,8 +106,9 @@ class Replacing(nn.Module):
             module.replaced = draw < probability
 
     def _nothing(self) -> torch.Tensor:
-        """Return 0 with a gradient of 0, the only one where no module is the successor's."""
-        return torch.stack([next(m.successor.parameters()).sum() * 0 for m in self.drawn]).sum()
+        """Return 0 with a gradient of 0 for every weight, whichever modules were drawn."""
+        learning = (weight for module in self.drawn for weight in module.successor.parameters())
+        return torch.stack([weight.sum() * 0 for weight in learning]).sum()
 
     def finished(self) -> PreTrainedModel:
         """Return the student with its own layers and nothing of the predecessor."""

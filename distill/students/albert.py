@@ -8,7 +8,7 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrain
 
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, Family, encoder_layers
-from distill.students.shape import StudentShape, plain_family, refuse_widths
+from distill.students.shape import StudentShape, plain_family, refuse_factorised, refuse_widths
 from distill.students.weights import LAYER_PARTS, position_table, positions_of, weight_of
 
 __all__ = ["EMBEDDING_SIZE", "albert_student", "factors"]
@@ -30,7 +30,8 @@ def albert_student(
         ModelError: the teacher's layers are of another kind, or the shape asks for another width.
     """
     family = plain_family(teacher)
-    refuse_widths(shape, "an ALBERT student", "tinybert")
+    refuse_widths(teacher, shape, "an ALBERT student", "tinybert")
+    refuse_factorised(teacher, "an ALBERT student")
     sources = _averaged_layers(teacher, shape)
     student = AlbertForSequenceClassification(_config(teacher, family, shape.layers))
     with torch.no_grad():

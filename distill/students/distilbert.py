@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel
 
-from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, Family, encoder_layers
 from distill.students.shape import (
     StudentShape,
     alternating_layers,
     chosen_layers,
     plain_family,
+    refuse_factorised,
     refuse_widths,
 )
 from distill.students.weights import (
@@ -43,7 +43,8 @@ def distilbert_student(
     """
     family = plain_family(teacher)
     chosen = chosen_layers(teacher, shape, alternating_layers)
-    refuse_widths(shape, "a DistilBERT student", "tinybert")
+    refuse_widths(teacher, shape, "a DistilBERT student", "tinybert")
+    refuse_factorised(teacher, "a DistilBERT student")
     student = DistilBertForSequenceClassification(_student_config(teacher, family, shape.layers))
     with torch.no_grad():
         _copy_embeddings(teacher, student, family)
@@ -54,12 +55,6 @@ def distilbert_student(
 
 def _student_config(teacher: PreTrainedModel, family: Family, layers: int) -> DistilBertConfig:
     source = teacher.config
-    width = weight_of(teacher.base_model, family.word_embeddings).shape[1]
-    if width != source.hidden_size:
-        raise ModelError(
-            f"the teacher's embeddings are {width} wide and its layers {source.hidden_size}; "
-            "a DistilBERT student needs both equal. Choose a teacher without factorised embeddings."
-        )
     return DistilBertConfig(
         vocab_size=source.vocab_size,
         max_position_embeddings=positions_of(teacher),

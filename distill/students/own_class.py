@@ -35,7 +35,7 @@ def shorter_student(
     """
     family = plain_family(teacher)
     chosen = chosen_layers(teacher, shape, choose)
-    refuse_widths(shape, "a shorter copy of the teacher", "tinybert")
+    refuse_widths(teacher, shape, "a shorter copy of the teacher", "tinybert")
     config = copy.deepcopy(teacher.config)
     config.num_hidden_layers = shape.layers
     student: PreTrainedModel = type(teacher)(config)
@@ -60,10 +60,16 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
     weights: it should then learn on much text, or from a general stage.
 
     Raises:
-        ModelError: the heads do not divide the width.
+        ModelError: the heads do not divide the width, or there are layers to start from that
+            are of another width.
     """
-    if not shape.widths:
+    if not shape.other_widths(teacher):
         return shorter_student(teacher, shape)
+    if shape.teacher_layers:
+        raise ModelError(
+            f"teacher_layers={shape.teacher_layers}: a student of another width starts from random "
+            "weights, not from layers. Leave it out, or leave out the width."
+        )
     config, source = BertConfig(), teacher.config
     width, heads = (
         shape.hidden_size or source.hidden_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
@@ -17,6 +18,7 @@ __all__ = [
     "chosen_layers",
     "first_layers",
     "plain_family",
+    "refuse_factorised",
     "refuse_widths",
 ]
 
@@ -50,15 +52,19 @@ class StudentShape:
     teacher_layers: tuple[int, ...] | None = None
     """The teacher layers to start from; None leaves the choice to the builder."""
 
-    @property
-    def widths(self) -> dict[str, int]:
-        """The widths that were given, by the names of their settings."""
-        given = {
-            "hidden_size": self.hidden_size,
-            "heads": self.heads,
-            "feed_forward_size": self.feed_forward_size,
+    def other_widths(self, teacher: PreTrainedModel) -> dict[str, int]:
+        """Return the widths that are not the teacher's, by the names of their settings."""
+        config = teacher.config
+        own = {
+            "hidden_size": config.hidden_size,
+            "heads": config.num_attention_heads,
+            "feed_forward_size": getattr(config, "intermediate_size", None)
+            or getattr(config, "hidden_dim", None),
         }
-        return {name: width for name, width in given.items() if width is not None}
+        given = {name: getattr(self, name) for name in own}
+        return {
+            name: width for name, width in given.items() if width is not None and width != own[name]
+        }
 
 
 StudentBuilder = Callable[[PreTrainedModel, StudentShape], PreTrainedModel]
@@ -91,10 +97,10 @@ def chosen_layers(
     return chosen
 
 
-def refuse_widths(shape: StudentShape, what: str, instead: str) -> None:
+def refuse_widths(teacher: PreTrainedModel, shape: StudentShape, what: str, instead: str) -> None:
     """Raise ModelError where a student that keeps its teacher's width is asked for another."""
-    if shape.widths:
-        given = ", ".join(f"{name}={width}" for name, width in shape.widths.items())
+    if other := shape.other_widths(teacher):
+        given = ", ".join(f"{name}={width}" for name, width in other.items())
         raise ModelError(
             f"{given}: {what} is as wide as its teacher. Leave it out, or choose a method whose "
             f"students have a width of their own, such as {instead}."
@@ -110,4 +116,17 @@ def _refuse_impossible(depth: int, layers: int, chosen: tuple[int, ...]) -> None
         raise ModelError(
             f"teacher_layers={chosen}: give {layers} layers between 0 and {depth - 1}, "
             "or leave it out to take alternating ones."
+        )
+
+
+def refuse_factorised(teacher: PreTrainedModel, what: str) -> None:
+    """Raise ModelError where a teacher's embeddings are narrower than its layers (ELECTRA)."""
+    table = teacher.get_input_embeddings()
+    assert isinstance(table, nn.Embedding)
+    width = table.embedding_dim
+    if width != teacher.config.hidden_size:
+        raise ModelError(
+            f"the teacher's embeddings are {width} wide and its layers "
+            f"{teacher.config.hidden_size}; {what} needs both equal. Choose a teacher without "
+            "factorised embeddings."
         )

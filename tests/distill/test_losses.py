@@ -229,3 +229,13 @@ def test_examples_without_a_label_are_left_out() -> None:
     expected = hard_labels(logits[[0, 2]], labels[[0, 2]])
     torch.testing.assert_close(hard_labels(logits, labels), expected)
     assert float(hard_labels(logits, torch.full((4,), -100)).detach()) == 0.0
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_autocast_does_not_round_a_loss(name: str) -> None:
+    """Training computes in bfloat16; the losses do not."""
+    loss, shape = MASKED[name]
+    student, teacher = (tensor.detach() for tensor in tensors(shape))
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = loss(student, teacher, MASK)
+    torch.testing.assert_close(inside, loss(student, teacher, MASK), rtol=0, atol=0)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from distill.distiller import DistillConfig
 from distill.layer_maps import last
 from distill.methods import METHODS, Method, Phase, method_named
-from distill.phases import DistillationObjective
+from distill.phases import DistillationObjective, phase_settings
 from distill.students import StudentShape
 from tests.distill.toys import tiny_classifier, tiny_tokenizer
 
@@ -126,3 +127,32 @@ def test_without_hidden_states_the_teacher_is_not_run() -> None:
     teacher.register_forward_hook(lambda *given: pytest.fail("the teacher was run"))
     _, parts = losses_of(method, method.phases(2)[0], teacher)
     assert set(parts) == {"soft", "hard"}
+
+
+def test_internal_goes_up_layer_by_layer() -> None:
+    *growing, _ = METHODS["internal"].phases(3)
+    pairs = [[vars(term)["layers"](3, 6)[: term.up_to] for term in p.terms] for p in growing]
+    assert [len(both[0]) for both in pairs] == [1, 2, 3]
+    assert all(attention == sentence for attention, sentence in pairs)
+    assert pairs[2][0] == ((1, 2), (2, 4), (3, 6))
+    *mapped, _ = METHODS["internal"].changed({}, layers=last).phases(3)
+    assert [term.pairs(3, 6) for term in mapped[0].terms] == [((3, 6),)] * 2
+
+
+def test_projections_are_one_a_term_and_none_without_weight() -> None:
+    teacher = tiny_classifier("bert")
+    for weights, names in (({}, ["hidden"]), ({"hidden": 0.0}, [])):
+        method = METHODS["tinybert"].changed(weights)
+        trainee, _ = losses_of(method, method.phases(2)[0], teacher)
+        assert list(trainee.projections) == names
+
+
+def test_a_phase_takes_its_own_settings_and_the_users_word() -> None:
+    first, final = METHODS["tinybert"].phases(2)
+    plain = DistillConfig(method="tinybert")
+    said = DistillConfig(method="tinybert", earlier_epochs=7, earlier_learning_rate=0.5, epochs=2)
+    assert phase_settings(final, said) is said
+    for config, epochs, rate in ((plain, 10, 5e-5), (said, 7, 0.5)):
+        settings = phase_settings(first, config)
+        assert (settings.epochs, settings.learning_rate) == (epochs, rate)
+        assert settings.schedule == "constant" and config.schedule == "linear"

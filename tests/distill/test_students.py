@@ -147,6 +147,16 @@ def test_a_shorter_student_of_the_teachers_class(builder: str, chosen: tuple[int
     assert student.config.num_hidden_layers == 2 and teacher.config.num_hidden_layers == 4
 
 
+@pytest.mark.parametrize("builder", [distilbert_student, shorter_student, any_width_student])
+def test_the_teachers_own_width_may_be_said(builder: StudentBuilder) -> None:
+    teacher = tiny_classifier("bert")
+    said = StudentShape(2, hidden_size=32, heads=4, feed_forward_size=64)
+    torch.manual_seed(0)
+    ours = builder(teacher, said).base_model.state_dict()
+    theirs = builder(teacher, StudentShape(2)).base_model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "deberta-v2", "albert"])
 def test_a_narrow_student_reads_the_same_tokens(model_type: str) -> None:
     teacher = tiny_classifier(model_type, labels=3)
@@ -208,6 +218,13 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
         {},
         StudentShape(2, hidden_size=16),
         r"hidden_size=16: a shorter copy.*tinybert",
+    ),
+    "factorised, for albert": (
+        albert_student,
+        "electra",
+        {"embedding_size": 16},
+        StudentShape(2),
+        r"16 wide and its layers 32; an ALBERT student",
     ),
     "uneven heads": (
         any_width_student,
