@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from bertender.core.artifact import CARD_NAME, Artifact
+from bertender.core.artifact import CARD_NAME, Artifact, library_versions
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
@@ -101,9 +101,9 @@ def _student(teacher: Artifact, task: Task, config: DistillConfig, out: Path) ->
 
 
 def _is_made(made: Artifact, teacher: Artifact, task: Task, config: DistillConfig) -> bool:
-    wanted = (config.model_dump(mode="json"), task.record(), teacher.digest)
-    parent = made.card.parent
-    return (made.card.config, made.card.task, parent and parent.digest) == wanted
+    card, parent = made.card, made.card.parent
+    wanted = (config.model_dump(mode="json"), task.record(), teacher.digest, library_versions())
+    return (card.config, card.task, parent and parent.digest, card.versions) == wanted
 
 
 def _measured(student: Artifact, task: Task, method: str, seed: int) -> StudentResult:

@@ -1,4 +1,4 @@
-"""A fine-tuning run of the toy task, for `accelerate launch`: OUT and the batch size a process."""
+"""A teacher and its student on the toy task, for `accelerate launch`: OUT, batch size a process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from bertender.core.distributed import is_main_process
 from bertender.core.examples import TensorBatch
 from bertender.core.training import LossParts
 from distill import teacher
+from distill.distiller import DistillConfig, distill
 from tests.conftest import tiny_bert, toy_task
 from tests.core.runs import tiny_tokenizer
 
 
 def run(out: Path, batch_size: int) -> Artifact:
-    """Fine-tune without dropout; beside `out`, each process leaves its losses and writes."""
+    """Fine-tune without dropout, then distil; each process leaves its losses and writes."""
     torch.set_num_threads(1)
     task, tokenizer = toy_task(), tiny_tokenizer()
     shape = tiny_bert(len(tokenizer), task.labels).config
@@ -47,10 +48,35 @@ def run(out: Path, batch_size: int) -> Artifact:
         artifact = teacher.finetune(model, tokenizer, task, config, out)
     finally:
         teacher.label_objective, teacher.write_classifier = label_objective, write_classifier
+    student = distill(artifact, task, student_config(batch_size), student_path(out))
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    record = {"losses": losses, "writes": writes, "digest": artifact.digest}
+    record = {
+        "losses": losses,
+        "writes": writes,
+        "digest": artifact.digest,
+        "student": student.digest,
+    }
     (out.parent / f"{out.name}-{rank}.json").write_text(json.dumps(record))
     return artifact
+
+
+def student_path(out: Path) -> Path:
+    """Where the student of the run at `out` is."""
+    return out.parent / f"student-of-{out.name}"
+
+
+def student_config(batch_size: int) -> DistillConfig:
+    """A student of two phases, one with projections that only training needs."""
+    return DistillConfig(
+        method="tinybert",
+        layers=2,
+        epochs=1,
+        earlier_epochs=1,
+        batch_size=batch_size,
+        earlier_learning_rate=1e-3,
+        learning_rate=1e-3,
+        precision="fp32",
+    )
 
 
 if __name__ == "__main__":

@@ -16,13 +16,15 @@ from safetensors.numpy import load_file
 
 from bertender.core.artifact import Artifact
 from bertender.core.distributed import is_main_process, on_main_process
-from tests.core.distributed_run import run
+from tests.core.distributed_run import run, student_path
 
 pytestmark = pytest.mark.slow
 
 LOSS_TOLERANCE = 1e-6
 WEIGHT_TOLERANCE = 1e-5
 """Sums in another order differ in the last bits of fp32, which Adam may enlarge."""
+STUDENT_TOLERANCE = 1e-3
+"""Where next to no gradient comes, its sign is chance, and Adam takes one step for it."""
 
 
 def free_port() -> int:
@@ -73,10 +75,24 @@ def test_two_processes_equal_one_with_the_doubled_batch(tmp_path: Path) -> None:
     assert first["digest"] == second["digest"] == halves.digest
     assert halves.card.metrics["steps"] == whole.card.metrics["steps"] == len(together)
     assert halves.card.metrics["epochs"] == whole.card.metrics["epochs"]
-    assert {path.name for path in tmp_path.glob("*two*")} == {"two", "two-0.json", "two-1.json"}
+    left = {"two", "two-0.json", "two-1.json", "student-of-two"}
+    assert {path.name for path in tmp_path.glob("*two*")} == left
+    assert_same_weights(one, two, WEIGHT_TOLERANCE)
+    assert first["student"] == second["student"]
+    assert_same_weights(student_path(one), student_path(two), STUDENT_TOLERANCE)
+    assert largest_difference(one, student_path(one)) > 5 * STUDENT_TOLERANCE, "it has learned"
+
+
+def assert_same_weights(one: Path, two: Path, tolerance: float) -> None:
     expected = load_file(one / "model.safetensors")
     for name, weights in load_file(two / "model.safetensors").items():
-        np.testing.assert_allclose(weights, expected[name], atol=WEIGHT_TOLERANCE, err_msg=name)
+        np.testing.assert_allclose(weights, expected[name], atol=tolerance, err_msg=name)
+
+
+def largest_difference(one: Path, two: Path) -> float:
+    """Of what two models of the same names share: the classifier."""
+    first, second = (load_file(path / "model.safetensors") for path in (one, two))
+    return float(np.abs(first["classifier.weight"] - second["classifier.weight"]).max())
 
 
 def test_alone_a_process_is_the_main_one() -> None:
