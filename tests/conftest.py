@@ -14,7 +14,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertTokenizerFast,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
@@ -89,16 +95,14 @@ def task() -> Task:
     return toy_task()
 
 
-@pytest.fixture(scope="session")
-def teacher(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifact:
-    """A torch artifact of the tiny BERT."""
-    out = tmp_path_factory.mktemp("artifacts") / "teacher"
-    tokenizer = tiny_tokenizer()
-    model = tiny_bert(len(tokenizer), task.labels)
+def write_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, out: Path
+) -> Artifact:
+    """Write a torch artifact of a model as it is, as if `finetune` had."""
     with new_artifact(
         out,
         kind="torch",
-        family="bert",
+        family=model.config.model_type,
         task=task.record(),
         stage="finetune",
         config=NoConfig(),
@@ -108,6 +112,14 @@ def teacher(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifact:
         tokenizer.save_pretrained(draft.directory)
         draft.metrics["parameters"] = model.num_parameters()
     return Artifact.load(out)
+
+
+@pytest.fixture(scope="session")
+def teacher(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifact:
+    """A torch artifact of the tiny BERT."""
+    tokenizer = tiny_tokenizer()
+    model = tiny_bert(len(tokenizer), task.labels)
+    return write_model(model, tokenizer, task, tmp_path_factory.mktemp("artifacts") / "teacher")
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from serve.client import Endpoint
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
-from tests.conftest import NoConfig, tiny_bert, toy_task
+from tests.conftest import NoConfig, tiny_bert, toy_task, write_model
 
 PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, threads_per_instance=1)
 CLIENTS = 4
@@ -67,19 +67,7 @@ def spread_model(task: Task, out: Path) -> Artifact:
             weights.mul_(8)
         model.classifier.weight.mul_(10)
         model.classifier.bias.sub_(model(**dev).logits.mean(dim=0))
-    with new_artifact(
-        out,
-        kind="torch",
-        family="bert",
-        task=task.record(),
-        stage="finetune",
-        config=NoConfig(),
-        seed=0,
-    ) as draft:
-        model.save_pretrained(draft.directory)
-        tokenizer.save_pretrained(draft.directory)
-        draft.metrics["parameters"] = model.num_parameters()
-    return Artifact.load(out)
+    return write_model(model, tokenizer, task, out)
 
 
 def quantized(source: Artifact, out: Path) -> Artifact:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,10 +15,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.artifact import Artifact
 from bertender.tasks.task import Split, Task
 from distill.data import fitting_tokenizer
-from tests.conftest import FRUIT, TOOLS, NoConfig, tiny_tokenizer
+from tests.conftest import FRUIT, TOOLS, tiny_tokenizer, write_model
 
 LONGEST = 64
 
@@ -104,15 +105,10 @@ def save_encoder(model_type: str, folder: Path) -> Path:
 
 
 def save_artifact(model: PreTrainedModel, task: Task, out: Path) -> Artifact:
-    """A torch artifact of a model as it is."""
-    record, family = task.record(), model.config.model_type
-    with new_artifact(
-        out, kind="torch", family=family, task=record, stage="finetune", config=NoConfig(), seed=0
-    ) as draft:
-        model.save_pretrained(draft.directory)
-        tiny_tokenizer().save_pretrained(draft.directory)
-        fitting_tokenizer(str(draft.directory), model).save_pretrained(draft.directory)
-    return Artifact.load(out)
+    """A torch artifact of a model as it is, with a tokenizer that gives what it takes."""
+    with TemporaryDirectory() as folder:
+        tiny_tokenizer().save_pretrained(folder)
+        return write_model(model, fitting_tokenizer(folder, model), task, out)
 
 
 def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:
