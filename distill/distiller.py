@@ -96,7 +96,6 @@ class DistillConfig(PhasedConfig):
     layer_map: Annotated[str | None, AfterValidator(_known_map)] = Field(
         None, description=f"which layers are matched: {', '.join(LAYER_MAPS)}"
     )
-
     relation_heads: int | None = Field(
         None, ge=1, description="heads that relations are cut into; the method's own by default"
     )
@@ -139,7 +138,7 @@ class DistillConfig(PhasedConfig):
 
 
 def changed_method(config: DistillConfig) -> Method:
-    """Return the method with the config's weights, temperature and layer map.
+    """Return the method with the config's weights and settings of terms.
 
     Raises:
         UnknownNameError, ConfigError: there is nothing of that name to change.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -31,7 +31,6 @@ __all__ = [
     "averaged",
     "find_start",
     "load_teachers",
-    "on_device",
     "refuse_other_labels",
     "student_examples",
     "with_unlabelled",
@@ -63,13 +62,13 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
         )
     if student is None:
         return Start(str(artifact.path), teacher.model, "")
-    source = find_encoder(student, setting="student")
-    model, tokenizer = load_classifier(source, artifact.card.task.labels)
     if method.uses_teacher_layers:
         raise ModelError(
             f"student={student!r}: method {method.name!r} replaces the teacher's own layers, so "
             "that its student starts from the teacher. Leave it out."
         )
+    source = find_encoder(student, setting="student")
+    model, tokenizer = load_classifier(source, artifact.card.task.labels)
     same = tokenizer.get_vocab() == load_tokenizer(artifact.path).get_vocab()
     if method.wants_teacher_tokens and not same:
         free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
@@ -130,7 +129,7 @@ class Teacher:
     def load(cls, artifact: Artifact, task: Task) -> Self:
         """Load a classifier of the task's labels, or raise what `refuse_other_labels` does."""
         refuse_other_labels(artifact, task)
-        return cls(artifact, on_device(load_torch_classifier(artifact)))
+        return cls(artifact, _on_device(load_torch_classifier(artifact)))
 
 
 def load_teachers(
@@ -151,7 +150,7 @@ def load_teachers(
     return tuple(Teacher.load(artifact, task) for artifact in artifacts)
 
 
-def on_device(model: PreTrainedModel) -> PreTrainedModel:
+def _on_device(model: PreTrainedModel) -> PreTrainedModel:
     """Move a model to where it runs fastest."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
@@ -169,7 +168,8 @@ def student_examples(
     examples = token_dataset(task.train, load_tokenizer(Path(start.source)), config.max_length)
     if "logits" not in method.needs:
         return examples
-    answers = [_answers(teacher, task, config) for teacher in teachers]
+    known = {start.source: examples}
+    answers = [_answers(teacher, task, config, known) for teacher in teachers]
     columns = {**examples.columns, "teacher_logits": averaged(answers).tolist()}
     return TokenDataset(columns, examples.pad_token_id)
 
@@ -182,8 +182,12 @@ def averaged(logits: Sequence[torch.Tensor]) -> torch.Tensor:
     return distributions.logsumexp(0) - math.log(len(logits))
 
 
-def _answers(teacher: Teacher, task: Task, config: TrainingConfig) -> torch.Tensor:
-    tokenizer = load_tokenizer(teacher.artifact.path)
-    texts = token_dataset(task.train, tokenizer, config.max_length)
-    bf16 = computes_in_bf16(config)
+def _answers(
+    teacher: Teacher, task: Task, config: TrainingConfig, known: Mapping[str, TokenDataset]
+) -> torch.Tensor:
+    """Return a teacher's logits; the texts are not tokenised again where they are known."""
+    path, bf16 = teacher.artifact.path, computes_in_bf16(config)
+    texts = known.get(str(path)) or token_dataset(
+        task.train, load_tokenizer(path), config.max_length
+    )
     return teacher_logits(teacher.model, teacher.artifact.digest, texts, bf16)

@@ -12,10 +12,10 @@ from transformers import PretrainedConfig
 
 from bertender.core.examples import TensorBatch
 from distill.layer_maps import LayerMap, Pairs
-from distill.losses import hard_labels, relation_divergence, soft_cross_entropy, soft_labels
+from distill.losses import hard_labels, relation_divergence, soft_labels
 from distill.signals import Signal, Signals
 
-__all__ = ["HardLabels", "Match", "Relations", "SoftLabels", "SoftTargets", "Term"]
+__all__ = ["HardLabels", "Match", "Relations", "SoftLabels", "Term"]
 
 
 class Term(Protocol):
@@ -50,28 +50,17 @@ class _FromLogits:
 
 @dataclass(frozen=True)
 class SoftLabels(_FromLogits):
-    """The teacher's softened distribution as the target: KL divergence times T squared."""
+    """The teacher's softened distribution as the target."""
 
     weight: float
     temperature: float
+    loss: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] = soft_labels
+    """(student logits, teacher logits, temperature) -> scalar, a row of `losses`"""
     name: ClassVar[str] = "soft"
     needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return soft_labels(student.logits, teacher.logits, self.temperature)
-
-
-@dataclass(frozen=True)
-class SoftTargets(_FromLogits):
-    """The teacher's softened distribution as the target: plain cross-entropy."""
-
-    weight: float
-    temperature: float
-    name: ClassVar[str] = "soft"
-    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return soft_cross_entropy(student.logits, teacher.logits, self.temperature)
+        return self.loss(student.logits, teacher.logits, self.temperature)
 
 
 @dataclass(frozen=True)
@@ -163,16 +152,8 @@ class Relations:
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         if unmatched := _unmatched(self.name, self.layers, student, teacher, False):
             return unmatched
-        ours, theirs = student.num_attention_heads, teacher.num_attention_heads
         if self.relation_heads is None:
-            return (
-                ""
-                if ours == theirs
-                else (
-                    f"term {self.name!r} compares relations head by head: the student has {ours} "
-                    f"heads and the teacher {theirs}, which must be equal"
-                )
-            )
+            return self._unequal_heads(student.num_attention_heads, teacher.num_attention_heads)
         widths = student.hidden_size, teacher.hidden_size
         if any(width % self.relation_heads for width in widths):
             return (
@@ -180,6 +161,14 @@ class Relations:
                 f"{widths[0]} and {widths[1]}; {math.gcd(*widths)} and its divisors do"
             )
         return ""
+
+    def _unequal_heads(self, ours: int, theirs: int) -> str:
+        if ours == theirs:
+            return ""
+        return (
+            f"term {self.name!r} compares relations head by head: the student has {ours} heads "
+            f"and the teacher {theirs}, which must be equal"
+        )
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)

@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import torch
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ConfigError, nearest_hint
-from bertender.core.examples import TensorBatch
-from distill.signals import Signal, Signals
+from distill.signals import Signal
 from distill.students import StudentBuilder
 from distill.terms import Term
 from distill.trainee import Trainee
 
-__all__ = ["Method", "Phase", "TraineeBuilder", "TraineeModule", "all_layers", "one_phase"]
+__all__ = ["Method", "Phase", "TraineeBuilder", "all_layers", "one_phase"]
 
 
 @dataclass(frozen=True)
@@ -37,24 +35,12 @@ class Phase:
         return frozenset().union(*(term.needs for term in self.terms if term.weight))
 
 
-class TraineeModule(Protocol):
-    """The module that is trained: an nn.Module with the student in it."""
-
-    student: PreTrainedModel
-
-    def __call__(
-        self, batch: TensorBatch, teacher: Signals, step: int
-    ) -> Mapping[str, torch.Tensor]:
-        """Return the weighted parts of the loss."""
-        ...
-
-    def finished(self) -> PreTrainedModel:
-        """Return the student, free of what its training needed."""
-        ...
-
-
 class TraineeBuilder(Protocol):
-    """Makes the trainee of a phase, which lasts `steps` steps."""
+    """Makes the module that a phase of `steps` steps trains.
+
+    It holds the model as `student`; its forward(batch, teacher signals, step) returns the weighted
+    parts of the loss, and its `finished()` the student, free of what its training needed.
+    """
 
     def __call__(
         self,

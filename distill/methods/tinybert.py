@@ -14,10 +14,10 @@ mode, which the code forgets.
 from __future__ import annotations
 
 from distill.layer_maps import uniform, with_embeddings
-from distill.losses import attention_mse, hidden_mse
+from distill.losses import attention_mse, hidden_mse, soft_cross_entropy
 from distill.methods.method import Method, Phase
 from distill.students import any_width_student
-from distill.terms import Match, SoftTargets
+from distill.terms import Match, SoftLabels
 
 __all__ = ["TINYBERT"]
 
@@ -44,7 +44,7 @@ def _phases(layers: int) -> tuple[Phase, ...]:
             epochs=INTERMEDIATE_EPOCHS,
             settings={"schedule": "constant", "learning_rate": 5e-5},
         ),
-        Phase("prediction", (SoftTargets(weight=1.0, temperature=1.0),)),
+        Phase("prediction", (SoftLabels(weight=1.0, temperature=1.0, loss=soft_cross_entropy),)),
     )
 
 
