@@ -1,4 +1,7 @@
-"""The table of a methods benchmark, as Markdown: means over seeds, and what each gains."""
+"""The table of a methods benchmark, as Markdown: means over seeds, and what each gains.
+
+All students answer the same texts, so that what a method gains over the control is paired by text.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,12 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from benchmarks.methods import CONTROL, MethodsBenchmark, StudentResult
+from bertender.tasks.metrics import paired_change_of_means
 
-__all__ = ["gain", "method_block"]
+__all__ = ["method_block"]
 
-Z_95 = 1.96
+METRIC_NAMES = {"accuracy": "Accuracy", "f1": "F1", "matthews": "Matthews"}
 
 
 def method_block(file: str, path: Path) -> str:
@@ -24,42 +25,35 @@ def method_block(file: str, path: Path) -> str:
         by_method.setdefault(student.method, []).append(student)
     ordered = sorted(by_method.values(), key=_mean, reverse=True)
     rows = [_row(students, by_method[CONTROL], benchmark) for students in ordered]
+    metric = METRIC_NAMES[benchmark.metric]
     head = (
-        "| Method | Params M | Accuracy, mean | Each seed | Points over hard, 95 % interval |\n"
+        f"| Method | Params M | {metric}, mean | Each seed | Points over hard, 95 % interval |\n"
         "| --- | ---: | ---: | --- | ---: |\n"
     )
     return head + "\n".join(rows) + f"\n\n{_circumstances(benchmark)}\n\nRaw: `{file}`\n"
-
-
-def gain(
-    students: Sequence[StudentResult], control: Sequence[StudentResult], labels: Sequence[int]
-) -> tuple[float, float, float]:
-    """Return what a method gains over the control in points, with a 95 % interval.
-
-    Both answer the same texts, so the interval is that of the mean over texts of the difference,
-    each averaged over the seeds (a normal approximation: the texts are many).
-    """
-    difference = 100 * (_correct(students, labels) - _correct(control, labels))
-    half = Z_95 * float(difference.std(ddof=1)) / len(difference) ** 0.5
-    mean = float(difference.mean())
-    return mean, mean - half, mean + half
-
-
-def _correct(students: Sequence[StudentResult], labels: Sequence[int]) -> npt.NDArray[np.float64]:
-    """Return the share of seeds that answer each text rightly, (texts,)."""
-    answers = np.array([student.predictions for student in students])
-    return np.asarray((answers == np.asarray(labels)).mean(0))
 
 
 def _row(
     students: Sequence[StudentResult], control: Sequence[StudentResult], result: MethodsBenchmark
 ) -> str:
     scores = ", ".join(f"{student.score.value:.3f}" for student in students)
-    mean, low, high = gain(students, control, result.labels)
-    over = "-" if students is control else f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+    over = "-" if students is control else _gain(students, control, result)
     size = students[0].parameters / 1e6
     name = f"`{students[0].method}`"
     return f"| {name} | {size:.1f} | {_mean(students):.3f} | {scores} | {over} |"
+
+
+def _gain(
+    students: Sequence[StudentResult], control: Sequence[StudentResult], result: MethodsBenchmark
+) -> str:
+    """Return the points that a method's students gain over the control's, on average."""
+    change = paired_change_of_means(
+        result.metric,
+        result.labels,
+        [student.predictions for student in control],
+        [student.predictions for student in students],
+    )
+    return f"{change.value:+.1f} [{change.low:+.1f}, {change.high:+.1f}]"
 
 
 def _mean(students: Sequence[StudentResult]) -> float:

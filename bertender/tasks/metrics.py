@@ -28,6 +28,7 @@ __all__ = [
     "bootstrap_interval",
     "find_metric",
     "paired_change",
+    "paired_change_of_means",
     "score",
     "wilson_interval",
 ]
@@ -125,14 +126,42 @@ def paired_change(
     is common to both and cancels: this interval is narrower than the two scores' intervals say.
     Arguments and errors are those of `score`.
     """
+    return paired_change_of_means(
+        metric,
+        label_ids,
+        [reference_predictions],
+        [candidate_predictions],
+        label_count=label_count,
+        seed=seed,
+    )
+
+
+def paired_change_of_means(
+    metric: str,
+    label_ids: Sequence[int] | IntArray,
+    references: Sequence[Sequence[int] | IntArray],
+    candidates: Sequence[Sequence[int] | IntArray],
+    *,
+    label_count: int | None = None,
+    seed: int = 0,
+) -> Change:
+    """Return what the candidates gain over the references on average, by a paired bootstrap.
+
+    Both are the predictions of several models on the same rows, such as one method's students of
+    several seeds. The interval is that of the rows; what other seeds would give is not in it.
+    Other arguments and errors are those of `score`.
+    """
     row = find_metric(metric)
-    truth, (old, new) = _aligned(label_ids, reference_predictions, candidate_predictions)
-    labels = _labels_in(label_count, truth, old, new)
-    cells, draws = _resampled_cells(np.stack([truth, old, new]), seed)
-    before = row.from_counts(_count(cells[0], cells[1], draws, labels))
-    after = row.from_counts(_count(cells[0], cells[2], draws, labels))
-    low, high = _percentiles(after - before)
-    value = row.value(truth, new, labels) - row.value(truth, old, labels)
+    truth, answers = _aligned(label_ids, *references, *candidates)
+    labels = _labels_in(label_count, truth, *answers)
+    cells, draws = _resampled_cells(np.stack([truth, *answers]), seed)
+    resampled = [row.from_counts(_count(cells[0], own, draws, labels)) for own in cells[1:]]
+    values = [row.value(truth, own, labels) for own in answers]
+    first = len(references)
+    low, high = _percentiles(
+        np.mean(resampled[first:], axis=0) - np.mean(resampled[:first], axis=0)
+    )
+    value = float(np.mean(values[first:]) - np.mean(values[:first]))
     return Change(value=POINTS * value, low=POINTS * low, high=POINTS * high)
 
 
