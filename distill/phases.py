@@ -15,12 +15,13 @@ import torch
 from pydantic import Field
 from transformers import PreTrainedModel
 
+from bertender.core.errors import ModelError
 from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.training import (
     LossParts,
+    Objective,
     TrainingConfig,
     TrainingReport,
-    computes_in_bf16,
     planned,
     train,
 )
@@ -28,7 +29,14 @@ from distill.losses import NO_LABEL
 from distill.methods import Method, Phase
 from distill.signals import Signal, Signals, read_signals
 
-__all__ = ["DistillationObjective", "PhasedConfig", "phase_settings", "train_phases"]
+__all__ = [
+    "DistillationObjective",
+    "PhasedConfig",
+    "phase_settings",
+    "refuse_misfits",
+    "task_objective",
+    "train_phases",
+]
 
 
 class PhasedConfig(TrainingConfig):
@@ -42,23 +50,38 @@ class PhasedConfig(TrainingConfig):
     )
 
 
+def task_objective(teacher: PreTrainedModel, bf16: bool, phase: Phase) -> DistillationObjective:
+    """Return the objective of a phase on a task's texts, whose answers are kept beside them."""
+    return DistillationObjective(teacher, phase.needs, bf16)
+
+
 class DistillationObjective:
-    """The loss of a trainee. The teacher runs only for what cannot be kept on disk.
+    """The loss of a trainee. The teacher runs only for what the batches do not hold.
 
     Args:
         teacher: it is frozen, in eval mode, and moved to where the batches are.
         needs: what the trainee's loss reads of the teacher.
         bf16: run the teacher in bf16, as the student is.
+        kept: what the batches hold of it, in columns such as `teacher_logits`.
+        prepare: (batch, step) -> the batch that both models read.
     """
 
     def __init__(
-        self, teacher: PreTrainedModel, needs: frozenset[Signal], bf16: bool = False
+        self,
+        teacher: PreTrainedModel,
+        needs: frozenset[Signal],
+        bf16: bool = False,
+        *,
+        kept: frozenset[Signal] = frozenset({"logits"}),
+        prepare: Callable[[TensorBatch, int], TensorBatch] = lambda batch, step: batch,
     ) -> None:
         self.bf16 = bf16
-        self.online = needs - {"logits"}
+        self.online = needs - kept
+        self.prepare = prepare
         self.teacher = teacher.eval().requires_grad_(False)
 
     def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        batch = self.prepare(batch, step)
         parts: LossParts = model(batch, self._teacher_signals(batch), step)
         return parts
 
@@ -71,7 +94,7 @@ class DistillationObjective:
         # the Trainer's own autocast does not reach the teacher on a GPU
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
             online = read_signals(self.teacher, batch, self.online)
-        return replace(online, logits=logits)
+        return online if "logits" in self.online else replace(online, logits=logits)
 
 
 def phase_settings(phase: Phase, config: PhasedConfig) -> PhasedConfig:
@@ -95,11 +118,12 @@ def train_phases(
     student: PreTrainedModel,
     teacher: PreTrainedModel,
     examples: TokenDataset,
+    objective: Callable[[Phase], Objective],
     config: PhasedConfig,
     work: Path,
     *,
     description: str,
-    score: Callable[[PreTrainedModel], dict[str, float]],
+    score: Callable[[Any], dict[str, float]],
 ) -> tuple[PreTrainedModel, dict[str, TrainingReport]]:
     """Train the student by all phases of a method; return it with a report each phase.
 
@@ -108,10 +132,11 @@ def train_phases(
         student: it is trained in place.
         teacher: what it learns from.
         examples: the training texts, with the teacher's logits where a phase reads them.
+        objective: what a phase minimises.
         config: how long and fast.
         work: directory of the checkpoints.
         description: what the progress bar says.
-        score: measures the student after each epoch of the last phase.
+        score: measures the trainee after each epoch of the last phase.
     """
     reports: dict[str, TrainingReport] = {}
     for phase, folder, is_last in _in_order(method, work, student):
@@ -123,15 +148,27 @@ def train_phases(
         reports[phase.name] = train(
             trainee,
             texts,
-            DistillationObjective(teacher, phase.needs, computes_in_bf16(config)),
+            objective(phase),
             settings,
             folder,
             description=description if is_last else f"{description}: {phase.name}",
-            at_epoch_end=(lambda trained: score(trained.student)) if is_last else None,
+            at_epoch_end=score if is_last else None,
             keep_end=not is_last,
         )
         student = trainee.finished()
     return student, reports
+
+
+def refuse_misfits(method: Method, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
+    """Raise ModelError where a term cannot compare this student with this teacher."""
+    misfits = [
+        term.misfit(student.config, teacher.config)
+        for phase in method.phases(student.config.num_hidden_layers)
+        for term in phase.terms
+        if term.weight
+    ]
+    if found := sorted({misfit for misfit in misfits if misfit}):
+        raise ModelError(f"method {method.name!r}: {'; '.join(found)}.")
 
 
 def _labelled(examples: TokenDataset) -> TokenDataset:

@@ -36,8 +36,8 @@ METHODS: Mapping[str, Method] = {
 }
 
 
-def method_named(name: str) -> Method:
-    """Return a row of METHODS, or raise UnknownNameError with the nearest name."""
-    if name not in METHODS:
-        raise UnknownNameError("distillation method", name, METHODS)
-    return METHODS[name]
+def method_named(name: str, rows: Mapping[str, Method] = METHODS) -> Method:
+    """Return a row of METHODS, or of another table; UnknownNameError has the nearest name."""
+    if name not in rows:
+        raise UnknownNameError("distillation method", name, rows)
+    return rows[name]
