@@ -50,6 +50,9 @@ def _command(module: str, name: str, summary: str) -> Command:
 COMMANDS: Mapping[str, Command] = {
     "run": _command("recipe", "run", "Run a recipe: named steps; what is built is reused."),
     "pretrain": _stage("pretrain", "Pre-train a small encoder on plain text."),
+    "distill-general": _stage(
+        "distill-general", "Distil an encoder into a smaller one on plain text."
+    ),
     "baseline": _stage("baseline", "Train the bag-of-words control that a teacher must beat."),
     "finetune": _stage("finetune", "Fine-tune an encoder on a task: the teacher."),
     "distill": _stage("distill", "Train a smaller student on a teacher's answers."),

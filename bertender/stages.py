@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertender.core.artifact import Artifact, sha256_of
 from bertender.core.config import Config
@@ -20,6 +20,7 @@ from bertender.tasks.task import Task, TaskConfig
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.corpus import read_corpus
 from distill.distiller import DistillConfig, distill
+from distill.general import GeneralConfig, distill_general_by_name
 from distill.pretrain import PretrainConfig, pretrain_by_name
 from distill.teacher import FinetuneConfig, finetune_by_name
 from export.onnx_export import ExportConfig, export
@@ -64,14 +65,7 @@ def _finetune(
 ) -> Artifact:
     """Fine-tune what the config names, or, in a recipe, the artifact of an earlier step."""
     assert task is not None
-    if sources:
-        if "teacher" in config.model_fields_set:
-            raise ConfigError(
-                f"teacher={config.teacher!r} and the earlier step {sources[0].name!r} are both to "
-                "start from. Drop one of them."
-            )
-        config = config.model_copy(update={"teacher": str(sources[0].path)})
-    return finetune_by_name(task, config, out)
+    return finetune_by_name(task, _with_teacher(sources, config), out)
 
 
 def _distill(
@@ -96,8 +90,34 @@ def _pretrain(
     return pretrain_by_name(config, out)
 
 
+def _distill_general(
+    sources: Sequence[Artifact], task: Task | None, config: GeneralConfig, out: Path
+) -> Artifact:
+    """Distil what the config names, or, in a recipe, the artifact of an earlier step."""
+    return distill_general_by_name(_with_teacher(sources, config), out)
+
+
+TaughtConfig = TypeVar("TaughtConfig", FinetuneConfig, GeneralConfig)
+
+
+def _with_teacher(sources: Sequence[Artifact], config: TaughtConfig) -> TaughtConfig:
+    """Return the config with an earlier step's artifact as the encoder that it names."""
+    if not sources:
+        return config
+    if "teacher" in config.model_fields_set:
+        raise ConfigError(
+            f"teacher={config.teacher!r} and the earlier step {sources[0].name!r} are both to "
+            "start from. Drop one of them."
+        )
+    return config.model_copy(update={"teacher": str(sources[0].path)})
+
+
 def _teacher_files(config: FinetuneConfig) -> str:
     return _folder_digest(config.teacher)
+
+
+def _general_files(config: GeneralConfig) -> str:
+    return f"{_folder_digest(config.teacher)} {_corpus_text(config)}"
 
 
 def _student_files(config: DistillConfig) -> str:
@@ -116,7 +136,7 @@ def _folder_digest(folder: str | None) -> str:
     return digest.hexdigest() if files else ""
 
 
-def _corpus_text(config: PretrainConfig) -> str:
+def _corpus_text(config: PretrainConfig | GeneralConfig) -> str:
     """Return a digest of the corpus that `config.corpus` names."""
     digest = hashlib.sha256()
     for passage in read_corpus(config.corpus):
@@ -135,6 +155,14 @@ STAGES: Mapping[str, Stage] = {
             sources=(0,),
             takes_task=False,
             files=_corpus_text,
+        ),
+        Stage(
+            "distill-general",
+            GeneralConfig,
+            _distill_general,
+            sources=(0, 1),
+            takes_task=False,
+            files=_general_files,
         ),
         Stage("finetune", FinetuneConfig, _finetune, sources=(0, 1), files=_teacher_files),
         Stage(

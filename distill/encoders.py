@@ -14,6 +14,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -24,7 +25,14 @@ from bertender.core.errors import DamagedArtifactError, HubUnreachableError, Mod
 from bertender.core.hub import hub_answers
 from distill.data import fitting_tokenizer
 
-__all__ = ["PACKAGED", "PackagedEncoder", "find_encoder", "load_classifier", "weights_digest"]
+__all__ = [
+    "PACKAGED",
+    "PackagedEncoder",
+    "find_encoder",
+    "load_classifier",
+    "load_masked_language_model",
+    "weights_digest",
+]
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,36 @@ def load_classifier(
             "tokenizer and safetensors weights (bertender reads no pickles and runs no hub code)."
         ) from None
     return model, tokenizer
+
+
+def load_masked_language_model(source: str) -> PreTrainedModel:
+    """Load an encoder with the head that predicts words, in float32.
+
+    Args:
+        source: what `find_encoder` returned.
+
+    Raises:
+        ModelError: it has no such head (many encoders lost theirs when they were tuned), or its
+            weights cannot be read.
+    """
+    try:
+        model, found = AutoModelForMaskedLM.from_pretrained(
+            source,
+            use_safetensors=True,
+            dtype="float32",
+            trust_remote_code=False,  # without a word, transformers asks on the terminal
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ModelError(f"cannot load {source!r} as a masked language model: {error}") from None
+    if found["missing_keys"]:
+        raise ModelError(
+            f"{source!r} has no head that predicts words (first missing: "
+            f"{min(found['missing_keys'])}). Give an encoder that kept its own, such as an "
+            "artifact of `bertender pretrain`."
+        )
+    loaded: PreTrainedModel = model
+    return loaded
 
 
 def weights_digest(model: PreTrainedModel) -> str:

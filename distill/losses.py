@@ -23,6 +23,7 @@ __all__ = [
     "sentence_cosine",
     "soft_cross_entropy",
     "soft_labels",
+    "token_soft_labels",
 ]
 
 NO_LABEL = -100
@@ -46,6 +47,26 @@ def soft_labels(
     teacher = functional.log_softmax(_precise(teacher_logits.detach()) / temperature, dim=-1)
     divergence = functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
     return divergence * temperature**2
+
+
+def token_soft_labels(
+    student_logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    mask: torch.Tensor,
+    temperature: float,
+) -> torch.Tensor:
+    """`soft_labels` of every real token: a distribution over words or tags each.
+
+    Sanh et al. 2019 (DistilBERT, arXiv 1910.01108), section 2, over the words of a vocabulary.
+
+    Args:
+        student_logits: (batch, seq, classes).
+        teacher_logits: (batch, seq, classes).
+        mask: (batch, seq).
+        temperature: above 0; larger is softer.
+    """
+    real = mask.bool()
+    return soft_labels(student_logits[real], teacher_logits[real], temperature)
 
 
 def soft_cross_entropy(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import AfterValidator, Field
@@ -24,11 +25,14 @@ from distill.objectives import objective_named
 
 __all__ = [
     "PretrainConfig",
+    "corpus_digest",
     "encoder_config",
     "held_out_loss",
     "pretrain",
     "pretrain_by_name",
     "refuse_uneven_heads",
+    "split_corpus",
+    "write_encoder",
 ]
 
 HELD_OUT_EVERY = 50
@@ -74,18 +78,14 @@ def pretrain(passages: Sequence[str], config: PretrainConfig, out: Path) -> Arti
     """
     chosen = objective_named(config.objective)
     refuse_uneven_heads(config)
-    if len(passages) < HELD_OUT_EVERY:
-        raise DataError(
-            f"{len(passages)} passages are too few to pre-train on; at least {HELD_OUT_EVERY}."
-        )
-    identity = ("pretrain", config.model_dump(mode="json"), _digest(passages))
+    training, held_out = split_corpus(passages)
+    identity = ("pretrain", config.model_dump(mode="json"), corpus_digest(passages))
     with work_directory(out, *identity) as work:
         tokenizer = train_wordpiece(passages, config.vocabulary_size, config.max_length)
         torch.manual_seed(config.seed)
         model = chosen.model(encoder_config(config, tokenizer))
         objective = chosen.objective(tokenizer, config.mask_probability, config.seed)
-        held_out = pack(passages[::HELD_OUT_EVERY], tokenizer, config.max_length)
-        training = [text for row, text in enumerate(passages) if row % HELD_OUT_EVERY]
+        blocks = pack(held_out, tokenizer, config.max_length)
         report = train(
             model,
             pack(training, tokenizer, config.max_length),
@@ -93,10 +93,30 @@ def pretrain(passages: Sequence[str], config: PretrainConfig, out: Path) -> Arti
             config,
             work,
             description=f"pre-train {out.name}",
-            at_epoch_end=lambda trained: held_out_loss(trained, objective, held_out),
+            at_epoch_end=lambda trained: held_out_loss(trained, objective, blocks),
         )
-        on_main_process(lambda: _write(out, model, tokenizer, config, report))
+        write = partial(write_encoder, stage="pretrain", metric="perplexity")
+        on_main_process(lambda: write(out, model, tokenizer, config, [report]))
     return Artifact.load(out)
+
+
+def split_corpus(passages: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the passages to train on, and one in fifty, which is held out.
+
+    Raises:
+        DataError: there are too few.
+    """
+    if len(passages) < HELD_OUT_EVERY:
+        raise DataError(
+            f"{len(passages)} passages are too few to train on; at least {HELD_OUT_EVERY}."
+        )
+    training = [text for row, text in enumerate(passages) if row % HELD_OUT_EVERY]
+    return training, list(passages[::HELD_OUT_EVERY])
+
+
+def corpus_digest(passages: Sequence[str]) -> str:
+    """Return a sha256 of a corpus."""
+    return hashlib.sha256("\n".join(passages).encode()).hexdigest()
 
 
 def refuse_uneven_heads(config: PretrainConfig) -> None:
@@ -123,14 +143,15 @@ def encoder_config(config: PretrainConfig, tokenizer: PreTrainedTokenizerBase) -
 
 
 def held_out_loss(
-    model: PreTrainedModel, objective: Objective, examples: TokenDataset
+    model: torch.nn.Module, objective: Objective, examples: TokenDataset
 ) -> dict[str, float]:
     """Return loss and perplexity on held-out blocks, masked the same way every time."""
     model.eval()
+    device = next(model.parameters()).device
     losses, tokens = 0.0, 0
     for step, bucket in enumerate(length_buckets(examples.lengths, 8192)):
         batch = examples.collate([examples[index] for index in bucket])
-        batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
         with torch.inference_mode():
             parts = objective(model, batch, HELD_OUT_STEP + step)
         size = batch["input_ids"].numel()
@@ -139,38 +160,42 @@ def held_out_loss(
     return {"loss": losses / tokens, "perplexity": math.exp(losses / tokens)}
 
 
-def _write(
+def write_encoder(
     out: Path,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    config: PretrainConfig,
-    report: TrainingReport,
+    config: Any,
+    reports: Sequence[TrainingReport],
+    *,
+    stage: str,
+    metric: str,
+    parent: Artifact | None = None,
 ) -> None:
+    """Write an encoder that was trained on a corpus, by one report a phase, as a torch artifact."""
+    *earlier, last = reports
     task = TaskRecord(
         name=Path(config.corpus).name,
         problem_type="masked_language_model",
         labels=(),
         text_columns=("text",),
-        metric="perplexity",
+        metric=metric,
     )
     with new_artifact(
         out,
         kind="torch",
         family=model.config.model_type,
         task=task,
-        stage="pretrain",
+        stage=stage,
         config=config,
         seed=config.seed,
+        parent=parent,
     ) as draft:
         model.save_pretrained(draft.directory)
         tokenizer.save_pretrained(draft.directory)
         draft.metrics.update(
             parameters=model.num_parameters(),
-            steps=report.steps,
-            losses=report.losses,
-            epochs=report.epochs,
+            steps=sum(report.steps for report in reports),
+            losses=last.losses,
+            epochs=last.epochs,
+            earlier_losses=[report.losses for report in earlier],
         )
-
-
-def _digest(passages: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(passages).encode()).hexdigest()

@@ -35,7 +35,7 @@ class Signals:
     """A model's answers on a batch; empty where a signal was not asked for."""
 
     logits: torch.Tensor
-    """(batch, labels)"""
+    """(batch, labels), of a language model (batch, seq, vocab); empty of an encoder alone."""
     hidden_states: Tensors = ()
     """Embeddings and each layer's output, (batch, seq, hidden)."""
     queries: Tensors = ()
@@ -57,14 +57,20 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: frozenset[S
     hidden = "hidden_states" in wanted
     if not wanted & ATTENTION_SIGNALS:
         outputs = model(**model_inputs(model, batch), output_hidden_states=hidden)
-        return Signals(outputs.logits, tuple(outputs.hidden_states) if hidden else ())
+        return Signals(_logits(outputs), tuple(outputs.hidden_states) if hidden else ())
     with _listening(model) as heard:
         outputs = model(**model_inputs(model, batch), output_hidden_states=hidden)
     return Signals(
-        outputs.logits,
+        _logits(outputs),
         tuple(outputs.hidden_states) if hidden else (),
         **{name: READERS[name](heard) for name in sorted(wanted & ATTENTION_SIGNALS)},
     )
+
+
+def _logits(outputs: Any) -> torch.Tensor:
+    """Return the logits; none of an encoder without a head."""
+    logits: torch.Tensor = getattr(outputs, "logits", torch.empty(0))
+    return logits
 
 
 @dataclass

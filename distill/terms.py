@@ -12,10 +12,10 @@ from transformers import PretrainedConfig
 
 from bertender.core.examples import TensorBatch
 from distill.layer_maps import LayerMap, Pairs
-from distill.losses import hard_labels, relation_divergence, soft_labels
+from distill.losses import hard_labels, relation_divergence, soft_labels, token_soft_labels
 from distill.signals import Signal, Signals
 
-__all__ = ["HardLabels", "Match", "Relations", "SoftLabels", "Term"]
+__all__ = ["HardLabels", "MaskedWords", "Match", "Relations", "SoftLabels", "SoftWords", "Term"]
 
 
 class Term(Protocol):
@@ -73,6 +73,32 @@ class HardLabels(_FromLogits):
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         return hard_labels(student.logits, batch["labels"])
+
+
+@dataclass(frozen=True)
+class SoftWords(_FromLogits):
+    """The teacher's softened distribution over the vocabulary, for every real token."""
+
+    weight: float
+    temperature: float
+    name: ClassVar[str] = "soft"
+    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        mask = batch["attention_mask"]
+        return token_soft_labels(student.logits, teacher.logits, mask, self.temperature)
+
+
+@dataclass(frozen=True)
+class MaskedWords(_FromLogits):
+    """The words that were masked as the target, in phases that mask some."""
+
+    weight: float
+    name: ClassVar[str] = "words"
+    needs: ClassVar[frozenset[Signal]] = frozenset()
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        return hard_labels(student.logits.flatten(0, 1), batch["targets"].flatten())
 
 
 @dataclass(frozen=True)

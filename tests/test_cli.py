@@ -45,6 +45,7 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
 OWN_FLAGS = {
     "run": {"--out", "--set", "--teacher", "--seed", "--fresh"},
     "pretrain": {"--out"},
+    "distill-general": {"--out"},
     "baseline": {"--out"},
     "finetune": {"--out"},
     "distill": {"--out", "--teacher"},

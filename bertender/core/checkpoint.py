@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file, save_model
+from safetensors.torch import load_file, load_model, save_file, save_model
 from transformers import Trainer
 from transformers.utils import SAFE_WEIGHTS_NAME
 
@@ -54,6 +54,13 @@ class SafeCheckpoints(Trainer):
         directory = Path(output_dir) if output_dir else self._work()
         directory.mkdir(parents=True, exist_ok=True)
         save_model(self.accelerator.unwrap_model(self.model), str(directory / SAFE_WEIGHTS_NAME))
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
+    ) -> None:
+        # transformers' own takes tied weights, which are kept once, for missing ones
+        own = self.accelerator.unwrap_model(model or self.model)
+        load_model(own, str(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:

@@ -1,4 +1,4 @@
-"""METHODS: every distillation method by name, one paper a file."""
+"""METHODS and GENERAL_METHODS: how to distil on a task and on a corpus, one paper a file."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from bertender.core.errors import UnknownNameError
 from distill.methods.albert import ALBERT
-from distill.methods.distilbert import DISTILBERT
+from distill.methods.distilbert import DISTILBERT, DISTILBERT_GENERAL
 from distill.methods.hard import HARD
 from distill.methods.internal import INTERNAL
 from distill.methods.method import Method, Phase
-from distill.methods.minilm import MINILM, MINILM_V2
+from distill.methods.minilm import MINILM, MINILM_GENERAL, MINILM_V2, MINILM_V2_GENERAL
 from distill.methods.pd import PD
 from distill.methods.pkd import PKD
 from distill.methods.theseus import THESEUS, THESEUS_CONSTANT
-from distill.methods.tinybert import TINYBERT
+from distill.methods.tinybert import TINYBERT, TINYBERT_GENERAL
 
-__all__ = ["METHODS", "Method", "Phase", "method_named"]
+__all__ = ["GENERAL_METHODS", "METHODS", "Method", "Phase", "method_named"]
 
 METHODS: Mapping[str, Method] = {
     method.name: method
@@ -34,6 +34,13 @@ METHODS: Mapping[str, Method] = {
         TINYBERT,
     )
 }
+
+
+GENERAL_METHODS: Mapping[str, Method] = {
+    method.name: method
+    for method in (DISTILBERT_GENERAL, MINILM_GENERAL, MINILM_V2_GENERAL, TINYBERT_GENERAL)
+}
+"""Those that also distil an encoder into a smaller one on plain text, before any task."""
 
 
 def method_named(name: str, rows: Mapping[str, Method] = METHODS) -> Method:

@@ -1,11 +1,14 @@
-"""DistilBERT, task stage (Sanh et al. 2019, arXiv 1910.01108).
+"""DistilBERT (Sanh et al. 2019, arXiv 1910.01108).
 
 Student: the DistilBERT class, no token-type embeddings and no pooler, initialised from
 alternating teacher layers (12 -> 6 takes 0, 2, 4, 7, 9, 11, as the published checkpoint did).
-Loss: soft labels with T squared, hard labels, and the cosine of the last hidden states over real
-tokens (the paper's triple loss, section 2, with the task's labels in the place of masked words).
-Departures: the paper distils during pre-training with weights 5, 2 and 1; on a task with labels
-soft and hard weigh the same here (the weights of its SQuAD run, section 3.2), T is 2.
+On a corpus, as the paper: both read texts with 15 % of the words masked, and the loss is 5 times
+the soft labels over the vocabulary with T = 2, of every real token, 2 times the cross-entropy of
+the masked words, and 1 time the cosine of the last hidden states of real tokens (section 2; the
+weights are the published code's). The head starts as the teacher's. Learning rate 5e-4, 3 epochs.
+On a task: soft labels with T squared, hard labels, and the same cosine.
+Departures: on a task soft and hard labels weigh the same (the weights of its SQuAD run, section
+3.2), T is 2. On a corpus words are masked with equal chances; the code prefers rare ones.
 The teacher's first token-type vector is added to the position table instead of being dropped, so
 that a student of full depth gives the teacher's own hidden states.
 """
@@ -14,11 +17,11 @@ from __future__ import annotations
 
 from distill.layer_maps import last
 from distill.losses import hidden_cosine
-from distill.methods.method import Method, one_phase
+from distill.methods.method import Method, Phase, one_phase
 from distill.students import distilbert_student
-from distill.terms import HardLabels, Match, SoftLabels
+from distill.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
 
-__all__ = ["DISTILBERT"]
+__all__ = ["DISTILBERT", "DISTILBERT_GENERAL"]
 
 DISTILBERT = Method(
     name="distilbert",
@@ -30,4 +33,26 @@ DISTILBERT = Method(
         HardLabels(weight=0.5),
         Match("cosine", 0.5, "hidden_states", hidden_cosine, layers=last),
     ),
+)
+
+DISTILBERT_GENERAL = Method(
+    name="distilbert",
+    summary="soft labels over the vocabulary, masked words and hidden-state cosine",
+    paper="Sanh et al. 2019, arXiv 1910.01108",
+    student=distilbert_student,
+    phases=lambda layers: (
+        Phase(
+            "corpus",
+            (
+                SoftWords(weight=5.0, temperature=2.0),
+                MaskedWords(weight=2.0),
+                Match("cosine", 1.0, "hidden_states", hidden_cosine, layers=last),
+            ),
+            masked=True,
+        ),
+    ),
+    settings={
+        "learning_rate": 5e-4,
+        "tokens_per_batch": 2048,  # a score for each word of the vocabulary, of each token, twice
+    },
 )

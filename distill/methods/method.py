@@ -14,7 +14,7 @@ from distill.students import StudentBuilder
 from distill.terms import Term
 from distill.trainee import Trainee
 
-__all__ = ["Method", "Phase", "TraineeBuilder", "all_layers", "one_phase"]
+__all__ = ["Method", "Phase", "Phases", "TraineeBuilder", "all_layers", "one_phase"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Phase:
     `earlier_epochs`, or these where it has none."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of TrainingConfig that have another value in this phase."""
+    masked: bool = False
+    """Both models read texts with some words masked, and their heads predict words."""
 
     @property
     def needs(self) -> frozenset[Signal]:
@@ -103,6 +105,11 @@ class Method:
     def needs(self) -> frozenset[Signal]:
         """What the terms with a weight above 0 need of the teacher."""
         return frozenset().union(*(phase.needs for phase in self.phases(2)))
+
+    @property
+    def predicts_words(self) -> bool:
+        """Tell whether teacher and student are masked language models, not bare encoders."""
+        return any(phase.masked for phase in self.phases(2))
 
     @property
     def wants_teacher_tokens(self) -> bool:

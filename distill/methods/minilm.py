@@ -3,39 +3,49 @@
 Student: any depth and width; v1 wants as many heads as the teacher has, v2 cuts both models'
 vectors into relation heads and does not. As wide as the teacher it starts from evenly spread
 layers, narrower from random weights.
-Phase 1: of the teacher's last layer alone, into the student's last. v1: attention distributions
-(eq. 6) and value relations (eq. 7 to 9), weighing the same. v2: query, key and value relations
-with 48 relation heads, a third each (eq. 5 and 6).
-Phase 2: fine-tuning on the labels, as the papers do with their students.
-Departures: the papers run phase 1 on a corpus for 400,000 steps; here it runs on the task's texts
-(and those of `--unlabelled`). The v2 paper takes an upper-middle layer of large teachers (21st of
-24); this is the last, as for its base teachers.
+On a corpus: of the teacher's last layer alone, into the student's last. v1: attention
+distributions (eq. 6) and value relations (eq. 7 to 9), weighing the same, at 5e-4. v2: query, key
+and value relations with 48 relation heads, a third each (eq. 5 and 6), at 6e-4.
+On a task: the same for 3 epochs on its texts (and those of `--unlabelled`), then fine-tuning on
+the labels, as the papers do with their students.
+Departures: the papers run 400,000 steps on a corpus. The v2 paper takes an upper-middle layer of
+large teachers (21st of 24); this is the last, as for its base teachers.
 """
 
 from __future__ import annotations
 
 from distill.layer_maps import last
 from distill.losses import attention_divergence
-from distill.methods.method import Method, Phase
+from distill.methods.method import Method, Phase, Phases, one_phase
 from distill.signals import Signal
 from distill.students import any_width_student
 from distill.terms import HardLabels, Match, Relations, Term
 
-__all__ = ["MINILM", "MINILM_V2"]
+__all__ = ["MINILM", "MINILM_GENERAL", "MINILM_V2", "MINILM_V2_GENERAL"]
 
 RELATION_HEADS = 48
 INTERMEDIATE_EPOCHS = 3
 
 
-def _phases(*relations: Term) -> tuple[Phase, ...]:
-    return (
-        Phase("relations", relations, epochs=INTERMEDIATE_EPOCHS, settings={"learning_rate": 5e-4}),
-        Phase("task", (HardLabels(weight=1.0),)),
-    )
-
-
 def _v2(name: str, signal: Signal) -> Relations:
     return Relations(name, 1 / 3, signal, layers=last, relation_heads=RELATION_HEADS)
+
+
+RELATIONS = (
+    Match("attention", 1.0, "attention_scores", attention_divergence, layers=last),
+    Relations("values", 1.0, "values", layers=last),
+)
+RELATIONS_V2 = (_v2("queries", "queries"), _v2("keys", "keys"), _v2("values", "values"))
+
+
+def _then_labels(relations: tuple[Term, ...], learning_rate: float) -> Phases:
+    first = Phase(
+        "relations",
+        relations,
+        epochs=INTERMEDIATE_EPOCHS,
+        settings={"learning_rate": learning_rate},
+    )
+    return lambda layers: (first, Phase("task", (HardLabels(weight=1.0),)))
 
 
 MINILM = Method(
@@ -43,10 +53,16 @@ MINILM = Method(
     summary="attention and value relations of the teacher's last layer, then labels",
     paper="Wang et al. 2020, arXiv 2002.10957",
     student=any_width_student,
-    phases=lambda layers: _phases(
-        Match("attention", 1.0, "attention_scores", attention_divergence, layers=last),
-        Relations("values", 1.0, "values", layers=last),
-    ),
+    phases=_then_labels(RELATIONS, 5e-4),
+)
+
+MINILM_GENERAL = Method(
+    name="minilm",
+    summary="attention and value relations of the teacher's last layer",
+    paper="Wang et al. 2020, arXiv 2002.10957",
+    student=any_width_student,
+    phases=one_phase(*RELATIONS),
+    settings={"learning_rate": 5e-4},
 )
 
 MINILM_V2 = Method(
@@ -54,7 +70,14 @@ MINILM_V2 = Method(
     summary="query, key and value relations of the teacher's last layer, then labels",
     paper="Wang et al. 2021, arXiv 2012.15828",
     student=any_width_student,
-    phases=lambda layers: _phases(
-        _v2("queries", "queries"), _v2("keys", "keys"), _v2("values", "values")
-    ),
+    phases=_then_labels(RELATIONS_V2, 5e-4),
+)
+
+MINILM_V2_GENERAL = Method(
+    name="minilm-v2",
+    summary="query, key and value relations of the teacher's last layer",
+    paper="Wang et al. 2021, arXiv 2012.15828",
+    student=any_width_student,
+    phases=one_phase(*RELATIONS_V2),
+    settings={"learning_rate": 6e-4},
 )

@@ -1,10 +1,12 @@
-"""TinyBERT, task stages (Jiao et al. 2019, arXiv 1909.10351).
+"""TinyBERT (Jiao et al. 2019, arXiv 1909.10351).
 
 Student: any depth and width. As wide as the teacher it is the teacher's own class, started from
 evenly spread layers; narrower ones are a BERT with random weights, which want the general stage.
-Phase 1: embeddings and hidden states (eq. 8 and 9) through one projection shared by all layers,
-and attention scores before softmax (eq. 7), student layer m from teacher layer m N / M, summed
-over the layers; the learning rate stays constant, for 10 epochs by default.
+On a corpus (general distillation): the terms of phase 1 below, from a teacher that was not
+fine-tuned; 3 epochs at 5e-5.
+On a task, phase 1: embeddings and hidden states (eq. 8 and 9) through one projection shared by
+all layers, and attention scores before softmax (eq. 7), student layer m from teacher layer m N / M,
+summed over the layers; the learning rate stays constant, for 10 epochs by default.
 Phase 2: cross-entropy with the teacher's softened answers at T = 1, no labels (eq. 10).
 Departures: padding has no part in any mean (the published code leaves it in), the mean of the
 soft targets is over the batch (the code's is over the classes too), and the teacher is in eval
@@ -15,17 +17,15 @@ from __future__ import annotations
 
 from distill.layer_maps import uniform, with_embeddings
 from distill.losses import attention_mse, hidden_mse, soft_cross_entropy
-from distill.methods.method import Method, Phase
+from distill.methods.method import Method, Phase, one_phase
 from distill.students import any_width_student
 from distill.terms import Match, SoftLabels
 
-__all__ = ["TINYBERT"]
+__all__ = ["TINYBERT", "TINYBERT_GENERAL"]
 
 INTERMEDIATE_EPOCHS = 10
-
-
-def _phases(layers: int) -> tuple[Phase, ...]:
-    hidden = Match(
+TRANSFORMER = (
+    Match(
         "hidden",
         1.0,
         "hidden_states",
@@ -33,14 +33,16 @@ def _phases(layers: int) -> tuple[Phase, ...]:
         layers=with_embeddings,
         over_layers="sum",
         projected=True,
-    )
-    attention = Match(
-        "attention", 1.0, "attention_scores", attention_mse, layers=uniform, over_layers="sum"
-    )
+    ),
+    Match("attention", 1.0, "attention_scores", attention_mse, layers=uniform, over_layers="sum"),
+)
+
+
+def _phases(layers: int) -> tuple[Phase, ...]:
     return (
         Phase(
             "transformer",
-            (hidden, attention),
+            TRANSFORMER,
             epochs=INTERMEDIATE_EPOCHS,
             settings={"schedule": "constant", "learning_rate": 5e-5},
         ),
@@ -55,4 +57,13 @@ TINYBERT = Method(
     student=any_width_student,
     phases=_phases,
     settings={"epochs": 3, "learning_rate": 3e-5},
+)
+
+TINYBERT_GENERAL = Method(
+    name="tinybert",
+    summary="hidden states and attention scores of evenly spread layers",
+    paper="Jiao et al. 2019, arXiv 1909.10351",
+    student=any_width_student,
+    phases=one_phase(*TRANSFORMER),
+    settings={"learning_rate": 5e-5},
 )

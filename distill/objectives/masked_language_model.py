@@ -40,16 +40,21 @@ class MaskedLanguageModel:
         self.special_ids = torch.tensor(tokenizer.all_special_ids)
 
     def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        process = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-        generator = torch.Generator().manual_seed(hash((self.seed, step, process)))
-        input_ids, targets = self.masked(batch["input_ids"], generator)
-        logits = model(**model_inputs(model, {**batch, "input_ids": input_ids})).logits
+        batch = self.masked_batch(batch, step)
+        logits, targets = model(**model_inputs(model, batch)).logits, batch["targets"]
         # (batch, seq, vocab) against (batch, seq)
         total = functional.cross_entropy(
             logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
         )
         # a batch of special tokens alone has no target, and a mean over nothing is not a number
         return {"mlm": total / (targets != IGNORED).sum().clamp(min=1)}
+
+    def masked_batch(self, batch: TensorBatch, step: int) -> TensorBatch:
+        """Return the batch as this step masks it, with its `targets` (batch, seq)."""
+        process = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+        generator = torch.Generator().manual_seed(hash((self.seed, step, process)))
+        input_ids, targets = self.masked(batch["input_ids"], generator)
+        return {**batch, "input_ids": input_ids, "targets": targets}
 
     def masked(
         self, input_ids: torch.Tensor, generator: torch.Generator

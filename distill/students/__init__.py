@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distill.students.albert import albert_student
 from distill.students.distilbert import distilbert_student
+from distill.students.language_head import masked_language_model
 from distill.students.own_class import any_width_student, first_layers_student, shorter_student
 from distill.students.shape import StudentBuilder, StudentShape, alternating_layers
 
@@ -15,5 +16,6 @@ __all__ = [
     "any_width_student",
     "distilbert_student",
     "first_layers_student",
+    "masked_language_model",
     "shorter_student",
 ]

@@ -12,12 +12,14 @@ from typer.testing import CliRunner
 
 from bertender.commands.flags import command_with_flags, given, option_values
 from bertender.core.config import Config
-from bertender.core.errors import UnknownNameError
+from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.measure.comparison import CompareConfig
 from bertender.stages import STAGES
 from bertender.steps import VerifyConfig
 from bertender.tasks.task import TaskConfig
 from distill.distiller import DistillConfig
+from distill.general import GeneralConfig
+from distill.methods import GENERAL_METHODS
 from serve.config import ServeConfig
 from tests.front import succeed
 
@@ -110,20 +112,26 @@ CONFIGS = {
 }
 TABLES_OF_ONE_ROW = [("pretrain", "objective"), ("quantize", "scheme")]
 OF_SOME_METHODS = {
-    "earlier_epochs": ("tinybert", "15"),
-    "earlier_learning_rate": ("tinybert", "0.5"),
-    "relation_heads": ("minilm-v2", "15"),
+    ("distill", "earlier_epochs"): ("tinybert", "15"),
+    ("distill", "earlier_learning_rate"): ("tinybert", "0.5"),
+    ("distill", "relation_heads"): ("minilm-v2", "15"),
+    ("distill-general", "relation_heads"): ("minilm-v2", "15"),
+    ("distill-general", "temperature"): ("distilbert", "0.5"),
+    ("distill-general", "weights"): ("distilbert", "soft=0.25"),
 }
-"""Fields of DistillConfig that not every method has: one that has it, and a value."""
+"""Fields that not every method has: one that has it, and a value."""
+OF_NO_METHOD = [("distill-general", "earlier_epochs"), ("distill-general", "earlier_learning_rate")]
+"""Fields that every method refuses as yet."""
 FLAGS = [
     (name, field)
     for name, config in CONFIGS.items()
     for field in config.model_fields
-    if (name, field) not in TABLES_OF_ONE_ROW and field not in OF_SOME_METHODS
+    if (name, field) not in (*TABLES_OF_ONE_ROW, *OF_SOME_METHODS, *OF_NO_METHOD)
+    and (name, field) != ("distill-general", "method")  # each brings a learning rate of its own
 ]
 UNLIKE_THEIR_DEFAULT = {
     "precision": "bf16",
-    "method": "hard",
+    "method": "minilm",
     "schedule": "constant",
     "layer_map": "last",
     "teacher_layers": "0,1,2",
@@ -143,12 +151,24 @@ def test_every_flag_reaches_its_field_and_no_other(name: str, field: str) -> Non
     assert [key for key in config.model_fields if changed(key, parsed, config())] == [field]
 
 
-@pytest.mark.parametrize("field", OF_SOME_METHODS)
-def test_a_flag_of_some_methods_reaches_its_field(field: str) -> None:
-    method, text = OF_SOME_METHODS[field]
-    parsed = read_flags(DistillConfig, f"--method={method}", f"--{field.replace('_', '-')}={text}")
-    plain = DistillConfig(method=method)
-    assert [key for key in DistillConfig.model_fields if changed(key, parsed, plain)] == [field]
+@pytest.mark.parametrize(("name", "field"), OF_SOME_METHODS)
+def test_a_flag_of_some_methods_reaches_its_field(name: str, field: str) -> None:
+    (method, text), config = OF_SOME_METHODS[name, field], CONFIGS[name]
+    parsed = read_flags(config, f"--method={method}", f"--{field.replace('_', '-')}={text}")
+    plain = config.parse({"method": method})
+    assert [key for key in config.model_fields if changed(key, parsed, plain)] == [field]
+
+
+def test_every_general_method_brings_its_settings() -> None:
+    for name, method in GENERAL_METHODS.items():
+        config = read_flags(GeneralConfig, "--method", name).model_dump()
+        assert {key: config[key] for key in method.settings} == method.settings
+
+
+@pytest.mark.parametrize(("name", "field"), OF_NO_METHOD)
+def test_a_flag_of_no_method_is_refused(name: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field}=5.*has one phase only"):
+        CONFIGS[name].parse({field: 5})
 
 
 def test_what_is_not_given_has_the_methods_own_default() -> None:

@@ -22,6 +22,7 @@ from distill.losses import (
     sentence_cosine,
     soft_cross_entropy,
     soft_labels,
+    token_soft_labels,
 )
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -32,6 +33,7 @@ HIDDEN, SCORES, HEADS = (2, 3, 8), (2, 4, 3, 3), (2, 4, 3, 6)
 MASKED: dict[str, tuple[MaskedLoss, tuple[int, ...]]] = {
     "cosine": (hidden_cosine, HIDDEN),
     "hidden": (hidden_mse, HIDDEN),
+    "words": (partial(token_soft_labels, temperature=2.0), HIDDEN),
     "patience": (normalised_sentence_mse, HIDDEN),
     "sentence": (sentence_cosine, HIDDEN),
     "attention scores": (attention_mse, SCORES),
@@ -118,6 +120,14 @@ def test_soft_labels_by_hand() -> None:
     student, teacher = torch.zeros(1, 2), torch.tensor([[math.log(9.0), 0.0]])
     divergence = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     assert float(soft_labels(student, teacher, 2.0)) == pytest.approx(4 * divergence)
+
+
+def test_soft_labels_of_tokens_are_the_mean_over_real_ones() -> None:
+    student, teacher = (tensor.detach() for tensor in tensors((2, 3, 5)))
+    real = [(student[text, token], teacher[text, token]) for text, token in MASK.nonzero().tolist()]
+    alone = [float(soft_labels(ours[None], theirs[None], 2.0)) for ours, theirs in real]
+    loss = token_soft_labels(student, teacher, MASK, 2.0)
+    assert float(loss) == pytest.approx(sum(alone) / 5, rel=1e-5)
 
 
 def test_soft_labels_are_the_mean_over_the_batch() -> None:

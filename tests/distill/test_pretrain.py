@@ -106,7 +106,7 @@ def test_heads_must_divide_the_width(tmp_path: Path) -> None:
 
 
 def test_too_few_passages_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="49 passages are too few to pre-train on; at least 50"):
+    with pytest.raises(DataError, match="49 passages are too few to train on; at least 50"):
         pretrain(passages(49), PretrainConfig(**SMALL), tmp_path / "out")
 
 

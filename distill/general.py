@@ -1,0 +1,196 @@
+"""General distillation: an encoder into a smaller one on plain text, before any task.
+
+encoder + corpus + GeneralConfig
+  -> the method's student, an encoder or a masked language model
+  -> `phases.train_phases` on packed blocks -> encoder artifact, for `finetune --teacher` and
+     `distill --student`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from pydantic import Field
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.artifact import CARD_NAME, Artifact, refuse_foreign_directory
+from bertender.core.distributed import on_main_process
+from bertender.core.errors import ModelError
+from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.training import computes_in_bf16
+from bertender.core.work import work_directory
+from distill.corpus import pack, read_corpus
+from distill.data import fitting_tokenizer
+from distill.encoders import (
+    find_encoder,
+    load_classifier,
+    load_masked_language_model,
+    weights_digest,
+)
+from distill.methods import GENERAL_METHODS, Method, Phase
+from distill.objectives.masked_language_model import MaskedLanguageModel
+from distill.phases import DistillationObjective, refuse_misfits, train_phases
+from distill.pretrain import corpus_digest, held_out_loss, split_corpus, write_encoder
+from distill.signals import Signal
+from distill.student_config import StudentConfig, methods_own
+from distill.students import StudentShape, masked_language_model
+
+__all__ = ["GeneralConfig", "GeneralTeacher", "distill_general", "distill_general_by_name"]
+
+UNNAMED_LABELS = ("LABEL_0", "LABEL_1")
+"""What transformers calls the labels of a model that has no task."""
+
+
+class GeneralConfig(StudentConfig):
+    """How to make a smaller encoder."""
+
+    rows: ClassVar[Mapping[str, Method]] = GENERAL_METHODS
+    shown_defaults: ClassVar[Mapping[str, str]] = methods_own(GENERAL_METHODS)
+
+    method: str = Field("tinybert", description=f"{', '.join(GENERAL_METHODS)}")
+    teacher: str = Field(
+        "all-MiniLM-L6-v2",
+        description="folder, artifact of `pretrain`, packaged encoder, or hub name to learn from",
+    )
+    corpus: str = Field("docs", description="docs, or .txt and .txt.xz files, by commas")
+    mask_probability: float = Field(
+        0.15, gt=0, lt=1, description="share of tokens to predict, in methods that mask some"
+    )
+
+
+@dataclass(frozen=True)
+class GeneralTeacher:
+    """An encoder to learn from, without a task."""
+
+    source: str
+    classifier: PreTrainedModel
+    """Its encoder under a new head: what the builders of students start from."""
+    language_model: PreTrainedModel | None
+    """Its encoder under its own head that predicts words, where the method reads that."""
+
+    @classmethod
+    def load(cls, source: str, method: Method) -> Self:
+        """Load what a method reads of an encoder.
+
+        Raises:
+            ModelError: the encoder cannot be read, or has no head where one is read.
+        """
+        language_model = _language_model(source, method) if method.predicts_words else None
+        classifier, _ = load_classifier(source, UNNAMED_LABELS)
+        return cls(source, classifier, language_model)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """What the losses read."""
+        return self.language_model or _encoder_of(self.classifier)
+
+    def student(self, method: Method, shape: StudentShape) -> PreTrainedModel:
+        """Return the method's student: as its teacher, a language model or a bare encoder."""
+        student = method.student(self.classifier, shape)
+        if self.language_model is None:
+            return _encoder_of(student)
+        return masked_language_model(student, self.language_model)
+
+
+def distill_general_by_name(config: GeneralConfig, out: Path) -> Artifact:
+    """Find and load what the config names, then `distill_general`."""
+    method = config.changed_method()
+    teacher = GeneralTeacher.load(find_encoder(config.teacher), method)
+    return distill_general(teacher, list(read_corpus(config.corpus)), config, out)
+
+
+def distill_general(
+    teacher: GeneralTeacher, passages: Sequence[str], config: GeneralConfig, out: Path
+) -> Artifact:
+    """Train a smaller encoder on what its teacher answers to plain text; write a torch artifact.
+
+    The loss on held-out passages is measured after each epoch.
+
+    Raises:
+        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
+            cannot be had from this teacher; raised before training starts.
+        DataError: there are too few passages to train and hold out.
+    """
+    refuse_foreign_directory(out)
+    method = config.changed_method()
+    torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
+    shape = config.shape(method, teacher.model.config.num_hidden_layers)
+    student = teacher.student(method, shape)
+    refuse_misfits(method, student, teacher.model)
+    tokenizer = fitting_tokenizer(teacher.source, student)
+    training, held_out = split_corpus(passages)
+    objective = partial(_objective, teacher.model, tokenizer, config)
+    digests = (weights_digest(teacher.classifier), corpus_digest(passages))
+    with work_directory(out, "distill-general", config.model_dump(mode="json"), digests) as work:
+        student, reports = train_phases(
+            method,
+            student,
+            teacher.model,
+            pack(training, tokenizer, config.max_length),
+            objective,
+            config,
+            work,
+            description=f"distill {out.name}",
+            score=_held_out_score(method, objective, pack(held_out, tokenizer, config.max_length)),
+        )
+        write = partial(
+            write_encoder, stage="distill-general", metric="loss", parent=_parent(teacher.source)
+        )
+        on_main_process(lambda: write(out, student, tokenizer, config, [*reports.values()]))
+    return Artifact.load(out)
+
+
+def _language_model(source: str, method: Method) -> PreTrainedModel:
+    try:
+        return load_masked_language_model(source)
+    except ModelError as error:
+        others = [name for name, row in GENERAL_METHODS.items() if not row.predicts_words]
+        raise ModelError(
+            f"method {method.name!r} reads which words its teacher predicts: {error} Methods that "
+            f"read none: {', '.join(others)}."
+        ) from None
+
+
+def _objective(
+    teacher: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    config: GeneralConfig,
+    phase: Phase,
+) -> DistillationObjective:
+    """Return the objective of a phase, in which the teacher answers each batch as it comes."""
+    masks = MaskedLanguageModel(tokenizer, config.mask_probability, config.seed)
+    nothing: frozenset[Signal] = frozenset()
+    prepare: Callable[[TensorBatch, int], TensorBatch] = (
+        masks.masked_batch if phase.masked else lambda batch, step: batch
+    )
+    bf16 = computes_in_bf16(config)
+    return DistillationObjective(teacher, phase.needs, bf16, kept=nothing, prepare=prepare)
+
+
+def _held_out_score(
+    method: Method, objective: Callable[[Phase], DistillationObjective], held_out: TokenDataset
+) -> Callable[[Any], dict[str, float]]:
+    """Return what measures a trainee: the loss of the last phase on held-out blocks."""
+
+    def score(trainee: Any) -> dict[str, float]:
+        layers = trainee.student.config.num_hidden_layers
+        last = objective(method.phases(layers)[-1])
+        return {"loss": held_out_loss(trainee, last, held_out)["loss"]}
+
+    return score
+
+
+def _encoder_of(model: PreTrainedModel) -> PreTrainedModel:
+    encoder = model.base_model
+    assert isinstance(encoder, PreTrainedModel)
+    return encoder
+
+
+def _parent(source: str) -> Artifact | None:
+    """Return the artifact that the teacher is, if it is one."""
+    return Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None

@@ -1,0 +1,78 @@
+"""Students that predict words: an encoder under a masked-language-model head from its teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+
+__all__ = ["LANGUAGE_HEADS", "LanguageHead", "masked_language_model"]
+
+
+@dataclass(frozen=True)
+class LanguageHead:
+    """Where the parts of a head sit in a model; its decoder is the table of word embeddings."""
+
+    parts: tuple[str, ...]
+    """The layers before the decoder: a transform and a norm, in this order."""
+    bias: str
+    """The parameter that is added to the score of each word."""
+
+
+BERT = LanguageHead(
+    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+    "cls.predictions.bias",
+)
+MOBILEBERT = LanguageHead(
+    (*BERT.parts, "cls.predictions.dense"),  # the decoder's rows beyond the narrow embeddings
+    "cls.predictions.bias",
+)
+ROBERTA = LanguageHead(("lm_head.dense", "lm_head.layer_norm"), "lm_head.bias")
+
+LANGUAGE_HEADS: Mapping[str, LanguageHead] = {
+    "albert": LanguageHead(("predictions.dense", "predictions.LayerNorm"), "predictions.bias"),
+    "bert": BERT,
+    "camembert": ROBERTA,
+    "deberta-v2": BERT,
+    "distilbert": LanguageHead(("vocab_transform", "vocab_layer_norm"), "vocab_projector.bias"),
+    "electra": LanguageHead(
+        ("generator_predictions.dense", "generator_predictions.LayerNorm"), "generator_lm_head.bias"
+    ),
+    "mobilebert": MOBILEBERT,
+    "mpnet": ROBERTA,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+}
+
+
+def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) -> PreTrainedModel:
+    """Return a student's encoder under a head with the teacher's weights.
+
+    Parts of the head that have another shape in the student start anew.
+
+    Args:
+        student: a model with any head.
+        teacher: a masked language model over the same vocabulary.
+    """
+    model: PreTrainedModel = AutoModelForMaskedLM.from_config(student.config)
+    kept = set(model.base_model.state_dict())  # which has no pooler
+    weights = student.base_model.state_dict()
+    model.base_model.load_state_dict({key: weights[key] for key in kept})
+    own, source = (LANGUAGE_HEADS[each.config.model_type] for each in (model, teacher))
+    with torch.no_grad():
+        for theirs, ours in zip(source.parts, own.parts, strict=False):
+            _copy_fitting(teacher.get_submodule(theirs), model.get_submodule(ours))
+        model.get_parameter(own.bias).copy_(teacher.get_parameter(source.bias))
+    model.tie_weights()
+    return model
+
+
+def _copy_fitting(source: nn.Module, target: nn.Module) -> None:
+    """Copy the weights of a module where every one of them has the same shape."""
+    weights = source.state_dict()
+    shapes = {name: weight.shape for name, weight in weights.items()}
+    if shapes == {name: weight.shape for name, weight in target.state_dict().items()}:
+        target.load_state_dict(weights)

@@ -1,0 +1,196 @@
+"""Every row of GENERAL_METHODS on a toy corpus, from a tiny teacher to a student of a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedModel
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
+from bertender.core.training import _PlannedTrainer
+from bertender.tasks.task import Task
+from distill.distiller import DistillConfig, distill
+from distill.encoders import load_masked_language_model, weights_digest
+from distill.general import GeneralConfig, GeneralTeacher, distill_general, distill_general_by_name
+from distill.methods import GENERAL_METHODS, METHODS
+from distill.students import StudentShape
+from distill.students.language_head import LANGUAGE_HEADS, masked_language_model
+from tests.conftest import tiny_tokenizer
+from tests.distill.test_pretrain import passages
+from tests.distill.toys import SHAPES, VOCABULARY, save_encoder
+
+QUICK: dict[str, Any] = {
+    "layers": 2,
+    "epochs": 4,
+    "batch_size": 8,
+    "max_length": 32,
+    "learning_rate": 2e-3,
+    "precision": "fp32",
+}
+OF_METHOD: dict[str, dict[str, Any]] = {
+    "distilbert": {"weights": {"words": 0.1}},  # the toy teacher predicts others than were masked
+    "minilm-v2": {"relation_heads": 8},  # the toys are too narrow for the paper's 48
+}
+
+
+def settings_of(method: str, **changes: Any) -> dict[str, Any]:
+    return {"method": method, **QUICK, **OF_METHOD.get(method, {}), **changes}
+
+
+def tiny_language_model(model_type: str) -> PreTrainedModel:
+    """An untrained masked language model whose every parameter is random."""
+    torch.manual_seed(5)
+    # the tiny tokenizer pads with 0, whatever the architecture's own pads with
+    shape = {**SHAPES[model_type], "vocab_size": VOCABULARY, "pad_token_id": 0}
+    config = AutoConfig.for_model(model_type, **shape)
+    model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a BERT that predicts words, whatever they are."""
+    folder = tmp_path_factory.mktemp("teachers") / "teacher"
+    tiny_language_model("bert").save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=GENERAL_METHODS)
+def student(
+    request: pytest.FixtureRequest,
+    language_model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Artifact:
+    """A smaller encoder by each method."""
+    folder = tmp_path_factory.mktemp("general")
+    (folder / "corpus.txt").write_text("\n".join(passages()), encoding="utf-8")
+    config = GeneralConfig(
+        **settings_of(request.param, teacher=str(language_model), corpus=str(folder / "corpus.txt"))
+    )
+    return distill_general_by_name(config, folder / "student")
+
+
+def test_every_general_method_has_a_task_stage() -> None:
+    assert set(GENERAL_METHODS) < set(METHODS)
+
+
+def test_the_held_out_loss_and_each_term_of_the_teacher_fall(student: Artifact) -> None:
+    metrics = student.card.metrics
+    losses = [epoch["loss"] for epoch in metrics["epochs"]]
+    assert losses[-1] < 0.95 * losses[0]
+    (phase,) = GENERAL_METHODS[student.card.config["method"]].phases(2)
+    first, *_, last = metrics["losses"]
+    assert set(first) == {term.name for term in phase.terms}
+    taught = [term.name for term in phase.terms if term.needs]
+    assert taught and all(last[name] < 0.8 * first[name] for name in taught)
+
+
+def test_it_opens_in_transformers_as_what_it_is(student: Artifact) -> None:
+    predicts_words = GENERAL_METHODS[student.card.config["method"]].predicts_words
+    auto = AutoModelForMaskedLM if predicts_words else AutoModel
+    model, found = auto.from_pretrained(student.path, output_loading_info=True)
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    assert model.config.num_hidden_layers == 2
+    assert student.card.stage == "distill-general" and student.card.task.labels == ()
+
+
+def test_it_is_a_start_for_the_task_stage(
+    student: Artifact, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    method = student.card.config["method"]
+    settings = {**settings_of(method), "epochs": 2, "student": str(student.path)}
+    earlier = {"earlier_epochs": 1} if METHODS[method].has_phases else {}
+    made = distill(trained_teacher, task, DistillConfig(**settings, **earlier), tmp_path / "out")
+    assert made.card.config["student"] == str(student.path)
+    assert made.card.family == student.card.family
+
+
+@pytest.mark.parametrize("method", GENERAL_METHODS)
+def test_a_killed_run_goes_on_to_the_same_weights(
+    method: str, language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = GeneralConfig(**settings_of(method, epochs=1, checkpoint_steps=2))
+    teacher = GeneralTeacher.load(str(language_model), config.changed_method())
+    corpus = passages(200)
+    before = weights_digest(teacher.classifier)
+    whole = distill_general(teacher, corpus, config, tmp_path / "whole")
+    assert weights_digest(teacher.classifier) == before  # the teacher stays as it is
+    step = _PlannedTrainer.training_step
+
+    def killed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
+        if self.state.global_step == 3:
+            raise KeyboardInterrupt
+        return step(self, *given, **named)
+
+    monkeypatch.setattr(_PlannedTrainer, "training_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        distill_general(teacher, corpus, config, tmp_path / "killed")
+    monkeypatch.undo()
+    assert distill_general(teacher, corpus, config, tmp_path / "killed").digest == whole.digest
+
+
+@pytest.mark.parametrize("model_type", LANGUAGE_HEADS)
+def test_a_head_is_taken_over_whole(model_type: str) -> None:
+    """The same encoder under its teacher's head predicts the same words."""
+    teacher = tiny_language_model(model_type)
+    again = masked_language_model(teacher, teacher).eval()
+    ids = torch.tensor([[2, 7, 9, 3], [2, 11, 3, 0]])
+    with torch.inference_mode():
+        ours, theirs = (
+            model(input_ids=ids, attention_mask=ids.ne(0)) for model in (again, teacher)
+        )
+    torch.testing.assert_close(ours.logits, theirs.logits)
+
+
+def test_a_distilbert_of_full_depth_predicts_its_teachers_words(language_model: Path) -> None:
+    teacher = GeneralTeacher.load(str(language_model), GENERAL_METHODS["distilbert"])
+    student = teacher.student(GENERAL_METHODS["distilbert"], StudentShape(4)).eval()
+    ids = torch.tensor([[2, 7, 9, 11, 3]])
+    with torch.inference_mode():
+        ours, theirs = student(ids).logits, teacher.model.eval()(ids).logits
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_an_encoder_without_a_head_is_refused_where_words_are_read(tmp_path: Path) -> None:
+    folder = save_encoder("bert", tmp_path / "encoder")
+    with pytest.raises(ModelError, match=r"'distilbert' reads which words.*no head.*tinybert"):
+        GeneralTeacher.load(str(folder), GENERAL_METHODS["distilbert"])
+    assert GeneralTeacher.load(str(folder), GENERAL_METHODS["tinybert"]).language_model is None
+    with pytest.raises(ModelError, match="as a masked language model"):
+        load_masked_language_model(str(tmp_path))
+
+
+def test_a_narrow_student_starts_anew_under_a_head_of_its_own_width(tmp_path: Path) -> None:
+    teacher = save_encoder("bert", tmp_path / "encoder")
+    settings = settings_of("tinybert", epochs=1, hidden_size=16, heads=4, feed_forward_size=24)
+    config = GeneralConfig(**settings)
+    method = config.changed_method()
+    loaded = GeneralTeacher.load(str(teacher), method)
+    student = distill_general(loaded, passages(120), config, tmp_path / "student")
+    assert AutoModel.from_pretrained(student.path).config.hidden_size == 16
+
+
+def test_what_cannot_be_had_is_refused_before_training(tmp_path: Path) -> None:
+    teacher = GeneralTeacher.load(
+        str(save_encoder("bert", tmp_path / "encoder")), GENERAL_METHODS["minilm"]
+    )
+    with pytest.raises(UnknownNameError, match=r"no distillation method 'pkd'.*Known"):
+        GeneralConfig(method="pkd")
+    with pytest.raises(ConfigError, match="no loss term 'hard'"):
+        GeneralConfig(weights={"hard": 1.0})
+    with pytest.raises(ModelError, match="has 2 heads and the teacher 4"):
+        config = GeneralConfig(**settings_of("minilm", hidden_size=16, heads=2))
+        distill_general(teacher, passages(), config, tmp_path / "out")
+    with pytest.raises(DataError, match="9 passages are too few"):
+        distill_general(
+            teacher, passages(9), GeneralConfig(**settings_of("minilm")), tmp_path / "out"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["encoder"]
