@@ -87,6 +87,14 @@ def _distill(
 def _pretrain(
     sources: Sequence[Artifact], task: Task | None, config: PretrainConfig, out: Path
 ) -> Artifact:
+    """Pre-train an encoder; in a recipe, one that grows from the artifact of an earlier step."""
+    if sources:
+        if config.stack_from is not None:
+            raise ConfigError(
+                f"stack_from={str(config.stack_from)!r} and the earlier step {sources[0].name!r} "
+                "are both to grow from. Drop one of them."
+            )
+        config = config.model_copy(update={"stack_from": sources[0].path})
     return pretrain_by_name(config, out)
 
 
@@ -136,6 +144,10 @@ def _folder_digest(folder: str | None) -> str:
     return digest.hexdigest() if files else ""
 
 
+def _encoder_files(config: PretrainConfig) -> str:
+    return f"{_folder_digest(str(config.stack_from or ''))} {_corpus_text(config)}"
+
+
 def _corpus_text(config: PretrainConfig | GeneralConfig) -> str:
     """Return a digest of the corpus that `config.corpus` names."""
     digest = hashlib.sha256()
@@ -152,9 +164,9 @@ STAGES: Mapping[str, Stage] = {
             "pretrain",
             PretrainConfig,
             _pretrain,
-            sources=(0,),
+            sources=(0, 1),
             takes_task=False,
-            files=_corpus_text,
+            files=_encoder_files,
         ),
         Stage(
             "distill-general",

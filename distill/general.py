@@ -32,10 +32,11 @@ from distill.encoders import (
     load_masked_language_model,
     weights_digest,
 )
+from distill.held_out import held_out_loss, split_corpus
 from distill.methods import GENERAL_METHODS, Method, Phase
 from distill.objectives.masked_language_model import MaskedLanguageModel
 from distill.phases import DistillationObjective, refuse_misfits, train_phases
-from distill.pretrain import corpus_digest, held_out_loss, split_corpus, write_encoder
+from distill.pretrain import corpus_digest, write_encoder
 from distill.signals import Signal
 from distill.student_config import StudentConfig, methods_own
 from distill.students import StudentShape, masked_language_model

@@ -1,64 +1,45 @@
-"""Pre-training: a vocabulary and an encoder from plain text."""
+"""Pre-training: a vocabulary and an encoder from plain text, by a row of OBJECTIVES.
+
+passages + PretrainConfig -> vocabulary, model and the objective's rows
+  -> `pretraining_phases.train_lengths` -> encoder artifact
+"""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import AfterValidator, Field
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, TaskRecord, new_artifact
-from bertender.core.batching import length_buckets
+from bertender.core.artifact import Artifact, ProblemType, TaskRecord, new_artifact
 from bertender.core.distributed import on_main_process
-from bertender.core.errors import ConfigError, DataError
-from bertender.core.examples import TokenDataset
-from bertender.core.training import Objective, TrainingConfig, TrainingReport, train
+from bertender.core.errors import ConfigError
+from bertender.core.text import load_tokenizer
+from bertender.core.training import TrainingReport
 from bertender.core.work import work_directory
-from distill.corpus import pack, read_corpus, train_wordpiece
-from distill.objectives import objective_named
+from distill.corpus import read_corpus, train_wordpiece
+from distill.held_out import split_corpus
+from distill.objectives import PretrainingObjective, objective_named
+from distill.pretrain_config import PretrainConfig
+from distill.pretraining_phases import Rows, train_lengths
+from distill.pretraining_rows import in_memory
+from distill.stacking import positions_of_shallow, refuse_unstackable, stack
 
 __all__ = [
     "PretrainConfig",
     "corpus_digest",
     "encoder_config",
-    "held_out_loss",
     "pretrain",
     "pretrain_by_name",
     "refuse_uneven_heads",
-    "split_corpus",
     "write_encoder",
 ]
 
-HELD_OUT_EVERY = 50
-"""One passage of so many is kept out of training, to measure the loss on."""
-HELD_OUT_STEP = 2**31
-"""The step that held-out masks are drawn from: no training step comes so far."""
-
-
-def _known(name: str) -> str:
-    objective_named(name)
-    return name
-
-
-class PretrainConfig(TrainingConfig):
-    """How to pre-train a small encoder."""
-
-    corpus: str = Field("docs", description="docs, or .txt and .txt.xz files, by commas")
-    objective: Annotated[str, AfterValidator(_known)] = Field(
-        "mlm", description="what to learn; mlm predicts masked tokens"
-    )
-    vocabulary_size: int = Field(8000, ge=100, description="WordPiece entries")
-    layers: int = Field(4, ge=1, description="the encoder's layers")
-    hidden_size: int = Field(256, ge=8, description="width of the encoder")
-    heads: int = Field(4, ge=1, description="attention heads; must divide hidden_size")
-    mask_probability: float = Field(0.15, gt=0, lt=1, description="share of tokens to predict")
-    learning_rate: float = Field(5e-4, gt=0, description="peak learning rate of AdamW")
+FEWEST_POSITIONS = 128
 
 
 def pretrain_by_name(config: PretrainConfig, out: Path) -> Artifact:
@@ -70,53 +51,49 @@ def pretrain(passages: Sequence[str], config: PretrainConfig, out: Path) -> Arti
     """Train a WordPiece vocabulary and an encoder on passages; write a torch artifact.
 
     The artifact is a teacher's start (`finetune --teacher`), not a classifier. One passage in
-    fifty is held out; its loss and perplexity are measured after each epoch.
+    fifty is held out (of objectives on pairs, one run of passages); the loss on them, its parts
+    and the perplexity are measured after each epoch.
+
+    Args:
+        passages: an empty one ends a document.
+        config: what to train, and how.
+        out: directory of the artifact.
 
     Raises:
-        ConfigError: the objective is unknown, or the heads do not divide the width.
+        ConfigError: the objective is unknown, the heads do not divide the width, or the encoder
+            cannot grow from `config.stack_from`.
         DataError: there are too few passages to train and hold out.
     """
     chosen = objective_named(config.objective)
     refuse_uneven_heads(config)
-    training, held_out = split_corpus(passages)
+    parts = split_corpus(passages, chosen.held_out_run)
+    shallow = Artifact.load(config.stack_from) if config.stack_from else None
+    if shallow:
+        refuse_unstackable(shallow, config, chosen.family)
     identity = ("pretrain", config.model_dump(mode="json"), corpus_digest(passages))
-    with work_directory(out, *identity) as work:
-        tokenizer = train_wordpiece(passages, config.vocabulary_size, config.max_length)
+    with work_directory(out, *identity, shallow and shallow.digest) as work:
+        tokenizer = _tokenizer(passages, config, shallow)
         torch.manual_seed(config.seed)
-        model = chosen.model(encoder_config(config, tokenizer))
-        objective = chosen.objective(tokenizer, config.mask_probability, config.seed)
-        blocks = pack(held_out, tokenizer, config.max_length)
-        report = train(
-            model,
-            pack(training, tokenizer, config.max_length),
-            objective,
+        pretrainee = chosen.pretrainee(_model(chosen, config, tokenizer, shallow))
+        reports = train_lengths(
+            pretrainee,
+            partial(_rows, *parts, chosen, tokenizer, config.seed),
+            chosen.objective(tokenizer, config.mask_probability, config.seed),
             config,
             work,
             description=f"pre-train {out.name}",
-            at_epoch_end=lambda trained: held_out_loss(trained, objective, blocks),
+            perplexity_of=chosen.perplexity_of,
         )
-        write = partial(write_encoder, stage="pretrain", metric="perplexity")
-        on_main_process(lambda: write(out, model, tokenizer, config, [report]))
+        write = partial(
+            write_encoder,
+            stage="pretrain",
+            metric="perplexity" if chosen.perplexity_of else "loss",
+            parent=shallow,
+            problem_type=chosen.problem_type,
+        )
+        model = pretrainee.finished()
+        on_main_process(lambda: write(out, model, tokenizer, config, [*reports.values()]))
     return Artifact.load(out)
-
-
-def split_corpus(passages: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the passages to train on, and one in fifty, which is held out.
-
-    Raises:
-        DataError: there are too few.
-    """
-    if len(passages) < HELD_OUT_EVERY:
-        raise DataError(
-            f"{len(passages)} passages are too few to train on; at least {HELD_OUT_EVERY}."
-        )
-    training = [text for row, text in enumerate(passages) if row % HELD_OUT_EVERY]
-    return training, list(passages[::HELD_OUT_EVERY])
-
-
-def corpus_digest(passages: Sequence[str]) -> str:
-    """Return a sha256 of a corpus."""
-    return hashlib.sha256("\n".join(passages).encode()).hexdigest()
 
 
 def refuse_uneven_heads(config: PretrainConfig) -> None:
@@ -129,35 +106,72 @@ def refuse_uneven_heads(config: PretrainConfig) -> None:
         )
 
 
-def encoder_config(config: PretrainConfig, tokenizer: PreTrainedTokenizerBase) -> BertConfig:
-    """Return the shape of the encoder; the feed-forward part is four times the width, as BERT's."""
+def encoder_config(
+    config: PretrainConfig, tokenizer: PreTrainedTokenizerBase, positions: int | None = None
+) -> BertConfig:
+    """Return the shape of the encoder; the feed-forward part is four times the width, as BERT's.
+
+    Args:
+        config: the sizes.
+        tokenizer: the vocabulary.
+        positions: most tokens of an input; by default those of the longest row, and 128 at least.
+    """
     return BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
         intermediate_size=4 * config.hidden_size,
-        max_position_embeddings=max(config.max_length, 128),
+        max_position_embeddings=positions or max(config.max_length, FEWEST_POSITIONS),
         pad_token_id=tokenizer.pad_token_id,
     )
 
 
-def held_out_loss(
-    model: torch.nn.Module, objective: Objective, examples: TokenDataset
-) -> dict[str, float]:
-    """Return loss and perplexity on held-out blocks, masked the same way every time."""
-    model.eval()
-    device = next(model.parameters()).device
-    losses, tokens = 0.0, 0
-    for step, bucket in enumerate(length_buckets(examples.lengths, 8192)):
-        batch = examples.collate([examples[index] for index in bucket])
-        batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        with torch.inference_mode():
-            parts = objective(model, batch, HELD_OUT_STEP + step)
-        size = batch["input_ids"].numel()
-        losses += float(sum(parts.values())) * size
-        tokens += size
-    return {"loss": losses / tokens, "perplexity": math.exp(losses / tokens)}
+def _tokenizer(
+    passages: Sequence[str], config: PretrainConfig, shallow: Artifact | None
+) -> PreTrainedTokenizerBase:
+    """Return the vocabulary of the encoder to grow from, or a new one."""
+    if shallow is None:
+        return train_wordpiece(passages, config.vocabulary_size, config.max_length)
+    tokenizer = load_tokenizer(shallow.path)
+    tokenizer.model_max_length = config.max_length
+    return tokenizer
+
+
+def _model(
+    chosen: PretrainingObjective,
+    config: PretrainConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    shallow: Artifact | None,
+) -> PreTrainedModel:
+    """Build the model that the objective keeps, untrained or grown from a shallower one."""
+    if shallow is None:
+        return chosen.model(encoder_config(config, tokenizer))
+    model = chosen.model(encoder_config(config, tokenizer, positions_of_shallow(shallow)))
+    stack(model, shallow)
+    return model
+
+
+def _rows(
+    training: Sequence[str],
+    held_out: Sequence[str],
+    chosen: PretrainingObjective,
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int,
+    max_length: int,
+) -> Rows:
+    """Make the rows of one length from the passages to train on, and from those held out."""
+    return Rows(
+        *(
+            in_memory(chosen.rows(part, tokenizer, max_length, seed), tokenizer.pad_token_id)
+            for part in (training, held_out)
+        )
+    )
+
+
+def corpus_digest(passages: Sequence[str]) -> str:
+    """Return a sha256 of a corpus."""
+    return hashlib.sha256("\n".join(passages).encode()).hexdigest()
 
 
 def write_encoder(
@@ -170,12 +184,13 @@ def write_encoder(
     stage: str,
     metric: str,
     parent: Artifact | None = None,
+    problem_type: ProblemType = "masked_language_model",
 ) -> None:
     """Write an encoder that was trained on a corpus, by one report a phase, as a torch artifact."""
     *earlier, last = reports
     task = TaskRecord(
         name=Path(config.corpus).name,
-        problem_type="masked_language_model",
+        problem_type=problem_type,
         labels=(),
         text_columns=("text",),
         metric=metric,
@@ -198,4 +213,5 @@ def write_encoder(
             losses=last.losses,
             epochs=last.epochs,
             earlier_losses=[report.losses for report in earlier],
+            earlier_epochs=[report.epochs for report in earlier],
         )

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from transformers import BertConfig
 
 from benchmarks.readme import BLOCKS, ROOT, rewritten
 from bertender.cli import COMMANDS, main
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Split, Task
 from distill.methods import GENERAL_METHODS, METHODS, Method
+from distill.objectives import OBJECTIVES
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -87,6 +89,21 @@ def test_every_method_is_explained(head: str, rows: Mapping[str, Method]) -> Non
     (table,) = (table for table in text.split("\n\n") if f"| {head} |" in table)
     explained = re.findall(r"^\| `([a-z0-9-]+)` \| [^|]{30,} \|", table, re.M)
     assert sorted(explained) == sorted(rows)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_is_explained(name: str) -> None:
+    """With its paper, and as what it is written, a class of transformers."""
+    text = (ROOT / "docs" / "pretraining.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z+-]+)` \| ([^|]{40,}) \| ([^|]+) \| ([^|]+) \| (\w+)", text, re.M)
+    assert sorted(name for name, *_ in rows) == sorted(OBJECTIVES)
+    (_, _, papers, kind, written) = next(row for row in rows if row[0] == name)
+    chosen = OBJECTIVES[name]
+    for paper in re.findall(r"arXiv [0-9.]+\d", chosen.paper):
+        assert paper in papers
+    assert kind == ("pairs" if chosen.held_out_run > 1 else "packed")
+    shape = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
+    assert written == type(chosen.model(shape)).__name__
 
 
 def test_every_folder_of_the_tree_is_there() -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "FileRecord",
     "Kind",
     "Parent",
+    "ProblemType",
     "TaskRecord",
     "library_versions",
     "new_artifact",
@@ -52,6 +53,9 @@ RECORDED_LIBRARIES = (
 )
 
 Kind = Literal["torch", "onnx", "bag-of-words"]
+ProblemType = Literal[
+    "single_label_classification", "masked_language_model", "replaced_token_detection"
+]
 
 
 class FileRecord(Record):
@@ -72,7 +76,7 @@ class TaskRecord(Record):
     """What the model answers: enough to read its logits, and to find its data again."""
 
     name: str
-    problem_type: Literal["single_label_classification", "masked_language_model"]
+    problem_type: ProblemType
     labels: tuple[str, ...] = Field(description="in the order of the logits")
     text_columns: tuple[str, ...] = Field(description="one, or two for sentence pairs")
     metric: str

@@ -32,6 +32,12 @@ class BatchPlan:
     def __len__(self) -> int:
         return len(self.batches)
 
+    def first(self, steps: int) -> BatchPlan:
+        """Return the plan cut after so many batches, where the last epoch ends, done or not."""
+        batches = self.batches[:steps]
+        whole = tuple(end for end in self.epoch_ends if end < len(batches))
+        return BatchPlan(batches, (*whole, len(batches)))
+
     def share(self, process: int, processes: int) -> list[list[int]]:
         """Return the part of each batch that one of `processes` equal processes works on."""
         return [list(batch[process::processes]) for batch in self.batches]

@@ -101,6 +101,7 @@ def train(
     description: str = "training",
     at_epoch_end: Callable[[Model], dict[str, float]] | None = None,
     keep_end: bool = False,
+    steps: int | None = None,
 ) -> TrainingReport:
     """Train `model` in place; resume from the last checkpoint that an interrupted run left.
 
@@ -114,12 +115,14 @@ def train(
         at_epoch_end: scores the model on held-out data; must draw no random numbers.
         keep_end: leave a checkpoint of the end in `work`, so that a run of several parts can go
             on after this one.
+        steps: end after so many, with the schedule of the learning rate; None for all epochs.
 
     Raises:
         TrainingError: the loss is no number any more.
     """
     arguments = _trainer_arguments(config, work)
     plan = planned(examples, config, arguments.world_size)
+    plan = plan if steps is None else plan.first(steps)
     arguments.max_steps = len(plan)
     arguments.warmup_steps = round(config.warmup_ratio * len(plan))
     checkpoint = last_checkpoint(work)

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.core.artifact import ProblemType
 from bertender.core.errors import UnknownNameError
 from bertender.core.training import Objective
-from distill.objectives.masked_language_model import MaskedLanguageModel, masked_model
+from distill.objectives.masked_language_model import MaskedLanguageModel
+from distill.objectives.models import albert_with_pooler, bert, bert_with_pooler, electra
+from distill.objectives.next_sentence import next_sentence_prediction, next_sentence_pretrainee
+from distill.objectives.pretrainee import OwnHead, Pretrainee
+from distill.objectives.replaced_tokens import ReplacedTokens, ReplacedTokensPretrainee
+from distill.objectives.sentence_order import sentence_order_prediction, sentence_order_pretrainee
+from distill.objectives.spans import SpanPretrainee, span_prediction
+from distill.objectives.whole_words import whole_word_masking
+from distill.objectives.word_order import WordOrder
+from distill.pretraining_rows import RowBuilder, packed_rows
+from distill.segment_pairs import next_sentence_rows, sentence_order_rows
 
 __all__ = ["OBJECTIVES", "PretrainingObjective", "objective_named"]
+
+PASSAGES_OF_PAIRS = 8
 
 
 @dataclass(frozen=True)
@@ -20,17 +33,73 @@ class PretrainingObjective:
 
     summary: str
     paper: str
-    model: Callable[[PretrainedConfig], PreTrainedModel]
     objective: Callable[[PreTrainedTokenizerBase, float, int], Objective]
     """(tokenizer, share of tokens to predict, seed) -> objective"""
+    model: Callable[[BertConfig], PreTrainedModel] = bert
+    """(shape of a BERT) -> what is kept in the end, untrained"""
+    pretrainee: Callable[[PreTrainedModel], Pretrainee] = OwnHead
+    """(model) -> what is trained, whose forward the objective calls"""
+    rows: RowBuilder = packed_rows
+    """How examples are made from passages."""
+    held_out_run: int = 1
+    """So many consecutive passages are held out together; rows of pairs need some."""
+    family: str = "bert"
+    """The model's row of FAMILIES."""
+    perplexity_of: str | None = "mlm"
+    """The part of the loss that is a language model's, whose exponential is reported."""
+    problem_type: ProblemType = "masked_language_model"
 
 
 OBJECTIVES: Mapping[str, PretrainingObjective] = {
     "mlm": PretrainingObjective(
         summary="predict masked tokens, masked anew in every epoch",
-        paper="Devlin et al. 2018, arXiv 1810.04805; dynamic masking of Liu et al. 2019",
-        model=masked_model,
+        paper="Devlin et al. 2018, arXiv 1810.04805; masks of Liu et al. 2019, arXiv 1907.11692",
         objective=MaskedLanguageModel,
+    ),
+    "mlm+nsp": PretrainingObjective(
+        summary="predict masked tokens, and whether the second segment follows the first",
+        paper="Devlin et al. 2018, arXiv 1810.04805",
+        objective=next_sentence_prediction,
+        model=bert_with_pooler,
+        pretrainee=next_sentence_pretrainee,
+        rows=next_sentence_rows,
+        held_out_run=PASSAGES_OF_PAIRS,
+    ),
+    "mlm+sop": PretrainingObjective(
+        summary="predict masked n-grams, and whether two segments are swapped; ALBERT",
+        paper="Lan et al. 2019, arXiv 1909.11942",
+        objective=sentence_order_prediction,
+        model=albert_with_pooler,
+        pretrainee=sentence_order_pretrainee,
+        rows=sentence_order_rows,
+        held_out_run=PASSAGES_OF_PAIRS,
+        family="albert",
+    ),
+    "mlm+word-order": PretrainingObjective(
+        summary="predict masked tokens, and the order of shuffled trigrams",
+        paper="Wang et al. 2019, arXiv 1908.04577",
+        objective=WordOrder,
+    ),
+    "rtd": PretrainingObjective(
+        summary="tell which tokens a small generator has replaced; ELECTRA",
+        paper="Clark et al. 2020, arXiv 2003.10555",
+        objective=ReplacedTokens,
+        model=electra,
+        pretrainee=ReplacedTokensPretrainee,
+        perplexity_of=None,
+        problem_type="replaced_token_detection",
+        family="electra",
+    ),
+    "span": PretrainingObjective(
+        summary="predict masked spans, from their boundaries too",
+        paper="Joshi et al. 2019, arXiv 1907.10529",
+        objective=span_prediction,
+        pretrainee=SpanPretrainee,
+    ),
+    "wwm": PretrainingObjective(
+        summary="predict masked words, all pieces of a word together",
+        paper="Devlin et al. 2018, arXiv 1810.04805, as published in 2019",
+        objective=whole_word_masking,
     ),
 }
 

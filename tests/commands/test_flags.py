@@ -110,7 +110,9 @@ CONFIGS = {
     "compare": CompareConfig,
     "serve": ServeConfig,
 }
-TABLES_OF_ONE_ROW = [("pretrain", "objective"), ("quantize", "scheme")]
+TABLES_OF_ONE_ROW = [("quantize", "scheme")]
+BESIDE_ANOTHER = {("pretrain", "short_share"): ("--short-length=15", "0.25")}
+"""Fields that mean nothing without another flag: that flag, and a value."""
 OF_SOME_METHODS = {
     ("distill", "earlier_epochs"): ("tinybert", "15"),
     ("distill", "earlier_learning_rate"): ("tinybert", "0.5"),
@@ -126,12 +128,14 @@ FLAGS = [
     (name, field)
     for name, config in CONFIGS.items()
     for field in config.model_fields
-    if (name, field) not in (*TABLES_OF_ONE_ROW, *OF_SOME_METHODS, *OF_NO_METHOD)
+    if (name, field) not in (*TABLES_OF_ONE_ROW, *OF_SOME_METHODS, *OF_NO_METHOD, *BESIDE_ANOTHER)
     and (name, field) != ("distill-general", "method")  # each brings a learning rate of its own
 ]
 UNLIKE_THEIR_DEFAULT = {
     "precision": "bf16",
     "method": "minilm",
+    "objective": "wwm",
+    "short_length": "15",
     "schedule": "constant",
     "layer_map": "last",
     "teacher_layers": "0,1,2",
@@ -169,6 +173,15 @@ def test_every_general_method_brings_its_settings() -> None:
 def test_a_flag_of_no_method_is_refused(name: str, field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field}=5.*has one phase only"):
         CONFIGS[name].parse({field: 5})
+
+
+@pytest.mark.parametrize(("name", "field"), BESIDE_ANOTHER)
+def test_a_flag_beside_another_reaches_its_field(name: str, field: str) -> None:
+    beside, text = BESIDE_ANOTHER[name, field]
+    flag = f"--{field.replace('_', '-')}={text}"
+    config = CONFIGS[name]
+    parsed, plain = read_flags(config, beside, flag), read_flags(config, beside)
+    assert [key for key in config.model_fields if changed(key, parsed, plain)] == [field]
 
 
 def test_what_is_not_given_has_the_methods_own_default() -> None:

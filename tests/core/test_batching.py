@@ -145,3 +145,12 @@ def test_short_and_long_batches_are_mixed() -> None:
     longest = [max(lengths[index] for index in batch) for batch in plan.batches]
     third = len(longest) // 3
     assert abs(np.mean(longest[:third]) - np.mean(longest[-third:])) < 5
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 7, 8, 20])
+def test_a_plan_is_cut_after_so_many_steps(steps: int) -> None:
+    """Whole epochs keep their ends, and the last one ends where the plan does."""
+    plan = plan_batches([8] * 16, epochs=2, batch_size=4, tokens_per_batch=64, seed=0)
+    cut = plan.first(steps)
+    assert cut.batches == plan.batches[:steps]
+    assert cut.epoch_ends == {1: (1,), 3: (3,), 4: (4,), 7: (4, 7), 8: (4, 8), 20: (4, 8)}[steps]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,30 @@ def test_objective_sees_the_planned_batches_in_order(tmp_path: Path) -> None:
     plan = plan_batches(lengths, epochs=2, batch_size=8, tokens_per_batch=8192, seed=SHORT.seed)
     planned = [[lengths[index] for index in batch] for batch in plan.batches]
     assert seen == list(enumerate(planned))
+
+
+def test_so_many_steps_and_no_more(tmp_path: Path) -> None:
+    """The schedule of the learning rate ends with them."""
+    start, weights = classification(), []
+
+    def objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        weights.append(start.model.classifier.bias.detach().clone())
+        return label_objective(model, batch, step)
+
+    scores: list[int] = []
+    report = train(
+        start.model,
+        start.examples,
+        objective,
+        CONFIG,
+        tmp_path,
+        steps=15,  # of 24, in two epochs
+        at_epoch_end=lambda model: {"at": scores.append(len(weights)) or 0.0},
+    )
+    assert report.steps == len(weights) == 15
+    assert scores == [12, 15]
+    changes = [float((after - before).norm()) for before, after in pairwise(weights)]
+    assert changes[-1] < 0.3 * max(changes)
 
 
 def test_scored_after_each_epoch(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""What pre-training does not train on: which passages these are, and the loss on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from bertender.core.batching import length_buckets
+from bertender.core.errors import DataError
+from bertender.core.examples import TokenDataset
+from bertender.core.training import Objective
+
+__all__ = ["held_out_loss", "part_of", "split_corpus"]
+
+HELD_OUT_EVERY = 50
+"""One passage, or one run of passages, of so many is kept out of training."""
+HELD_OUT_STEP = 2**31
+"""The step that held-out masks are drawn from: no training step comes so far."""
+TOKENS_PER_BATCH = 8192
+
+
+def split_corpus(passages: Sequence[str], run: int = 1) -> tuple[list[str], list[str]]:
+    """Return the passages to train on, and those held out; see `part_of`.
+
+    Raises:
+        DataError: there are too few.
+    """
+    count = sum(1 for passage in passages if passage)
+    if count < HELD_OUT_EVERY:
+        raise DataError(f"{count} passages are too few to train on; at least {HELD_OUT_EVERY}.")
+    training, held_out = (list(part_of(passages, held_out=side, run=run)) for side in (False, True))
+    return training, held_out
+
+
+def part_of(passages: Iterable[str], *, held_out: bool, run: int = 1) -> Iterator[str]:
+    """Yield the passages that are held out, or those that are not.
+
+    Args:
+        passages: an empty one ends a document; these are in both parts.
+        held_out: which part.
+        run: so many consecutive passages are held out together. Where it is more than one, an
+            empty passage stands wherever some are missing, for what surrounds them is no more
+            consecutive.
+    """
+    number, gap = 0, False
+    for passage in passages:
+        if passage and (number // run % HELD_OUT_EVERY == 0) != held_out:
+            gap = run > 1
+        else:
+            if gap and passage:
+                yield ""
+            gap = False
+            yield passage
+        number += bool(passage)
+
+
+def held_out_loss(
+    model: torch.nn.Module,
+    objective: Objective,
+    examples: TokenDataset,
+    perplexity_of: str | None = None,
+) -> dict[str, float]:
+    """Return the loss on held-out rows and each of its parts, masked the same way every time.
+
+    Args:
+        model: what the objective runs.
+        objective: the loss.
+        examples: held-out rows.
+        perplexity_of: the part whose exponential is given as "perplexity"; None gives none.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    sums: dict[str, float] = {}
+    tokens = 0
+    for step, bucket in enumerate(length_buckets(examples.lengths, TOKENS_PER_BATCH)):
+        batch = examples.collate([examples[index] for index in bucket])
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        with torch.inference_mode():
+            parts = objective(model, batch, HELD_OUT_STEP + step)
+        size = batch["input_ids"].numel()
+        tokens += size
+        for name, part in parts.items():
+            sums[name] = sums.get(name, 0.0) + float(part) * size
+    means = {name: total / tokens for name, total in sums.items()}
+    scores = {"loss": sum(means.values()), **(means if len(means) > 1 else {})}
+    return (
+        scores
+        if perplexity_of is None
+        else {**scores, "perplexity": math.exp(means[perplexity_of])}
+    )

@@ -1,0 +1,231 @@
+"""Masking: which tokens of a batch are asked for, and what the model sees in their place.
+
+A chooser says which (single tokens, whole words, spans of words); of what is chosen, 80 % become
+[MASK], 10 % a random token, 10 % stay (Devlin et al. 2018, arXiv 1810.04805, section 3.1). Special
+tokens and padding are never chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch.nn import functional
+from transformers import PreTrainedTokenizerBase
+
+from bertender.core.examples import TensorBatch
+
+__all__ = [
+    "IGNORED",
+    "Chooser",
+    "Masking",
+    "WordSpans",
+    "each_alone",
+    "each_run",
+    "run_bounds",
+    "single_tokens",
+    "step_generator",
+    "target_loss",
+]
+
+IGNORED = -100
+MASKED_SHARE = 0.8
+RANDOM_SHARE = 0.1
+
+Chooser = Callable[[torch.Tensor, torch.Tensor, float, torch.Generator], torch.Tensor]
+"""(token ids, which may be chosen, share, generator) -> which are; all (batch, seq)"""
+Fates = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(a draw for each token, which are chosen) -> the draw that each goes by; all (batch, seq)"""
+
+
+def step_generator(seed: int, step: int) -> torch.Generator:
+    """Return what a step draws from; a resumed run repeats it, other processes have their own."""
+    process = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    return torch.Generator().manual_seed(hash((seed, step, process)))
+
+
+def target_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy over the tokens that are asked for; 0 where there are none.
+
+    Args:
+        logits: (..., vocab).
+        targets: (...), IGNORED where nothing is asked.
+    """
+    total = functional.cross_entropy(
+        logits.float().flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    # a batch of special tokens alone has no target, and a mean over nothing is not a number
+    return total / (targets != IGNORED).sum().clamp(min=1)
+
+
+def single_tokens(
+    input_ids: torch.Tensor, allowed: torch.Tensor, share: float, generator: torch.Generator
+) -> torch.Tensor:
+    """Choose each token by itself, and the first that may be where that leaves none.
+
+    A batch without a target would teach nothing.
+    """
+    draws = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
+    chosen = (draws < share) & allowed
+    if not chosen.any():
+        first = allowed.flatten().int().argmax()
+        chosen.view(-1)[first] = allowed.flatten()[first]
+    return chosen
+
+
+class WordSpans:
+    """Choose spans of whole words, row by row, until the row's share of tokens is used up.
+
+    A span begins at a random word. It ends early before a word that is chosen already, before a
+    special token, and before a word that would go beyond the share. A row with an ordinary word
+    always has one chosen.
+
+    Args:
+        continues: which pieces of the vocabulary continue a word, (vocab,).
+        lengths: how often a span has 1, 2, ... words, as weights.
+        pad_token_id: where given, the last word of a row is never chosen, so that each span has a
+            token after it.
+    """
+
+    def __init__(
+        self, continues: torch.Tensor, lengths: Sequence[float], pad_token_id: int | None = None
+    ) -> None:
+        self.continues = continues
+        self.lengths = torch.tensor(lengths)
+        self.pad_token_id = pad_token_id
+
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        allowed: torch.Tensor,
+        share: float,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        chosen = torch.zeros_like(allowed, device="cpu")
+        for row, words in enumerate(self._words(input_ids.cpu(), allowed.cpu())):
+            budget = max(1, round(share * sum(end - start for start, end in words)))
+            for start, end in self._drawn(self._bounded(words, input_ids[row]), budget, generator):
+                chosen[row, start:end] = True
+        return chosen.to(allowed.device)
+
+    def _words(self, input_ids: torch.Tensor, allowed: torch.Tensor) -> list[list[tuple[int, int]]]:
+        """Return the words of each row: where they start and, exclusively, end."""
+        goes_on = self.continues[input_ids] & allowed & functional.pad(allowed, (1, 0))[:, :-1]
+        starts = allowed & ~goes_on
+        ends = allowed & ~functional.pad(goes_on, (0, 1))[:, 1:]
+        return [
+            list(
+                zip(start.nonzero()[:, 0].tolist(), (end.nonzero()[:, 0] + 1).tolist(), strict=True)
+            )
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
+    def _bounded(self, words: list[tuple[int, int]], row: torch.Tensor) -> list[tuple[int, int]]:
+        """Leave out a last word that nothing follows, where something must."""
+        if self.pad_token_id is None or not words:
+            return words
+        end = words[-1][1]
+        followed = end < len(row) and row[end] != self.pad_token_id
+        return words if followed else words[:-1]
+
+    def _drawn(
+        self, words: list[tuple[int, int]], budget: int, generator: torch.Generator
+    ) -> list[tuple[int, int]]:
+        """Return the words of spans that use up a budget of tokens."""
+        if not words:
+            return []
+        order = torch.randperm(len(words), generator=generator).tolist()
+        drawn = torch.multinomial(self.lengths, len(words), True, generator=generator)
+        breaks = {
+            index for index, (one, next_) in enumerate(pairwise(words), 1) if one[1] != next_[0]
+        }
+        taken: dict[int, tuple[int, int]] = {}
+        left = budget
+        for first, length in zip(order, (drawn + 1).tolist(), strict=True):
+            for index in range(first, min(first + length, len(words))):
+                size = words[index][1] - words[index][0]
+                if index in taken or size > left or (index > first and index in breaks):
+                    break
+                taken[index] = words[index]
+                left -= size
+            if left == 0:
+                break
+        return list(taken.values()) or [words[order[0]]]
+
+
+def each_alone(draws: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Let each token go by its own draw."""
+    return draws
+
+
+def each_run(draws: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Let all tokens of a run of chosen ones go by the draw of its first."""
+    first, _ = run_bounds(chosen)
+    return draws.gather(1, first)
+
+
+def run_bounds(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where the run of chosen tokens that each is in begins and ends: two of (batch, seq).
+
+    What stands at other tokens means nothing.
+    """
+    length = chosen.shape[1]
+    positions = torch.arange(length, device=chosen.device).expand(chosen.shape)
+    begins = chosen & ~functional.pad(chosen, (1, 0))[:, :-1]
+    ends = chosen & ~functional.pad(chosen, (0, 1))[:, 1:]
+    first = positions.where(begins, 0).cummax(dim=1).values
+    last = positions.where(ends, length - 1).flip(1).cummin(dim=1).values.flip(1)
+    return first, last
+
+
+class Masking:
+    """Masked inputs and targets of a batch.
+
+    Args:
+        tokenizer: names the mask, the special tokens and the size of the vocabulary.
+        share: of the ordinary tokens, so many are chosen.
+        choose: which.
+        fates: whether the tokens of a run are masked, replaced or left together.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        share: float,
+        choose: Chooser = single_tokens,
+        fates: Fates = each_alone,
+    ) -> None:
+        self.share = share
+        self.choose = choose
+        self.fates = fates
+        self.mask_token_id = int(tokenizer.mask_token_id)
+        self.vocabulary_size = len(tokenizer)
+        self.special_ids = torch.tensor(tokenizer.all_special_ids)
+
+    def __call__(
+        self, input_ids: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return masked ids and targets, both (batch, seq); IGNORED where nothing is asked."""
+        chosen = self.chosen(input_ids, generator)
+        draws = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
+        words = torch.randint(self.vocabulary_size, input_ids.shape, generator=generator)
+        fate = self.fates(draws, chosen)
+        masked = chosen & (fate < MASKED_SHARE)
+        replaced = chosen & (fate >= MASKED_SHARE) & (fate < MASKED_SHARE + RANDOM_SHARE)
+        result = input_ids.masked_fill(masked, self.mask_token_id)
+        result = torch.where(replaced, words.to(input_ids.device), result)
+        return result, input_ids.masked_fill(~chosen, IGNORED)
+
+    def masked_batch(self, batch: TensorBatch, generator: torch.Generator) -> TensorBatch:
+        """Return a batch with its tokens masked, and its `targets` (batch, seq)."""
+        input_ids, targets = self(batch["input_ids"], generator)
+        return {**batch, "input_ids": input_ids, "targets": targets}
+
+    def chosen(self, input_ids: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Return which tokens are asked for: (batch, seq), boolean."""
+        return self.choose(input_ids, self.ordinary(input_ids), self.share, generator)
+
+    def ordinary(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Return which tokens are neither special nor padding: (batch, seq), boolean."""
+        return ~torch.isin(input_ids, self.special_ids.to(input_ids.device))

@@ -1,0 +1,117 @@
+"""SpanBERT (Joshi et al. 2019, arXiv 1907.10529): spans are masked, and told by their boundaries.
+
+Masks (section 3.1): spans of whole words begin at random words until the share of tokens is used
+up; their length is geometric, p(l) ~ 0.2 * 0.8^(l-1) for l <= 10, which has the paper's mean of
+3.8. A span is masked (80 %), replaced by random tokens (10 %) or left (10 %) as a whole.
+Span boundary objective (section 3.2): token i of a span from s to e is predicted by
+
+    h0 = [x_(s-1) ; x_(e+1) ; p_(i-s+1)]
+    h1 = LayerNorm(GELU(W1 h0))        y = LayerNorm(GELU(W2 h1))
+
+from the states x of the tokens beside the span and an embedding p of its place in it (200 wide, as
+in the published code), over the table of word embeddings with a bias of its own.
+Loss = cross-entropy of the masked-language head + that of y, each the mean over the chosen tokens.
+No sentence pairs: rows are blocks of full text (section 3.3).
+Departures: a span stops at a word that is chosen already, where the paper draws anew; spans that
+touch are one span, as in the published code; the last word of a row is never chosen, since packed
+rows need not end in [SEP].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.examples import TensorBatch
+from distill.objectives.masking import (
+    IGNORED,
+    Masking,
+    WordSpans,
+    each_run,
+    run_bounds,
+    target_loss,
+)
+from distill.objectives.pretrainee import MaskedBatch, Pretrainee
+from distill.word_boundaries import continues_word
+
+__all__ = ["SPAN_LENGTHS", "BoundaryHead", "SpanPretrainee", "span_prediction"]
+
+SPAN_LENGTHS = tuple(0.2 * 0.8**longer for longer in range(10))
+"""How often a span has 1 to 10 words, as weights."""
+PLACE_WIDTH = 200
+
+
+def span_prediction(
+    tokenizer: PreTrainedTokenizerBase, mask_probability: float, seed: int
+) -> MaskedBatch:
+    """Build the objective: spans of whole words are masked, each as a whole.
+
+    Raises:
+        ModelError: the tokenizer does not mark words.
+    """
+    choose = WordSpans(continues_word(tokenizer), SPAN_LENGTHS, int(tokenizer.pad_token_id))
+    return MaskedBatch(Masking(tokenizer, mask_probability, choose, each_run), seed)
+
+
+class BoundaryHead(nn.Module):
+    """Predicts a token of a span from what stands beside the span, and its place in it."""
+
+    def __init__(self, hidden_size: int, places: int, vocabulary_size: int, eps: float) -> None:
+        super().__init__()
+        self.places = nn.Embedding(places, PLACE_WIDTH)
+        self.layers = nn.Sequential(
+            nn.Linear(2 * hidden_size + PLACE_WIDTH, hidden_size),
+            nn.GELU(),
+            nn.LayerNorm(hidden_size, eps=eps),
+            nn.Linear(hidden_size, hidden_size),
+            nn.GELU(),
+            nn.LayerNorm(hidden_size, eps=eps),
+        )
+        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
+
+    def forward(
+        self, states: torch.Tensor, chosen: torch.Tensor, words: torch.Tensor
+    ) -> torch.Tensor:
+        """Return logits (chosen tokens, vocab).
+
+        Args:
+            states: of the encoder, (batch, seq, hidden).
+            chosen: which tokens are asked for, (batch, seq), none of them first or last in a row.
+            words: the table of word embeddings, (vocab, hidden).
+        """
+        first, last = run_bounds(chosen)
+        row, place = chosen.nonzero(as_tuple=True)
+        first, last = first[chosen], last[chosen]
+        before, after = states[row, first - 1], states[row, last + 1]
+        told = torch.cat([before, after, self.places(place - first)], dim=-1)
+        logits: torch.Tensor = self.layers(told) @ words.T + self.bias
+        return logits
+
+
+class SpanPretrainee(Pretrainee):
+    """A BERT with a masked-language head, and the boundary head beside it."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        config = model.config
+        self.boundary = self.with_own_weights(
+            BoundaryHead(
+                config.hidden_size,
+                config.max_position_embeddings,
+                config.vocab_size,
+                config.layer_norm_eps,
+            )
+        )
+
+    def forward(self, batch: TensorBatch) -> dict[str, torch.Tensor]:
+        """Return the parts of the loss on a masked batch."""
+        states = self.encoded(batch).last_hidden_state
+        targets = batch["targets"]
+        chosen = targets != IGNORED
+        words = self.model.get_input_embeddings().weight
+        from_boundaries = self.boundary(states, chosen, words)
+        return {
+            "mlm": target_loss(self.model.get_submodule("cls")(states), targets),
+            "sbo": target_loss(from_boundaries, targets[chosen]),
+        }
