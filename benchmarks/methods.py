@@ -29,7 +29,7 @@ from bertender.tasks.metrics import Score
 from bertender.tasks.task import Task
 from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS
-from distill.methods.method import all_layers
+from distill.methods.method import half_the_layers
 
 __all__ = ["CONTROL", "Budget", "MethodsBenchmark", "StudentResult", "config_of"]
 
@@ -85,7 +85,7 @@ def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
     return DistillConfig(
         method=method,
         seed=seed,
-        layers=None if METHODS[method].layers is all_layers else budget.layers,
+        layers=budget.layers if METHODS[method].layers is half_the_layers else None,
         epochs=budget.epochs - earlier * each,
         learning_rate=budget.learning_rate,
         batch_size=budget.batch_size,

@@ -58,7 +58,8 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     teachers = load_teachers(teacher, config.more_teachers, method, task)
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
     start = find_start(teachers[0], method, config.student)
-    shape = config.shape(method, start.model.config.num_hidden_layers)
+    depth, texts_of_each = start.model.config.num_hidden_layers, len(task.text_columns)
+    shape = config.shape(method, depth, texts_of_each)
     student = method.student(start.model, shape)
     refuse_misfits(method, student, teachers[0].model)
     digests = [start.digest, *(each.artifact.digest for each in teachers)]

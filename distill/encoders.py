@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -23,6 +22,7 @@ from transformers import (
 from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import hub_answers
+from bertender.core.own_models import load_sequence_classifier
 from distill.data import fitting_tokenizer
 
 __all__ = [
@@ -98,16 +98,13 @@ def load_classifier(
             pickled weights or code from the hub, neither of which is ever loaded.
     """
     try:
-        model, found = AutoModelForSequenceClassification.from_pretrained(
+        model, found = load_sequence_classifier(
             source,
             num_labels=len(labels),
             id2label=dict(enumerate(labels)),
             label2id={label: index for index, label in enumerate(labels)},
-            use_safetensors=True,
             dtype="float32",
             ignore_mismatched_sizes=True,
-            trust_remote_code=False,  # without a word, transformers asks on the terminal
-            output_loading_info=True,
             **settings,
         )
         _refuse_unfitting_weights(source, model, found)

@@ -144,7 +144,7 @@ def load_teachers(
     if more and "logits" not in method.needs:
         raise ConfigError(
             f"more_teachers={', '.join(map(str, more))}: method {method.name!r} reads no logits, "
-            "and only these are averaged. Leave it out, or choose a method with a term 'soft'."
+            "and only these are averaged. Leave it out, or choose a method that reads them."
         )
     artifacts = (first, *(Artifact.load(path) for path in more))
     return tuple(Teacher.load(artifact, task) for artifact in artifacts)

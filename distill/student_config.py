@@ -111,7 +111,7 @@ class StudentConfig(PhasedConfig):
             relation_heads=self.relation_heads,
         )
 
-    def shape(self, method: Method, start_layers: int) -> StudentShape:
+    def shape(self, method: Method, start_layers: int, texts: int = 1) -> StudentShape:
         """Return the student that is asked for, from a start of so many layers."""
         chosen = len(self.teacher_layers or ()) if method.layer_by_layer else 0
         return StudentShape(
@@ -120,4 +120,5 @@ class StudentConfig(PhasedConfig):
             heads=self.heads,
             feed_forward_size=self.feed_forward_size,
             teacher_layers=self.teacher_layers,
+            texts=texts,
         )

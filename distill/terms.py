@@ -12,10 +12,25 @@ from transformers import PretrainedConfig
 
 from bertender.core.examples import TensorBatch
 from distill.layer_maps import LayerMap, Pairs
-from distill.losses import hard_labels, relation_divergence, soft_labels, token_soft_labels
+from distill.losses import (
+    hard_labels,
+    logit_mse,
+    relation_divergence,
+    soft_labels,
+    token_soft_labels,
+)
 from distill.signals import Signal, Signals
 
-__all__ = ["HardLabels", "MaskedWords", "Match", "Relations", "SoftLabels", "SoftWords", "Term"]
+__all__ = [
+    "HardLabels",
+    "LogitMatch",
+    "MaskedWords",
+    "Match",
+    "Relations",
+    "SoftLabels",
+    "SoftWords",
+    "Term",
+]
 
 
 class Term(Protocol):
@@ -61,6 +76,18 @@ class SoftLabels(_FromLogits):
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         return self.loss(student.logits, teacher.logits, self.temperature)
+
+
+@dataclass(frozen=True)
+class LogitMatch(_FromLogits):
+    """The teacher's logits as they are as the target, with nothing to soften."""
+
+    weight: float
+    name: ClassVar[str] = "logits"
+    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        return logit_mse(student.logits, teacher.logits)
 
 
 @dataclass(frozen=True)

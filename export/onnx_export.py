@@ -12,6 +12,7 @@ from pathlib import Path
 from optimum.exporters.onnx import onnx_export_from_model
 from pydantic import Field
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
+from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
@@ -19,10 +20,12 @@ from bertender.core.predictor import load_torch_classifier
 from bertender.core.text import load_tokenizer
 from bertender.measure.gate import GateConfig, write_proven
 from bertender.tasks.task import Task
+from export.own_export import OWN_WRITERS
 
 __all__ = ["ExportConfig", "export", "refuse_unexportable", "write_onnx"]
 
 ONNX_EXPORTER_LOG = "optimum.exporters.onnx"
+LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"
 
 
 class ExportConfig(GateConfig):
@@ -40,7 +43,8 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
     """Write `source` as an ONNX artifact of dynamic batch and length, and prove that it answers
     as its source does.
 
-    The directory opens with Optimum's ORTModelForSequenceClassification as it is.
+    The directory opens with Optimum's ORTModelForSequenceClassification as it is, unless its
+    architecture is one of OWN_MODELS: Optimum then says that it does not know it.
 
     Raises:
         ModelError: the source is not a torch classifier, or of an architecture without an export.
@@ -64,17 +68,23 @@ def write_onnx(source: Artifact, directory: Path, opset: int | None) -> None:
     """Write model.onnx, config.json and the tokenizer into `directory`."""
     # eager attention is the pattern that graph fusions know
     model = load_torch_classifier(source, attn_implementation="eager")
+    write = OWN_WRITERS.get(source.card.family, _write_with_optimum)
+    with _quiet_exporter():
+        write(model, directory, opset)
+    load_tokenizer(source.path).save_pretrained(directory)
+
+
+def _write_with_optimum(model: PreTrainedModel, directory: Path, opset: int | None) -> None:
     try:
-        with _quiet_exporter():
-            onnx_export_from_model(
-                model, directory, task="text-classification", do_validation=False, opset=opset
-            )
+        onnx_export_from_model(
+            model, directory, task="text-classification", do_validation=False, opset=opset
+        )
     except ValueError as error:
+        family = model.config.model_type
         raise ModelError(
-            f"a {source.card.family!r} model cannot be exported: {str(error).split('. ')[0]}. "
+            f"a {family!r} model cannot be exported: {str(error).split('. ')[0]}. "
             "Start from an encoder with an export: bert, roberta, electra, mpnet, distilbert."
         ) from None
-    load_tokenizer(source.path).save_pretrained(directory)
 
 
 @contextmanager
@@ -91,6 +101,7 @@ def _quiet_exporter() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=TracerWarning)
             warnings.filterwarnings("ignore", category=DeprecationWarning)
+            warnings.filterwarnings("ignore", message=LSTM_WARNING)
             yield
     finally:
         exporter.setLevel(level)

@@ -16,6 +16,7 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.environment import data_directory
 from bertender.core.errors import ServingError
 from bertender.core.onnx_predictor import ONNX_NAME
+from bertender.core.own_models import OWN_MODELS
 from bertender.core.predictor import Classifier, FakePredictor, onnx_file, open_classifier
 from bertender.core.text import Example
 from bertender.tasks.registry import load_task
@@ -30,6 +31,7 @@ from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
 from tests.conftest import NoConfig, tiny_bert, toy_task, write_model
+from tests.distill.toys import save_artifact, tiny_classifier
 
 PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, threads_per_instance=1)
 CLIENTS = 4
@@ -75,7 +77,7 @@ def quantized(source: Artifact, out: Path) -> Artifact:
     with new_artifact(
         out,
         kind="onnx",
-        family="bert",
+        family=source.card.family,
         task=source.card.task,
         stage="quantize",
         config=NoConfig(),
@@ -156,6 +158,22 @@ def test_int8_answers_one_by_one_are_the_local_ones(models: Models, tmp_path: Pa
     assert_texts_matter(labels, logits)
     with served(models.artifacts["int8"], tmp_path) as server:
         answered, found = ask_one_by_one(server.http_url, examples)
+    assert answered == labels
+    np.testing.assert_allclose(found, logits, atol=1e-6)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", OWN_MODELS)
+def test_an_architecture_of_our_own_is_served(model_type: str, tmp_path: Path) -> None:
+    task = toy_task()
+    source = save_artifact(tiny_classifier(model_type), task, tmp_path / "model")
+    exported = export(source, task, ExportConfig(parity_texts=8), tmp_path / "onnx")
+    int8 = quantized(exported, tmp_path / "int8")
+    labels, logits = one_by_one(open_classifier(int8, threads=1), task.dev.examples)
+    assert logits.std(axis=0).min() > 1e-3, "equal answers to all texts would prove nothing"
+    with served(int8, tmp_path) as server:
+        answered, found = ask_one_by_one(server.http_url, task.dev.examples)
     assert answered == labels
     np.testing.assert_allclose(found, logits, atol=1e-6)
 

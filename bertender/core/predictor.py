@@ -18,11 +18,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sklearn.feature_extraction.text import TfidfVectorizer
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, Kind
 from bertender.core.errors import ModelError
 from bertender.core.onnx_predictor import ONNX_NAME, OnnxPredictor
+from bertender.core.own_models import load_sequence_classifier
 from bertender.core.text import Batch, Encode, Example, Tokenize, keep_text, load_tokenizer
 
 __all__ = [
@@ -155,13 +156,8 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
             elsewhere, or it has no weights for its classification head.
     """
     try:
-        model, found = AutoModelForSequenceClassification.from_pretrained(
-            artifact.path,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,  # without a word, transformers asks on the terminal
-            output_loading_info=True,
-            **settings,
+        model, found = load_sequence_classifier(
+            str(artifact.path), local_files_only=True, **settings
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None
@@ -170,8 +166,7 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
             f"{artifact.path} (stage {artifact.card.stage!r}) is no classifier: it has no weights "
             f"for {', '.join(sorted(found['missing_keys']))}. Fine-tune it on a task first."
         )
-    loaded: PreTrainedModel = model
-    return loaded
+    return model
 
 
 def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:

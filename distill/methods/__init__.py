@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from bertender.core.errors import UnknownNameError
 from distill.methods.albert import ALBERT
+from distill.methods.bilstm import BILSTM
 from distill.methods.distilbert import DISTILBERT, DISTILBERT_GENERAL
 from distill.methods.hard import HARD
 from distill.methods.internal import INTERNAL
@@ -22,6 +23,7 @@ METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
         ALBERT,
+        BILSTM,
         DISTILBERT,
         HARD,
         INTERNAL,

@@ -14,7 +14,15 @@ from distill.students import StudentBuilder
 from distill.terms import Term
 from distill.trainee import Trainee
 
-__all__ = ["Method", "Phase", "Phases", "TraineeBuilder", "all_layers", "one_phase"]
+__all__ = [
+    "Method",
+    "Phase",
+    "Phases",
+    "TraineeBuilder",
+    "all_layers",
+    "half_the_layers",
+    "one_phase",
+]
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ def one_phase(*terms: Term) -> Phases:
     return lambda layers: (Phase("task", terms),)
 
 
-def _half_the_layers(layers: int) -> int:
+def half_the_layers(layers: int) -> int:
     """Return the usual depth of a student: 3 of 6, 6 of 12."""
     return max(layers // 2, 1)
 
@@ -86,7 +94,7 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of DistillConfig that have another default here: the paper's."""
     trainee: TraineeBuilder = Trainee.of
-    layers: Callable[[int], int] = _half_the_layers
+    layers: Callable[[int], int] = half_the_layers
     """Layers of what the student starts from -> the student's, where the config gives none."""
     layer_by_layer: bool = True
     """`teacher_layers` names one for each of the student's layers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distill.students.albert import albert_student
+from distill.students.bilstm import bilstm_student
 from distill.students.distilbert import distilbert_student
 from distill.students.language_head import masked_language_model
 from distill.students.own_class import any_width_student, first_layers_student, shorter_student
@@ -14,6 +15,7 @@ __all__ = [
     "albert_student",
     "alternating_layers",
     "any_width_student",
+    "bilstm_student",
     "distilbert_student",
     "first_layers_student",
     "masked_language_model",

@@ -60,8 +60,8 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
     weights: it should then learn on much text, or from a general stage.
 
     Raises:
-        ModelError: the heads do not divide the width, or there are layers to start from that
-            are of another width.
+        ModelError: the heads do not divide the width, there are layers to start from that are
+            of another width, or the teacher is no row of FAMILIES.
     """
     if not shape.other_widths(teacher):
         return shorter_student(teacher, shape)
@@ -70,7 +70,7 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
             f"teacher_layers={shape.teacher_layers}: a student of another width starts from random "
             "weights, not from layers. Leave it out, or leave out the width."
         )
-    config, source = BertConfig(), teacher.config
+    config, source, positions = BertConfig(), teacher.config, positions_of(teacher)
     width, heads = (
         shape.hidden_size or source.hidden_size,
         shape.heads or source.num_attention_heads,
@@ -86,7 +86,7 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
             "num_hidden_layers": shape.layers,
             "num_attention_heads": heads,
             "intermediate_size": shape.feed_forward_size or 4 * width,
-            "max_position_embeddings": positions_of(teacher),
+            "max_position_embeddings": positions,
             "type_vocab_size": max(getattr(source, "type_vocab_size", 0) or 0, 1),
             "pad_token_id": source.pad_token_id,
             "id2label": source.id2label,

@@ -51,6 +51,8 @@ class StudentShape:
     feed_forward_size: int | None = None
     teacher_layers: tuple[int, ...] | None = None
     """The teacher layers to start from; None leaves the choice to the builder."""
+    texts: int = 1
+    """Of an example; 2 where pairs are compared, which some students read apart."""
 
     def other_widths(self, teacher: PreTrainedModel) -> dict[str, int]:
         """Return the widths that are not the teacher's, by the names of their settings."""

@@ -55,8 +55,8 @@ def position_table(teacher: PreTrainedModel, family: Family) -> torch.Tensor:
 
 def positions_of(teacher: PreTrainedModel) -> int:
     """Return how many tokens the teacher has positions for."""
-    config = teacher.config
-    return int(config.max_position_embeddings - family_of(teacher).first_position(config))
+    family, config = family_of(teacher), teacher.config
+    return int(config.max_position_embeddings - family.first_position(config))
 
 
 def weight_of(module: nn.Module, path: str) -> torch.Tensor:

@@ -17,6 +17,7 @@ from distill.losses import (
     hard_labels,
     hidden_cosine,
     hidden_mse,
+    logit_mse,
     normalised_sentence_mse,
     relation_divergence,
     sentence_cosine,
@@ -45,6 +46,7 @@ MASKED: dict[str, tuple[MaskedLoss, tuple[int, ...]]] = {
 
 LOSSES: dict[str, tuple[Loss, tuple[int, ...]]] = {
     "soft": (lambda student, teacher: soft_labels(student, teacher, 2.0), (4, 3)),
+    "logits": (logit_mse, (4, 3)),
     **{
         name: (partial(lambda loss, *given: loss(*given, MASK), loss), shape)
         for name, (loss, shape) in MASKED.items()
@@ -128,6 +130,14 @@ def test_soft_labels_of_tokens_are_the_mean_over_real_ones() -> None:
     alone = [float(soft_labels(ours[None], theirs[None], 2.0)) for ours, theirs in real]
     loss = token_soft_labels(student, teacher, MASK, 2.0)
     assert float(loss) == pytest.approx(sum(alone) / 5, rel=1e-5)
+
+
+def test_logit_mse_by_hand() -> None:
+    """Squares 4 and 0 of the first text, 1 and 9 of the second; no softmax hides a shift of all."""
+    student = torch.tensor([[2.0, 5.0], [1.0, 0.0]])
+    teacher = torch.tensor([[0.0, 5.0], [0.0, 3.0]])
+    assert float(logit_mse(student, teacher)) == pytest.approx(14 / 4)
+    assert float(logit_mse(student + 2.0, student)) == pytest.approx(4.0)
 
 
 def test_soft_labels_are_the_mean_over_the_batch() -> None:

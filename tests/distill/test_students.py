@@ -16,11 +16,13 @@ from distill.students import (
     albert_student,
     alternating_layers,
     any_width_student,
+    bilstm_student,
     distilbert_student,
     first_layers_student,
     shorter_student,
 )
 from distill.students.albert import factors
+from distill.students.bilstm import strongest_directions
 from tests.distill.toys import VOCABULARY, tiny_classifier
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
@@ -226,6 +228,27 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
         StudentShape(2),
         r"16 wide and its layers 32; an ALBERT student",
     ),
+    "a BiLSTM as the teacher": (
+        any_width_student,
+        "bertender-bilstm",
+        {},
+        StudentShape(2, hidden_size=16),
+        r"'bertender-bilstm' model are.*Known: albert",
+    ),
+    "two layers of a BiLSTM": (
+        bilstm_student,
+        "bert",
+        {},
+        StudentShape(2),
+        r"layers=2: a BiLSTM student has one layer",
+    ),
+    "heads of a BiLSTM": (
+        bilstm_student,
+        "bert",
+        {},
+        StudentShape(1, heads=4),
+        r"heads=4: a BiLSTM student takes no attention heads",
+    ),
     "uneven heads": (
         any_width_student,
         "bert",
@@ -275,3 +298,27 @@ def test_factors_leave_out_the_smallest_singular_values(rank: int) -> None:
     error = (table - narrow @ widening).square().sum()
     left_out = torch.linalg.svdvals(table)[rank:].square().sum()
     torch.testing.assert_close(error, left_out, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "mpnet", "bertender-bilstm"])
+def test_a_bilstm_student_has_its_teachers_words(model_type: str) -> None:
+    teacher = tiny_classifier(model_type, labels=3)
+    student = bilstm_student(teacher, StudentShape(1, texts=2))
+    ours, theirs = student.get_input_embeddings(), teacher.get_input_embeddings()
+    assert torch.equal(ours.weight, theirs.weight)
+    config = student.config
+    assert (config.hidden_size, config.feed_forward_size, config.dropout) == (150, 200, 0.1)
+    assert (config.num_labels, config.texts) == (3, 2)
+    said = bilstm_student(teacher, StudentShape(1, hidden_size=12, feed_forward_size=20))
+    assert (said.config.hidden_size, said.config.feed_forward_size) == (12, 20)
+
+
+@given(rank=st.integers(1, 12))
+def test_the_strongest_directions_keep_inner_products(rank: int) -> None:
+    """What is lost of them are the squares of the weakest directions' singular values."""
+    table = torch.randn(20, 12, generator=torch.Generator().manual_seed(rank)).double()
+    narrow = strongest_directions(table, rank)
+    assert narrow.shape == (20, rank)
+    error = (table @ table.T - narrow @ narrow.T).square().sum()
+    left_out = torch.linalg.svdvals(table)[rank:].pow(4).sum()
+    torch.testing.assert_close(error, left_out, rtol=1e-6, atol=1e-6)

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from bertender.core.artifact import Artifact
+from bertender.core.own_models import OWN_MODELS
 from bertender.tasks.task import Split, Task
 from distill.data import fitting_tokenizer
 from tests.conftest import FRUIT, TOOLS, tiny_tokenizer, write_model
@@ -74,24 +75,36 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 }
 """The config of a tiny encoder of each architecture: 4 layers x 32."""
 
+OWN_SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "bertender-bilstm": {"embedding_size": 32, "hidden_size": 16, "feed_forward_size": 24},
+}
+"""The config of a tiny classifier of each of bertender's own architectures."""
+
 
 def tiny_classifier(model_type: str, labels: int = 2, **changes: Any) -> PreTrainedModel:
     """An untrained classifier whose every parameter is random: no zero bias hides a mistake."""
     torch.manual_seed(5)
     shape = {
-        **SHAPES.get(model_type, {}),
+        **{**SHAPES, **OWN_SHAPES}.get(model_type, {}),
         "vocab_size": VOCABULARY,
         "num_labels": labels,
         **changes,
     }
-    config = AutoConfig.for_model(model_type, **shape)
-    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
+    model = _classifier(model_type, shape)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
         if model_type == "mobilebert":  # each token reads its neighbours, padding among them
-            model.get_input_embeddings().weight[config.pad_token_id] = 0
+            model.get_input_embeddings().weight[model.config.pad_token_id] = 0
     return model.eval()
+
+
+def _classifier(model_type: str, shape: Mapping[str, Any]) -> PreTrainedModel:
+    if own := OWN_MODELS.get(model_type):
+        return own.classifier(own.config(**shape))
+    config = AutoConfig.for_model(model_type, **shape)
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
+    return model
 
 
 def save_encoder(model_type: str, folder: Path) -> Path:

@@ -13,13 +13,16 @@ from onnx import helper, numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, ParityError
+from bertender.core.own_models import OWN_MODELS
 from bertender.core.predictor import onnx_file, open_classifier
 from bertender.core.text import Batch
 from bertender.tasks.task import Task
 from export import onnx_export
 from export.onnx_export import ExportConfig, export
+from export.own_export import OWN_WRITERS
 from tests.distill.toys import (
     LONGEST,
+    OWN_SHAPES,
     SHAPES,
     VOCABULARY,
     pair_task,
@@ -30,7 +33,7 @@ from tests.distill.toys import (
 SEGMENTED = {"albert", "bert", "electra", "mobilebert"}
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(scope="module", params=[*SHAPES, *OWN_SHAPES])
 def exported(
     request: pytest.FixtureRequest, task: Task, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Artifact, Artifact]:
@@ -80,10 +83,18 @@ def test_the_inputs_are_the_architectures(exported: tuple[Artifact, Artifact]) -
     assert ("token_type_ids" in inputs) == (source.card.family in SEGMENTED)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
-def test_pairs(model_type: str, tmp_path: Path) -> None:
+def test_every_own_architecture_has_an_export_and_a_toy() -> None:
+    assert OWN_WRITERS.keys() == OWN_MODELS.keys() == OWN_SHAPES.keys()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [("bert", {}), ("distilbert", {}), ("bertender-bilstm", {"texts": 2})],
+    ids=["bert", "distilbert", "bilstm"],
+)
+def test_pairs(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
     task = pair_task()
-    source = save_artifact(tiny_classifier(model_type), task, tmp_path / "source")
+    source = save_artifact(tiny_classifier(model_type, **changes), task, tmp_path / "source")
     artifact = export(source, task, ExportConfig(), tmp_path / "onnx")
     classifier = open_classifier(artifact)
     tokens = classifier.encode(task.dev.examples[:3])

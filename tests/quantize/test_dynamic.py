@@ -12,8 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.predictor import onnx_file
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
 from quantize import dynamic
 from quantize.dynamic import quantize_dynamically
+from tests.distill.toys import save_artifact, tiny_classifier
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +113,19 @@ def test_a_graph_without_weights_is_refused(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="no matrix product was quantized"):
         quantize_dynamically(tmp_path / "model.onnx", tmp_path / "int8.onnx")
+
+
+def test_both_directions_of_an_lstm_are_8_bit(task: Task, tmp_path: Path) -> None:
+    source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
+    exported = onnx_file(export(source, task, ExportConfig(), tmp_path / "onnx"))
+    quantize_dynamically(exported, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    constants, operators = tensors(graph), [node.op_type for node in graph.node]
+    assert "LSTM" not in operators and operators.count("DynamicQuantizeLSTM") == 2
+    for node in (node for node in graph.node if node.op_type == "DynamicQuantizeLSTM"):
+        for weight, scale in ((node.input[1], node.input[8]), (node.input[2], node.input[10])):
+            assert constants[weight].dtype == np.int8
+            assert constants[scale].shape == (1, constants[weight].shape[2])
+    assert weighted_products(graph) == []
+    floats = {array.shape for array in constants.values() if array.dtype == np.float32}
+    assert max(int(np.prod(shape)) for shape in floats) == 2 * 4 * 16  # biases of an LSTM

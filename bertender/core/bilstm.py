@@ -1,0 +1,174 @@
+"""The BiLSTM classifier of Tang et al. 2019 (arXiv 1903.12136), which transformers does not know:
+word embeddings, one LSTM in each direction, and two linear layers.
+
+Each LSTM reads a text from one of its ends, and its state after the text's last token is taken,
+so that an answer depends neither on padding nor on neighbours in the batch. A packed sequence
+would give the same, but not the same graph for every batch.
+
+Two texts are read apart by the same weights, and their states h1 and h2 joined as
+[h1, h2, h1 * h2, |h1 - h2|]. Where the first one ends is read from the tokens: every
+tokenizer of FAMILIES ends an example with the separator that also stands between its texts. A
+separator that a user writes into a text of a pair is taken for that one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from bertender.core.errors import ModelError
+
+__all__ = ["BiLstmConfig", "BiLstmEncoder", "BiLstmForSequenceClassification", "Spans"]
+
+JOINED_STATES = {1: 1, 2: 4}
+"""Texts of an example -> how many vectors (batch, 2 hidden) the classifier reads."""
+
+
+class BiLstmConfig(PretrainedConfig):
+    """The shape of a BiLSTM classifier; the defaults are the paper's."""
+
+    # transformers says no more than this of a type that it does not know
+    model_type = "bertender-bilstm"
+    num_hidden_layers = 0
+    """There are no layers whose hidden states another model could be matched with, and no heads."""
+    num_attention_heads = 0
+
+    def __init__(
+        self,
+        vocab_size: int = 30_522,
+        embedding_size: int = 300,
+        hidden_size: int = 150,
+        feed_forward_size: int = 200,
+        dropout: float = 0.1,
+        texts: int = 1,
+        **settings: Any,
+    ) -> None:
+        """Take the widths: `hidden_size` of the LSTM of each direction, `feed_forward_size`
+        between the states and the logits; and `texts`, 1 or 2 of an example.
+        """
+        self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
+        self.hidden_size = hidden_size
+        self.feed_forward_size = feed_forward_size
+        self.dropout = dropout
+        self.texts = texts
+        self.opens_with = "bertender"
+        super().__init__(**settings)
+
+
+class Spans(NamedTuple):
+    """Where a text of each example lies."""
+
+    starts: torch.Tensor
+    """(batch,)"""
+    lengths: torch.Tensor
+    """(batch,), at least 1"""
+
+
+class BiLstmEncoder(nn.Module):
+    """Word embeddings, and an LSTM in each direction."""
+
+    def __init__(self, config: BiLstmConfig) -> None:
+        super().__init__()
+        widths = config.embedding_size, config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.left_to_right = nn.LSTM(*widths, batch_first=True)
+        self.right_to_left = nn.LSTM(*widths, batch_first=True)
+
+    def forward(self, input_ids: torch.Tensor, spans: Spans) -> torch.Tensor:
+        """Return the last state of each direction, (batch, 2 hidden), of tokens (batch, seq)."""
+        starts, lengths = spans.starts[:, None], spans.lengths[:, None]
+        longest: Any = spans.lengths.max()  # a tensor: a graph would keep the number for ever
+        steps = torch.arange(longest, device=input_ids.device)[None]  # (1, longest)
+        rightward = self._last_state(self.left_to_right, input_ids, starts + steps, lengths)
+        leftward = self._last_state(
+            self.right_to_left, input_ids, starts + lengths - 1 - steps, lengths
+        )
+        return torch.cat([rightward, leftward], dim=-1)
+
+    def _last_state(
+        self, lstm: nn.LSTM, input_ids: torch.Tensor, order: torch.Tensor, lengths: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the state after `lengths` tokens read in an order (batch, longest)."""
+        # what lies beyond a text is read after its end, and its states are left out
+        tokens = input_ids.gather(1, order.clamp(0, input_ids.shape[1] - 1))
+        states, _ = lstm(self.word_embeddings(tokens))  # (batch, longest, hidden)
+        place = (lengths - 1)[:, :, None].expand(-1, 1, states.shape[-1])
+        return torch.gather(states, 1, place)[:, 0]
+
+
+class BiLstmForSequenceClassification(PreTrainedModel):
+    """The encoder with a classifier over the labels."""
+
+    config_class = BiLstmConfig
+    base_model_prefix = "encoder"
+
+    def __init__(self, config: BiLstmConfig) -> None:
+        super().__init__(config)
+        joined = JOINED_STATES[config.texts] * 2 * config.hidden_size
+        self.encoder = BiLstmEncoder(config)
+        self.dense = nn.Linear(joined, config.feed_forward_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.feed_forward_size, config.num_labels)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        output_hidden_states: bool = False,
+    ) -> SequenceClassifierOutput:
+        """Return the logits (batch, labels).
+
+        Args:
+            input_ids: (batch, seq), of at least one token each, padding behind them.
+            attention_mask: (batch, seq), 1 for a real token; all are without it.
+            output_hidden_states: refused, because there are none.
+
+        Raises:
+            ModelError: hidden states are asked for.
+        """
+        if output_hidden_states:
+            raise ModelError("a BiLSTM has no hidden states of layers: compare its logits alone.")
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        features = functional.relu(self.dense(self._states(input_ids, mask)))
+        return SequenceClassifierOutput(logits=self.classifier(self.dropout(features)))
+
+    def _states(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return what the classifier reads of the texts, (batch, joined)."""
+        if self.config.texts == 1:
+            lengths = mask.sum(1)
+            joined: torch.Tensor = self.encoder(input_ids, Spans(lengths * 0, lengths))
+            return joined
+        spans = Spans(*map(torch.cat, zip(*_each_text(input_ids, mask), strict=True)))
+        first, second = self.encoder(input_ids.repeat(2, 1), spans).chunk(2)
+        return torch.cat([first, second, first * second, (first - second).abs()], dim=-1)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the table of word embeddings."""
+        return self.encoder.word_embeddings
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # PyTorch's own, in the place of the narrow normals that transformers draws for encoders
+        if isinstance(module, nn.Linear | nn.LSTM | nn.Embedding):
+            module.reset_parameters()
+
+
+def _each_text(input_ids: torch.Tensor, mask: torch.Tensor) -> tuple[Spans, Spans]:
+    """Return both texts of pairs, each with the separator that ends it and without what is before.
+
+    BERT writes [CLS] a [SEP] b [SEP] and RoBERTa <s> a </s></s> b </s>.
+    """
+    lengths = mask.sum(1)
+    separator = input_ids.gather(1, lengths[:, None] - 1)
+    separators = (input_ids == separator) & (mask > 0)  # (batch, seq)
+    end = separators.int().argmax(1)
+    after = (end + 1).clamp(max=input_ids.shape[1] - 1)
+    doubled = separators.gather(1, after[:, None])[:, 0] & (after + 1 < lengths)
+    second = torch.minimum(end + 1 + doubled.long(), lengths - 1)
+    return Spans(torch.ones_like(end), end.clamp(min=1)), Spans(second, lengths - second)

@@ -1,0 +1,64 @@
+"""OWN_MODELS: the architectures that bertender defines, because transformers does not have them.
+
+Their artifacts open with bertender alone. Elsewhere transformers refuses them, since their
+config.json names a type that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from bertender.core.bilstm import BiLstmConfig, BiLstmForSequenceClassification
+
+__all__ = ["OWN_MODELS", "OwnModel", "load_sequence_classifier"]
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A row of OWN_MODELS."""
+
+    config: type[PretrainedConfig]
+    classifier: type[PreTrainedModel]
+
+
+OWN_MODELS: Mapping[str, OwnModel] = {
+    row.config.model_type: row for row in (OwnModel(BiLstmConfig, BiLstmForSequenceClassification),)
+}
+
+
+def load_sequence_classifier(
+    source: str, **settings: Any
+) -> tuple[PreTrainedModel, dict[str, list[str]]]:
+    """Load a sequence classifier of transformers or of OWN_MODELS, from safetensors alone.
+
+    Args:
+        source: a folder or a hub name.
+        settings: more arguments of `from_pretrained`.
+
+    Returns:
+        The model, and what its weights did not fit: `missing_keys`, `mismatched_keys`, ...
+
+    Raises:
+        OSError, ValueError, KeyError, RuntimeError, SafetensorError: it cannot be opened, or it
+            would need a pickle or code from the hub.
+    """
+    for row in OWN_MODELS.values():
+        AutoConfig.register(row.config.model_type, row.config, exist_ok=True)
+        AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
+    model, found = AutoModelForSequenceClassification.from_pretrained(
+        source,
+        use_safetensors=True,
+        trust_remote_code=False,  # without a word, transformers asks on the terminal
+        output_loading_info=True,
+        **settings,
+    )
+    return model, found

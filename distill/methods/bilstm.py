@@ -1,0 +1,35 @@
+"""A BiLSTM student (Tang et al. 2019, arXiv 1903.12136).
+
+Student: one bidirectional LSTM over word embeddings of 300, 150 wide in each direction, whose last
+states go through a layer of 200 and ReLU; dropout 0.1. The texts of a pair are read apart by the
+same weights (siamese) and joined as [h1, h2, h1 * h2, |h1 - h2|].
+Loss: mean squared error of the logits, and no labels (alpha = 0). The published code adds
+cross-entropy with weight 1; `--weights hard=1` does so here.
+Departures: words are the teacher's word pieces, [CLS] and [SEP] among them, and their table starts
+as the 300 strongest directions of the teacher's (a narrower one as it is), in the place of
+word2vec's words. The training path has AdamW and a falling rate in the place of Adadelta at 1.0.
+"""
+
+from __future__ import annotations
+
+from distill.methods.method import Method, one_phase
+from distill.students import bilstm_student
+from distill.terms import HardLabels, LogitMatch
+
+__all__ = ["BILSTM"]
+
+
+def _one_layer(layers: int) -> int:
+    return 1
+
+
+BILSTM = Method(
+    name="bilstm",
+    summary="logits as they are, for a BiLSTM student over the teacher's word pieces",
+    paper="Tang et al. 2019, arXiv 1903.12136",
+    student=bilstm_student,
+    phases=one_phase(LogitMatch(weight=1.0), HardLabels(weight=0.0)),
+    settings={"epochs": 30, "batch_size": 50, "learning_rate": 1e-3},
+    layers=_one_layer,
+    layer_by_layer=False,
+)

@@ -1,0 +1,86 @@
+"""The BiLSTM student: a teacher's words as its embeddings, and an LSTM that nobody has trained."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from bertender.core.bilstm import BiLstmConfig, BiLstmForSequenceClassification
+from bertender.core.errors import ModelError
+from distill.students.shape import StudentShape
+
+__all__ = ["EMBEDDING_SIZE", "bilstm_student", "strongest_directions"]
+
+EMBEDDING_SIZE = 300
+"""The paper's, at most."""
+
+
+def bilstm_student(
+    teacher: PreTrainedModel, shape: StudentShape
+) -> BiLstmForSequenceClassification:
+    """Build a BiLSTM over a teacher's vocabulary.
+
+    Args:
+        teacher: any model with word embeddings.
+        shape: `hidden_size` of the LSTM of each direction (150 by default), `feed_forward_size`
+            of the layer behind it (200), and `texts` of an example.
+
+    Raises:
+        ModelError: the shape asks for what only transformers have.
+    """
+    _refuse_transformer_parts(shape)
+    words = _word_embeddings(teacher)
+    student = BiLstmForSequenceClassification(_config(teacher, shape, words))
+    with torch.no_grad():
+        student.encoder.word_embeddings.weight.copy_(words)
+    return student
+
+
+def strongest_directions(table: torch.Tensor, rank: int) -> torch.Tensor:
+    """Return the coordinates (rows, rank) of a table (rows, width) in its strongest directions.
+
+    Their inner products are as near to the table's as those of any vectors so narrow (Eckart and
+    Young 1936). A table that is as narrow already is returned as it is.
+    """
+    if table.shape[1] <= rank:
+        return table
+    precise = table.double()
+    _, directions = torch.linalg.eigh(precise.T @ precise)  # weakest first
+    strongest: torch.Tensor = precise @ directions[:, -rank:]
+    return strongest.to(table.dtype)
+
+
+def _word_embeddings(teacher: PreTrainedModel) -> torch.Tensor:
+    """Return the student's first table, (vocab, at most EMBEDDING_SIZE)."""
+    table = teacher.get_input_embeddings()
+    assert isinstance(table, nn.Embedding)
+    return strongest_directions(table.weight.detach().float().cpu(), EMBEDDING_SIZE)
+
+
+def _config(teacher: PreTrainedModel, shape: StudentShape, words: torch.Tensor) -> BiLstmConfig:
+    widths = {"hidden_size": shape.hidden_size, "feed_forward_size": shape.feed_forward_size}
+    return BiLstmConfig(
+        vocab_size=words.shape[0],
+        embedding_size=words.shape[1],
+        texts=shape.texts,
+        pad_token_id=teacher.config.pad_token_id,
+        id2label=teacher.config.id2label,
+        label2id=teacher.config.label2id,
+        **{name: width for name, width in widths.items() if width is not None},
+    )
+
+
+def _refuse_transformer_parts(shape: StudentShape) -> None:
+    """Raise ModelError where a student without layers and heads is asked for some."""
+    if shape.layers != 1:
+        raise ModelError(
+            f"layers={shape.layers}: a BiLSTM student has one layer, in each direction. Leave it "
+            "out; hidden_size makes it wider."
+        )
+    for name in ("heads", "teacher_layers"):
+        if getattr(shape, name) is not None:
+            raise ModelError(
+                f"{name}={getattr(shape, name)}: a BiLSTM student takes no attention heads and "
+                "none of its teacher's layers, only its word embeddings. Leave it out."
+            )
