@@ -21,6 +21,7 @@ from transformers import (
 
 from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
+from bertender.core.families import padding_embedding
 from bertender.core.hub import hub_answers
 from bertender.core.own_models import load_sequence_classifier
 from distill.data import fitting_tokenizer
@@ -88,6 +89,8 @@ def load_classifier(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load an encoder with a new classification head over `labels`, in float32.
 
+    A MobileBERT's embedding of padding, which a text's last token reads, is set to 0.
+
     Args:
         source: what `find_encoder` returned.
         labels: in the order of the logits.
@@ -114,6 +117,8 @@ def load_classifier(
             f"cannot load {source!r} as a text classifier: {error}. It needs config.json, a "
             "tokenizer and safetensors weights (bertender reads no pickles and runs no hub code)."
         ) from None
+    if (padding := padding_embedding(model)) is not None:
+        padding.zero_()
     return model, tokenizer
 
 

@@ -17,8 +17,11 @@ __all__ = [
     "attention_mse",
     "hard_labels",
     "hidden_cosine",
+    "hidden_mean_mse",
     "hidden_mse",
     "logit_mse",
+    "hidden_variance_difference",
+    "normalised_hidden_mse",
     "normalised_sentence_mse",
     "relation_divergence",
     "sentence_cosine",
@@ -147,6 +150,55 @@ def hidden_mse(
     return _mean(difference.square().mean(-1), mask)
 
 
+def normalised_hidden_mse(
+    student_states: torch.Tensor, teacher_states: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Mean squared difference of hidden states that are brought to mean 0 and variance 1.
+
+    Sun et al. 2020 (MobileBERT, arXiv 2004.02984), section 3.3: feature map transfer, with a layer
+    norm without parameters, over real tokens and the width.
+
+    Args:
+        student_states: (batch, seq, hidden), brought to the teacher's width by a projection.
+        teacher_states: (batch, seq, hidden).
+        mask: (batch, seq).
+    """
+    return hidden_mse(_normalised(student_states), _normalised(teacher_states), mask)
+
+
+def hidden_mean_mse(
+    student_states: torch.Tensor, teacher_states: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Squared difference of the means over the width, averaged over real tokens.
+
+    Sun et al. 2020 (MobileBERT, arXiv 2004.02984), section 3.3: what `normalised_hidden_mse` takes
+    away, together with `hidden_variance_difference`. The widths need not be equal.
+
+    Args:
+        student_states: (batch, seq, hidden).
+        teacher_states: (batch, seq, hidden).
+        mask: (batch, seq).
+    """
+    difference = _precise(student_states).mean(-1) - _precise(teacher_states.detach()).mean(-1)
+    return _mean(difference.square(), mask)
+
+
+def hidden_variance_difference(
+    student_states: torch.Tensor, teacher_states: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Absolute difference of the variances over the width, averaged over real tokens.
+
+    Sun et al. 2020 (MobileBERT, arXiv 2004.02984), section 3.3. The widths need not be equal.
+
+    Args:
+        student_states: (batch, seq, hidden).
+        teacher_states: (batch, seq, hidden).
+        mask: (batch, seq).
+    """
+    ours, theirs = _precise(student_states), _precise(teacher_states.detach())
+    return _mean((ours.var(-1, correction=0) - theirs.var(-1, correction=0)).abs(), mask)
+
+
 def attention_mse(
     student_scores: torch.Tensor, teacher_scores: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
@@ -240,6 +292,11 @@ def sentence_cosine(
         mask: (batch, seq); the first token is always real.
     """
     return hidden_cosine(student_states[:, :1], teacher_states[:, :1], mask[:, :1])
+
+
+def _normalised(states: torch.Tensor) -> torch.Tensor:
+    """Return each token's state (batch, seq, hidden) with mean 0 and variance 1."""
+    return functional.layer_norm(_precise(states), states.shape[-1:], eps=1e-12)
 
 
 def _relations(vectors: torch.Tensor, relation_heads: int | None) -> torch.Tensor:

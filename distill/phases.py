@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from bertender.core.errors import ModelError
 from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.training import (
+    NO_RATES,
     LossParts,
     Objective,
     TrainingConfig,
@@ -154,6 +155,7 @@ def train_phases(
             description=description if is_last else f"{description}: {phase.name}",
             at_epoch_end=score if is_last else None,
             keep_end=not is_last,
+            rates=getattr(trainee, "rates", NO_RATES),
         )
         student = trainee.finished()
     return student, reports

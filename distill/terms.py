@@ -140,10 +140,12 @@ class Match:
     layers: LayerMap
     over_layers: Literal["sum", "mean"] = "mean"
     projected: bool = False
-    """The student's states first go through a linear layer, one for all layers, which is learned
-    beside the student and thrown away."""
+    """The student's states first go through a linear layer, one for all layers and terms, which is
+    learned beside the student and thrown away."""
     up_to: int | None = None
     """Match only so many pairs of layers, the lowest; None matches all."""
+    only: int | None = None
+    """Match the pair at this place alone, from 0; None matches all."""
 
     @property
     def needs(self) -> frozenset[Signal]:
@@ -173,7 +175,8 @@ class Match:
 
     def pairs(self, student: int, teacher: int) -> Pairs:
         """Return the pairs of layers that are matched at these depths."""
-        return self.layers(student, teacher)[: self.up_to]
+        pairs = self.layers(student, teacher)[: self.up_to]
+        return pairs if self.only is None else (pairs[self.only],)
 
     @property
     def _has_embeddings(self) -> bool:

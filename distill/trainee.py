@@ -25,7 +25,8 @@ class Trainee(nn.Module):
     Args:
         student: what is kept in the end.
         terms: the loss; those of weight 0 are left out.
-        projections: by the name of the term that they serve; trained beside the student.
+        projections: by the signal that they bring to the teacher's width, for all terms that want
+            it projected; trained beside the student.
     """
 
     def __init__(
@@ -53,11 +54,12 @@ class Trainee(nn.Module):
         """Build the trainee of a phase, with new projections drawn from `seed`."""
         torch.manual_seed(seed)
         widths = student.config.hidden_size, teacher.config.hidden_size
-        projections = {
-            term.name: nn.Linear(*widths)
+        projected: set[str] = {
+            term.signal
             for term in phase.terms
             if isinstance(term, Match) and term.projected and term.weight
         }
+        projections = {signal: nn.Linear(*widths) for signal in sorted(projected)}
         return cls(student, phase.terms, projections)
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
@@ -73,8 +75,8 @@ class Trainee(nn.Module):
         return self.student
 
     def _projected(self, term: Term, signals: Signals) -> Signals:
-        if term.name not in self.projections:
+        if not (isinstance(term, Match) and term.projected):
             return signals
-        projection = self.projections[term.name]
+        projection = self.projections[term.signal]
         states = tuple(projection(states) for states in signals.hidden_states)
         return Signals(signals.logits, states)

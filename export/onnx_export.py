@@ -16,10 +16,13 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
+from bertender.core.families import padding_embedding
+from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.predictor import load_torch_classifier
 from bertender.core.text import load_tokenizer
 from bertender.measure.gate import GateConfig, write_proven
 from bertender.tasks.task import Task
+from export.half_range import fit_half_range
 from export.own_export import OWN_WRITERS
 
 __all__ = ["ExportConfig", "export", "refuse_unexportable", "write_onnx"]
@@ -47,7 +50,8 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
     architecture is one of OWN_MODELS: Optimum then says that it does not know it.
 
     Raises:
-        ModelError: the source is not a torch classifier, or of an architecture without an export.
+        ModelError: the source is not a torch classifier, of an architecture without an export, or
+            a MobileBERT that reads its padding.
         ParityError: the graph answers differently; nothing is written then.
     """
     refuse_unexportable(source)
@@ -68,9 +72,11 @@ def write_onnx(source: Artifact, directory: Path, opset: int | None) -> None:
     """Write model.onnx, config.json and the tokenizer into `directory`."""
     # eager attention is the pattern that graph fusions know
     model = load_torch_classifier(source, attn_implementation="eager")
+    _refuse_read_padding(source, model)
     write = OWN_WRITERS.get(source.card.family, _write_with_optimum)
     with _quiet_exporter():
         write(model, directory, opset)
+    fit_half_range(directory / ONNX_NAME)
     load_tokenizer(source.path).save_pretrained(directory)
 
 
@@ -85,6 +91,19 @@ def _write_with_optimum(model: PreTrainedModel, directory: Path, opset: int | No
             f"a {family!r} model cannot be exported: {str(error).split('. ')[0]}. "
             "Start from an encoder with an export: bert, roberta, electra, mpnet, distilbert."
         ) from None
+
+
+def _refuse_read_padding(source: Artifact, model: PreTrainedModel) -> None:
+    """Raise ModelError where a text's answer would change with its padding, whatever the graph."""
+    padding = padding_embedding(model)
+    if padding is not None and padding.any():
+        raise ModelError(
+            f"{source.path}: the embedding of padding (token {model.config.pad_token_id}) has "
+            f"numbers up to {float(padding.abs().max()):.3g}, allowed is 0: in a "
+            f"{source.card.family!r} model each token reads its neighbours, so that a text would "
+            "be answered otherwise in a batch than alone. Train it once more from there, which "
+            f"sets it to 0: bertender finetune --teacher {source.path}."
+        )
 
 
 @contextmanager

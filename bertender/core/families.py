@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError, nearest_hint
 
-__all__ = ["FAMILIES", "Family", "encoder_layers", "family_of"]
+__all__ = ["FAMILIES", "Family", "encoder_layers", "family_of", "padding_embedding"]
 
 
 def _zero(config: PretrainedConfig) -> int:
@@ -30,6 +30,14 @@ def _two(config: PretrainedConfig) -> int:
 def _after_pad(config: PretrainedConfig) -> int:
     assert config.pad_token_id is not None
     return config.pad_token_id + 1
+
+
+def _never(config: PretrainedConfig) -> bool:
+    return False
+
+
+def _trigram(config: PretrainedConfig) -> bool:
+    return bool(config.trigram_input)
 
 
 def _each(base: nn.Module, path: str) -> list[nn.Module]:
@@ -107,6 +115,8 @@ class Family:
     """Attention adds a learned bias by distance, which absolute position embeddings do not hold."""
     plain_layers: bool = True
     """Layers and embeddings are BERT's under other names; another class can take their weights."""
+    reads_neighbours: Callable[[PretrainedConfig], bool] = _never
+    """Tell whether a token's embedding is made of its neighbours' too, padding among them."""
     layer_list: Callable[[nn.Module, str], list[nn.Module]] = _each
     """(base model, `layers`) -> the layers in the order they run; a shared one comes repeatedly."""
     scores: Callable[[nn.Module, Arguments, torch.Tensor, torch.Tensor], torch.Tensor] = _scaled
@@ -197,7 +207,11 @@ DEBERTA = replace(
     scores=_disentangled,
 )
 
-MOBILEBERT = replace(BERT, plain_layers=False)  # narrow bottlenecks, and no layer norms
+MOBILEBERT = replace(
+    BERT,
+    plain_layers=False,  # narrow bottlenecks, and no layer norms
+    reads_neighbours=_trigram,
+)
 
 FAMILIES: Mapping[str, Family] = {
     "albert": ALBERT,
@@ -232,3 +246,17 @@ def encoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     """Return the encoder's layers in the order they run; ALBERT's shared ones come repeatedly."""
     family = family_of(model)
     return family.layer_list(model.base_model, family.layers)
+
+
+def padding_embedding(model: PreTrainedModel) -> torch.Tensor | None:
+    """Return the embedding of padding where a text's last token reads it; None in other models.
+
+    Only where it is 0 does a text get the same answer with padding as without. What is returned
+    is a view of the model's own table.
+    """
+    family = FAMILIES.get(model.config.model_type)
+    if family is None or not family.reads_neighbours(model.config):
+        return None
+    table = model.base_model.get_submodule(family.word_embeddings).weight
+    assert isinstance(table, torch.Tensor)
+    return table.detach()[model.config.pad_token_id]

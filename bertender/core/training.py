@@ -29,9 +29,11 @@ from bertender.core.distributed import is_main_process
 from bertender.core.environment import supports_bf16
 from bertender.core.errors import TrainingError
 from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.learning_rates import Rates, pace, split_by_rate
 from bertender.core.progress import Bar, progress_bar
 
 __all__ = [
+    "NO_RATES",
     "LossParts",
     "Objective",
     "TrainingConfig",
@@ -47,6 +49,7 @@ LossParts = Mapping[str, torch.Tensor]
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 LOG_EVERY = 50
+NO_RATES: Rates = {}
 SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
 """Our names of schedules, and those of the Trainer."""
 
@@ -102,6 +105,7 @@ def train(
     at_epoch_end: Callable[[Model], dict[str, float]] | None = None,
     keep_end: bool = False,
     steps: int | None = None,
+    rates: Rates = NO_RATES,
 ) -> TrainingReport:
     """Train `model` in place; resume from the last checkpoint that an interrupted run left.
 
@@ -116,6 +120,7 @@ def train(
         keep_end: leave a checkpoint of the end in `work`, so that a run of several parts can go
             on after this one.
         steps: end after so many, with the schedule of the learning rate; None for all epochs.
+        rates: parts of the model that learn at a rate of their own.
 
     Raises:
         TrainingError: the loss is no number any more.
@@ -128,7 +133,7 @@ def train(
     checkpoint = last_checkpoint(work)
     with progress_bar(description, len(plan)) as bar:
         progress = _Progress(bar, plan, at_epoch_end, keep_end)
-        trainer = _PlannedTrainer(model, arguments, examples, objective, plan, progress)
+        trainer = _PlannedTrainer(model, arguments, examples, objective, plan, progress, rates)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
         vars(model).pop(wrapped, None)
@@ -166,13 +171,22 @@ class _PlannedTrainer(SafeCheckpoints):
         objective: Objective,
         plan: BatchPlan,
         progress: _Progress,
+        rates: Rates,
     ) -> None:
         super().__init__(model=model, args=arguments, train_dataset=examples, callbacks=[progress])
         self.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # it prints
         self.examples = examples
         self.minimised: Objective = objective
         self.plan = plan
+        self.rates = rates
         self.model_accepts_loss_kwargs = False
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        model: Any = self.model
+        optimizer: Any = self.create_optimizer()  # type: ignore[no-untyped-call]
+        split_by_rate(optimizer, model, self.rates)
+        scheduler: Any = self.create_scheduler(num_training_steps, optimizer)
+        pace(scheduler, optimizer, self.rates, num_training_steps)
 
     def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
         share = self.plan.share(self.args.process_index, self.args.world_size)

@@ -12,6 +12,7 @@ from distill.methods.hard import HARD
 from distill.methods.internal import INTERNAL
 from distill.methods.method import Method, Phase
 from distill.methods.minilm import MINILM, MINILM_GENERAL, MINILM_V2, MINILM_V2_GENERAL
+from distill.methods.mobilebert import MOBILEBERT, MOBILEBERT_TINY
 from distill.methods.pd import PD
 from distill.methods.pkd import PKD
 from distill.methods.theseus import THESEUS, THESEUS_CONSTANT
@@ -29,6 +30,8 @@ METHODS: Mapping[str, Method] = {
         INTERNAL,
         MINILM,
         MINILM_V2,
+        MOBILEBERT,
+        MOBILEBERT_TINY,
         PD,
         PKD,
         THESEUS,

@@ -49,7 +49,8 @@ class TraineeBuilder(Protocol):
     """Makes the module that a phase of `steps` steps trains.
 
     It holds the model as `student`; its forward(batch, teacher signals, step) returns the weighted
-    parts of the loss, and its `finished()` the student, free of what its training needed.
+    parts of the loss, and its `finished()` the student, free of what its training needed. Where it
+    has `rates`, parts of it learn at a rate of their own.
     """
 
     def __call__(

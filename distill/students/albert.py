@@ -9,9 +9,15 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrain
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, Family, encoder_layers
 from distill.students.shape import StudentShape, plain_family, refuse_factorised, refuse_widths
-from distill.students.weights import LAYER_PARTS, position_table, positions_of, weight_of
+from distill.students.weights import (
+    LAYER_PARTS,
+    factors,
+    position_table,
+    positions_of,
+    weight_of,
+)
 
-__all__ = ["EMBEDDING_SIZE", "albert_student", "factors"]
+__all__ = ["EMBEDDING_SIZE", "albert_student"]
 
 EMBEDDING_SIZE = 128
 """ALBERT's own, for every width."""
@@ -42,16 +48,6 @@ def albert_student(
                 encoder_layers(student)[0].get_submodule(getattr(FAMILIES["albert"], part)),
             )
     return student
-
-
-def factors(table: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the best two factors of a table (rows, width): (rows, rank) and (rank, width).
-
-    Eckart and Young 1936: no product of such factors has a smaller squared error.
-    """
-    left, values, right = torch.linalg.svd(table.float(), full_matrices=False)
-    root = values[:rank].sqrt()
-    return left[:, :rank] * root, root[:, None] * right[:rank]
 
 
 def _averaged_layers(teacher: PreTrainedModel, shape: StudentShape) -> list[nn.Module]:

@@ -12,6 +12,7 @@ __all__ = [
     "LAYER_PARTS",
     "copy_layer",
     "copy_module",
+    "factors",
     "position_table",
     "positions_of",
     "weight_of",
@@ -41,6 +42,16 @@ def copy_layer(source: nn.Module, target: nn.Module, family: Family, own: Family
 def copy_module(source: nn.Module, target: nn.Module) -> None:
     """Copy all weights of a module into one of the same shape."""
     target.load_state_dict(source.state_dict())
+
+
+def factors(table: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the best two factors of a table (rows, width): (rows, rank) and (rank, width).
+
+    Eckart and Young 1936: no product of such factors has a smaller squared error.
+    """
+    left, values, right = torch.linalg.svd(table.float(), full_matrices=False)
+    root = values[:rank].sqrt()
+    return left[:, :rank] * root, root[:, None] * right[:rank]
 
 
 def position_table(teacher: PreTrainedModel, family: Family) -> torch.Tensor:

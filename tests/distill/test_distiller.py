@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnxruntime.transformers.float16 import convert_float_to_float16
 from transformers import AutoModelForSequenceClassification
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, UnknownNameError
+from bertender.core.onnx_predictor import OnnxPredictor
 from bertender.core.own_models import OWN_MODELS
-from bertender.core.predictor import open_classifier
+from bertender.core.predictor import onnx_file, open_classifier
 from bertender.core.text import load_tokenizer
 from bertender.core.training import _PlannedTrainer
 from bertender.measure.accuracy import evaluate
@@ -46,6 +49,8 @@ OF_METHOD: dict[str, dict[str, Any]] = {
         "earlier_learning_rate": 2e-3,
         "relation_heads": 8,
     },
+    "mobilebert": {"earlier_epochs": 6, "earlier_learning_rate": 5e-3, "learning_rate": 5e-3},
+    "mobilebert-tiny": {"earlier_epochs": 6, "earlier_learning_rate": 5e-3, "learning_rate": 5e-3},
     "theseus-constant": {"earlier_epochs": 4},
     "tinybert": {"earlier_epochs": 6, "earlier_learning_rate": 2e-3},
 }
@@ -57,6 +62,8 @@ OPENS_AS = {
     "distilbert": "DistilBertForSequenceClassification",
     "hard": "DistilBertForSequenceClassification",
     "albert": "AlbertForSequenceClassification",
+    "mobilebert": "MobileBertForSequenceClassification",
+    "mobilebert-tiny": "MobileBertForSequenceClassification",
 }
 """The class of a method's students; the toy teacher's own where it is not here."""
 
@@ -114,12 +121,26 @@ def test_the_student_opens_in_transformers_with_the_same_answers(
     assert model.config.id2label == dict(enumerate(task.labels))
 
 
-def test_the_student_exports_and_quantizes(student: Artifact, task: Task, tmp_path: Path) -> None:
-    onnx = export(student, task, ExportConfig(), tmp_path / "onnx")
-    int8 = quantize(onnx, task, QuantizeConfig(), tmp_path / "int8")
-    for artifact in (onnx, int8):
+def test_the_student_exports_quantizes_and_survives_float16(
+    student: Artifact, task: Task, tmp_path: Path
+) -> None:
+    exported = export(student, task, ExportConfig(), tmp_path / "onnx")
+    int8 = quantize(exported, task, QuantizeConfig(), tmp_path / "int8")
+    for artifact in (exported, int8):
         score, _ = evaluate(open_classifier(artifact), task.dev, task.metric)
         assert score.value > 0.9
+    classifier = open_classifier(exported)
+    batch = classifier.encode(task.dev.examples)
+    logits = classifier.predictor.logits(batch)
+    half = as_float16(exported, tmp_path / "half.onnx").logits(batch)
+    np.testing.assert_allclose(half, logits, atol=0.02 * np.abs(logits).max())
+
+
+def as_float16(artifact: Artifact, file: Path) -> OnnxPredictor:
+    """The graph of an onnx artifact with every number in float16."""
+    graph = convert_float_to_float16(onnx.load(onnx_file(artifact)), keep_io_types=True)
+    onnx.save(graph, file)
+    return OnnxPredictor(file)
 
 
 def test_the_card_says_where_the_student_comes_from(
@@ -127,7 +148,7 @@ def test_the_card_says_where_the_student_comes_from(
 ) -> None:
     card = student.card
     assert card.stage == "distill"
-    assert card.family in ("albert", "bert", "bertender-bilstm", "distilbert")
+    assert card.family in ("albert", "bert", "bertender-bilstm", "distilbert", "mobilebert")
     assert card.config["layers"] == OF_METHOD.get(card.config["method"], {}).get("layers", 2)
     assert card.task == task.record()
     assert card.parent is not None and card.parent.digest == trained_teacher.digest

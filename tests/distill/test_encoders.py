@@ -202,3 +202,14 @@ def test_weights_that_do_not_fit_the_config_are_refused(tmp_path: Path, damage: 
         (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
     with pytest.raises(ModelError, match="do not fit its config"):
         load_classifier(str(folder), ("a", "b"))
+
+
+def test_a_mobileberts_padding_is_read_as_nothing(tmp_path: Path) -> None:
+    """Its last token reads its right neighbour, which is padding in a batch and nothing alone."""
+    folder = save_encoder("mobilebert", tmp_path / "encoder")
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][0] = 0.5
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    model, _ = load_classifier(str(folder), LABELS)
+    table = model.get_input_embeddings().weight
+    assert not table[0].any() and table[1].any() and table.requires_grad

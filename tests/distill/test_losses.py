@@ -16,8 +16,11 @@ from distill.losses import (
     attention_mse,
     hard_labels,
     hidden_cosine,
+    hidden_mean_mse,
     hidden_mse,
+    hidden_variance_difference,
     logit_mse,
+    normalised_hidden_mse,
     normalised_sentence_mse,
     relation_divergence,
     sentence_cosine,
@@ -35,6 +38,9 @@ MASKED: dict[str, tuple[MaskedLoss, tuple[int, ...]]] = {
     "cosine": (hidden_cosine, HIDDEN),
     "hidden": (hidden_mse, HIDDEN),
     "words": (partial(token_soft_labels, temperature=2.0), HIDDEN),
+    "features": (normalised_hidden_mse, HIDDEN),
+    "means": (hidden_mean_mse, HIDDEN),
+    "variances": (hidden_variance_difference, HIDDEN),
     "patience": (normalised_sentence_mse, HIDDEN),
     "sentence": (sentence_cosine, HIDDEN),
     "attention scores": (attention_mse, SCORES),
@@ -194,6 +200,34 @@ def test_hidden_mse_by_hand() -> None:
     student = torch.tensor([[[2.0, 5.0], [1.0, 1.0], [9.0, 9.0]]])
     teacher = torch.tensor([[[0.0, 5.0], [0.0, 2.0], [0.0, 0.0]]])
     assert float(hidden_mse(student, teacher, torch.tensor([[1, 1, 0]]))) == pytest.approx(1.5)
+
+
+def test_features_by_hand() -> None:
+    """States of 1 and -1 against 3 and 5: normalised, 1 and -1 against -1 and 1."""
+    student, teacher = torch.tensor([[[1.0, -1.0]]]), torch.tensor([[[3.0, 5.0]]])
+    assert float(normalised_hidden_mse(student, teacher, torch.ones(1, 1))) == pytest.approx(4.0)
+
+
+@given(scale=st.floats(0.1, 10.0), shift=st.floats(-10.0, 10.0))
+def test_features_means_and_variances_read_different_things(scale: float, shift: float) -> None:
+    """A student that is its teacher scaled and shifted differs in mean and variance alone."""
+    _, teacher = tensors(HIDDEN, torch.float64)
+    teacher = teacher - teacher.mean(-1, keepdim=True)
+    student = scale * teacher + shift
+    variance = teacher.var(-1, correction=0)[MASK.bool()].mean()
+    assert float(normalised_hidden_mse(student, teacher, MASK)) == pytest.approx(0, abs=1e-9)
+    assert float(hidden_mean_mse(student, teacher, MASK)) == pytest.approx(shift**2)
+    expected = abs(scale**2 - 1) * float(variance)
+    assert float(hidden_variance_difference(student, teacher, MASK)) == pytest.approx(expected)
+
+
+def test_means_and_variances_by_hand_of_another_width() -> None:
+    """Means 2 and 0, variances 0 and 4; the second token, which is padding, has no part."""
+    student = torch.tensor([[[2.0, 2.0, 2.0], [9.0, 0.0, 0.0]]])
+    teacher = torch.tensor([[[2.0, -2.0], [0.0, 0.0]]])
+    mask = torch.tensor([[1, 0]])
+    assert float(hidden_mean_mse(student, teacher, mask)) == pytest.approx(4.0)
+    assert float(hidden_variance_difference(student, teacher, mask)) == pytest.approx(4.0)
 
 
 def test_attention_mse_by_hand() -> None:

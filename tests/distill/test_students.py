@@ -21,8 +21,8 @@ from distill.students import (
     first_layers_student,
     shorter_student,
 )
-from distill.students.albert import factors
 from distill.students.bilstm import strongest_directions
+from distill.students.weights import factors
 from tests.distill.toys import VOCABULARY, tiny_classifier
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper, numpy_helper
 
 from bertender.core.artifact import Artifact
@@ -18,6 +19,7 @@ from bertender.core.predictor import onnx_file, open_classifier
 from bertender.core.text import Batch
 from bertender.tasks.task import Task
 from export import onnx_export
+from export.half_range import LARGEST, fit_half_range
 from export.onnx_export import ExportConfig, export
 from export.own_export import OWN_WRITERS
 from tests.distill.toys import (
@@ -85,6 +87,56 @@ def test_the_inputs_are_the_architectures(exported: tuple[Artifact, Artifact]) -
 
 def test_every_own_architecture_has_an_export_and_a_toy() -> None:
     assert OWN_WRITERS.keys() == OWN_MODELS.keys() == OWN_SHAPES.keys()
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+def test_no_number_of_a_mask_is_beyond_float16(exported: tuple[Artifact, Artifact]) -> None:
+    graph = onnx.load(onnx_file(exported[1])).graph
+    constants = [
+        attribute.t
+        for node in graph.node
+        for attribute in node.attribute
+        if attribute.type == onnx.AttributeProto.TENSOR
+    ]
+    arrays = [numpy_helper.to_array(tensor) for tensor in (*graph.initializer, *constants)]
+    numbers = [array for array in arrays if array.dtype == np.float32 and np.isfinite(array).all()]
+    assert any((array == -1e4).any() for array in numbers), "a mask"
+    assert max(np.abs(array).max(initial=0) for array in numbers) < 65504
+
+
+@pytest.mark.parametrize("value", [1.0, 65504.0, 1e5, -3.4e38, -np.inf])
+def test_only_single_finite_numbers_beyond_float16_are_brought_into_it(
+    value: float, tmp_path: Path
+) -> None:
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    constant = numpy_helper.from_array(np.array(value, dtype=np.float32))
+    weights = numpy_helper.from_array(np.full(2, value, dtype=np.float32), "weights")
+    nodes = [
+        helper.make_node("Constant", [], ["number"], value=constant),
+        helper.make_node("Mul", ["number", "weights"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "graph", [], [output], [weights])
+    onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
+    fit_half_range(tmp_path / "model.onnx")
+    written = onnx.load(tmp_path / "model.onnx").graph
+    beyond = 65504 < abs(value) < np.inf
+    expected = np.float32(np.sign(value) * LARGEST if beyond else value)
+    assert numpy_helper.to_array(written.node[0].attribute[0].t) == expected
+    assert (numpy_helper.to_array(written.initializer[0]) == np.float32(value)).all()
+
+
+def test_a_mobilebert_that_reads_its_padding_is_refused_with_the_reason(
+    task: Task, tmp_path: Path
+) -> None:
+    model = tiny_classifier("mobilebert")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[0] = -0.25
+    source = save_artifact(model, task, tmp_path / "source")
+    with pytest.raises(
+        ModelError, match=r"padding \(token 0\) has numbers up to 0\.25.*finetune --"
+    ):
+        export(source, task, ExportConfig(), tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,163 @@
+"""MobileBERT (Sun et al. 2020, arXiv 2004.02984), with progressive knowledge transfer.
+
+Student: the MobileBERT class: a bottleneck around each layer, stacked feed-forward parts, scales in
+the place of layer norms, relu, embeddings of 128 over three neighbouring tokens. `mobilebert` has
+four feed-forward parts a layer, `mobilebert-tiny` two and a light attention (section 3.2 and table
+1). As deep as the teacher, as each layer learns from one; fewer learn from evenly spread ones.
+Phase 1 (section 3.4, "progressive"): layer after layer from the lowest up, each for as long, and
+one epoch each by default. Of the layer whose turn it is, feature map transfer (eq. 1, taken apart
+into normalised maps, means and variances, weighing 100, 5000 and 5 over the number of layers, as
+in the published code) and attention transfer (eq. 2). What had its turn goes on at a tenth of the
+rate, as there; what is to come does not learn yet, and dropout is off.
+Phase 2: soft and hard labels at T = 1, weighing the same (section 3.3, eq. 3, with the task's
+labels in the place of masked words).
+Departures: any teacher, where the paper pre-trains one with inverted bottlenecks, so that the
+student is as wide as its teacher (384 and not 512) with as many heads; a student of another width
+reaches it through a linear layer, one for all layers, since its layers write into one stream of
+hidden states. Both phases are on the task's texts. The layers' turns are stages of one phase, with
+one optimizer, so that the number of epochs does not grow with the depth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+import torch
+from transformers import PreTrainedModel
+
+from bertender.core.examples import TensorBatch
+from bertender.core.families import family_of
+from bertender.core.learning_rates import Rates
+from distill.layer_maps import uniform
+from distill.losses import (
+    attention_divergence,
+    hidden_mean_mse,
+    hidden_variance_difference,
+    normalised_hidden_mse,
+)
+from distill.methods.method import Method, Phase, all_layers
+from distill.signals import Signals
+from distill.students import mobilebert_student, tiny_mobilebert_student
+from distill.terms import HardLabels, Match, SoftLabels
+from distill.trainee import Trainee
+
+__all__ = ["MOBILEBERT", "MOBILEBERT_TINY", "LayerAfterLayer"]
+
+TRANSFER_RATE = 5e-4
+RATE_AFTERWARDS = 0.1
+"""Factor of the learning rate of layers that had their turn."""
+
+
+class LayerAfterLayer(Trainee):
+    """The trainee of the transfer: in each step one pair of layers is matched."""
+
+    turns: tuple[tuple[Match, ...], ...] = ()
+    """The terms of each turn."""
+    learning: tuple[int, ...] = ()
+    """The student's layer of each turn, counted from 1."""
+    steps: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        student: PreTrainedModel,
+        teacher: PreTrainedModel,
+        phase: Any,
+        *,
+        seed: int,
+        steps: int,
+    ) -> Self:
+        """Build the trainee; states as wide as the teacher's need no projection."""
+        if student.config.hidden_size == teacher.config.hidden_size:
+            phase = replace(phase, terms=[replace(term, projected=False) for term in phase.terms])
+        trainee = super().of(student, teacher, phase, seed=seed, steps=steps)
+        terms = [term for term in trainee.terms if isinstance(term, Match)]
+        pairs = terms[0].pairs(student.config.num_hidden_layers, teacher.config.num_hidden_layers)
+        trainee.turns = tuple(
+            tuple(replace(term, only=turn) for term in terms) for turn in range(len(pairs))
+        )
+        trainee.learning = tuple(layer for layer, _ in pairs)
+        trainee.steps = steps
+        return trainee
+
+    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
+        """Return the weighted parts of the loss of the layers whose turn it is."""
+        self.student.eval()  # no dropout
+        self.terms = self.turns[self.turn(step / self.steps)]
+        return super().forward(batch, teacher, step)
+
+    def turn(self, passed: float) -> int:
+        """Return whose turn it is when this share of the steps has passed."""
+        return min(int(passed * len(self.turns)), len(self.turns) - 1)
+
+    @property
+    def rates(self) -> Rates:
+        """The rates of the student's layers; the embeddings go with the first."""
+        base = f"student.{self.student.base_model_prefix}"
+        layers = f"{base}.{family_of(self.student).layers}"
+        depth = self.student.config.num_hidden_layers
+        parts = {f"{layers}.{layer - 1}.": layer for layer in range(1, depth + 1)}
+        return {
+            part: partial(self.rate, layer)
+            for part, layer in {f"{base}.embeddings.": 1, **parts}.items()
+        }
+
+    def rate(self, layer: int, passed: float) -> float:
+        """Return the factor of a layer's learning rate; those above have no gradient yet."""
+        turn = self.turn(passed)
+        had_its_turn = turn > 0 and layer <= self.learning[turn - 1]
+        return RATE_AFTERWARDS if had_its_turn else 1.0
+
+
+def _trainee(
+    student: PreTrainedModel, teacher: PreTrainedModel, phase: Phase, **settings: Any
+) -> Trainee:
+    kind = LayerAfterLayer if phase.name == "transfer" else Trainee
+    return kind.of(student, teacher, phase, **settings)
+
+
+def _phases(layers: int) -> tuple[Phase, ...]:
+    maps = Match(
+        "features",
+        100.0 / layers,
+        "hidden_states",
+        normalised_hidden_mse,
+        layers=uniform,
+        projected=True,
+    )
+    transfer = (
+        maps,
+        replace(maps, name="means", weight=5000.0 / layers, loss=hidden_mean_mse),
+        replace(maps, name="variances", weight=5.0 / layers, loss=hidden_variance_difference),
+        Match("attention", 1.0, "attention_scores", attention_divergence, layers=uniform),
+    )
+    return (
+        Phase(
+            "transfer",
+            transfer,
+            epochs=layers,
+            settings={"schedule": "constant", "learning_rate": TRANSFER_RATE},
+        ),
+        Phase("task", (SoftLabels(0.5, temperature=1.0), HardLabels(0.5))),
+    )
+
+
+MOBILEBERT = Method(
+    name="mobilebert",
+    summary="hidden states and attention of one layer after another, then soft and hard labels",
+    paper="Sun et al. 2020, arXiv 2004.02984",
+    student=mobilebert_student,
+    phases=_phases,
+    trainee=_trainee,
+    layers=all_layers,
+    layer_by_layer=False,
+)
+
+MOBILEBERT_TINY = replace(
+    MOBILEBERT,
+    name="mobilebert-tiny",
+    summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
+    student=tiny_mobilebert_student,
+)
