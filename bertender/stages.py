@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from bertender.core.artifact import Artifact, sha256_of
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.predictor import refuse_taggers
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
@@ -203,7 +204,9 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
 
     Raises:
         ConfigError: the artifact records no task, and `changes` name none.
+        ModelError: it labels words, for which no task is known by name.
     """
+    refuse_taggers(artifact)
     names_task = "task" in changes or "train" in changes
     source = {} if names_task else artifact.card.task.source
     settings = {**source, **changes}

@@ -10,9 +10,12 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.examples import TokenDataset, input_names
 from bertender.core.families import FAMILIES
 from bertender.core.text import longest_input
+from bertender.core.words import begun_words, encode_words
+from bertender.tasks.tagging import TaggedSplit
 from bertender.tasks.task import Split
+from distill.losses import NO_LABEL
 
-__all__ = ["fitting_tokenizer", "token_dataset"]
+__all__ = ["fitting_tokenizer", "tagged_dataset", "token_dataset"]
 
 
 def token_dataset(
@@ -32,7 +35,30 @@ def token_dataset(
     return TokenDataset({**tokens, "labels": split.label_ids, **columns}, tokenizer.pad_token_id)
 
 
-def fitting_tokenizer(source: str, model: PreTrainedModel) -> PreTrainedTokenizerBase:
+def tagged_dataset(
+    split: TaggedSplit, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> TokenDataset:
+    """Tokenise tagged sentences; the first piece of each word has its tag, other tokens NO_LABEL.
+
+    `word_starts` is 1 at these first pieces.
+    """
+    tokens = encode_words(tokenizer, split.sentences, max_length)
+    words = [begun_words(tokens.word_ids(row)) for row in range(len(split))]
+    labels = [
+        [NO_LABEL if word is None else tags[word] for word in begun]
+        for begun, tags in zip(words, split.tag_ids, strict=True)
+    ]
+    starts = [[int(word is not None) for word in begun] for begun in words]
+    return TokenDataset(
+        {**tokens, "labels": labels, "word_starts": starts},
+        tokenizer.pad_token_id,
+        {"labels": NO_LABEL, "word_starts": 0},
+    )
+
+
+def fitting_tokenizer(
+    source: str, model: PreTrainedModel, **settings: Any
+) -> PreTrainedTokenizerBase:
     """Load a tokenizer that gives what `model` takes: these inputs, and no longer ones.
 
     Many tokenizers were saved for another model (BERT's gives segments, which DistilBERT refuses)
@@ -41,6 +67,7 @@ def fitting_tokenizer(source: str, model: PreTrainedModel) -> PreTrainedTokenize
     Args:
         source: a folder or a hub name.
         model: what its tokens are for.
+        settings: more of the tokenizer's own settings.
 
     Raises:
         OSError, ValueError: there is no tokenizer, or it would need code from the hub.
@@ -48,7 +75,7 @@ def fitting_tokenizer(source: str, model: PreTrainedModel) -> PreTrainedTokenize
     own = _load(source)
     names = [name for name in input_names(model) if name in own.model_input_names]
     longest = min(longest_input(own), _positions(model) or longest_input(own))
-    return _load(source, model_input_names=names, model_max_length=longest)
+    return _load(source, model_input_names=names, model_max_length=longest, **settings)
 
 
 def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:

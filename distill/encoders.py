@@ -15,6 +15,8 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -23,7 +25,7 @@ from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.families import padding_embedding
 from bertender.core.hub import hub_answers
-from bertender.core.own_models import load_sequence_classifier
+from bertender.core.own_models import load_pretrained
 from distill.data import fitting_tokenizer
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "find_encoder",
     "load_classifier",
     "load_masked_language_model",
+    "load_tagger",
     "weights_digest",
 ]
 
@@ -100,8 +103,39 @@ def load_classifier(
         ModelError: transformers cannot build a sequence classifier from it, or it would need
             pickled weights or code from the hub, neither of which is ever loaded.
     """
+    return _load(AutoModelForSequenceClassification, source, labels, settings)
+
+
+def load_tagger(
+    source: str, labels: tuple[str, ...], **settings: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load an encoder with a new head over `labels` that classifies words, in float32.
+
+    Its tokenizer takes texts that are split into words already. Arguments and errors are those of
+    `load_classifier`; a tokenizer that cannot tell which word a piece is of is a ModelError too.
+    """
+    # without the space, RoBERTa's refuses words; others have no use for it
+    model, tokenizer = _load(
+        AutoModelForTokenClassification, source, labels, settings, add_prefix_space=True
+    )
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"the tokenizer of {source!r} ({type(tokenizer).__name__}) does not tell which word a "
+            "piece belongs to. Give an encoder with a tokenizer.json."
+        )
+    return model, tokenizer
+
+
+def _load(
+    auto_class: Any,
+    source: str,
+    labels: tuple[str, ...],
+    settings: Mapping[str, Any],
+    **tokenizer_settings: Any,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     try:
-        model, found = load_sequence_classifier(
+        model, found = load_pretrained(
+            auto_class,
             source,
             num_labels=len(labels),
             id2label=dict(enumerate(labels)),
@@ -111,7 +145,7 @@ def load_classifier(
             **settings,
         )
         _refuse_unfitting_weights(source, model, found)
-        tokenizer = fitting_tokenizer(source, model)
+        tokenizer = fitting_tokenizer(source, model, **tokenizer_settings)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
             f"cannot load {source!r} as a text classifier: {error}. It needs config.json, a "

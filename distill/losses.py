@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 NO_LABEL = -100
-"""In the place of a label: the example has none."""
+"""In the place of a label: the example, or in tagging the token, has none."""
 
 
 def soft_labels(
@@ -49,8 +49,8 @@ def soft_labels(
     """
     student = functional.log_softmax(_precise(student_logits) / temperature, dim=-1)
     teacher = functional.log_softmax(_precise(teacher_logits.detach()) / temperature, dim=-1)
-    divergence = functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
-    return divergence * temperature**2
+    divergence = functional.kl_div(student, teacher, reduction="sum", log_target=True)
+    return divergence * temperature**2 / max(len(student), 1)
 
 
 def token_soft_labels(
@@ -88,7 +88,7 @@ def soft_cross_entropy(
     """
     student = functional.log_softmax(_precise(student_logits) / temperature, dim=-1)
     teacher = functional.softmax(_precise(teacher_logits.detach()) / temperature, dim=-1)
-    return -(teacher * student).sum(-1).mean()
+    return -(teacher * student).sum() / max(len(student), 1)
 
 
 def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
@@ -107,10 +107,14 @@ def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> tor
 def hard_labels(student_logits: torch.Tensor, label_ids: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of the logits (batch, labels) with the true labels (batch).
 
-    Examples without a label (NO_LABEL) are left out; 0 where a batch has none.
+    In tagging, (batch, seq, labels) with (batch, seq). Examples or tokens without a label
+    (NO_LABEL) are left out; 0 where a batch has none.
     """
     total = functional.cross_entropy(
-        _precise(student_logits), label_ids, ignore_index=NO_LABEL, reduction="sum"
+        _precise(student_logits).flatten(0, -2),
+        label_ids.flatten(),
+        ignore_index=NO_LABEL,
+        reduction="sum",
     )
     return total / (label_ids != NO_LABEL).sum().clamp(min=1)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import Field
 from transformers import PreTrainedModel
@@ -175,7 +176,7 @@ def refuse_misfits(method: Method, student: PreTrainedModel, teacher: PreTrained
 
 def _labelled(examples: TokenDataset) -> TokenDataset:
     """Return what a phase can learn from that reads labels alone."""
-    kept = [label != NO_LABEL for label in examples.columns["labels"]]
+    kept = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in examples.columns["labels"]]
     return examples if all(kept) else examples.where(kept)
 
 

@@ -35,7 +35,8 @@ class Signals:
     """A model's answers on a batch; empty where a signal was not asked for."""
 
     logits: torch.Tensor
-    """(batch, labels), of a language model (batch, seq, vocab); empty of an encoder alone."""
+    """(batch, labels), of a tagger (batch, seq, labels), of a language model (batch, seq, vocab);
+    empty of an encoder alone."""
     hidden_states: Tensors = ()
     """Embeddings and each layer's output, (batch, seq, hidden)."""
     queries: Tensors = ()

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.examples import TokenDataset
-from bertender.core.predictor import load_torch_classifier
+from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import load_tokenizer
 from bertender.core.training import TrainingConfig, computes_in_bf16
 from bertender.tasks.files import read_texts
@@ -31,6 +31,7 @@ __all__ = [
     "averaged",
     "find_start",
     "load_teachers",
+    "on_device",
     "refuse_other_labels",
     "student_examples",
     "with_unlabelled",
@@ -103,9 +104,10 @@ def refuse_other_labels(teacher: Artifact, task: Task) -> None:
     """Refuse a teacher that does not answer this task's labels in this order.
 
     Raises:
-        ModelError: the artifact is no torch classifier.
+        ModelError: the artifact is no torch classifier, or it is a tagger.
         ConfigError: it is one for other labels.
     """
+    refuse_taggers(teacher)
     if teacher.card.kind != "torch" or not teacher.card.task.labels:
         raise ModelError(
             f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is no "
@@ -129,7 +131,7 @@ class Teacher:
     def load(cls, artifact: Artifact, task: Task) -> Self:
         """Load a classifier of the task's labels, or raise what `refuse_other_labels` does."""
         refuse_other_labels(artifact, task)
-        return cls(artifact, _on_device(load_torch_classifier(artifact)))
+        return cls(artifact, on_device(load_torch_classifier(artifact)))
 
 
 def load_teachers(
@@ -150,7 +152,7 @@ def load_teachers(
     return tuple(Teacher.load(artifact, task) for artifact in artifacts)
 
 
-def _on_device(model: PreTrainedModel) -> PreTrainedModel:
+def on_device(model: PreTrainedModel) -> PreTrainedModel:
     """Move a model to where it runs fastest."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature

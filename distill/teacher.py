@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from bertender.core.text import Tokenize
 from bertender.core.training import LossParts, TrainingConfig, TrainingReport, train
 from bertender.core.work import work_directory
 from bertender.measure.accuracy import evaluate
+from bertender.tasks.tagging import TaggingTask
 from bertender.tasks.task import Task
 from distill.data import token_dataset
 from distill.encoders import find_encoder, load_classifier
@@ -38,6 +41,8 @@ __all__ = [
     "label_objective",
     "save_tokenizer",
     "teacher_logits",
+    "teacher_token_logits",
+    "train_on_labels",
     "write_classifier",
 ]
 
@@ -84,6 +89,25 @@ def finetune(
         parent: the pre-trained artifact that the model came from, if it was one.
     """
     examples = token_dataset(task.train, tokenizer, config.max_length)
+    score = partial(dev_score, tokenizer=tokenizer, task=task, max_length=config.max_length)
+    return train_on_labels(model, tokenizer, task, examples, config, out, score, parent=parent)
+
+
+def train_on_labels(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task | TaggingTask,
+    examples: TokenDataset,
+    config: FinetuneConfig,
+    out: Path,
+    score: Callable[[PreTrainedModel], dict[str, float]],
+    *,
+    parent: Artifact | None = None,
+) -> Artifact:
+    """Train a model on the labels of a task's tokenised examples; write it as a torch artifact.
+
+    Arguments are those of `finetune`; `score` measures the model after each epoch.
+    """
     identity = ("finetune", config.model_dump(mode="json"), task.fingerprint())
     with work_directory(out, *identity, parent.digest if parent else None) as work:
         report = train(
@@ -93,7 +117,7 @@ def finetune(
             config,
             work,
             description=f"fine-tune {out.name}",
-            at_epoch_end=lambda trained: dev_score(trained, tokenizer, task, config.max_length),
+            at_epoch_end=score,
         )
         on_main_process(
             lambda: write_classifier(
@@ -113,13 +137,13 @@ def write_classifier(
     stage: str,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    task: Task,
+    task: Task | TaggingTask,
     config: TrainingConfig,
     parent: Artifact | None,
     report: TrainingReport,
     **metrics: Any,
 ) -> None:
-    """Write a trained sequence classifier as a torch artifact; its config names the labels."""
+    """Write a trained classifier of texts or words as a torch artifact with its labels' names."""
     model.config.id2label = dict(enumerate(task.labels))
     model.config.label2id = {label: index for index, label in enumerate(task.labels)}
     with new_artifact(
@@ -177,11 +201,38 @@ def teacher_logits(
         examples: the training examples, in the teacher's own tokens.
         bf16: compute in bf16, as the run that reads them does.
     """
+    return _once(digest, examples, bf16, lambda: _compute_logits(model.eval(), examples, bf16))
+
+
+def teacher_token_logits(
+    model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """Return a tagger's logits (seq, labels) on each example, computed once and kept on disk.
+
+    Arguments are those of `teacher_logits`. The file holds all tokens below one another without
+    padding, 4 bytes for each label of each.
+    """
+
+    def compute() -> torch.Tensor:
+        answers = [torch.empty(0)] * len(examples)
+        for bucket, logits in _answers(model.eval(), examples, bf16):
+            for row, tokens in zip(bucket, logits, strict=True):
+                answers[row] = tokens[: examples.lengths[row]]
+        return torch.cat(answers)
+
+    tokens = _once(digest, examples, bf16, compute)
+    return torch.split(tokens, examples.lengths)
+
+
+def _once(
+    digest: str, examples: TokenDataset, bf16: bool, compute: Callable[[], torch.Tensor]
+) -> torch.Tensor:
+    """Return what is kept of a teacher's answers, or compute and keep them."""
     key = hashlib.sha256(f"{digest} {bf16} {examples.columns['input_ids']}".encode()).hexdigest()
     path = cache_directory() / "teacher-logits" / f"{key}.safetensors"
     if (kept := _kept_logits(path)) is not None:
         return kept
-    logits = _compute_logits(model.eval(), examples, bf16)
+    logits = compute()
     with replacing(path) as temporary:
         save_file({"logits": logits}, temporary)
     return logits
@@ -199,8 +250,18 @@ def _kept_logits(path: Path) -> torch.Tensor | None:
 
 
 def _compute_logits(model: PreTrainedModel, examples: TokenDataset, bf16: bool) -> torch.Tensor:
+    answers = torch.empty(len(examples), model.config.num_labels)
+    for bucket, logits in _answers(model, examples, bf16):
+        answers[bucket] = logits
+    return answers
+
+
+def _answers(
+    model: PreTrainedModel, examples: TokenDataset, bf16: bool
+) -> list[tuple[list[int], torch.Tensor]]:
+    """Return batches of examples of like length, and the model's logits on each."""
+    answers = []
     buckets = length_buckets(examples.lengths, TEACHER_TOKENS_PER_BATCH)
-    logits = torch.empty(len(examples), model.config.num_labels)
     device = model.device
     with (
         torch.inference_mode(),
@@ -209,5 +270,5 @@ def _compute_logits(model: PreTrainedModel, examples: TokenDataset, bf16: bool) 
         for bucket in track(buckets, "teacher's answers", len(buckets)):
             batch = examples.collate([examples[index] for index in bucket])
             inputs = {k: v.to(device) for k, v in model_inputs(model, batch).items()}
-            logits[bucket] = model(**inputs).logits.float().cpu()
-    return logits
+            answers.append((bucket, model(**inputs).logits.float().cpu()))
+    return answers

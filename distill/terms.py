@@ -65,7 +65,8 @@ class _FromLogits:
 
 @dataclass(frozen=True)
 class SoftLabels(_FromLogits):
-    """The teacher's softened distribution as the target."""
+    """The teacher's softened distribution as the target; of taggers, at the first piece of each
+    word, which alone was taught a tag."""
 
     weight: float
     temperature: float
@@ -75,7 +76,8 @@ class SoftLabels(_FromLogits):
     needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return self.loss(student.logits, teacher.logits, self.temperature)
+        ours, theirs = _answers(student.logits, batch), _answers(teacher.logits, batch)
+        return self.loss(ours, theirs, self.temperature)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class HardLabels(_FromLogits):
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         return hard_labels(student.logits, batch["labels"])
+
+
+def _answers(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+    """Return the logits that are answers, (rows, labels): one a text, or one a word."""
+    return logits if logits.ndim == 2 else logits[batch["word_starts"].bool()]
 
 
 @dataclass(frozen=True)

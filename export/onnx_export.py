@@ -18,7 +18,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.families import padding_embedding
 from bertender.core.onnx_predictor import ONNX_NAME
-from bertender.core.predictor import load_torch_classifier
+from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import load_tokenizer
 from bertender.measure.gate import GateConfig, write_proven
 from bertender.tasks.task import Task
@@ -54,6 +54,7 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
             a MobileBERT that reads its padding.
         ParityError: the graph answers differently; nothing is written then.
     """
+    refuse_taggers(source)
     refuse_unexportable(source)
     write = partial(write_onnx, source, opset=config.opset)
     return write_proven(source, task, config, out, stage="export", precision="float32", write=write)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.onnx_predictor import ONNX_NAME
-from bertender.core.predictor import onnx_file
+from bertender.core.predictor import onnx_file, refuse_taggers
 from bertender.measure.gate import GateConfig, write_proven
 from bertender.tasks.task import Task
 from quantize.schemes import scheme_named
@@ -37,10 +37,11 @@ def quantize(source: Artifact, task: Task, config: QuantizeConfig, out: Path) ->
 
     Raises:
         UnknownNameError: no such scheme.
-        ModelError: the source is not a float32 onnx artifact.
+        ModelError: the source is not a float32 onnx artifact, or it is a tagger.
         ParityError: the answers moved too far; nothing is written then.
     """
     scheme = scheme_named(config.scheme)
+    refuse_taggers(source)
     refuse_unquantizable(source)
 
     def write(directory: Path) -> None:

@@ -54,7 +54,10 @@ RECORDED_LIBRARIES = (
 
 Kind = Literal["torch", "onnx", "bag-of-words"]
 ProblemType = Literal[
-    "single_label_classification", "masked_language_model", "replaced_token_detection"
+    "single_label_classification",
+    "token_classification",
+    "masked_language_model",
+    "replaced_token_detection",
 ]
 
 

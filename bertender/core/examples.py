@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 __all__ = ["TensorBatch", "TokenDataset", "input_names", "model_inputs"]
@@ -17,11 +18,23 @@ SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class TokenDataset(Dataset[dict[str, Any]]):
-    """Tokenised examples: columns of equal length; `input_ids` and its companions are ragged."""
+    """Tokenised examples: columns of equal length; `input_ids` and its companions are ragged.
 
-    def __init__(self, columns: Mapping[str, Sequence[Any]], pad_token_id: int) -> None:
+    Args:
+        columns: a value an example, or in token columns, a value or a row of values a token.
+        pad_token_id: what pads `input_ids`.
+        token_padding: token columns beside `input_ids` and its companions, and what pads each.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Sequence[Any]],
+        pad_token_id: int,
+        token_padding: Mapping[str, int] | None = None,
+    ) -> None:
         self.columns = columns
         self.pad_token_id = pad_token_id
+        self.token_padding = token_padding or {}
         self.lengths = [len(ids) for ids in columns["input_ids"]]
 
     def __len__(self) -> int:
@@ -36,21 +49,22 @@ class TokenDataset(Dataset[dict[str, Any]]):
             name: [value for value, keep in zip(column, kept, strict=True) if keep]
             for name, column in self.columns.items()
         }
-        return TokenDataset(columns, self.pad_token_id)
+        return TokenDataset(columns, self.pad_token_id, self.token_padding)
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> TensorBatch:
         """Stack rows into tensors; token columns (batch, seq) are padded to their longest."""
-        longest = max(len(row["input_ids"]) for row in rows)
-        return {
-            name: torch.as_tensor([self._padded(name, row[name], longest) for row in rows])
-            for name in rows[0]
-        }
+        return {name: self._stacked(name, [row[name] for row in rows]) for name in rows[0]}
 
-    def _padded(self, name: str, values: Any, longest: int) -> Any:
-        if name not in SEQUENCE_COLUMNS:
-            return values
-        pad = self.pad_token_id if name == "input_ids" else 0
-        return [*values, *[pad] * (longest - len(values))]
+    def _stacked(self, name: str, values: Sequence[Any]) -> torch.Tensor:
+        padding = {
+            **dict.fromkeys(SEQUENCE_COLUMNS, 0),
+            "input_ids": self.pad_token_id,
+            **self.token_padding,
+        }
+        if name not in padding:
+            return torch.as_tensor(values)
+        tokens = [torch.as_tensor(each) for each in values]
+        return pad_sequence(tokens, batch_first=True, padding_value=padding[name])
 
 
 def input_names(model: torch.nn.Module) -> list[str]:

@@ -19,7 +19,7 @@ from transformers import (
 
 from bertender.core.bilstm import BiLstmConfig, BiLstmForSequenceClassification
 
-__all__ = ["OWN_MODELS", "OwnModel", "load_sequence_classifier"]
+__all__ = ["OWN_MODELS", "OwnModel", "load_pretrained"]
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,13 @@ OWN_MODELS: Mapping[str, OwnModel] = {
 }
 
 
-def load_sequence_classifier(
-    source: str, **settings: Any
+def load_pretrained(
+    auto_class: Any, source: str, **settings: Any
 ) -> tuple[PreTrainedModel, dict[str, list[str]]]:
-    """Load a sequence classifier of transformers or of OWN_MODELS, from safetensors alone.
+    """Load a model of transformers or of OWN_MODELS, from safetensors alone.
 
     Args:
+        auto_class: one of transformers' Auto classes, which says under which head.
         source: a folder or a hub name.
         settings: more arguments of `from_pretrained`.
 
@@ -54,7 +55,7 @@ def load_sequence_classifier(
     for row in OWN_MODELS.values():
         AutoConfig.register(row.config.model_type, row.config, exist_ok=True)
         AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
-    model, found = AutoModelForSequenceClassification.from_pretrained(
+    model, found = auto_class.from_pretrained(
         source,
         use_safetensors=True,
         trust_remote_code=False,  # without a word, transformers asks on the terminal

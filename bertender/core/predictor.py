@@ -18,12 +18,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sklearn.feature_extraction.text import TfidfVectorizer
-from transformers import PreTrainedModel
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
 
 from bertender.core.artifact import Artifact, Kind
 from bertender.core.errors import ModelError
 from bertender.core.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.core.own_models import load_sequence_classifier
+from bertender.core.own_models import load_pretrained
 from bertender.core.text import Batch, Encode, Example, Tokenize, keep_text, load_tokenizer
 
 __all__ = [
@@ -35,9 +39,11 @@ __all__ = [
     "Predictor",
     "TorchPredictor",
     "load_torch_classifier",
+    "load_torch_tagger",
     "onnx_classifier",
     "onnx_file",
     "open_classifier",
+    "refuse_taggers",
 ]
 
 FloatArray = npt.NDArray[np.float32]
@@ -123,8 +129,9 @@ def open_classifier(
         max_length: longest input in tokens; None takes the tokenizer's own limit.
 
     Raises:
-        ModelError: the files are no model that this machine can run.
+        ModelError: the files are no model that this machine can run, or they are a tagger's.
     """
+    refuse_taggers(artifact)
     return OPENERS[artifact.card.kind](artifact, threads, max_length)
 
 
@@ -148,16 +155,46 @@ def onnx_file(artifact: Artifact) -> Path:
     return artifact.path / ONNX_NAME
 
 
+def refuse_taggers(artifact: Artifact) -> None:
+    """Raise ModelError for a model that labels words, where one that labels texts is read."""
+    if artifact.card.task.problem_type == "token_classification":
+        raise ModelError(
+            f"{artifact.path} (stage {artifact.card.stage!r}) labels the words of a text "
+            "('token_classification'), and here each text has one label "
+            "('single_label_classification'). Give the artifact of a text classifier."
+        )
+
+
 def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedModel:
-    """Load the model of a torch artifact, on the CPU.
+    """Load the model of a torch artifact that labels texts, on the CPU.
 
     Raises:
         ModelError: transformers cannot open it from safetensors alone and without code from
-            elsewhere, or it has no weights for its classification head.
+            elsewhere, it has no weights for its classification head, or it labels words.
     """
+    refuse_taggers(artifact)
+    return _load_torch(AutoModelForSequenceClassification, artifact, **settings)
+
+
+def load_torch_tagger(artifact: Artifact, **settings: Any) -> PreTrainedModel:
+    """Load the model of a torch artifact that labels words, on the CPU.
+
+    Raises:
+        ModelError: as `load_torch_classifier`, or the artifact was made for something else.
+    """
+    problem_type = artifact.card.task.problem_type
+    if artifact.card.kind != "torch" or problem_type != "token_classification":
+        raise ModelError(
+            f"{artifact.path} (kind {artifact.card.kind!r}) was made for {problem_type!r}, and a "
+            "torch model for 'token_classification' is read here. Fine-tune a tagger first."
+        )
+    return _load_torch(AutoModelForTokenClassification, artifact, **settings)
+
+
+def _load_torch(auto_class: Any, artifact: Artifact, **settings: Any) -> PreTrainedModel:
     try:
-        model, found = load_sequence_classifier(
-            str(artifact.path), local_files_only=True, **settings
+        model, found = load_pretrained(
+            auto_class, str(artifact.path), local_files_only=True, **settings
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None

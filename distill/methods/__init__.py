@@ -11,6 +11,7 @@ from distill.methods.distilbert import DISTILBERT, DISTILBERT_GENERAL
 from distill.methods.hard import HARD
 from distill.methods.internal import INTERNAL
 from distill.methods.method import Method, Phase
+from distill.methods.minibert import MINIBERT
 from distill.methods.minilm import MINILM, MINILM_GENERAL, MINILM_V2, MINILM_V2_GENERAL
 from distill.methods.mobilebert import MOBILEBERT, MOBILEBERT_TINY
 from distill.methods.pd import PD
@@ -28,6 +29,7 @@ METHODS: Mapping[str, Method] = {
         DISTILBERT,
         HARD,
         INTERNAL,
+        MINIBERT,
         MINILM,
         MINILM_V2,
         MOBILEBERT,

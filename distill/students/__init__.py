@@ -6,6 +6,7 @@ from distill.students.albert import albert_student
 from distill.students.bilstm import bilstm_student
 from distill.students.distilbert import distilbert_student
 from distill.students.language_head import masked_language_model
+from distill.students.minibert import minibert_student
 from distill.students.mobilebert import mobilebert_student, tiny_mobilebert_student
 from distill.students.own_class import any_width_student, first_layers_student, shorter_student
 from distill.students.shape import StudentBuilder, StudentShape, alternating_layers
@@ -21,6 +22,7 @@ __all__ = [
     "first_layers_student",
     "masked_language_model",
     "mobilebert_student",
+    "minibert_student",
     "shorter_student",
     "tiny_mobilebert_student",
 ]

@@ -68,3 +68,20 @@ def test_collated_to_the_longest_of_the_batch() -> None:
 
 def test_toy_examples_differ_in_length() -> None:
     assert len(set(toy_examples().lengths)) > 5
+
+
+def test_further_token_columns_are_padded_as_they_say() -> None:
+    columns = {
+        "input_ids": [[5, 6], [7, 8, 9]],
+        "labels": [[-100, 4], [-100, 2, -100]],
+        "teacher_logits": [torch.ones(2, 3), torch.ones(3, 3)],
+    }
+    examples = TokenDataset(columns, 0, {"labels": -100, "teacher_logits": 0})
+    batch = examples.collate([examples[0], examples[1]])
+    assert batch["labels"].tolist() == [[-100, 4, -100], [-100, 2, -100]]
+    assert batch["labels"].dtype == torch.int64
+    assert batch["teacher_logits"].shape == (2, 3, 3)
+    assert batch["teacher_logits"][0, 2].tolist() == [0.0, 0.0, 0.0]
+    kept = examples.where([True, False])
+    assert kept.collate([kept[0]])["labels"].tolist() == [[-100, 4]]
+    assert kept.token_padding == examples.token_padding

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 from bertender.core.artifact import Artifact
-from bertender.core.own_models import OWN_MODELS, load_sequence_classifier
+from bertender.core.own_models import OWN_MODELS, load_pretrained
 from bertender.core.predictor import load_torch_classifier, open_classifier
 from bertender.tasks.task import Task
 from distill.encoders import load_classifier
@@ -73,7 +74,7 @@ def test_it_starts_another_classifier_whose_head_is_new(own: Artifact) -> None:
     """Weights that no file holds must be drawn, not left as memory had them."""
     torch.manual_seed(0)
     model, _ = load_classifier(str(own.path), ("a", "b", "c"))
-    trained, _ = load_sequence_classifier(str(own.path))
+    trained, _ = load_pretrained(AutoModelForSequenceClassification, str(own.path))
     ours, theirs = model.base_model.state_dict(), trained.base_model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     head = model.get_submodule("classifier").weight.detach()

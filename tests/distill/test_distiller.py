@@ -201,13 +201,13 @@ def test_the_same_run_gives_the_same_student(
     assert first.digest == second.digest != other.digest
 
 
-@pytest.mark.parametrize("method", ["tinybert", "minilm-v2"])
+@pytest.mark.parametrize("method", ["tinybert", "minilm-v2", "minibert"])
 def test_a_narrow_student_learns_from_a_wide_teacher(
     method: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     heads = open_classifier(trained_teacher).predictor.model.config.num_attention_heads  # type: ignore[attr-defined]
     width = {"hidden_size": 16, "heads": heads, "feed_forward_size": 24}
-    config = DistillConfig(method=method, **{**QUICK, **OF_METHOD[method], **width})
+    config = DistillConfig(method=method, **{**QUICK, **OF_METHOD.get(method, {}), **width})
     student = distill(trained_teacher, task, config, tmp_path / "student")
     model = AutoModelForSequenceClassification.from_pretrained(student.path)
     assert (model.config.hidden_size, model.config.num_hidden_layers) == (16, 2)

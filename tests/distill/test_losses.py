@@ -50,6 +50,7 @@ MASKED: dict[str, tuple[MaskedLoss, tuple[int, ...]]] = {
 }
 """Losses over tokens, and a shape of both tensors: (batch=2, ..., seq=3, ...)."""
 
+
 LOSSES: dict[str, tuple[Loss, tuple[int, ...]]] = {
     "soft": (lambda student, teacher: soft_labels(student, teacher, 2.0), (4, 3)),
     "logits": (logit_mse, (4, 3)),
@@ -150,6 +151,21 @@ def test_soft_labels_are_the_mean_over_the_batch() -> None:
     student, teacher = (tensor.detach() for tensor in tensors((4, 3)))
     alone = [float(soft_labels(student[i : i + 1], teacher[i : i + 1], 3.0)) for i in range(4)]
     assert float(soft_labels(student, teacher, 3.0)) == pytest.approx(sum(alone) / 4, rel=1e-5)
+
+
+def test_soft_token_labels_by_hand() -> None:
+    """The second token as in `test_soft_labels_by_hand`; the first equal, the third padding."""
+    teacher = torch.tensor([[[0.0, 0.0], [math.log(9.0), 0.0], [5.0, 0.0]]])
+    divergence = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    loss = token_soft_labels(torch.zeros(1, 3, 2), teacher, torch.tensor([[1, 1, 0]]), 2.0)
+    assert float(loss) == pytest.approx(4 * divergence / 2)
+
+
+def test_a_batch_without_a_real_token_has_no_loss() -> None:
+    student, teacher = tensors(HIDDEN)
+    none = torch.zeros_like(MASK)
+    assert float(token_soft_labels(student, teacher, none, 2.0).detach()) == 0.0
+    assert float(soft_cross_entropy(student[:0, 0], teacher[:0, 0], 1.0).detach()) == 0.0
 
 
 @given(temperature=st.floats(1.0, 20.0))
@@ -275,6 +291,14 @@ def test_soft_cross_entropy_is_soft_labels_and_the_teachers_entropy() -> None:
     entropy = -(probabilities * probabilities.log()).sum(-1).mean()
     expected = soft_labels(student, teacher, 1.0) + entropy
     torch.testing.assert_close(soft_cross_entropy(student, teacher, 1.0), expected)
+
+
+def test_hard_labels_of_tokens_are_those_of_the_labelled_ones() -> None:
+    logits, _ = tensors((2, 3, 4), torch.float64)
+    labels = torch.tensor([[1, -100, 0], [-100, 3, -100]])
+    expected = hard_labels(logits[[0, 0, 1], [0, 2, 1]], torch.tensor([1, 0, 3]))
+    torch.testing.assert_close(hard_labels(logits, labels), expected)
+    assert torch.autograd.gradcheck(lambda values: hard_labels(values, labels), (logits,))
 
 
 def test_examples_without_a_label_are_left_out() -> None:

@@ -19,10 +19,11 @@ from distill.students import (
     bilstm_student,
     distilbert_student,
     first_layers_student,
+    minibert_student,
     shorter_student,
 )
 from distill.students.bilstm import strongest_directions
-from distill.students.weights import factors
+from distill.students.weights import factors, position_table, weight_of
 from tests.distill.toys import VOCABULARY, tiny_classifier
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
@@ -264,6 +265,49 @@ def test_impossible_students_are_refused(case: str) -> None:
     build, model_type, changes, shape, message = REFUSED[case]
     with pytest.raises(ModelError, match=message):
         build(tiny_classifier(model_type, **changes), shape)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "mpnet", "distilbert"])
+def test_a_minibert_keeps_what_few_dimensions_can_of_its_teachers_table(model_type: str) -> None:
+    """A table of rank 8 keeps all products of its rows; so do positions in the same directions."""
+    teacher = tiny_classifier(model_type, labels=3)
+    family = FAMILIES[model_type]
+    words = weight_of(teacher.base_model, family.word_embeddings)
+    generator = torch.Generator().manual_seed(1)
+    directions = torch.randn(8, 32, generator=generator)
+    with torch.no_grad():
+        words.copy_(torch.randn(VOCABULARY, 8, generator=generator) @ directions)
+        for part in (family.position_embeddings, family.token_type_embeddings):
+            if part is not None:
+                table = weight_of(teacher.base_model, part)
+                table.copy_(torch.randn(len(table), 8, generator=generator) @ directions)
+    student = minibert_student(teacher, StudentShape(3, hidden_size=16))
+    own = weight_of(student.base_model, "embeddings.word_embeddings")
+    torch.testing.assert_close(own @ own.T, words @ words.T, rtol=1e-3, atol=1e-2)
+    positions = weight_of(student.base_model, "embeddings.position_embeddings")
+    theirs = position_table(teacher, family)
+    torch.testing.assert_close(own @ positions.T, words @ theirs.T, rtol=1e-3, atol=1e-2)
+    assert student.config.num_labels == 3
+
+
+def test_a_minibert_is_256_wide_with_heads_of_64() -> None:
+    wide = tiny_classifier("bert", vocab_size=400, hidden_size=320, num_hidden_layers=1)
+    config = minibert_student(wide, StudentShape(3)).config
+    assert (config.num_hidden_layers, config.hidden_size) == (3, 256)
+    assert (config.num_attention_heads, config.intermediate_size) == (4, 1024)
+
+
+def test_a_start_that_is_a_minibert_already_keeps_its_layers() -> None:
+    start = tiny_classifier("bert", num_hidden_layers=3)
+    student = minibert_student(start, StudentShape(3)).state_dict()
+    assert all(torch.equal(student[name], theirs) for name, theirs in start.state_dict().items())
+
+
+def test_a_minibert_wider_than_its_teachers_table_starts_from_noise() -> None:
+    teacher = tiny_classifier("electra", embedding_size=8)
+    student = minibert_student(teacher, StudentShape(3, hidden_size=16))
+    assert student.config.hidden_size == 16
+    assert hidden_states(student.eval())[-1].isfinite().all()
 
 
 def test_an_albert_student_is_the_mean_of_its_teachers_layers() -> None:

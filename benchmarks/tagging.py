@@ -1,0 +1,197 @@
+"""Fine-tunes a tagger and distils it into MiniBERTs, with three losses and several seeds.
+
+    python -m benchmarks.tagging --encoder FOLDER --work DIR --out FILE.json [--seeds 3]
+
+The sentences are those of SNIPS under $BERTENDER_DATA, the scores those of its test split. What
+is in `--work` already, made with the same settings, is not trained again; so several processes
+may share the work (`--losses`), and a last call without `--losses` writes the JSON of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import Field
+
+from bertender.core.artifact import CARD_NAME, Artifact, library_versions
+from bertender.core.config import Config, Record
+from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
+from bertender.core.errors import ConfigError
+from bertender.core.progress import show_progress
+from bertender.core.words import open_tagger
+from bertender.measure.tagging import evaluate_tagger
+from bertender.steps import save_result
+from bertender.tasks.entities import entity_counts
+from bertender.tasks.metrics import Score
+from bertender.tasks.tagging import TaggingTask, load_tagging
+from distill.tagging import DistillTaggerConfig, distill_tagger, finetune_tagger_by_name
+from distill.teacher import FinetuneConfig
+
+__all__ = ["CONTROL", "LOSSES", "TaggerBudget", "TaggerResult", "TaggingBenchmark"]
+
+FOLDER = "SNIPS-slots"
+CONTROL = "hard"
+LOSSES: Mapping[str, Mapping[str, float]] = {
+    "soft-and-hard": {},
+    "soft": {"hard": 0.0},
+    CONTROL: {"soft": 0.0},
+}
+"""The weights of each kind of student; all are MiniBERTs from the same start."""
+
+
+class TaggerBudget(Record):
+    """How long teacher and students learn."""
+
+    max_train: int | None = Field(description="sentences that the students see; None for all")
+    epochs: int
+    learning_rate: float
+    batch_size: int
+    teacher_epochs: int
+    teacher_learning_rate: float
+
+
+class TaggerResult(Record):
+    """One tagger on the test sentences."""
+
+    loss: str
+    seed: int
+    parameters: int
+    size_bytes: int = Field(description="of its weights on disk")
+    score: Score
+    found: tuple[int, ...] = Field(description="true entities that it answers, by sentence")
+    answered: tuple[int, ...] = Field(description="entities that it answers, by sentence")
+
+
+class TaggingBenchmark(Record):
+    """A teacher and its students on one task."""
+
+    task: str
+    encoder: str = Field(description="name of what the teacher started from")
+    train_sentences: int
+    entities: tuple[int, ...] = Field(description="true entities, by sentence")
+    budget: TaggerBudget
+    environment: Environment
+    teacher: TaggerResult
+    students: tuple[TaggerResult, ...]
+
+
+def _teacher(task: TaggingTask, encoder: str, budget: TaggerBudget, work: Path) -> Artifact:
+    config = FinetuneConfig(
+        teacher=encoder,
+        epochs=budget.teacher_epochs,
+        learning_rate=budget.teacher_learning_rate,
+        batch_size=budget.batch_size,
+    )
+    made = _made(work / "teacher", config, task, None)
+    return made or finetune_tagger_by_name(task, config, work / "teacher")
+
+
+def _student(
+    teacher: Artifact, task: TaggingTask, loss: str, seed: int, budget: TaggerBudget, work: Path
+) -> Artifact:
+    config = DistillTaggerConfig(
+        seed=seed,
+        epochs=budget.epochs,
+        learning_rate=budget.learning_rate,
+        batch_size=budget.batch_size,
+        weights=dict(LOSSES[loss]),
+    )
+    few = replace(task, train=task.train.first(budget.max_train))
+    out = work / f"{loss}-{seed}"
+    return _made(out, config, task, teacher) or distill_tagger(teacher, few, config, out)
+
+
+def _made(out: Path, config: Config, task: TaggingTask, parent: Artifact | None) -> Artifact | None:
+    """Return the artifact at `out` where it has these settings."""
+    if not (out / CARD_NAME).is_file():
+        return None
+    made = Artifact.load(out)
+    digest = made.card.parent.digest if made.card.parent else None
+    found = (made.card.config, made.card.task, digest, made.card.versions)
+    wanted = (
+        config.model_dump(mode="json"),
+        task.record(),
+        parent.digest if parent else None,
+        library_versions(),
+    )
+    return made if found == wanted else None
+
+
+def _measured(artifact: Artifact, task: TaggingTask, loss: str, seed: int) -> TaggerResult:
+    tagger = open_tagger(artifact)
+    score, answers = evaluate_tagger(tagger, task.dev)
+    found, _, answered = entity_counts(_truth(task), answers).astype(int).T.tolist()
+    typer.echo(f"{loss} {seed}: {score.value:.4f}")
+    return TaggerResult(
+        loss=loss,
+        seed=seed,
+        parameters=artifact.card.metrics["parameters"],
+        size_bytes=artifact.card.files["model.safetensors"].size_bytes,
+        score=score,
+        found=found,
+        answered=answered,
+    )
+
+
+def _truth(task: TaggingTask) -> list[tuple[str, ...]]:
+    return [tuple(task.labels[number] for number in numbers) for numbers in task.dev.tag_ids]
+
+
+def _task() -> TaggingTask:
+    root = data_directory()
+    if root is None:
+        raise ConfigError(f"set {DATA_VARIABLE} to a folder with {FOLDER}/train.seq.in and others.")
+    return load_tagging(root / FOLDER, held_out="test")
+
+
+def run(
+    encoder: Annotated[str, typer.Option(help="what the teacher starts from")],
+    work: Annotated[Path, typer.Option(help="where the taggers are kept")],
+    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    losses: Annotated[str, typer.Option(help="by commas; all by default")] = "",
+    seeds: Annotated[int, typer.Option(help="students of each loss")] = 3,
+    max_train: Annotated[int, typer.Option(help="sentences that the students see")] = 2000,
+    epochs: Annotated[int, typer.Option(help="of the students")] = 8,
+    learning_rate: Annotated[float, typer.Option(help="of the students")] = 1e-3,
+    batch_size: Annotated[int, typer.Option(help="sentences")] = 32,
+    teacher_epochs: Annotated[int, typer.Option(help="over all sentences")] = 1,
+    teacher_learning_rate: Annotated[float, typer.Option(help="of the teacher")] = 2e-4,
+) -> None:
+    """Train teacher and students, and write what they score."""
+    show_progress()
+    budget = TaggerBudget(
+        max_train=max_train,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        teacher_epochs=teacher_epochs,
+        teacher_learning_rate=teacher_learning_rate,
+    )
+    task = _task()
+    teacher = _teacher(task, encoder, budget, work)
+    students = tuple(
+        _measured(_student(teacher, task, loss, seed, budget, work), task, loss, seed)
+        for loss in (losses.split(",") if losses else LOSSES)
+        for seed in range(seeds)
+    )
+    if out is not None:
+        true = entity_counts(_truth(task), _truth(task)).astype(int)[:, 0].tolist()
+        benchmark = TaggingBenchmark(
+            task=task.name,
+            encoder=Path(encoder).name,
+            train_sentences=len(task.train),
+            entities=true,
+            budget=budget,
+            environment=environment(),
+            teacher=_measured(teacher, task, "labels", 0),
+            students=students,
+        )
+        save_result(benchmark, out)
+
+
+if __name__ == "__main__":
+    typer.run(run)

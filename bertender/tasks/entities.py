@@ -1,0 +1,94 @@
+"""Entity F1: how many whole entities a tagger finds, with a 95 % interval over sentences.
+
+An entity counts when its type and its first and last word are right (Tjong Kim Sang and De
+Meulder 2003, arXiv cs/0306050). The value is seqeval's, which reads tags as CoNLL's script does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from seqeval.metrics import f1_score
+from seqeval.metrics.sequence_labeling import get_entities
+
+from bertender.core.errors import DataError
+from bertender.tasks.metrics import CONFIDENCE, POINTS, RESAMPLES, Change, Score
+from bertender.tasks.tagging import METRIC, Sentence
+
+__all__ = ["Counts", "entity_change", "entity_counts", "entity_f1"]
+
+Counts = npt.NDArray[np.float64]
+"""Entities that are found, true and answered, (sentences, 3)."""
+
+
+def entity_f1(truth: Sequence[Sentence], answers: Sequence[Sentence], *, seed: int = 0) -> Score:
+    """Return the F1 of entities over all sentences, with a bootstrap interval over sentences.
+
+    Args:
+        truth: the tags of each sentence.
+        answers: a tagger's, one for each word.
+        seed: what the bootstrap draws from.
+
+    Raises:
+        DataError: there are no sentences, or not one answer for each word.
+    """
+    if not truth or [len(tags) for tags in truth] != [len(tags) for tags in answers]:
+        raise DataError(
+            f"{len(answers)} answered sentences cannot be scored against {len(truth)}: there must "
+            "be some, and one answer for each of their words."
+        )
+    value = f1_score(list(map(list, truth)), list(map(list, answers)), zero_division=0)
+    counts = entity_counts(truth, answers)
+    low, high = _percentiles(_f1(_drawn(len(counts), seed) @ counts))
+    return Score(metric=METRIC, value=float(value), low=low, high=high, n=len(truth))
+
+
+def entity_change(
+    reference: Sequence[Counts], candidate: Sequence[Counts], *, seed: int = 0
+) -> Change:
+    """Return what taggers gain over others on the same sentences, in points, each on average.
+
+    Args:
+        reference: `entity_counts` of one tagger for each seed that it was trained with.
+        candidate: the same of the other.
+        seed: what the bootstrap draws from; it draws sentences, which all taggers answered.
+    """
+    whole = np.ones((1, len(reference[0])))
+    draws = _drawn(len(reference[0]), seed)
+    value = _mean_f1(whole, candidate) - _mean_f1(whole, reference)
+    low, high = _percentiles(_mean_f1(draws, candidate) - _mean_f1(draws, reference))
+    return Change(value=POINTS * float(value[0]), low=POINTS * low, high=POINTS * high)
+
+
+def entity_counts(truth: Sequence[Sentence], answers: Sequence[Sentence]) -> Counts:
+    """Return the entities that are found, true and answered in each sentence, (sentences, 3)."""
+    pairs = [
+        (set(get_entities(list(tags))), set(get_entities(list(answered))))
+        for tags, answered in zip(truth, answers, strict=True)
+    ]
+    return np.array([(len(a & b), len(a), len(b)) for a, b in pairs], dtype=np.float64)
+
+
+def _drawn(sentences: int, seed: int) -> npt.NDArray[np.float64]:
+    """Return how often each resample draws each sentence, (resamples, sentences)."""
+    chances = np.full(sentences, 1 / sentences)
+    return np.random.default_rng(seed).multinomial(sentences, chances, size=RESAMPLES) * 1.0
+
+
+def _mean_f1(draws: npt.NDArray[np.float64], taggers: Sequence[Counts]) -> npt.NDArray[np.float64]:
+    return np.asarray(np.mean([_f1(draws @ counts) for counts in taggers], axis=0))
+
+
+def _f1(counts: Counts) -> npt.NDArray[np.float64]:
+    """Return the F1 of each row of sums, (rows, 3) -> (rows,)."""
+    found, true, answered = counts.T
+    shares = np.divide(2 * found, true + answered, out=np.zeros_like(found), where=found > 0)
+    return np.asarray(shares)
+
+
+def _percentiles(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return float(low), float(high)

@@ -1,0 +1,202 @@
+"""Taggers: an encoder fine-tuned on the tags of words, and a small student distilled from it.
+
+Both run on the paths of text classifiers: `teacher.train_on_labels` and `phases.train_phases`.
+Only the examples differ, which have a label, and a teacher's answer, for each token.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from transformers import (
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from bertender.core.artifact import CARD_NAME, Artifact, refuse_foreign_directory
+from bertender.core.distributed import on_main_process
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.examples import TokenDataset
+from bertender.core.predictor import TorchPredictor, load_torch_tagger
+from bertender.core.text import load_tokenizer, longest_input
+from bertender.core.training import computes_in_bf16
+from bertender.core.words import Tagger
+from bertender.core.work import work_directory
+from bertender.measure.tagging import evaluate_tagger
+from bertender.tasks.tagging import METRIC, TaggingTask
+from distill.data import fitting_tokenizer, tagged_dataset
+from distill.encoders import find_encoder, load_tagger
+from distill.methods import Method
+from distill.phases import refuse_misfits, task_objective, train_phases
+from distill.sources import Start, Teacher, find_start, on_device
+from distill.student_config import StudentConfig
+from distill.teacher import (
+    FinetuneConfig,
+    teacher_token_logits,
+    train_on_labels,
+    write_classifier,
+)
+
+__all__ = [
+    "DistillTaggerConfig",
+    "distill_tagger",
+    "finetune_tagger",
+    "finetune_tagger_by_name",
+    "tagging_score",
+    "with_token_head",
+]
+
+
+class DistillTaggerConfig(StudentConfig):
+    """How to make a student that tags words."""
+
+    method: str = Field("minibert", description="a name from `bertender methods`")
+    student: str | None = Field(
+        None,
+        description="folder, packaged encoder or hub name that the student starts from, of the "
+        "teacher's vocabulary; the teacher by default",
+    )
+
+
+def finetune_tagger_by_name(task: TaggingTask, config: FinetuneConfig, out: Path) -> Artifact:
+    """Find and load the encoder that `config.teacher` names, then `finetune_tagger` it."""
+    source = find_encoder(config.teacher)
+    torch.manual_seed(config.seed)  # the new head is random
+    model, tokenizer = load_tagger(source, task.labels)
+    parent = Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None
+    return finetune_tagger(model, tokenizer, task, config, out, parent=parent)
+
+
+def finetune_tagger(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: TaggingTask,
+    config: FinetuneConfig,
+    out: Path,
+    *,
+    parent: Artifact | None = None,
+) -> Artifact:
+    """Fine-tune a token classifier on a tagging task and write it as a torch artifact.
+
+    Args:
+        model: any AutoModelForTokenClassification, with a head over the task's labels.
+        tokenizer: its tokenizer, a fast one.
+        task: training and held-out sentences.
+        config: see FinetuneConfig; `config.teacher` is only recorded here.
+        out: directory of the artifact.
+        parent: the pre-trained artifact that the model came from, if it was one.
+    """
+    examples = tagged_dataset(task.train, tokenizer, config.max_length)
+    score = partial(tagging_score, tokenizer=tokenizer, task=task, max_length=config.max_length)
+    return train_on_labels(model, tokenizer, task, examples, config, out, score, parent=parent)
+
+
+def distill_tagger(
+    teacher: Artifact, task: TaggingTask, config: DistillTaggerConfig, out: Path
+) -> Artifact:
+    """Train a student of a tagger on a tagging task and write it as a torch artifact.
+
+    Raises:
+        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
+            cannot be had from this teacher; raised before training starts.
+    """
+    refuse_foreign_directory(out)
+    method = config.changed_method()
+    source = _load_teacher(teacher, task)
+    torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
+    start = find_start(source, method, config.student)
+    _refuse_other_tokens(method, start, teacher)
+    shape = config.shape(method, start.model.config.num_hidden_layers)
+    student = with_token_head(method.student(start.model, shape))
+    refuse_misfits(method, student, source.model)
+    tokenizer = fitting_tokenizer(start.source, student, add_prefix_space=True)
+    identity = ("distill", config.model_dump(mode="json"), task.fingerprint())
+    with work_directory(out, *identity, start.digest, teacher.digest) as work:
+        student, reports = train_phases(
+            method,
+            student,
+            source.model,
+            _student_examples(method, source, task, tokenizer, config),
+            partial(task_objective, source.model, computes_in_bf16(config)),
+            config,
+            work,
+            description=f"distill {out.name}",
+            score=lambda trainee: tagging_score(
+                trainee.student, tokenizer, task, config.max_length
+            ),
+        )
+        *earlier, last = reports.values()
+        losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
+        write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
+        on_main_process(lambda: write(last, earlier_losses=losses))
+    return Artifact.load(out)
+
+
+def with_token_head(student: PreTrainedModel) -> PreTrainedModel:
+    """Return a tagger with the student's encoder; its head is new where it is not one already."""
+    tagger: PreTrainedModel = AutoModelForTokenClassification.from_config(student.config)
+    if isinstance(student, type(tagger)):
+        return student
+    own = tagger.base_model.state_dict()
+    encoder = student.base_model.state_dict()  # with a pooler, which taggers do not have
+    tagger.base_model.load_state_dict({name: encoder[name] for name in own})
+    return tagger
+
+
+def tagging_score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: TaggingTask,
+    max_length: int,
+) -> dict[str, float]:
+    """Return the model's entity F1 on the task's held-out sentences."""
+    tagger = Tagger("training", task.labels, tokenizer, TorchPredictor(model), max_length)
+    score, _ = evaluate_tagger(tagger, task.dev)
+    return {METRIC: score.value}
+
+
+def _load_teacher(artifact: Artifact, task: TaggingTask) -> Teacher:
+    model = load_torch_tagger(artifact)
+    if artifact.card.task.labels != task.labels:
+        raise ConfigError(
+            f"the teacher (task {artifact.card.task.name!r}) answers other tags than task "
+            f"{task.name!r} has. Fine-tune a teacher on this task first."
+        )
+    return Teacher(artifact, on_device(model))
+
+
+def _refuse_other_tokens(method: Method, start: Start, teacher: Artifact) -> None:
+    """Raise ModelError where teacher and student would answer for different pieces of words."""
+    own, theirs = load_tokenizer(start.source), load_tokenizer(teacher.path)
+    if method.needs and own.get_vocab() != theirs.get_vocab():
+        raise ModelError(
+            f"student={start.source!r}: a tagger is taught word piece by word piece, so that "
+            "teacher and student must read the same ones, and these do not. Leave it out, or give "
+            "an encoder with the teacher's vocabulary."
+        )
+
+
+def _student_examples(
+    method: Method,
+    teacher: Teacher,
+    task: TaggingTask,
+    tokenizer: PreTrainedTokenizerBase,
+    config: StudentConfig,
+) -> TokenDataset:
+    """Tokenise the sentences, with the teacher's logits where the method reads them."""
+    longest = longest_input(load_tokenizer(teacher.artifact.path))
+    examples = tagged_dataset(task.train, tokenizer, min(config.max_length, longest))
+    if "logits" not in method.needs:
+        return examples
+    answers = teacher_token_logits(
+        teacher.model, teacher.artifact.digest, examples, computes_in_bf16(config)
+    )
+    return TokenDataset(
+        {**examples.columns, "teacher_logits": answers},
+        examples.pad_token_id,
+        {**examples.token_padding, "teacher_logits": 0},
+    )

@@ -1,0 +1,76 @@
+"""Entity F1: values by hand, and an interval that says how few sentences there are."""
+
+from __future__ import annotations
+
+import pytest
+from seqeval.metrics import f1_score
+
+from bertender.core.errors import DataError
+from bertender.tasks.entities import entity_change, entity_counts, entity_f1
+
+TRUTH = (("O", "B-x", "I-x", "O"), ("B-y", "B-y"), ("O",))
+
+
+def test_all_right() -> None:
+    score = entity_f1(TRUTH, TRUTH)
+    assert (score.metric, score.n) == ("entity_f1", 3)
+    assert (score.value, score.high) == (1.0, 1.0)
+
+
+def test_an_entity_counts_as_a_whole() -> None:
+    """A shorter x, one right y and one y that is an x: 1 hit, 3 true, 3 answered."""
+    answers = (("O", "B-x", "O", "O"), ("B-y", "B-x"), ("O",))
+    assert entity_f1(TRUTH, answers).value == pytest.approx(2 * 1 / (3 + 3))
+
+
+def test_none_found_is_zero() -> None:
+    score = entity_f1(TRUTH, [["O"] * len(tags) for tags in TRUTH])
+    assert (score.value, score.low, score.high) == (0.0, 0.0, 0.0)
+
+
+def test_the_counts_give_seqevals_value() -> None:
+    """An I without a B begins an entity, as in CoNLL's script."""
+    answers = (("I-x", "I-x", "I-x", "B-y"), ("I-y", "B-y"), ("B-x",))
+    hits, true, answered = entity_counts(TRUTH, answers).sum(0)
+    expected = f1_score([list(tags) for tags in TRUTH], [list(tags) for tags in answers])
+    assert 2 * hits / (true + answered) == pytest.approx(expected)
+    assert entity_f1(TRUTH, answers).value == pytest.approx(expected)
+
+
+def test_the_interval_narrows_with_sentences() -> None:
+    answers = (("O", "B-x", "I-x", "O"), ("B-y", "O"), ("B-x",))
+    widths = []
+    for times in (4, 100):
+        score = entity_f1(TRUTH * times, answers * times)
+        assert score.low < score.value < score.high
+        widths.append(score.high - score.low)
+    assert widths[0] / widths[1] == pytest.approx(5, rel=0.3)  # the root of 25 times as many
+    assert score == entity_f1(TRUTH * 100, answers * 100), "drawn from the seed"
+
+
+def test_a_gain_is_that_of_the_mean_scores_and_paired_by_sentence() -> None:
+    """Both miss the same sentence, so that resampling it in or out moves both alike."""
+    truth = TRUTH * 20
+    worse = (("O", "B-x", "I-x", "O"), ("O", "B-y"), ("O",)) * 20
+    never = (("O", "O", "O", "O"), ("B-y", "B-y"), ("O",)) * 20
+    counts = {
+        name: entity_counts(truth, answers)
+        for name, answers in (("right", truth), ("worse", worse), ("never", never))
+    }
+    change = entity_change([counts["worse"], counts["never"]], [counts["right"]])
+    mean = (entity_f1(truth, worse).value + entity_f1(truth, never).value) / 2
+    assert change.value == pytest.approx(100 * (1 - mean))
+    assert change.low < change.value < change.high
+    same = entity_change([counts["worse"]], [counts["worse"]])
+    assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("answers", [(), TRUTH[:2], (("O",), *TRUTH[1:])])
+def test_answers_to_other_words_are_refused(answers: tuple[tuple[str, ...], ...]) -> None:
+    with pytest.raises(DataError, match="one answer for each of their words"):
+        entity_f1(TRUTH, answers)
+
+
+def test_no_sentences_are_refused() -> None:
+    with pytest.raises(DataError, match="there must be some"):
+        entity_f1((), ())

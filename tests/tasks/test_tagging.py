@@ -1,0 +1,99 @@
+"""Tagged sentences: what is read from two files a split, and which mistakes in them are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bertender.core.errors import DataError
+from bertender.tasks.tagging import load_tagging, read_tagged, tag_names
+
+WORDS = "play jazz by miles davis\nlouder\n"
+TAGS = "O B-genre O B-artist I-artist\nO\n"
+LABELS = ("O", "B-artist", "I-artist", "B-genre", "I-genre")
+SENTENCES = {"train": 13084, "valid": 700, "test": 700}
+
+
+def write(folder: Path, split: str, words: str = WORDS, tags: str = TAGS) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{split}.seq.in").write_text(words, encoding="utf-8")
+    (folder / f"{split}.seq.out").write_text(tags, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("held_out", ["valid", "test"])
+def test_words_tags_and_labels(held_out: str, tmp_path: Path) -> None:
+    folder = write(
+        write(tmp_path / "toy", "train"), held_out, "MILES  sings \r\n", "B-artist O\r\n"
+    )
+    task = load_tagging(folder, held_out=held_out)
+    assert (task.name, task.labels) == ("toy", LABELS)
+    assert task.train.sentences == (("play", "jazz", "by", "miles", "davis"), ("louder",))
+    assert task.train.tag_ids == ((0, 3, 0, 1, 2), (0,))
+    assert (task.dev.sentences, task.dev.tag_ids) == ((("MILES", "sings"),), ((1, 0),))
+    assert len(task.train.first(1)) == 1 and task.train.first(None) == task.train
+
+
+def test_the_record_says_what_the_model_answers(tmp_path: Path) -> None:
+    task = load_tagging(write(write(tmp_path / "toy", "train"), "valid"))
+    record = task.record()
+    assert (record.problem_type, record.labels) == ("token_classification", LABELS)
+    assert record.metric == "entity_f1"
+
+
+def test_the_fingerprint_changes_with_any_word_or_tag(tmp_path: Path) -> None:
+    task = load_tagging(write(write(tmp_path / "toy", "train"), "valid"))
+    other_words = replace(task.train, sentences=(("play",), ("louder",)))
+    other_tags = replace(task.train, tag_ids=((0,) * 5, (0,)))
+    tasks = (task, *(replace(task, train=train) for train in (other_words, other_tags)))
+    assert len({each.fingerprint() for each in tasks}) == 3
+    assert task.fingerprint() == replace(task).fingerprint()
+
+
+def test_labels_do_not_depend_on_which_tags_occur() -> None:
+    assert tag_names([("I-b", "O"), ("B-a",)]) == ("O", "B-a", "I-a", "B-b", "I-b")
+
+
+WRONG: dict[str, tuple[str, str, str]] = {
+    "a sentence without tags": ("a\nb\n", "O\n", r"\.seq\.out: 1 lines of tags for the 2 sent"),
+    "a word without a tag": ("a\nb c\n", "O\nO\n", r"\.seq\.out, line 2: 1 tags for the 2 words"),
+    "an empty line": ("a\n\nb\n", "O\n\nO\n", r"\.seq\.in, line 2: no words"),
+    "no prefix": ("a b", "O artist", r"line 1, word 2: 'artist' is no BIO tag\. Allowed: O"),
+    "no type": ("a", "B-", "line 1, word 1: 'B-' is no BIO tag"),
+    "another scheme": ("a", "S-artist", "'S-artist' is no BIO tag"),
+    "inside after nothing": ("a\nb", "O\nI-x", r"line 2, word 1: 'I-x' follows 'O'.*'B-x'"),
+    "inside after another": ("a b", "B-y I-x", "word 2: 'I-x' follows 'B-y'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_files_are_refused(case: str, tmp_path: Path) -> None:
+    words, tags, message = WRONG[case]
+    folder = write(tmp_path / "toy", "train", words, tags)
+    with pytest.raises(DataError, match=message):
+        read_tagged(folder / "train.seq.in", folder / "train.seq.out")
+
+
+def test_a_type_that_was_never_trained_is_refused(tmp_path: Path) -> None:
+    folder = write(write(tmp_path / "toy", "train"), "valid", "hi\nomaha", "O\nB-city")
+    with pytest.raises(DataError, match=r"valid\.seq\.out, line 2: .*no entity.*'B-city'"):
+        load_tagging(folder)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"valid\.seq\.in: cannot be read"):
+        load_tagging(write(tmp_path / "toy", "train"))
+
+
+@pytest.mark.data
+def test_snips(data_directory: Path) -> None:
+    folder = data_directory / "SNIPS-slots"
+    task = load_tagging(folder)
+    test = load_tagging(folder, held_out="test")
+    sizes = {"train": len(task.train), "valid": len(task.dev), "test": len(test.dev)}
+    assert sizes == SENTENCES
+    assert task.labels == test.labels and len(task.labels) == 1 + 2 * 39
+    used = {tag for tags in task.train.tag_ids for tag in tags}
+    assert len(used) == 72, "some types have entities of one word alone"
