@@ -130,7 +130,7 @@ def _general_files(config: GeneralConfig) -> str:
 
 
 def _student_files(config: DistillConfig) -> str:
-    folders = (config.student, *map(str, config.more_teachers))
+    folders = (config.student, config.augmentation_model, *map(str, config.more_teachers))
     texts = config.unlabelled
     digest = sha256_of(texts) if texts and texts.is_file() else ""
     return " ".join((*map(_folder_digest, folders), digest))

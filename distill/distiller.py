@@ -9,26 +9,34 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from bertender.core.artifact import Artifact, refuse_foreign_directory
 from bertender.core.distributed import on_main_process
+from bertender.core.errors import ConfigError
 from bertender.core.training import computes_in_bf16
 from bertender.core.work import work_directory
 from bertender.tasks.task import Task
+from distill.augmentation.augment import AugmentedConfig
 from distill.data import fitting_tokenizer
 from distill.phases import refuse_misfits, task_objective, train_phases
-from distill.sources import find_start, load_teachers, student_examples, with_unlabelled
+from distill.sources import (
+    find_start,
+    load_teachers,
+    student_examples,
+    with_augmented,
+    with_unlabelled,
+)
 from distill.student_config import StudentConfig, parts_of
 from distill.teacher import dev_score, write_classifier
 
 __all__ = ["DistillConfig", "distill"]
 
 
-class DistillConfig(StudentConfig):
+class DistillConfig(StudentConfig, AugmentedConfig):
     """How to make a student that answers a task."""
 
     student: str | None = Field(
@@ -43,18 +51,30 @@ class DistillConfig(StudentConfig):
         None, description="more texts to learn from: .txt, CSV, TSV, JSONL or Parquet"
     )
 
+    @model_validator(mode="after")
+    def _answers_copies(self) -> Self:
+        """Refuse rewritten texts where nothing asks the teacher what they mean."""
+        if self.augmentation is not None and not self.changed_method().needs:
+            raise ConfigError(
+                f"augmentation={self.augmentation!r}: method {self.method!r} learns from labels "
+                "alone, which rewritten texts do not have. Leave it out, or choose a method that "
+                "needs the teacher."
+            )
+        return self
+
 
 def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
     """Train a student of `teacher` on a task and write it as a torch artifact.
 
     Raises:
         UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
-            cannot be had from this teacher; raised before training starts.
+            cannot be had from this teacher, or the augmentation's words; raised before training
+            starts.
         DataError: the file of unlabelled texts is wrong.
     """
     refuse_foreign_directory(out)  # said before the teacher answers every text
     method = config.changed_method()
-    texts = with_unlabelled(task, method, config.unlabelled)
+    given = with_unlabelled(task, method, config.unlabelled)
     teachers = load_teachers(teacher, config.more_teachers, method, task)
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
     start = find_start(teachers[0], method, config.student)
@@ -62,6 +82,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     shape = config.shape(method, depth, texts_of_each)
     student = method.student(start.model, shape)
     refuse_misfits(method, student, teachers[0].model)
+    texts = with_augmented(given, teachers, start, config)
     digests = [start.digest, *(each.artifact.digest for each in teachers)]
     identity = ("distill", config.model_dump(mode="json"), texts.fingerprint(), digests)
     with work_directory(out, *identity) as work:
@@ -81,5 +102,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
         *earlier, last = reports.values()
         losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
         write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
-        on_main_process(lambda: write(last, earlier_losses=losses))
+        made = {"augmented_texts": len(texts.train) - len(given.train)}
+        metrics = {"earlier_losses": losses, **(made if config.augmentation else {})}
+        on_main_process(lambda: write(last, **metrics))
     return Artifact.load(out)

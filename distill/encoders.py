@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors import SafetensorError
@@ -32,9 +33,11 @@ __all__ = [
     "PACKAGED",
     "PackagedEncoder",
     "find_encoder",
+    "is_at_hand",
     "load_classifier",
     "load_masked_language_model",
     "load_tagger",
+    "tensors_digest",
     "weights_digest",
 ]
 
@@ -186,10 +189,20 @@ def load_masked_language_model(source: str) -> PreTrainedModel:
     return loaded
 
 
+def is_at_hand(name: str) -> bool:
+    """Tell whether `find_encoder` needs no hub for a name."""
+    return Path(name).is_dir() or name in PACKAGED or _is_cached(name)
+
+
 def weights_digest(model: PreTrainedModel) -> str:
     """Return a sha256 of all weights of a model's encoder; its new head is left out."""
+    return tensors_digest(model.base_model.state_dict())
+
+
+def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return a sha256 of named tensors."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.base_model.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 

@@ -19,6 +19,7 @@ from bertender.core.text import load_tokenizer
 from bertender.core.training import TrainingConfig, computes_in_bf16
 from bertender.tasks.files import read_texts
 from bertender.tasks.task import Split, Task
+from distill.augmentation.augment import AugmentedConfig, augmented
 from distill.data import token_dataset
 from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import NO_LABEL
@@ -34,6 +35,7 @@ __all__ = [
     "on_device",
     "refuse_other_labels",
     "student_examples",
+    "with_augmented",
     "with_unlabelled",
 ]
 
@@ -98,6 +100,20 @@ def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
     texts = read_texts(path, task.text_columns)
     labels = (*task.train.label_ids, *(NO_LABEL for _ in texts))
     return replace(task, train=Split((*task.train.examples, *texts), labels))
+
+
+def with_augmented(
+    task: Task, teachers: Sequence[Teacher], start: Start, config: AugmentedConfig
+) -> Task:
+    """Return the task with the rewritten texts that the config asks for.
+
+    Raises:
+        ModelError, HubUnreachableError, DamagedArtifactError: their words cannot be had, or one of
+            those who read them would read something else.
+    """
+    first, *_ = teachers
+    readers = (start.source, *(str(teacher.artifact.path) for teacher in teachers))
+    return augmented(task, first.artifact, first.model, readers, config)
 
 
 def refuse_other_labels(teacher: Artifact, task: Task) -> None:

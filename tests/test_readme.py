@@ -17,6 +17,7 @@ from benchmarks.readme import BLOCKS, ROOT, rewritten
 from bertender.cli import COMMANDS, main
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Split, Task
+from distill.augmentation import AUGMENTATIONS
 from distill.methods import GENERAL_METHODS, METHODS, Method
 from distill.objectives import OBJECTIVES
 
@@ -104,6 +105,13 @@ def test_every_objective_is_explained(name: str) -> None:
     assert kind == ("pairs" if chosen.held_out_run > 1 else "packed")
     shape = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
     assert written == type(chosen.model(shape)).__name__
+
+
+def test_every_augmentation_is_explained() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    section = text.partition("## More texts out of few")[2].partition("\n## ")[0]
+    explained = re.findall(r"^- `([a-z0-9-]+)`: .{40,}", section, re.M)
+    assert sorted(explained) == sorted(AUGMENTATIONS)
 
 
 def test_every_folder_of_the_tree_is_there() -> None:

@@ -14,6 +14,7 @@ from bertender.core.errors import ConfigError, DataError, UnknownNameError
 from bertender.stages import STAGES, recorded_task, stage_named
 from bertender.steps import STEPS
 from bertender.tasks.task import Task
+from distill.distiller import DistillConfig
 from distill.pretrain import PretrainConfig
 from distill.teacher import FinetuneConfig
 from tests.front import ToyFiles, write_toy_files
@@ -96,6 +97,14 @@ def test_the_encoder_counts_by_its_files(tmp_path: Path) -> None:
     before = digest(config)
     (folder / "model.safetensors").write_bytes(b"2")
     assert before and digest(config) not in ("", before)
+
+
+@pytest.mark.parametrize("field", ["student", "augmentation_model"])
+def test_the_encoders_of_a_student_count_by_their_files(field: str, tmp_path: Path) -> None:
+    config = DistillConfig.model_validate({"augmentation": "tinybert", field: str(tmp_path)})
+    before = STAGES["distill"].files(config)
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    assert STAGES["distill"].files(config) != before
 
 
 def test_one_thing_to_start_from(teacher: Artifact, task: Task, tmp_path: Path) -> None:

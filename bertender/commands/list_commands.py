@@ -49,11 +49,14 @@ def methods_command() -> Callable[..., None]:
                 "paper": method.paper,
                 "loss": [_loss(phase) for phase in method.phases(TWO_LAYERS)],
                 "needs": sorted(method.needs) + ["layers"] * method.uses_teacher_layers,
+                "augmentation": [method.augmentation] if method.augmentation else [],
                 "defaults": [f"{key}={value}" for key, value in method.settings.items()],
             }
             for name, method in METHODS.items()
         ]
         _print(rows, as_json)
+        if not as_json:
+            say("An augmentation is its paper's, and off until it is asked for: --augmentation A")
 
     return command
 

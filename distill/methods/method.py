@@ -103,6 +103,8 @@ class Method:
     """The student must start from an encoder of its own, not from the teacher."""
     uses_teacher_layers: bool = False
     """The trainee runs the teacher's own layers, in the student."""
+    augmentation: str | None = None
+    """The paper's own, a row of AUGMENTATIONS: a suggestion, since it multiplies the training."""
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -8,6 +8,7 @@ On a task, phase 1: embeddings and hidden states (eq. 8 and 9) through one proje
 all layers, and attention scores before softmax (eq. 7), student layer m from teacher layer m N / M,
 summed over the layers; the learning rate stays constant, for 10 epochs by default.
 Phase 2: cross-entropy with the teacher's softened answers at T = 1, no labels (eq. 10).
+The paper trains on augmented texts: `--augmentation tinybert`, which is off by default.
 Departures: padding has no part in any mean (the published code leaves it in), the mean of the
 soft targets is over the batch (the code's is over the classes too), and the teacher is in eval
 mode, which the code forgets.
@@ -57,6 +58,7 @@ TINYBERT = Method(
     student=any_width_student,
     phases=_phases,
     settings={"epochs": 3, "learning_rate": 3e-5},
+    augmentation="tinybert",
 )
 
 TINYBERT_GENERAL = Method(

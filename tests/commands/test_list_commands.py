@@ -24,6 +24,7 @@ def test_every_method_is_listed(name: str) -> None:
     assert set(METHODS[name].needs) <= set(said[name]["needs"])
     assert len(said[name]["loss"]) == len(METHODS[name].phases(2))
     assert said[name]["paper"] == METHODS[name].paper
+    assert said[name]["augmentation"] == [row for row in [METHODS[name].augmentation] if row]
     assert f"\n{name}\n" in "\n" + succeed("methods").stdout
 
 

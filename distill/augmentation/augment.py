@@ -1,0 +1,169 @@
+"""More texts to learn from, made of a task's own by a row of AUGMENTATIONS."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import AfterValidator, Field, model_validator
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.progress import track
+from bertender.core.text import Example, load_tokenizer
+from bertender.core.training import TrainingConfig, computes_in_bf16
+from bertender.tasks.task import Split, Task
+from distill.augmentation import AUGMENTATIONS, Augmentation, Material, augmentation_named
+from distill.augmentation.augmentation import Rewrite
+from distill.augmentation.language_models import find_language_model
+from distill.losses import NO_LABEL
+
+__all__ = ["AugmentedConfig", "augmented", "copies_of"]
+
+logger = logging.getLogger(__name__)
+
+
+def _known(name: str | None) -> str | None:
+    return augmentation_named(name).name if name is not None else None
+
+
+class AugmentedConfig(TrainingConfig):
+    """How to train on more texts than the task has."""
+
+    augmentation: Annotated[str | None, AfterValidator(_known)] = Field(
+        None,
+        description="learn from rewritten copies of the texts too, which takes as many times "
+        f"longer: {', '.join(AUGMENTATIONS)}; none by default",
+    )
+    augmented_copies: int | None = Field(
+        None,
+        ge=1,
+        description="copies of each text, equal ones dropped; the augmentation's own number by "
+        "default",
+    )
+    augmentation_model: str | None = Field(
+        None,
+        description="folder, artifact of `pretrain`, or hub name of a masked language model that "
+        "proposes words; what the teacher came from by default, if it is one",
+    )
+
+    @model_validator(mode="after")
+    def _augments(self) -> Self:
+        """Refuse settings of an augmentation that is not there or does not read them."""
+        given = [n for n in ("augmented_copies", "augmentation_model") if getattr(self, n)]
+        if given and self.augmentation is None:
+            raise ConfigError(
+                f"{given[0]}={getattr(self, given[0])!r} is given without augmentation. Name one: "
+                f"{', '.join(AUGMENTATIONS)}; or leave it out."
+            )
+        asking = [name for name, row in AUGMENTATIONS.items() if row.asks_language_model]
+        if self.augmentation_model is not None and self.augmentation not in asking:
+            raise ConfigError(
+                f"augmentation_model={self.augmentation_model!r}: augmentation "
+                f"{self.augmentation!r} asks no language model. Leave it out; {', '.join(asking)} "
+                "does."
+            )
+        return self
+
+
+def augmented(
+    task: Task,
+    teacher: Artifact,
+    model: PreTrainedModel,
+    readers: Sequence[str],
+    config: AugmentedConfig,
+) -> Task:
+    """Return the task with copies of its training texts beside them; they have no label.
+
+    What is drawn for a text depends on the seed and on its place among the texts.
+
+    Args:
+        task: its training examples, with labels or without, are rewritten.
+        teacher: where words come from; its origins are looked through for a language model.
+        model: the teacher's.
+        readers: sources of the tokenizers that will read the copies.
+        config: without `augmentation`, the task is returned as it is.
+
+    Raises:
+        ModelError, HubUnreachableError, DamagedArtifactError: the language model cannot be had, or
+            a tokenizer cannot read what the augmentation writes.
+    """
+    if config.augmentation is None:
+        return task
+    row = augmentation_named(config.augmentation)
+    examples = task.train.examples
+    material = _material(row, examples, teacher, model, config)
+    if row.writes_mask:
+        _refuse_other_masks(row, material.tokenizer, readers)
+    rewrite = row.rewriter(material)
+    found: list[Example] = []
+    for number, example in enumerate(track(examples, "augmented texts", len(examples))):
+        generator = np.random.default_rng((config.seed, number))
+        copies = config.augmented_copies or row.copies
+        found += copies_of(example, rewrite, row.pair_turns, copies, generator)
+    logger.info(
+        "augmentation %s: %d texts made of %d; language model: %s",
+        row.name,
+        len(found),
+        len(examples),
+        material.language_model.source if material.language_model else "none",
+    )
+    labels = (*task.train.label_ids, *(NO_LABEL for _ in found))
+    return replace(task, train=Split((*examples, *found), labels))
+
+
+def copies_of(
+    example: Example,
+    rewrite: Rewrite,
+    pair_turns: Sequence[tuple[bool, bool]],
+    copies: int,
+    generator: np.random.Generator,
+) -> list[Example]:
+    """Return the distinct ones of so many copies of an example that are not the example itself."""
+    found = {example: None}
+    for copy in range(copies):
+        turn = pair_turns[copy % len(pair_turns)] if len(example) > 1 else (True,)
+        texts = zip(example, turn, strict=True)
+        found[tuple(rewrite(text, generator) if chosen else text for text, chosen in texts)] = None
+    return list(found)[1:]
+
+
+def _material(
+    row: Augmentation,
+    examples: Sequence[Example],
+    teacher: Artifact,
+    model: PreTrainedModel,
+    config: AugmentedConfig,
+) -> Material:
+    language_model = None
+    if row.asks_language_model:
+        language_model = find_language_model(teacher, config.augmentation_model)
+    return Material(
+        texts=tuple(dict.fromkeys(text for example in examples for text in example)),
+        teacher=model,
+        tokenizer=load_tokenizer(teacher.path),
+        language_model=language_model,
+        bf16=computes_in_bf16(config),
+    )
+
+
+def _refuse_other_masks(
+    row: Augmentation,
+    tokenizer: PreTrainedTokenizerBase,
+    readers: Sequence[str],
+) -> None:
+    """Raise ModelError unless every reader takes the mask that is written for one token."""
+    mask = tokenizer.mask_token or tokenizer.unk_token
+    for reader in readers:
+        ids = load_tokenizer(reader).encode(mask, add_special_tokens=False)
+        if len(ids) != 1:
+            free = [name for name, each in AUGMENTATIONS.items() if not each.writes_mask]
+            raise ModelError(
+                f"augmentation {row.name!r} writes the teacher's {mask}, which the tokenizer of "
+                f"{reader} does not read as one token. Take {', '.join(free)}, or a "
+                "student and teachers of the same tokens."
+            )

@@ -1,0 +1,82 @@
+"""Data augmentation for a BiLSTM student (Tang et al. 2019, arXiv 1903.12136, section 3.2).
+
+Each word is masked with probability 0.1, or, with another 0.1, replaced by a word of its class,
+drawn as often as it stands in the texts. Then, with probability 0.25, one run of 1 to 5 words is
+all that is kept of the text. Of a pair the first text alone is rewritten, then the second alone,
+then both, in turn.
+Departures: classes take the place of the tags of a part-of-speech tagger, and are found by the
+form and the company of words (`word_classes`): they are coarser than tags, a word has one class
+wherever it stands, and they are made for English; words of other languages fall into few classes.
+Words keep what stands between them, where the paper joins tokens with spaces.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distill.augmentation.augmentation import Augmentation, Material, Rewrite
+from distill.augmentation.word_classes import WordClasses
+from distill.augmentation.words import Span, with_words, word_spans
+
+__all__ = ["BILSTM_AUGMENTATION", "dropping_and_swapping"]
+
+MASKED_SHARE = 0.1
+SWAPPED_SHARE = 0.1
+CUT_SHARE = 0.25
+LONGEST_RUN = 5
+
+
+def dropping_and_swapping(classes: WordClasses, mask: str) -> Rewrite:
+    """Mask words, swap words within their class, and cut out a run of them."""
+
+    def rewrite(text: str, generator: np.random.Generator) -> str:
+        spans = word_spans(text)
+        draws = generator.random((len(spans), 2))
+        cut, length, place = generator.random(3)
+        words = {}
+        for span, (chance, pick) in zip(spans, draws, strict=True):
+            if chance < MASKED_SHARE:
+                words[span] = mask
+            elif chance < MASKED_SHARE + SWAPPED_SHARE:
+                words[span] = classes.draw(text[slice(*span)], pick)
+        run = _run(spans, 1 + int(length * LONGEST_RUN), place) if cut < CUT_SHARE else spans
+        return _cut(text, spans, run, words)
+
+    return rewrite
+
+
+def _run(spans: list[Span], length: int, place: float) -> list[Span]:
+    """Return so many words in a row, at `place`, in [0, 1), of where they can begin."""
+    first = int(place * max(len(spans) - length + 1, 1))
+    return spans[first : first + length]
+
+
+def _cut(text: str, spans: list[Span], run: list[Span], words: dict[Span, str]) -> str:
+    """Return the text with its new words; where not all words are in the run, only the run."""
+    if len(run) == len(spans):
+        return with_words(text, words)
+    start, end = run[0][0], run[-1][1]
+    kept = {
+        (first - start, last - start): words[first, last]
+        for first, last in run
+        if (first, last) in words
+    }
+    return with_words(text[start:end], kept)
+
+
+def _rewriter(material: Material) -> Rewrite:
+    tokenizer = material.tokenizer
+    return dropping_and_swapping(
+        WordClasses(material.texts), tokenizer.mask_token or tokenizer.unk_token
+    )
+
+
+BILSTM_AUGMENTATION = Augmentation(
+    name="bilstm",
+    summary="words masked, swapped within their class of form, and runs of words cut out",
+    paper="Tang et al. 2019, arXiv 1903.12136",
+    rewriter=_rewriter,
+    copies=20,
+    pair_turns=((True, False), (False, True), (True, True)),
+    writes_mask=True,
+)

@@ -1,0 +1,67 @@
+"""The pieces of a tokenizer's vocabulary that are words by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from bertender.core.errors import ModelError
+
+__all__ = ["WholeWords"]
+
+
+@dataclass(frozen=True)
+class WholeWords:
+    """Words of at least two letters, by the id of their only piece."""
+
+    words: Mapping[int, str]
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Find them: what an id decodes to must come back, after a space, as this id alone.
+
+        So a piece that continues a word is none, however an architecture marks such pieces.
+
+        Raises:
+            ModelError: there are fewer than two, or the tokenizer does not tell where pieces lie.
+        """
+        if not tokenizer.is_fast:
+            raise ModelError(
+                f"the tokenizer of {tokenizer.name_or_path} does not tell where its pieces lie in "
+                "a text. Augmentation needs one with a tokenizer.json."
+            )
+        decoded = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
+        words = [word.strip() for word in decoded]
+        letters = {n: word for n, word in enumerate(words) if len(word) > 1 and word.isalpha()}
+        each = zip(letters.items(), _pieces(tokenizer, letters.values()), strict=True)
+        found = cls({number: word for (number, word), ids in each if ids == [number]})
+        if len(found.words) < 2:
+            raise ModelError(
+                f"the vocabulary of {tokenizer.name_or_path} has {len(found.words)} pieces that "
+                "are words. Augmentation needs one of whole words."
+            )
+        return found
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """The ids in ascending order, (words,)."""
+        return torch.tensor(sorted(self.words))
+
+    def numbered(self, words: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+        """Return the id of each of some words that is a single piece; others are left out."""
+        each = list(words)
+        found = zip(each, _pieces(tokenizer, each), strict=True)
+        return {word: ids[0] for word, ids in found if len(ids) == 1 and ids[0] in self.words}
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[list[int]]:
+    """Return the ids of each word as it stands inside a text."""
+    spaced = [f" {word}" for word in words]
+    if not spaced:
+        return []
+    ids: list[list[int]] = tokenizer(spaced, add_special_tokens=False)["input_ids"]
+    return ids
