@@ -19,7 +19,7 @@ from bertender.core.predictor import refuse_taggers
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
-from distill.corpus import read_corpus
+from distill.corpus import Corpus, survey
 from distill.distiller import DistillConfig, distill
 from distill.general import GeneralConfig, distill_general_by_name
 from distill.pretrain import PretrainConfig, pretrain_by_name
@@ -151,10 +151,7 @@ def _encoder_files(config: PretrainConfig) -> str:
 
 def _corpus_text(config: PretrainConfig | GeneralConfig) -> str:
     """Return a digest of the corpus that `config.corpus` names."""
-    digest = hashlib.sha256()
-    for passage in read_corpus(config.corpus):
-        digest.update(passage.encode() + b"\n")
-    return digest.hexdigest()
+    return survey(Corpus(config.corpus, config.text_column)).sha256
 
 
 STAGES: Mapping[str, Stage] = {

@@ -1,143 +1,182 @@
-"""Text to pre-train on: passages, a vocabulary from them, and packed blocks of tokens."""
+"""Text to pre-train on: passages that stream, and packed blocks of tokens.
+
+A passage is a line of text; an empty one stands where a document ends. No more of a corpus than
+some passages is ever in memory: what needs it whole reads it anew.
+"""
 
 from __future__ import annotations
 
-import lzma
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import IO
 
-from tokenizers import BertWordPieceTokenizer
-from transformers import BertTokenizerFast, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, DataError, nearest_hint
 from bertender.core.examples import TokenDataset
+from bertender.core.progress import track
 from bertender.tasks.docs import docs_corpus
+from distill.corpus_files import READERS, documents_of_lines
+from distill.corpus_hub import HUB_NAME, read_hub
+from distill.held_out import HELD_OUT_EVERY
 
-__all__ = ["CORPORA", "READERS", "pack", "read_corpus", "train_wordpiece"]
+__all__ = [
+    "CORPORA",
+    "CORPUS_HELP",
+    "Corpus",
+    "PASSAGES_AT_ONCE",
+    "Survey",
+    "TEXT_COLUMN_HELP",
+    "Watched",
+    "pack",
+    "pack_rows",
+    "read_corpus",
+    "survey",
+]
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MOST_LETTERS = 1000
-"""Letters that get an entry of their own; words with a rarer one become [UNK]."""
+PASSAGES_AT_ONCE = 1000
+"""To tokenise together: a call for each would cost more than its work."""
 
 CORPORA: Mapping[str, Callable[[], Iterable[str]]] = {"docs": docs_corpus}
-"""Corpora by name; anything else is a file."""
+"""Corpora by name; anything else is a file or a hub data set."""
+
+CORPUS_HELP = "docs, files (.txt, .txt.xz, .parquet), or hub data sets; several by commas"
+TEXT_COLUMN_HELP = "column of the corpus's text, in Parquet files and hub data sets"
 
 
-def _open_plain(path: Path) -> IO[bytes]:
-    return path.open("rb")
+@dataclass(frozen=True)
+class Corpus:
+    """The passages of a corpus, read anew whenever they are iterated over."""
+
+    source: str
+    text_column: str = "text"
+
+    def __iter__(self) -> Iterator[str]:
+        return read_corpus(self.source, self.text_column)
 
 
-def _open_xz(path: Path) -> IO[bytes]:
-    return lzma.open(path)
+@dataclass(frozen=True)
+class Survey:
+    """What one reading of a corpus tells."""
+
+    sha256: str
+    passages: int
+    documents: int
+
+    def refuse_too_few(self) -> None:
+        """Raise DataError when there are too few passages to train on some and hold out others."""
+        if self.passages < HELD_OUT_EVERY:
+            raise DataError(
+                f"{self.passages} passages are too few to train on; at least {HELD_OUT_EVERY}."
+            )
 
 
-READERS: Mapping[str, Callable[[Path], IO[bytes]]] = {".txt": _open_plain, ".txt.xz": _open_xz}
-"""How to open a corpus file, by the end of its name."""
+@dataclass(frozen=True)
+class Watched:
+    """The passages of a surveyed corpus, with a bar that shows how far they are read."""
+
+    passages: Iterable[str]
+    found: Survey
+    description: str
+
+    def __iter__(self) -> Iterator[str]:
+        total = self.found.passages + self.found.documents
+        return track(self.passages, self.description, total, every=PASSAGES_AT_ONCE)
 
 
-def read_corpus(source: str) -> Iterator[str]:
-    """Yield the passages of a corpus: "docs", or the lines of one or more files, by commas.
+def read_corpus(source: str, text_column: str = "text") -> Iterator[str]:
+    """Yield the passages of a corpus, and an empty one after each document.
+
+    Args:
+        source: "docs", text files (a blank line ends a document), Parquet files or hub data sets
+            (a row is a document); several by commas.
+        text_column: column of the text, where there are columns.
 
     Raises:
-        ConfigError: neither a known corpus nor a `.txt` or `.txt.xz` file; no file is read then.
-        DataError: a file is damaged, or a line of it is not UTF-8.
+        ConfigError: a name is none of these; no file is read then.
+        DataError: a file is damaged, a line of it is not UTF-8, or it has no such column.
+        HubUnreachableError: no hub that answers knows a data set.
     """
-    if source in CORPORA:
-        yield from CORPORA[source]()
-        return
-    files = [_checked_file(name.strip()) for name in source.split(",")]
-    for path, reader in files:
-        yield from _lines(path, reader)
+    opened = [_opened(name.strip(), text_column) for name in source.split(",")]
+    for passages in opened:
+        yield from passages
 
 
-def train_wordpiece(
-    passages: Sequence[str], vocabulary_size: int, max_length: int
-) -> BertTokenizerFast:
-    """Train an uncased WordPiece vocabulary on a corpus; the same passages give the same one.
-
-    The trainer numbers letters as it meets words in a hash table, whose order changes from run to
-    run, and breaks ties by these numbers. Letters that are named beforehand keep their places.
-    """
-    trainer = BertWordPieceTokenizer(lowercase=True)
-    first, following = _letters(trainer, passages, most=min(MOST_LETTERS, vocabulary_size // 4))
-    trainer.train_from_iterator(
-        passages,
-        vocab_size=vocabulary_size,
-        special_tokens=[*SPECIAL_TOKENS, *(f"##{letter}" for letter in following)],
-        initial_alphabet=first,
-        limit_alphabet=len(first),
-        show_progress=False,
-    )
-    # built anew from the vocabulary, which makes it add [CLS] and [SEP]
-    tokenizer = BertWordPieceTokenizer(vocab=trainer.get_vocab(), lowercase=True)
-    return BertTokenizerFast(tokenizer_object=tokenizer._tokenizer, model_max_length=max_length)
+def survey(passages: Iterable[str]) -> Survey:
+    """Read a corpus once: its digest, which the ends of documents are part of, and its size."""
+    digest = hashlib.sha256()
+    counts = {True: 0, False: 0}
+    for passage in track(passages, "read the corpus", every=PASSAGES_AT_ONCE):
+        digest.update(passage.encode() + b"\n")
+        counts[bool(passage)] += 1
+    return Survey(digest.hexdigest(), passages=counts[True], documents=counts[False])
 
 
 def pack(
     passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> TokenDataset:
+    """Return the rows of `pack_rows` in memory."""
+    rows = list(pack_rows(passages, tokenizer, max_length))
+    columns = {name: [row[name] for row in rows] for name in ("input_ids", "attention_mask")}
+    return TokenDataset(columns, tokenizer.pad_token_id)
+
+
+def pack_rows(
+    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Iterator[dict[str, list[int]]]:
     """Join passages, [SEP] between them, and cut them into blocks of exactly `max_length` tokens.
 
     Full blocks waste nothing on padding; the remainder at the end makes one shorter block.
     """
-    stream: list[int] = []
-    for ids in tokenizer(list(passages), add_special_tokens=False, verbose=False)["input_ids"]:
-        stream += [*ids, tokenizer.sep_token_id]
     body = max_length - 1
-    blocks = [
-        [tokenizer.cls_token_id, *stream[start : start + body]]
-        for start in range(0, len(stream), body)
-    ]
-    masks = [[1] * len(block) for block in blocks]
-    return TokenDataset({"input_ids": blocks, "attention_mask": masks}, tokenizer.pad_token_id)
+    waiting: list[int] = []
+    for ids in _tokenised(filter(None, passages), tokenizer):
+        waiting += [*ids, tokenizer.sep_token_id]
+        whole = len(waiting) - len(waiting) % body
+        for start in range(0, whole, body):
+            yield _block([tokenizer.cls_token_id, *waiting[start : start + body]])
+        del waiting[:whole]
+    if waiting:
+        yield _block([tokenizer.cls_token_id, *waiting])
 
 
-def _letters(
-    tokenizer: BertWordPieceTokenizer, passages: Iterable[str], most: int
-) -> tuple[list[str], list[str]]:
-    """Return the commonest letters of a corpus, and those of them that continue a word."""
-    words: Counter[str] = Counter()
-    for passage in passages:
-        text = tokenizer.normalizer.normalize_str(passage)
-        words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
-    counts: Counter[str] = Counter()
-    for word, count in words.items():
-        counts.update(dict.fromkeys(word, count))
-    letters = sorted(sorted(counts, key=lambda letter: (-counts[letter], letter))[:most])
-    continuing = {letter for word in words for letter in word[1:]}
-    return letters, [letter for letter in letters if letter in continuing]
+def _block(ids: list[int]) -> dict[str, list[int]]:
+    return {"input_ids": ids, "attention_mask": [1] * len(ids)}
 
 
-def _checked_file(name: str) -> tuple[Path, Callable[[Path], IO[bytes]]]:
-    """Return a corpus file and how to open it."""
-    ending = next((ending for ending in READERS if name.endswith(ending)), None)
-    if ending is None:
-        raise ConfigError(
-            f"corpus {name!r} is neither a corpus by name ({', '.join(CORPORA)}) nor a file that "
-            f"ends in {' or '.join(READERS)}.{nearest_hint(name, CORPORA)}"
+def _tokenised(texts: Iterator[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
+    while batch := list(islice(texts, PASSAGES_AT_ONCE)):
+        tokens = tokenizer(
+            batch,
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
         )
+        yield from tokens["input_ids"]
+
+
+def _opened(name: str, text_column: str) -> Iterator[str]:
+    """Return the passages of a part of the corpus."""
+    if name in CORPORA:
+        return documents_of_lines(CORPORA[name]())
+    ending = next((ending for ending in READERS if name.endswith(ending)), None)
+    if ending is not None:
+        return READERS[ending](_checked_file(name), text_column)
+    if HUB_NAME.fullmatch(name) and not Path(name).exists():
+        return read_hub(name, text_column)
+    raise ConfigError(
+        f"corpus {name!r} is neither a corpus by name ({', '.join(CORPORA)}), nor a file that "
+        f"ends in {' or '.join(READERS)}, nor a hub data set as OWNER/NAME."
+        f"{nearest_hint(name, CORPORA)}"
+    )
+
+
+def _checked_file(name: str) -> Path:
     if not Path(name).is_file():
         raise ConfigError(
             f"corpus {name!r}: there is no such file. Give a path from here, or an absolute one."
         )
-    return Path(name), READERS[ending]
-
-
-def _lines(path: Path, reader: Callable[[Path], IO[bytes]]) -> Iterator[str]:
-    """Yield the lines of a corpus file that hold more than white space."""
-    try:
-        with reader(path) as file:
-            for number, line in enumerate(file, start=1):
-                if text := _decoded(line, f"{path}, line {number}").strip():
-                    yield text
-    except (OSError, lzma.LZMAError, EOFError) as error:
-        raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
-
-
-def _decoded(line: bytes, place: str) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place}: not UTF-8 text: {error}. Convert the file to UTF-8.") from None
+    return Path(name)

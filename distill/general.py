@@ -8,7 +8,7 @@ encoder + corpus + GeneralConfig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from bertender.core.errors import ModelError
 from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.training import computes_in_bf16
 from bertender.core.work import work_directory
-from distill.corpus import pack, read_corpus
+from distill.corpus import CORPUS_HELP, TEXT_COLUMN_HELP, Corpus, pack_rows, survey
 from distill.data import fitting_tokenizer
 from distill.encoders import (
     find_encoder,
@@ -32,14 +32,15 @@ from distill.encoders import (
     load_masked_language_model,
     weights_digest,
 )
-from distill.held_out import held_out_loss, split_corpus
+from distill.held_out import held_out_loss
 from distill.methods import GENERAL_METHODS, Method, Phase
 from distill.objectives.masked_language_model import MaskedLanguageModel
 from distill.phases import DistillationObjective, refuse_misfits, train_phases
-from distill.pretrain import corpus_digest, write_encoder
+from distill.pretrain import write_encoder
 from distill.signals import Signal
 from distill.student_config import StudentConfig, methods_own
 from distill.students import StudentShape, masked_language_model
+from distill.token_store import stored_parts
 
 __all__ = ["GeneralConfig", "GeneralTeacher", "distill_general", "distill_general_by_name"]
 
@@ -58,7 +59,8 @@ class GeneralConfig(StudentConfig):
         "all-MiniLM-L6-v2",
         description="folder, artifact of `pretrain`, packaged encoder, or hub name to learn from",
     )
-    corpus: str = Field("docs", description="docs, or .txt and .txt.xz files, by commas")
+    corpus: str = Field("docs", description=CORPUS_HELP)
+    text_column: str = Field("text", description=TEXT_COLUMN_HELP)
     mask_probability: float = Field(
         0.15, gt=0, lt=1, description="share of tokens to predict, in methods that mask some"
     )
@@ -102,15 +104,21 @@ def distill_general_by_name(config: GeneralConfig, out: Path) -> Artifact:
     """Find and load what the config names, then `distill_general`."""
     method = config.changed_method()
     teacher = GeneralTeacher.load(find_encoder(config.teacher), method)
-    return distill_general(teacher, list(read_corpus(config.corpus)), config, out)
+    return distill_general(teacher, Corpus(config.corpus, config.text_column), config, out)
 
 
 def distill_general(
-    teacher: GeneralTeacher, passages: Sequence[str], config: GeneralConfig, out: Path
+    teacher: GeneralTeacher, passages: Iterable[str], config: GeneralConfig, out: Path
 ) -> Artifact:
     """Train a smaller encoder on what its teacher answers to plain text; write a torch artifact.
 
     The loss on held-out passages is measured after each epoch.
+
+    Args:
+        teacher: what to learn from.
+        passages: read anew several times, so an iterable that can be; an empty one ends a document.
+        config: how to learn.
+        out: where the artifact goes.
 
     Raises:
         UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
@@ -124,20 +132,25 @@ def distill_general(
     student = teacher.student(method, shape)
     refuse_misfits(method, student, teacher.model)
     tokenizer = fitting_tokenizer(teacher.source, student)
-    training, held_out = split_corpus(passages)
+    found = survey(passages)
+    found.refuse_too_few()
     objective = partial(_objective, teacher.model, tokenizer, config)
-    digests = (weights_digest(teacher.classifier), corpus_digest(passages))
+    digests = (weights_digest(teacher.classifier), found.sha256)
     with work_directory(out, "distill-general", config.model_dump(mode="json"), digests) as work:
+        blocks = partial(pack_rows, tokenizer=tokenizer, max_length=config.max_length)
+        training, held_out = stored_parts(
+            passages, found, blocks, work / "blocks", tokenizer.pad_token_id
+        )
         student, reports = train_phases(
             method,
             student,
             teacher.model,
-            pack(training, tokenizer, config.max_length),
+            training,
             objective,
             config,
             work,
             description=f"distill {out.name}",
-            score=_held_out_score(method, objective, pack(held_out, tokenizer, config.max_length)),
+            score=_held_out_score(method, objective, held_out),
         )
         write = partial(
             write_encoder, stage="distill-general", metric="loss", parent=_parent(teacher.source)

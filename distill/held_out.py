@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
 
 from bertender.core.batching import length_buckets
-from bertender.core.errors import DataError
 from bertender.core.examples import TokenDataset
 from bertender.core.training import Objective
 
-__all__ = ["held_out_loss", "part_of", "split_corpus"]
+__all__ = ["HELD_OUT_EVERY", "held_out_loss", "part_of"]
 
 HELD_OUT_EVERY = 50
 """One passage, or one run of passages, of so many is kept out of training."""
 HELD_OUT_STEP = 2**31
 """The step that held-out masks are drawn from: no training step comes so far."""
 TOKENS_PER_BATCH = 8192
-
-
-def split_corpus(passages: Sequence[str], run: int = 1) -> tuple[list[str], list[str]]:
-    """Return the passages to train on, and those held out; see `part_of`.
-
-    Raises:
-        DataError: there are too few.
-    """
-    count = sum(1 for passage in passages if passage)
-    if count < HELD_OUT_EVERY:
-        raise DataError(f"{count} passages are too few to train on; at least {HELD_OUT_EVERY}.")
-    training, held_out = (list(part_of(passages, held_out=side, run=run)) for side in (False, True))
-    return training, held_out
 
 
 def part_of(passages: Iterable[str], *, held_out: bool, run: int = 1) -> Iterator[str]:

@@ -6,8 +6,7 @@ passages + PretrainConfig -> vocabulary, model and the objective's rows
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,17 @@ from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError
 from bertender.core.text import load_tokenizer
 from bertender.core.training import TrainingReport
-from bertender.core.work import work_directory
-from distill.corpus import read_corpus, train_wordpiece
-from distill.held_out import split_corpus
+from bertender.core.work import made_once, work_directory
+from distill.corpus import Corpus, Survey, Watched, survey
 from distill.objectives import PretrainingObjective, objective_named
 from distill.pretrain_config import PretrainConfig
 from distill.pretraining_phases import Rows, train_lengths
-from distill.pretraining_rows import in_memory
 from distill.stacking import positions_of_shallow, refuse_unstackable, stack
+from distill.token_store import TokenRow, stored_parts
+from distill.vocabularies import tokenizer_named
 
 __all__ = [
     "PretrainConfig",
-    "corpus_digest",
     "encoder_config",
     "pretrain",
     "pretrain_by_name",
@@ -43,41 +41,46 @@ FEWEST_POSITIONS = 128
 
 
 def pretrain_by_name(config: PretrainConfig, out: Path) -> Artifact:
-    """Read the corpus that `config.corpus` names, then `pretrain` on it."""
-    return pretrain(list(read_corpus(config.corpus)), config, out)
+    """`pretrain` on the corpus that `config.corpus` names, as it is read."""
+    return pretrain(Corpus(config.corpus, config.text_column), config, out)
 
 
-def pretrain(passages: Sequence[str], config: PretrainConfig, out: Path) -> Artifact:
-    """Train a WordPiece vocabulary and an encoder on passages; write a torch artifact.
+def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Artifact:
+    """Train a vocabulary and an encoder on passages; write a torch artifact.
 
     The artifact is a teacher's start (`finetune --teacher`), not a classifier. One passage in
     fifty is held out (of objectives on pairs, one run of passages); the loss on them, its parts
-    and the perplexity are measured after each epoch.
+    and the perplexity are measured after each epoch. No more than some passages is in memory at
+    a time: the tokens go to disk, and are read from there.
 
     Args:
-        passages: an empty one ends a document.
+        passages: read anew several times, so an iterable that can be; an empty one ends a document.
         config: what to train, and how.
         out: directory of the artifact.
 
     Raises:
-        ConfigError: the objective is unknown, the heads do not divide the width, or the encoder
-            cannot grow from `config.stack_from`.
+        ConfigError: the objective or the tokenizer is unknown, the vocabulary is too small for
+            it, the heads do not divide the width, or the encoder cannot grow from
+            `config.stack_from`.
         DataError: there are too few passages to train and hold out.
     """
     chosen = objective_named(config.objective)
     refuse_uneven_heads(config)
-    parts = split_corpus(passages, chosen.held_out_run)
+    tokenizer_named(config.tokenizer).refuse_too_small(config.vocabulary_size)
+    found = survey(passages)
+    found.refuse_too_few()
     shallow = Artifact.load(config.stack_from) if config.stack_from else None
     if shallow:
         refuse_unstackable(shallow, config, chosen.family)
-    identity = ("pretrain", config.model_dump(mode="json"), corpus_digest(passages))
+    identity = ("pretrain", config.model_dump(mode="json"), found.sha256)
     with work_directory(out, *identity, shallow and shallow.digest) as work:
-        tokenizer = _tokenizer(passages, config, shallow)
+        watched = Watched(passages, found, "train the vocabulary")
+        tokenizer = _tokenizer(watched, config, shallow, work / "vocabulary")
         torch.manual_seed(config.seed)
         pretrainee = chosen.pretrainee(_model(chosen, config, tokenizer, shallow))
         reports = train_lengths(
             pretrainee,
-            partial(_rows, *parts, chosen, tokenizer, config.seed),
+            partial(_rows, passages, found, chosen, tokenizer, config.seed, work),
             chosen.objective(tokenizer, config.mask_probability, config.seed),
             config,
             work,
@@ -128,11 +131,16 @@ def encoder_config(
 
 
 def _tokenizer(
-    passages: Sequence[str], config: PretrainConfig, shallow: Artifact | None
+    passages: Iterable[str], config: PretrainConfig, shallow: Artifact | None, directory: Path
 ) -> PreTrainedTokenizerBase:
-    """Return the vocabulary of the encoder to grow from, or a new one."""
+    """Return the vocabulary of the encoder to grow from, or one that is trained once."""
+
+    def train_and_save(draft: Path) -> None:
+        kind = tokenizer_named(config.tokenizer)
+        kind.train(passages, config.vocabulary_size, config.max_length).save_pretrained(draft)
+
     if shallow is None:
-        return train_wordpiece(passages, config.vocabulary_size, config.max_length)
+        return load_tokenizer(made_once(directory, train_and_save))
     tokenizer = load_tokenizer(shallow.path)
     tokenizer.model_max_length = config.max_length
     return tokenizer
@@ -153,25 +161,21 @@ def _model(
 
 
 def _rows(
-    training: Sequence[str],
-    held_out: Sequence[str],
+    passages: Iterable[str],
+    found: Survey,
     chosen: PretrainingObjective,
     tokenizer: PreTrainedTokenizerBase,
     seed: int,
+    work: Path,
     max_length: int,
 ) -> Rows:
-    """Make the rows of one length from the passages to train on, and from those held out."""
-    return Rows(
-        *(
-            in_memory(chosen.rows(part, tokenizer, max_length, seed), tokenizer.pad_token_id)
-            for part in (training, held_out)
-        )
-    )
+    """Make the rows of one length, to train on and held out."""
 
+    def rows(part: Iterable[str]) -> Iterator[TokenRow]:
+        return chosen.rows(part, tokenizer, max_length, seed)
 
-def corpus_digest(passages: Sequence[str]) -> str:
-    """Return a sha256 of a corpus."""
-    return hashlib.sha256("\n".join(passages).encode()).hexdigest()
+    directory, run = work / f"rows-{max_length}", chosen.held_out_run
+    return Rows(*stored_parts(passages, found, rows, directory, tokenizer.pad_token_id, run))
 
 
 def write_encoder(

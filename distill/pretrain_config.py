@@ -10,7 +10,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from bertender.core.errors import ConfigError
 from bertender.core.training import TrainingConfig
+from distill.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.objectives import OBJECTIVES, objective_named
+from distill.vocabularies import TOKENIZERS, tokenizer_named
 
 __all__ = ["LengthPhase", "PretrainConfig"]
 
@@ -32,14 +34,22 @@ def _known(name: str) -> str:
     return name
 
 
+def _known_tokenizer(name: str) -> str:
+    return tokenizer_named(name).name
+
+
 class PretrainConfig(TrainingConfig):
     """How to pre-train a small encoder."""
 
-    corpus: str = Field("docs", description="docs, or .txt and .txt.xz files, by commas")
+    corpus: str = Field("docs", description=CORPUS_HELP)
+    text_column: str = Field("text", description=TEXT_COLUMN_HELP)
     objective: Annotated[str, AfterValidator(_known)] = Field(
         "mlm", description=f"what to learn: {', '.join(OBJECTIVES)} (see docs/pretraining.md)"
     )
-    vocabulary_size: int = Field(8000, ge=100, description="WordPiece entries")
+    tokenizer: Annotated[str, AfterValidator(_known_tokenizer)] = Field(
+        "wordpiece", description=f"what the vocabulary is made of: {', '.join(TOKENIZERS)}"
+    )
+    vocabulary_size: int = Field(8000, ge=100, description="most entries of the vocabulary")
     layers: int = Field(4, ge=1, description="the encoder's layers")
     hidden_size: int = Field(256, ge=8, description="width of the encoder")
     heads: int = Field(4, ge=1, description="attention heads; must divide hidden_size")

@@ -28,7 +28,7 @@ from operator import itemgetter
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from distill.pretraining_rows import Row
+from distill.token_store import TokenRow
 
 __all__ = ["NEXT_SENTENCE", "SENTENCE_ORDER", "next_sentence_rows", "sentence_order_rows"]
 
@@ -50,7 +50,7 @@ Segment = list[int]
 
 def next_sentence_rows(
     passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int, seed: int
-) -> Iterator[Row]:
+) -> Iterator[TokenRow]:
     """Yield pairs of which half are true next sentences, with NEXT_SENTENCE.
 
     Args:
@@ -65,7 +65,7 @@ def next_sentence_rows(
 
 def sentence_order_rows(
     passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int, seed: int
-) -> Iterator[Row]:
+) -> Iterator[TokenRow]:
     """Yield pairs of which half are swapped, with SENTENCE_ORDER; see `next_sentence_rows`."""
     return _rows(passages, tokenizer, max_length, seed, SENTENCE_ORDER, _swapped_by_chance)
 
@@ -103,7 +103,7 @@ def _rows(
     seed: int,
     label: str,
     build: PairBuilder,
-) -> Iterator[Row]:
+) -> Iterator[TokenRow]:
     generator = np.random.default_rng((seed, 0))
     start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     room = max_length - SPECIAL_TOKENS

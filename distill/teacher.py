@@ -221,7 +221,7 @@ def teacher_token_logits(
         return torch.cat(answers)
 
     tokens = _once(digest, examples, bf16, compute)
-    return torch.split(tokens, examples.lengths)
+    return torch.split(tokens, list(examples.lengths))
 
 
 def _once(

@@ -25,7 +25,7 @@ from transformers import (
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
 from bertender.tasks.task import Split, Task
-from distill.corpus import train_wordpiece
+from distill.vocabularies.wordpiece import train_wordpiece
 
 FRUIT = ("apple", "pear", "plum", "cherry", "grape", "melon")
 TOOLS = ("hammer", "saw", "drill", "wrench", "pliers", "chisel")

@@ -21,7 +21,7 @@ from bertender.core.predictor import Classifier, FakePredictor, onnx_file, open_
 from bertender.core.text import Example
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
-from distill.corpus import train_wordpiece
+from distill.vocabularies.wordpiece import train_wordpiece
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import copy_companions
 from quantize.schemes import SCHEMES

@@ -74,6 +74,7 @@ BEFORE_THE_STAMP = "bertender.runner:_Stamp.write"
 
 DEATHS = (
     Death("bag", BEFORE_THE_CARD),
+    Death("encoder", BEFORE_PUBLISHING, calls=1),
     Death("encoder", A_TRAINING_STEP, calls=6),
     Death("teacher", A_TRAINING_STEP, calls=10),
     Death("teacher", HALF_A_CHECKPOINT, calls=1),

@@ -24,6 +24,7 @@ class TokenDataset(Dataset[dict[str, Any]]):
         columns: a value an example, or in token columns, a value or a row of values a token.
         pad_token_id: what pads `input_ids`.
         token_padding: token columns beside `input_ids` and its companions, and what pads each.
+        lengths: tokens of each example, where they are known without reading all of them.
     """
 
     def __init__(
@@ -31,11 +32,12 @@ class TokenDataset(Dataset[dict[str, Any]]):
         columns: Mapping[str, Sequence[Any]],
         pad_token_id: int,
         token_padding: Mapping[str, int] | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> None:
         self.columns = columns
         self.pad_token_id = pad_token_id
         self.token_padding = token_padding or {}
-        self.lengths = [len(ids) for ids in columns["input_ids"]]
+        self.lengths = lengths or [len(ids) for ids in columns["input_ids"]]
 
     def __len__(self) -> int:
         return len(self.lengths)

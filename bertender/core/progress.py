@@ -47,7 +47,7 @@ class _SilentBar:
 
 
 class _RichBar:
-    def __init__(self, progress: Progress, description: str, total: int) -> None:
+    def __init__(self, progress: Progress, description: str, total: int | None) -> None:
         self.progress = progress
         self.task = progress.add_task(description, total=total, note="")
 
@@ -61,7 +61,7 @@ class _RichBar:
 class _LineBar:
     """For a log file: a line at the end, and one every `LINE_EVERY_S` on the way."""
 
-    def __init__(self, console: Console, description: str, total: int) -> None:
+    def __init__(self, console: Console, description: str, total: int | None) -> None:
         self.console = console
         self.description = description
         self.total = total
@@ -80,7 +80,8 @@ class _LineBar:
     def print(self) -> None:
         self.printed = time.monotonic()
         passed = timedelta(seconds=round(self.printed - self.started))
-        line = f"{self.description}  {self.done}/{self.total}  {passed}  {self.text}"
+        whole = "?" if self.total is None else self.total
+        line = f"{self.description}  {self.done}/{whole}  {passed}  {self.text}"
         self.console.print(line.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -91,8 +92,8 @@ def show_progress(enabled: bool = True) -> None:
 
 
 @contextmanager
-def progress_bar(description: str, total: int) -> Iterator[Bar]:
-    """Show how far the block is, in `total` steps, while it runs."""
+def progress_bar(description: str, total: int | None) -> Iterator[Bar]:
+    """Show how far the block is, in `total` steps (None: unknown), while it runs."""
     if _console is None:
         yield _SilentBar()
         return
@@ -102,7 +103,7 @@ def progress_bar(description: str, total: int) -> Iterator[Bar]:
 
 
 @contextmanager
-def _in_terminal(console: Console, description: str, total: int) -> Iterator[Bar]:
+def _in_terminal(console: Console, description: str, total: int | None) -> Iterator[Bar]:
     columns = (
         TextColumn("{task.description:<28}"),
         BarColumn(bar_width=30),
@@ -116,7 +117,7 @@ def _in_terminal(console: Console, description: str, total: int) -> Iterator[Bar
 
 
 @contextmanager
-def _in_log(console: Console, description: str, total: int) -> Iterator[Bar]:
+def _in_log(console: Console, description: str, total: int | None) -> Iterator[Bar]:
     bar = _LineBar(console, description, total)
     try:
         yield bar
@@ -124,9 +125,14 @@ def _in_log(console: Console, description: str, total: int) -> Iterator[Bar]:
         bar.print()
 
 
-def track(items: Iterable[Item], description: str, total: int) -> Iterator[Item]:
-    """Yield the items, one step of a bar each."""
+def track(
+    items: Iterable[Item], description: str, total: int | None = None, every: int = 1
+) -> Iterator[Item]:
+    """Yield the items, one step of a bar each; the bar moves once for `every` of them."""
+    count = 0
     with progress_bar(description, total) as bar:
-        for item in items:
+        for count, item in enumerate(items, start=1):
             yield item
-            bar.advance()
+            if count % every == 0:
+                bar.advance(every)
+        bar.advance(count % every)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from bertender.core.artifact import library_versions, refuse_foreign_directory
+from bertender.core.atomic import replacing_directory
 from bertender.core.errors import BusyError
 
-__all__ = ["forget_work", "work_directory"]
+__all__ = ["forget_work", "made_once", "work_directory"]
 
 
 @contextmanager
@@ -57,6 +58,20 @@ def forget_work(out: Path) -> None:
     if folder.is_dir():
         with _held(folder / "lock", out):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def made_once(directory: Path, write: Callable[[Path], None]) -> Path:
+    """Return a directory that `write` has filled, by this run or by the one that it resumes.
+
+    It is there only when it is complete. Of the processes of a distributed run, the first to come
+    writes it and the others wait.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(directory.with_name(f".{directory.name}.lock")):
+        if not directory.is_dir():
+            with replacing_directory(directory) as draft:
+                write(draft)
+    return directory
 
 
 def _folder(out: Path) -> Path:

@@ -147,10 +147,15 @@ def balanced_splits(
 
 
 def corpus(passages: Iterable[Passage]) -> Iterator[str]:
-    """Yield the docstrings of the training side, each as one text put together of its passages."""
+    """Yield the docstrings of the training side, each as one text put together of its passages.
+
+    An empty text stands after the docstrings of each file.
+    """
     training = (passage for passage in passages if not is_held_out(passage))
-    for _, group in groupby(training, key=lambda passage: passage[:3]):
-        yield " ".join(passage.text for passage in group)
+    for _, of_file in groupby(training, key=lambda passage: passage[:2]):
+        for _, group in groupby(of_file, key=lambda passage: passage[:3]):
+            yield " ".join(passage.text for passage in group)
+        yield ""
 
 
 def is_held_out(passage: Passage) -> bool:

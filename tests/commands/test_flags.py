@@ -138,6 +138,7 @@ UNLIKE_THEIR_DEFAULT = {
     "method": "minilm",
     "objective": "wwm",
     "short_length": "15",
+    "tokenizer": "bpe",
     "schedule": "constant",
     "layer_map": "last",
     "teacher_layers": "0,1,2",

@@ -18,9 +18,9 @@ from bertender.core import checkpoint
 from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.training import LossParts, Objective, TrainingConfig, train
 from bertender.core.work import work_directory
-from distill.corpus import train_wordpiece
 from distill.objectives import OBJECTIVES
 from distill.teacher import label_objective
+from distill.vocabularies.wordpiece import train_wordpiece
 from tests.conftest import tiny_bert, toy_task
 
 CONFIG = TrainingConfig(

@@ -68,6 +68,16 @@ def test_track_yields_every_item(enabled: bool, capsys: pytest.CaptureFixture[st
     assert ("3/3" in capsys.readouterr().err) is enabled
 
 
+@pytest.mark.usefixtures("shown")
+@pytest.mark.parametrize("every", [1, 2])
+def test_track_without_an_end_in_sight(every: int, capsys: pytest.CaptureFixture[str]) -> None:
+    show_progress()
+    assert list(track("abcde", "spelling", every=every)) == [*"abcde"]
+    assert list(track("", "nothing", every=every)) == []
+    err = capsys.readouterr().err
+    assert "5/?" in err and "0/?" in err
+
+
 def test_turned_off_again(capsys: pytest.CaptureFixture[str]) -> None:
     show_progress()
     show_progress(False)

@@ -16,7 +16,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import ModelError
-from distill.corpus import train_wordpiece
+from distill.vocabularies.wordpiece import train_wordpiece
 from distill.word_boundaries import continues_word
 from tests.conftest import FRUIT, TOOLS
 

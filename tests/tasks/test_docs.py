@@ -67,7 +67,9 @@ def test_corpus_is_the_training_side_joined(passages: list[Passage]) -> None:
     texts = list(docs.corpus(passages))
     training = {p.file for p in passages if not docs.is_held_out(p) and p.library == "brew"}
     assert sum(text.startswith("brew") for text in texts) == len(training)
-    assert all(len(text.split()) == 45 for text in texts)
+    assert all(len(text.split()) == 45 for text in texts if text)
+    assert texts.count("") == len({p[:2] for p in passages if not docs.is_held_out(p)})
+    assert texts[-1] == ""
 
 
 def test_roots_and_versions() -> None:

@@ -1,0 +1,73 @@
+"""TOKENIZERS: how a vocabulary is trained on a corpus, by name; one kind a file.
+
+Each reads its passages as a stream, holds the distinct words of them and no text, and gives the
+same vocabulary for the same passages on every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from bertender.core.errors import ConfigError, UnknownNameError
+from distill.vocabularies.byte_level_bpe import SMALLEST_BPE, train_byte_level_bpe
+from distill.vocabularies.unigram import train_unigram
+from distill.vocabularies.wordpiece import train_wordpiece
+
+__all__ = ["TOKENIZERS", "TokenizerKind", "tokenizer_named"]
+
+
+@dataclass(frozen=True)
+class TokenizerKind:
+    """A row of TOKENIZERS."""
+
+    name: str
+    summary: str
+    paper: str
+    train: Callable[[Iterable[str], int, int], PreTrainedTokenizerBase]
+    """(passages, entries of the vocabulary, longest input in tokens) -> a fast tokenizer"""
+    smallest: int = 100
+    """The fewest entries that a vocabulary of this kind can have."""
+
+    def refuse_too_small(self, vocabulary_size: int) -> None:
+        """Raise ConfigError when so few entries cannot make a vocabulary."""
+        if vocabulary_size < self.smallest:
+            raise ConfigError(
+                f"vocabulary_size={vocabulary_size} is too small for tokenizer {self.name!r}, "
+                f"which needs {self.smallest} at least. Give more, or choose another tokenizer."
+            )
+
+
+TOKENIZERS: Mapping[str, TokenizerKind] = {
+    kind.name: kind
+    for kind in (
+        TokenizerKind(
+            name="wordpiece",
+            summary="uncased word pieces, as BERT's",
+            paper="Devlin et al. 2018, arXiv 1810.04805",
+            train=train_wordpiece,
+        ),
+        TokenizerKind(
+            name="bpe",
+            summary="merged bytes, as RoBERTa's: any text, cased, without unknown tokens",
+            paper="Sennrich et al. 2016, arXiv 1508.07909; Liu et al. 2019, arXiv 1907.11692",
+            train=train_byte_level_bpe,
+            smallest=SMALLEST_BPE,
+        ),
+        TokenizerKind(
+            name="unigram",
+            summary="uncased pieces of a unigram language model, as ALBERT's",
+            paper="Kudo 2018, arXiv 1804.10959",
+            train=train_unigram,
+        ),
+    )
+}
+
+
+def tokenizer_named(name: str) -> TokenizerKind:
+    """Return a row of TOKENIZERS, or raise UnknownNameError with the nearest name."""
+    if name not in TOKENIZERS:
+        raise UnknownNameError("tokenizer", name, TOKENIZERS)
+    return TOKENIZERS[name]

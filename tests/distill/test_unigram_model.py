@@ -1,0 +1,93 @@
+"""The unigram model's estimation, against segmentations that are listed one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distill.vocabularies.unigram_model import Lattice, estimate_pieces
+
+PIECES = ["a", "b", "c", "ab", "bc", "abc", "aa"]
+NUMBERS = {piece: number for number, piece in enumerate(PIECES)}
+
+
+def segmentations(word: str, whole: bool = True) -> Iterator[list[str]]:
+    """Every way to put a word together from PIECES."""
+    if not word:
+        yield []
+    for piece in PIECES:
+        if word.startswith(piece) and (whole or piece != word):
+            yield from ([piece, *rest] for rest in segmentations(word[len(piece) :]))
+
+
+def likelihood(pieces: list[str], p: np.ndarray) -> float:
+    return math.prod(p[NUMBERS[piece]] for piece in pieces)
+
+
+@settings(max_examples=60)
+@given(
+    words=st.lists(st.text("abc", min_size=1, max_size=7), min_size=1, max_size=5, unique=True),
+    whole=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_all_segmentations_are_summed(words: list[str], whole: bool, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    p, counts = generator.dirichlet(np.ones(len(PIECES))), generator.integers(1, 9, len(words))
+    lattice = Lattice(words, NUMBERS, whole)
+    sums = [sum(likelihood(x, p) for x in segmentations(word, whole)) for word in words]
+    assert lattice.probabilities(p) == pytest.approx(sums)
+    if whole:
+        expected = np.zeros(len(PIECES))
+        for word, count, total in zip(words, counts, sums, strict=True):
+            for pieces in segmentations(word):
+                for piece in pieces:
+                    expected[NUMBERS[piece]] += count * likelihood(pieces, p) / total
+        assert lattice.expected_counts(p, counts.astype(float)) == pytest.approx(expected)
+
+
+def test_without_some_pieces_their_segmentations_are_gone() -> None:
+    p = np.full(len(PIECES), 0.1)
+    lattice = Lattice(["abc"], NUMBERS)
+    assert lattice.probabilities(p) == pytest.approx([0.1**3 + 2 * 0.1**2 + 0.1])
+    lattice.keep(np.array([NUMBERS[piece] for piece in ("a", "b", "c", "bc")]))
+    assert lattice.probabilities(p) == pytest.approx([0.1**3 + 0.1**2])
+
+
+STEMS = "walk jump print gather climb shout wonder paint collect answer kick load".split()
+ENDINGS = "ing ed er s able ation less ness".split()
+WORDS = {
+    f"▁{stem}{ending}": 1 + (7 * row + 3 * column) % 5
+    for row, stem in enumerate(STEMS)
+    for column, ending in enumerate(ENDINGS)
+}
+LETTERS = {letter for word in WORDS for letter in word}
+
+
+def test_it_finds_the_parts_that_words_are_made_of() -> None:
+    pieces = {piece for piece, _ in estimate_pieces(WORDS, len(LETTERS) + 20)}
+    longer_endings = {ending for ending in ENDINGS if len(ending) > 1}
+    assert {*LETTERS, *(f"▁{stem}" for stem in STEMS), *longer_endings} < pieces
+
+
+@pytest.mark.parametrize("size", [25, 40, 1000])
+def test_pieces_are_ranked_and_their_probabilities_sum_to_one(size: int) -> None:
+    pieces = estimate_pieces(WORDS, size)
+    scores = [score for _, score in pieces]
+    assert len(pieces) <= size and scores == sorted(scores, reverse=True)
+    assert 0.8 < sum(map(math.exp, scores)) <= 1  # the sparse prior takes from rare ones
+    assert pieces == estimate_pieces(dict(WORDS), size)
+
+
+def test_more_pieces_explain_words_better() -> None:
+    def cost(size: int) -> float:
+        pieces = dict(estimate_pieces(WORDS, size))
+        numbers = {piece: number for number, piece in enumerate(pieces)}
+        p = np.exp(np.array(list(pieces.values())))
+        return -float(np.log(Lattice(list(WORDS), numbers).probabilities(p)).sum())
+
+    assert cost(22) > cost(40) > cost(60)
