@@ -5,6 +5,7 @@ states go through a layer of 200 and ReLU; dropout 0.1. The texts of a pair are 
 same weights (siamese) and joined as [h1, h2, h1 * h2, |h1 - h2|].
 Loss: mean squared error of the logits, and no labels (alpha = 0). The published code adds
 cross-entropy with weight 1; `--weights hard=1` does so here.
+The paper trains on augmented texts: `--augmentation bilstm`, which is off by default.
 Departures: words are the teacher's word pieces, [CLS] and [SEP] among them, and their table starts
 as the 300 strongest directions of the teacher's (a narrower one as it is), in the place of
 word2vec's words. The training path has AdamW and a falling rate in the place of Adadelta at 1.0.
@@ -32,4 +33,5 @@ BILSTM = Method(
     settings={"epochs": 30, "batch_size": 50, "learning_rate": 1e-3},
     layers=_one_layer,
     layer_by_layer=False,
+    augmentation="bilstm",
 )
