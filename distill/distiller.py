@@ -7,6 +7,7 @@ teacher artifact + task + DistillConfig
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Self
@@ -17,19 +18,15 @@ from pydantic import BeforeValidator, Field, model_validator
 from bertender.core.artifact import Artifact, refuse_foreign_directory
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError
-from bertender.core.training import computes_in_bf16
+from bertender.core.timing import Stopwatch, Timing, write_timing
+from bertender.core.training import TrainingReport, computes_in_bf16
 from bertender.core.work import work_directory
 from bertender.tasks.task import Task
 from distill.augmentation.augment import AugmentedConfig
 from distill.data import fitting_tokenizer
+from distill.kept import choose_kept, student_examples
 from distill.phases import refuse_misfits, task_objective, train_phases
-from distill.sources import (
-    find_start,
-    load_teachers,
-    student_examples,
-    with_augmented,
-    with_unlabelled,
-)
+from distill.sources import find_start, load_teachers, with_augmented, with_unlabelled
 from distill.student_config import StudentConfig, parts_of
 from distill.teacher import dev_score, write_classifier
 
@@ -49,6 +46,12 @@ class DistillConfig(StudentConfig, AugmentedConfig):
     )
     unlabelled: Path | None = Field(
         None, description="more texts to learn from: .txt, CSV, TSV, JSONL or Parquet"
+    )
+    teacher_cache_mb: int = Field(
+        4096,
+        ge=0,
+        description="most MB of the teacher's answers to keep on disk; where they are larger, the "
+        "teacher runs in each step",
     )
 
     @model_validator(mode="after")
@@ -85,24 +88,38 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     texts = with_augmented(given, teachers, start, config)
     digests = [start.digest, *(each.artifact.digest for each in teachers)]
     identity = ("distill", config.model_dump(mode="json"), texts.fingerprint(), digests)
+    models, bf16 = (student, teachers[0].model), computes_in_bf16(config)
+    limit_mb = config.teacher_cache_mb
+    kept = choose_kept(method, student, teachers, start, len(texts.train), bf16, limit_mb)
+    wall, clock = Stopwatch(), Stopwatch()
     with work_directory(out, *identity) as work:
-        examples = student_examples(method, teachers, start, texts, config)
         tokenizer = fitting_tokenizer(start.source, student)
-        student, reports = train_phases(
-            method,
-            student,
-            teachers[0].model,
-            examples,
-            partial(task_objective, teachers[0].model, computes_in_bf16(config)),
-            config,
-            work,
-            description=f"distill {out.name}",
-            score=lambda trainee: dev_score(trainee.student, tokenizer, task, config.max_length),
-        )
+        with wall.running():
+            student, reports = train_phases(
+                method,
+                *models,
+                student_examples(kept, teachers, start, texts, config, clock),
+                partial(task_objective, *models, bf16, clock),
+                config,
+                work,
+                description=f"distill {out.name}",
+                score=lambda each: dev_score(each.student, tokenizer, task, config.max_length),
+            )
         *earlier, last = reports.values()
         losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
         write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
         made = {"augmented_texts": len(texts.train) - len(given.train)}
         metrics = {"earlier_losses": losses, **(made if config.augmentation else {})}
         on_main_process(lambda: write(last, **metrics))
+        on_main_process(lambda: write_timing(_timing(wall, clock, reports.values()), out))
     return Artifact.load(out)
+
+
+def _timing(wall: Stopwatch, teacher: Stopwatch, reports: Iterable[TrainingReport]) -> Timing:
+    phases = list(reports)
+    return Timing(
+        wall_s=wall.seconds,
+        training_s=sum(report.seconds for report in phases),
+        samples=sum(report.samples for report in phases),
+        teacher_s=teacher.seconds,
+    )

@@ -22,6 +22,7 @@ from bertender.core.artifact import CARD_NAME, Artifact, refuse_foreign_director
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ModelError
 from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.text import longest_input
 from bertender.core.training import computes_in_bf16
 from bertender.core.work import work_directory
 from distill.corpus import CORPUS_HELP, TEXT_COLUMN_HELP, Corpus, pack_rows, survey
@@ -37,7 +38,6 @@ from distill.methods import GENERAL_METHODS, Method, Phase
 from distill.objectives.masked_language_model import MaskedLanguageModel
 from distill.phases import DistillationObjective, refuse_misfits, train_phases
 from distill.pretrain import write_encoder
-from distill.signals import Signal
 from distill.student_config import StudentConfig, methods_own
 from distill.students import StudentShape, masked_language_model
 from distill.token_store import stored_parts
@@ -134,10 +134,11 @@ def distill_general(
     tokenizer = fitting_tokenizer(teacher.source, student)
     found = survey(passages)
     found.refuse_too_few()
-    objective = partial(_objective, teacher.model, tokenizer, config)
+    objective = partial(_objective, student, teacher.model, tokenizer, config)
     digests = (weights_digest(teacher.classifier), found.sha256)
     with work_directory(out, "distill-general", config.model_dump(mode="json"), digests) as work:
-        blocks = partial(pack_rows, tokenizer=tokenizer, max_length=config.max_length)
+        longest = min(config.max_length, longest_input(tokenizer))
+        blocks = partial(pack_rows, tokenizer=tokenizer, max_length=longest)
         training, held_out = stored_parts(
             passages, found, blocks, work / "blocks", tokenizer.pad_token_id
         )
@@ -171,6 +172,7 @@ def _language_model(source: str, method: Method) -> PreTrainedModel:
 
 
 def _objective(
+    student: PreTrainedModel,
     teacher: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     config: GeneralConfig,
@@ -178,12 +180,12 @@ def _objective(
 ) -> DistillationObjective:
     """Return the objective of a phase, in which the teacher answers each batch as it comes."""
     masks = MaskedLanguageModel(tokenizer, config.mask_probability, config.seed)
-    nothing: frozenset[Signal] = frozenset()
     prepare: Callable[[TensorBatch, int], TensorBatch] = (
         masks.masked_batch if phase.masked else lambda batch, step: batch
     )
+    depths = student.config.num_hidden_layers, teacher.config.num_hidden_layers
     bf16 = computes_in_bf16(config)
-    return DistillationObjective(teacher, phase.needs, bf16, kept=nothing, prepare=prepare)
+    return DistillationObjective(teacher, phase.reads(*depths), bf16, prepare=prepare)
 
 
 def _held_out_score(

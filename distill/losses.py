@@ -266,7 +266,7 @@ def relation_divergence(
 
 
 def normalised_sentence_mse(
-    student_states: torch.Tensor, teacher_states: torch.Tensor, mask: torch.Tensor
+    student_states: torch.Tensor, teacher_states: torch.Tensor
 ) -> torch.Tensor:
     """Mean squared difference of [CLS] states of length one, over the batch and the width.
 
@@ -274,28 +274,27 @@ def normalised_sentence_mse(
     code, to whose weight of 500 it belongs; the paper writes the squared distance.
 
     Args:
-        student_states: (batch, seq, hidden).
-        teacher_states: (batch, seq, hidden), of the same width.
-        mask: (batch, seq); the first token is always real.
+        student_states: (batch, hidden).
+        teacher_states: (batch, hidden), of the same width.
     """
-    student = functional.normalize(_precise(student_states[:, 0]), dim=-1)
-    teacher = functional.normalize(_precise(teacher_states[:, 0].detach()), dim=-1)
+    student = functional.normalize(_precise(student_states), dim=-1)
+    teacher = functional.normalize(_precise(teacher_states.detach()), dim=-1)
     return functional.mse_loss(student, teacher)
 
 
-def sentence_cosine(
-    student_states: torch.Tensor, teacher_states: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
+def sentence_cosine(student_states: torch.Tensor, teacher_states: torch.Tensor) -> torch.Tensor:
     """One minus the cosine of the [CLS] states, averaged over the batch.
 
     Aguilar et al. 2019 (arXiv 1910.03723), eq. 3.
 
     Args:
-        student_states: (batch, seq, hidden).
-        teacher_states: (batch, seq, hidden), of the same width.
-        mask: (batch, seq); the first token is always real.
+        student_states: (batch, hidden).
+        teacher_states: (batch, hidden), of the same width.
     """
-    return hidden_cosine(student_states[:, :1], teacher_states[:, :1], mask[:, :1])
+    cosine = functional.cosine_similarity(
+        _precise(student_states), _precise(teacher_states.detach()), dim=-1
+    )  # (batch)
+    return (1 - cosine).mean()
 
 
 def _normalised(states: torch.Tensor) -> torch.Tensor:

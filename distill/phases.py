@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.timing import Stopwatch
 from bertender.core.training import (
     NO_RATES,
     LossParts,
@@ -27,9 +28,10 @@ from bertender.core.training import (
     planned,
     train,
 )
+from distill.answers import kept_in
 from distill.losses import NO_LABEL
 from distill.methods import Method, Phase
-from distill.signals import Signal, Signals, read_signals
+from distill.signals import Signals, Wanted, read_signals
 
 __all__ = [
     "DistillationObjective",
@@ -52,9 +54,16 @@ class PhasedConfig(TrainingConfig):
     )
 
 
-def task_objective(teacher: PreTrainedModel, bf16: bool, phase: Phase) -> DistillationObjective:
-    """Return the objective of a phase on a task's texts, whose answers are kept beside them."""
-    return DistillationObjective(teacher, phase.needs, bf16)
+def task_objective(
+    student: PreTrainedModel,
+    teacher: PreTrainedModel,
+    bf16: bool,
+    clock: Stopwatch,
+    phase: Phase,
+) -> DistillationObjective:
+    """Return the objective of a phase on a task's texts, beside which answers may be kept."""
+    depths = student.config.num_hidden_layers, teacher.config.num_hidden_layers
+    return DistillationObjective(teacher, phase.reads(*depths), bf16, clock=clock)
 
 
 class DistillationObjective:
@@ -62,24 +71,25 @@ class DistillationObjective:
 
     Args:
         teacher: it is frozen, in eval mode, and moved to where the batches are.
-        needs: what the trainee's loss reads of the teacher.
+        reads: what the trainee's loss reads of the teacher, and of which layers.
         bf16: run the teacher in bf16, as the student is.
-        kept: what the batches hold of it, in columns such as `teacher_logits`.
         prepare: (batch, step) -> the batch that both models read.
+        clock: it runs while the teacher does.
     """
 
     def __init__(
         self,
         teacher: PreTrainedModel,
-        needs: frozenset[Signal],
+        reads: Wanted,
         bf16: bool = False,
         *,
-        kept: frozenset[Signal] = frozenset({"logits"}),
         prepare: Callable[[TensorBatch, int], TensorBatch] = lambda batch, step: batch,
+        clock: Stopwatch | None = None,
     ) -> None:
+        self.reads = reads
         self.bf16 = bf16
-        self.online = needs - kept
         self.prepare = prepare
+        self.clock = clock or Stopwatch()
         self.teacher = teacher.eval().requires_grad_(False)
 
     def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
@@ -88,15 +98,20 @@ class DistillationObjective:
         return parts
 
     def _teacher_signals(self, batch: TensorBatch) -> Signals:
-        logits = batch.get("teacher_logits", torch.empty(0))
-        if not self.online:
-            return Signals(logits)
+        kept = kept_in(batch, self.reads)
+        online = {signal: self.reads[signal] for signal in self.reads if signal not in kept}
+        if not online:
+            nothing = Signals(torch.empty(0), self.teacher.config.num_hidden_layers)
+            return replace(nothing, **kept)
+        with self.clock.running():
+            return replace(self._online_signals(batch, online), **kept)
+
+    def _online_signals(self, batch: TensorBatch, wanted: Wanted) -> Signals:
         device = batch["input_ids"].device
         self.teacher.to(device)
         # the Trainer's own autocast does not reach the teacher on a GPU
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
-            online = read_signals(self.teacher, batch, self.online)
-        return online if "logits" in self.online else replace(online, logits=logits)
+            return read_signals(self.teacher, batch, wanted)
 
 
 def phase_settings(phase: Phase, config: PhasedConfig) -> PhasedConfig:
@@ -133,7 +148,7 @@ def train_phases(
         method: its phases and trainees.
         student: it is trained in place.
         teacher: what it learns from.
-        examples: the training texts, with the teacher's logits where a phase reads them.
+        examples: the training texts, with those answers of the teacher that are kept.
         objective: what a phase minimises.
         config: how long and fast.
         work: directory of the checkpoints.

@@ -3,13 +3,14 @@
 Queries, keys, values and attention scores are read with hooks, through the paths of FAMILIES, so
 that no model code is copied and every family gives them. Scores are those before mask and
 softmax: `output_attentions` of transformers gives probabilities, which have lost their scale.
+Only the layers that are wanted are computed and kept.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -20,52 +21,95 @@ from transformers import PreTrainedModel
 from bertender.core.examples import TensorBatch, model_inputs
 from bertender.core.families import Family, encoder_layers, family_of
 
-__all__ = ["ATTENTION_SIGNALS", "Signal", "Signals", "read_signals"]
+__all__ = [
+    "ATTENTION_SIGNALS",
+    "STATE_SIGNALS",
+    "TEXT_SIGNALS",
+    "Layers",
+    "Signal",
+    "Signals",
+    "Wanted",
+    "joined",
+    "read_signals",
+]
 
-Signal = Literal["logits", "hidden_states", "queries", "keys", "values", "attention_scores"]
+Signal = Literal[
+    "logits",
+    "hidden_states",
+    "sentence_states",
+    "queries",
+    "keys",
+    "values",
+    "attention_scores",
+]
+
+STATE_SIGNALS: frozenset[Signal] = frozenset({"hidden_states", "sentence_states"})
+"""Those that have the embeddings in front, as layer 0."""
 
 ATTENTION_SIGNALS: frozenset[Signal] = frozenset({"queries", "keys", "values", "attention_scores"})
 """Those that hooks read; they ask for a row in FAMILIES."""
 
-Tensors = tuple[torch.Tensor, ...]
+TEXT_SIGNALS: frozenset[Signal] = frozenset({"logits", "sentence_states"})
+"""Those of a text as a whole: small enough to keep on disk, and the same texts may be cut into
+other tokens for the student than for the teacher."""
+
+Layers = Mapping[int, torch.Tensor]
+"""A signal by layer, as the papers count: from 1, and 0 for the embeddings."""
+
+Wanted = Mapping[Signal, frozenset[int]]
+"""Which signals are read, and of which layers; the logits have none."""
 
 
 @dataclass(frozen=True)
 class Signals:
-    """A model's answers on a batch; empty where a signal was not asked for."""
+    """A model's answers on a batch: of each signal the layers that were asked for, and no other."""
 
     logits: torch.Tensor
     """(batch, labels), of a tagger (batch, seq, labels), of a language model (batch, seq, vocab);
     empty of an encoder alone."""
-    hidden_states: Tensors = ()
+    depth: int = 0
+    """How many layers the model has."""
+    hidden_states: Layers = field(default_factory=dict)
     """Embeddings and each layer's output, (batch, seq, hidden)."""
-    queries: Tensors = ()
+    sentence_states: Layers = field(default_factory=dict)
+    """Their first token's, [CLS], (batch, hidden)."""
+    queries: Layers = field(default_factory=dict)
     """Of each layer, (batch, heads, seq, head_dim)."""
-    keys: Tensors = ()
+    keys: Layers = field(default_factory=dict)
     """Of each layer, (batch, heads, seq, head_dim)."""
-    values: Tensors = ()
+    values: Layers = field(default_factory=dict)
     """Of each layer, (batch, heads, seq, head_dim)."""
-    attention_scores: Tensors = ()
+    attention_scores: Layers = field(default_factory=dict)
     """Of each layer before mask and softmax, (batch, heads, seq, seq)."""
 
 
-def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: frozenset[Signal]) -> Signals:
-    """Run the model on a batch and read the wanted signals; the logits are always there.
+def joined(parts: Iterable[Wanted]) -> Wanted:
+    """Return what several readers want together."""
+    together: dict[Signal, frozenset[int]] = {}
+    for part in parts:
+        for signal, layers in part.items():
+            together[signal] = together.get(signal, frozenset()) | layers
+    return together
+
+
+def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> Signals:
+    """Run the model on a batch and read the wanted layers; the logits are always there.
 
     Raises:
         ModelError: parts of attention are wanted of a model that is no row of FAMILIES.
     """
-    hidden = "hidden_states" in wanted
-    if not wanted & ATTENTION_SIGNALS:
-        outputs = model(**model_inputs(model, batch), output_hidden_states=hidden)
-        return Signals(_logits(outputs), tuple(outputs.hidden_states) if hidden else ())
-    with _listening(model) as heard:
-        outputs = model(**model_inputs(model, batch), output_hidden_states=hidden)
-    return Signals(
-        _logits(outputs),
-        tuple(outputs.hidden_states) if hidden else (),
-        **{name: READERS[name](heard) for name in sorted(wanted & ATTENTION_SIGNALS)},
+    attends, has_states = (
+        bool(kind & wanted.keys()) for kind in (ATTENTION_SIGNALS, STATE_SIGNALS)
     )
+    with _listening(model) if attends else nullcontext(_Heard()) as heard:
+        outputs = model(**model_inputs(model, batch), output_hidden_states=has_states)
+    heard.states = outputs.hidden_states if has_states else ()
+    read: dict[str, Layers] = {
+        signal: {layer: READERS[signal](heard, layer) for layer in sorted(layers)}
+        for signal, layers in wanted.items()
+        if signal in READERS
+    }
+    return Signals(_logits(outputs), model.config.num_hidden_layers, **read)
 
 
 def _logits(outputs: Any) -> torch.Tensor:
@@ -76,33 +120,37 @@ def _logits(outputs: Any) -> torch.Tensor:
 
 @dataclass
 class _Heard:
-    """What the hooks have heard, a call each layer."""
+    """What a run of the model has left: its states, and what the hooks have heard, a call each
+    layer."""
 
-    family: Family
-    heads: int
+    family: Family | None = None
+    heads: int = 0
+    states: tuple[torch.Tensor, ...] = ()
     queries: list[torch.Tensor] = field(default_factory=list)
     keys: list[torch.Tensor] = field(default_factory=list)
     values: list[torch.Tensor] = field(default_factory=list)
     calls: list[tuple[nn.Module, Mapping[str, Any]]] = field(default_factory=list)
 
-    def by_head(self, states: list[torch.Tensor]) -> Tensors:
+    def by_head(self, state: torch.Tensor) -> torch.Tensor:
         """Split (batch, seq, hidden) into (batch, heads, seq, head_dim)."""
-        return tuple(state.unflatten(-1, (self.heads, -1)).transpose(1, 2) for state in states)
+        by_head: torch.Tensor = state.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return by_head
 
-    def scores(self) -> Tensors:
-        parts = zip(self.calls, self.by_head(self.queries), self.by_head(self.keys), strict=True)
+    def scores(self, layer: int) -> torch.Tensor:
+        assert self.family is not None
+        attention, call = self.calls[layer - 1]
+        query, key = (self.by_head(part[layer - 1]) for part in (self.queries, self.keys))
         # products in float32, although the model's own may be in bfloat16
-        with torch.autocast(self.queries[0].device.type, enabled=False):
-            return tuple(
-                self.family.scores(attention, call, query.float(), key.float())
-                for (attention, call), query, key in parts
-            )
+        with torch.autocast(query.device.type, enabled=False):
+            return self.family.scores(attention, call, query.float(), key.float())
 
 
-READERS: Mapping[Signal, Callable[[_Heard], Tensors]] = {
-    "queries": lambda heard: heard.by_head(heard.queries),
-    "keys": lambda heard: heard.by_head(heard.keys),
-    "values": lambda heard: heard.by_head(heard.values),
+READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
+    "hidden_states": lambda heard, layer: heard.states[layer],
+    "sentence_states": lambda heard, layer: heard.states[layer][:, 0],
+    "queries": lambda heard, layer: heard.by_head(heard.queries[layer - 1]),
+    "keys": lambda heard, layer: heard.by_head(heard.keys[layer - 1]),
+    "values": lambda heard, layer: heard.by_head(heard.values[layer - 1]),
     "attention_scores": _Heard.scores,
 }
 

@@ -1,9 +1,8 @@
-"""What a student starts from, and the texts that it learns from."""
+"""What a student starts from, whom it learns from, and the texts."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -13,28 +12,22 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.examples import TokenDataset
 from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import load_tokenizer
-from bertender.core.training import TrainingConfig, computes_in_bf16
 from bertender.tasks.files import read_texts
 from bertender.tasks.task import Split, Task
 from distill.augmentation.augment import AugmentedConfig, augmented
-from distill.data import token_dataset
 from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import NO_LABEL
 from distill.methods import METHODS, Method
-from distill.teacher import teacher_logits
 
 __all__ = [
     "Start",
     "Teacher",
-    "averaged",
     "find_start",
     "load_teachers",
     "on_device",
     "refuse_other_labels",
-    "student_examples",
     "with_augmented",
     "with_unlabelled",
 ]
@@ -47,6 +40,7 @@ class Start:
     source: str
     model: PreTrainedModel
     digest: str
+    reads_teacher_tokens: bool = True
 
 
 def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
@@ -55,7 +49,7 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
     Raises:
         ConfigError: the method wants an encoder, and none is named.
         ModelError: it is not there, or it reads other tokens than the teacher and the method
-            compares more than logits.
+            compares single tokens.
     """
     artifact = teacher.artifact
     if student is None and method.wants_own_start:
@@ -76,11 +70,11 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
     if method.wants_teacher_tokens and not same:
         free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
         raise ModelError(
-            f"student={student!r}: method {method.name!r} compares more than logits, so "
-            "that teacher and student must read the same tokens, and these do not. Methods that "
-            f"compare logits alone: {', '.join(free)}; or distilbert with weights cosine=0."
+            f"student={student!r}: method {method.name!r} compares single tokens, so that "
+            "teacher and student must read the same tokens, and these do not. Methods that compare "
+            f"whole texts: {', '.join(free)}; or distilbert with weights cosine=0."
         )
-    return Start(source, model, weights_digest(model))
+    return Start(source, model, weights_digest(model), reads_teacher_tokens=same)
 
 
 def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
@@ -173,39 +167,3 @@ def on_device(model: PreTrainedModel) -> PreTrainedModel:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
     return model
-
-
-def student_examples(
-    method: Method, teachers: Sequence[Teacher], start: Start, task: Task, config: TrainingConfig
-) -> TokenDataset:
-    """Tokenise the texts for the student, with the teachers' logits where the method reads them.
-
-    Several teachers give the logarithm of their mean distribution, as MT-DNN's ensembles do (Liu
-    et al. 2019, arXiv 1904.09482, section 3), each in its own tokens.
-    """
-    examples = token_dataset(task.train, load_tokenizer(Path(start.source)), config.max_length)
-    if "logits" not in method.needs:
-        return examples
-    known = {start.source: examples}
-    answers = [_answers(teacher, task, config, known) for teacher in teachers]
-    columns = {**examples.columns, "teacher_logits": averaged(answers).tolist()}
-    return TokenDataset(columns, examples.pad_token_id)
-
-
-def averaged(logits: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return logits (examples, labels) of the mean distribution; those of one stay as they are."""
-    if len(logits) == 1:
-        return logits[0]
-    distributions = torch.stack([each.log_softmax(-1) for each in logits])
-    return distributions.logsumexp(0) - math.log(len(logits))
-
-
-def _answers(
-    teacher: Teacher, task: Task, config: TrainingConfig, known: Mapping[str, TokenDataset]
-) -> torch.Tensor:
-    """Return a teacher's logits; the texts are not tokenised again where they are known."""
-    path, bf16 = teacher.artifact.path, computes_in_bf16(config)
-    texts = known.get(str(path)) or token_dataset(
-        task.train, load_tokenizer(path), config.max_length
-    )
-    return teacher_logits(teacher.model, teacher.artifact.digest, texts, bf16)

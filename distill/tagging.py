@@ -21,13 +21,16 @@ from bertender.core.artifact import CARD_NAME, Artifact, refuse_foreign_director
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.examples import TokenDataset
+from bertender.core.own_models import OWN_MODELS
 from bertender.core.predictor import TorchPredictor, load_torch_tagger
 from bertender.core.text import load_tokenizer, longest_input
+from bertender.core.timing import Stopwatch
 from bertender.core.training import computes_in_bf16
 from bertender.core.words import Tagger
 from bertender.core.work import work_directory
 from bertender.measure.tagging import evaluate_tagger
 from bertender.tasks.tagging import METRIC, TaggingTask
+from distill.answers import LOGITS, teacher_token_logits
 from distill.data import fitting_tokenizer, tagged_dataset
 from distill.encoders import find_encoder, load_tagger
 from distill.methods import Method
@@ -36,7 +39,6 @@ from distill.sources import Start, Teacher, find_start, on_device
 from distill.student_config import StudentConfig
 from distill.teacher import (
     FinetuneConfig,
-    teacher_token_logits,
     train_on_labels,
     write_classifier,
 )
@@ -121,7 +123,7 @@ def distill_tagger(
             student,
             source.model,
             _student_examples(method, source, task, tokenizer, config),
-            partial(task_objective, source.model, computes_in_bf16(config)),
+            partial(task_objective, student, source.model, computes_in_bf16(config), Stopwatch()),
             config,
             work,
             description=f"distill {out.name}",
@@ -137,7 +139,16 @@ def distill_tagger(
 
 
 def with_token_head(student: PreTrainedModel) -> PreTrainedModel:
-    """Return a tagger with the student's encoder; its head is new where it is not one already."""
+    """Return a tagger with the student's encoder; its head is new where it is not one already.
+
+    Raises:
+        ModelError: the student is of a class of bertender's own, which labels texts alone.
+    """
+    if student.config.model_type in OWN_MODELS:
+        raise ModelError(
+            f"a {student.config.model_type!r} student labels texts and cannot tag words. Choose a "
+            "method whose students are of a class of transformers, such as minibert."
+        )
     tagger: PreTrainedModel = AutoModelForTokenClassification.from_config(student.config)
     if isinstance(student, type(tagger)):
         return student
@@ -196,7 +207,7 @@ def _student_examples(
         teacher.model, teacher.artifact.digest, examples, computes_in_bf16(config)
     )
     return TokenDataset(
-        {**examples.columns, "teacher_logits": answers},
+        {**examples.columns, LOGITS: answers},
         examples.pad_token_id,
-        {**examples.token_padding, "teacher_logits": 0},
+        {**examples.token_padding, LOGITS: 0},
     )

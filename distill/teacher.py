@@ -1,9 +1,7 @@
-"""Teachers: fine-tuning an encoder on a task, and a teacher's answers on the training texts."""
+"""Teachers: fine-tuning an encoder on a task."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,18 +9,12 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.artifact import CARD_NAME, Artifact, new_artifact
-from bertender.core.atomic import replacing
-from bertender.core.batching import length_buckets
-from bertender.core.cache import cache_directory
 from bertender.core.distributed import on_main_process
 from bertender.core.examples import TensorBatch, TokenDataset, model_inputs
 from bertender.core.predictor import Classifier, TorchPredictor
-from bertender.core.progress import track
 from bertender.core.text import Tokenize
 from bertender.core.training import LossParts, TrainingConfig, TrainingReport, train
 from bertender.core.work import work_directory
@@ -40,15 +32,9 @@ __all__ = [
     "finetune_by_name",
     "label_objective",
     "save_tokenizer",
-    "teacher_logits",
-    "teacher_token_logits",
     "train_on_labels",
     "write_classifier",
 ]
-
-logger = logging.getLogger(__name__)
-
-TEACHER_TOKENS_PER_BATCH = 8192
 
 
 class FinetuneConfig(TrainingConfig):
@@ -188,87 +174,3 @@ def dev_score(
     )
     score, _ = evaluate(classifier, task.dev, task.metric)
     return {task.metric: score.value}
-
-
-def teacher_logits(
-    model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool = False
-) -> torch.Tensor:
-    """Return the teacher's logits (examples, labels), computed once and kept on disk.
-
-    Args:
-        model: the teacher.
-        digest: the teacher artifact's digest; with the token ids it is the key on disk.
-        examples: the training examples, in the teacher's own tokens.
-        bf16: compute in bf16, as the run that reads them does.
-    """
-    return _once(digest, examples, bf16, lambda: _compute_logits(model.eval(), examples, bf16))
-
-
-def teacher_token_logits(
-    model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool = False
-) -> tuple[torch.Tensor, ...]:
-    """Return a tagger's logits (seq, labels) on each example, computed once and kept on disk.
-
-    Arguments are those of `teacher_logits`. The file holds all tokens below one another without
-    padding, 4 bytes for each label of each.
-    """
-
-    def compute() -> torch.Tensor:
-        answers = [torch.empty(0)] * len(examples)
-        for bucket, logits in _answers(model.eval(), examples, bf16):
-            for row, tokens in zip(bucket, logits, strict=True):
-                answers[row] = tokens[: examples.lengths[row]]
-        return torch.cat(answers)
-
-    tokens = _once(digest, examples, bf16, compute)
-    return torch.split(tokens, list(examples.lengths))
-
-
-def _once(
-    digest: str, examples: TokenDataset, bf16: bool, compute: Callable[[], torch.Tensor]
-) -> torch.Tensor:
-    """Return what is kept of a teacher's answers, or compute and keep them."""
-    key = hashlib.sha256(f"{digest} {bf16} {examples.columns['input_ids']}".encode()).hexdigest()
-    path = cache_directory() / "teacher-logits" / f"{key}.safetensors"
-    if (kept := _kept_logits(path)) is not None:
-        return kept
-    logits = compute()
-    with replacing(path) as temporary:
-        save_file({"logits": logits}, temporary)
-    return logits
-
-
-def _kept_logits(path: Path) -> torch.Tensor | None:
-    """Read kept logits; None where there are none, or they are damaged and must be made again."""
-    if not path.is_file():
-        return None
-    try:
-        return load_file(path)["logits"]
-    except (SafetensorError, KeyError) as error:
-        logger.warning("%s is damaged and is made again: %s", path, error)
-        return None
-
-
-def _compute_logits(model: PreTrainedModel, examples: TokenDataset, bf16: bool) -> torch.Tensor:
-    answers = torch.empty(len(examples), model.config.num_labels)
-    for bucket, logits in _answers(model, examples, bf16):
-        answers[bucket] = logits
-    return answers
-
-
-def _answers(
-    model: PreTrainedModel, examples: TokenDataset, bf16: bool
-) -> list[tuple[list[int], torch.Tensor]]:
-    """Return batches of examples of like length, and the model's logits on each."""
-    answers = []
-    buckets = length_buckets(examples.lengths, TEACHER_TOKENS_PER_BATCH)
-    device = model.device
-    with (
-        torch.inference_mode(),
-        torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16),
-    ):
-        for bucket in track(buckets, "teacher's answers", len(buckets)):
-            batch = examples.collate([examples[index] for index in bucket])
-            inputs = {k: v.to(device) for k, v in model_inputs(model, batch).items()}
-            answers.append((bucket, model(**inputs).logits.float().cpu()))
-    return answers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -19,7 +19,7 @@ from distill.losses import (
     soft_labels,
     token_soft_labels,
 )
-from distill.signals import Signal, Signals
+from distill.signals import STATE_SIGNALS, TEXT_SIGNALS, Signal, Signals, Wanted, joined
 
 __all__ = [
     "HardLabels",
@@ -30,6 +30,7 @@ __all__ = [
     "SoftLabels",
     "SoftWords",
     "Term",
+    "wanted_by",
 ]
 
 
@@ -44,7 +45,11 @@ class Term(Protocol):
 
     @property
     def needs(self) -> frozenset[Signal]:
-        """What the teacher must give. Logits are kept on disk; the rest is computed online."""
+        """What the teacher must give."""
+        ...
+
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        """Return the pairs of layers that are compared at these depths; none where no layer is."""
         ...
 
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
@@ -58,6 +63,9 @@ class Term(Protocol):
 
 class _FromLogits:
     """Terms that fit any two models of the same labels."""
+
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        return ()
 
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         return ""
@@ -142,8 +150,9 @@ class Match:
     name: str
     weight: float
     signal: Signal
-    loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-    """(student, teacher, mask) -> scalar, a row of `losses`"""
+    loss: Callable[..., torch.Tensor]
+    """(student, teacher, mask) -> scalar, a row of `losses`; of signals of a whole text, which have
+    no padding, (student, teacher) -> scalar"""
     layers: LayerMap
     over_layers: Literal["sum", "mean"] = "mean"
     projected: bool = False
@@ -159,7 +168,8 @@ class Match:
         return frozenset({self.signal})
 
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        if unmatched := _unmatched(self.name, self.pairs, student, teacher, self._has_embeddings):
+        has_embeddings = self.signal in STATE_SIGNALS
+        if unmatched := _unmatched(self.name, self.pairs, student, teacher, has_embeddings):
             return unmatched
         same = _SAME[self.signal]
         ours, theirs = getattr(student, same), getattr(teacher, same)
@@ -172,29 +182,18 @@ class Match:
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
+        mask = () if self.signal in TEXT_SIGNALS else (batch["attention_mask"],)
         losses = torch.stack(
             [
-                self.loss(ours[mine], theirs[other], batch["attention_mask"])
-                for mine, other in self._places(len(ours), len(theirs))
+                self.loss(ours[mine], theirs[other], *mask)
+                for mine, other in self.pairs(student.depth, teacher.depth)
             ]
         )
         return losses.sum() if self.over_layers == "sum" else losses.mean()
 
     def pairs(self, student: int, teacher: int) -> Pairs:
-        """Return the pairs of layers that are matched at these depths."""
         pairs = self.layers(student, teacher)[: self.up_to]
         return pairs if self.only is None else (pairs[self.only],)
-
-    @property
-    def _has_embeddings(self) -> bool:
-        """Tell whether the signal has the embeddings in front, as layer 0."""
-        return self.signal == "hidden_states"
-
-    def _places(self, ours: int, theirs: int) -> list[tuple[int, int]]:
-        """Return the pairs of layers as places in the two tuples of a signal."""
-        front = int(self._has_embeddings)
-        pairs = self.pairs(ours - front, theirs - front)
-        return [(mine + front - 1, other + front - 1) for mine, other in pairs]
 
 
 @dataclass(frozen=True)
@@ -212,8 +211,11 @@ class Relations:
     def needs(self) -> frozenset[Signal]:
         return frozenset({self.signal})
 
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        return self.layers(student, teacher)
+
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        if unmatched := _unmatched(self.name, self.layers, student, teacher, False):
+        if unmatched := _unmatched(self.name, self.pairs, student, teacher, False):
             return unmatched
         if self.relation_heads is None:
             return self._unequal_heads(student.num_attention_heads, teacher.num_attention_heads)
@@ -237,15 +239,26 @@ class Relations:
         ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
         losses = [
             relation_divergence(
-                ours[mine - 1], theirs[other - 1], batch["attention_mask"], self.relation_heads
+                ours[mine], theirs[other], batch["attention_mask"], self.relation_heads
             )
-            for mine, other in self.layers(len(ours), len(theirs))
+            for mine, other in self.pairs(student.depth, teacher.depth)
         ]
         return torch.stack(losses).mean()
 
 
+def wanted_by(terms: Iterable[Term], student: int, teacher: int) -> tuple[Wanted, Wanted]:
+    """Return what the terms with a weight above 0 read of a student and a teacher so deep."""
+    read = [(term.needs, term.pairs(student, teacher)) for term in terms if term.weight]
+    mine, theirs = (
+        joined({s: frozenset(pair[side] for pair in pairs) for s in needs} for needs, pairs in read)
+        for side in (0, 1)
+    )
+    return mine, theirs
+
+
 _SAME: Mapping[Signal, str] = {
     "hidden_states": "hidden_size",
+    "sentence_states": "hidden_size",
     "attention_scores": "num_attention_heads",
 }
 """What two models must have in common for a signal to be compared, by the name in their configs."""

@@ -6,6 +6,7 @@ The loss is computed inside the module, so that a distributed run sees which par
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -13,8 +14,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from bertender.core.examples import TensorBatch
-from distill.signals import Signal, Signals, read_signals
-from distill.terms import Match, Term
+from distill.signals import Signals, read_signals
+from distill.terms import Match, Term, wanted_by
 
 __all__ = ["Trainee"]
 
@@ -39,7 +40,6 @@ class Trainee(nn.Module):
         self.student = student
         self.projections = nn.ModuleDict(projections or {})
         self.terms = tuple(term for term in terms if term.weight)
-        self.reads: frozenset[Signal] = frozenset().union(*(term.needs for term in self.terms))
 
     @classmethod
     def of(
@@ -64,7 +64,9 @@ class Trainee(nn.Module):
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
         """Return the weighted parts of the loss."""
-        signals = read_signals(self.student, batch, self.reads)
+        depth = self.student.config.num_hidden_layers
+        wanted, _ = wanted_by(self.terms, depth, teacher.depth)
+        signals = read_signals(self.student, batch, wanted)
         return {
             term.name: term.weight * term(self._projected(term, signals), teacher, batch)
             for term in self.terms
@@ -78,5 +80,5 @@ class Trainee(nn.Module):
         if not (isinstance(term, Match) and term.projected):
             return signals
         projection = self.projections[term.signal]
-        states = tuple(projection(states) for states in signals.hidden_states)
-        return Signals(signals.logits, states)
+        states = {layer: projection(states) for layer, states in signals.hidden_states.items()}
+        return replace(signals, hidden_states=states)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.core.artifact import Artifact
+from bertender.core.timing import Timing, read_timing
 from bertender.measure.size import measure_size
 
 __all__ = [
@@ -43,7 +44,7 @@ def say(words: str, style: str = "") -> None:
 
 def artifact_summary(artifact: Artifact) -> dict[str, Any]:
     """Return what a stage's JSON says of the artifact that it wrote."""
-    card = artifact.card
+    card, timing = artifact.card, read_timing(artifact)
     return {
         "artifact": str(artifact.path),
         "digest": artifact.digest,
@@ -52,17 +53,18 @@ def artifact_summary(artifact: Artifact) -> dict[str, Any]:
         "precision": card.precision,
         "size": measure_size(artifact, _parameters(artifact)).model_dump(mode="json"),
         "metrics": card.metrics,
+        "timing": timing and timing.summary(),
     }
 
 
 def print_artifact(artifact: Artifact) -> None:
-    """Say in one or two lines what a stage has written."""
+    """Say in a few lines what a stage has written."""
     size = measure_size(artifact, _parameters(artifact))
     say(
         f"{artifact.path}: {artifact.card.kind}, {artifact.card.precision}, "
         f"{size.parameters / 1e6:.1f}M parameters, {size.artifact_size_bytes / 1e6:.1f} MB"
     )
-    for line in _measured(artifact.card.metrics):
+    for line in (*_measured(artifact.card.metrics), *_timed(read_timing(artifact))):
         say(f"  {line}")
 
 
@@ -110,3 +112,12 @@ def _measured(metrics: Mapping[str, Any]) -> list[str]:
             f"{parity['texts']} texts, largest logit difference {parity['max_abs_difference']:.2g}"
         )
     return lines
+
+
+def _timed(timing: Timing | None) -> list[str]:
+    if timing is None:
+        return []
+    return [
+        f"trained on {timing.samples_per_s:.0f} texts/s; the teacher took "
+        f"{timing.teacher_share:.0%} of {timing.wall_s:.0f} s"
+    ]

@@ -21,7 +21,8 @@ class TokenDataset(Dataset[dict[str, Any]]):
     """Tokenised examples: columns of equal length; `input_ids` and its companions are ragged.
 
     Args:
-        columns: a value an example, or in token columns, a value or a row of values a token.
+        columns: a value an example, or in token columns, a value or a row of values a token; one
+            that is a tensor with a row an example may be memory-mapped.
         pad_token_id: what pads `input_ids`.
         token_padding: token columns beside `input_ids` and its companions, and what pads each.
         lengths: tokens of each example, where they are known without reading all of them.
@@ -29,7 +30,7 @@ class TokenDataset(Dataset[dict[str, Any]]):
 
     def __init__(
         self,
-        columns: Mapping[str, Sequence[Any]],
+        columns: Mapping[str, Sequence[Any] | torch.Tensor],
         pad_token_id: int,
         token_padding: Mapping[str, int] | None = None,
         lengths: Sequence[int] | None = None,
@@ -64,7 +65,8 @@ class TokenDataset(Dataset[dict[str, Any]]):
             **self.token_padding,
         }
         if name not in padding:
-            return torch.as_tensor(values)
+            rows = isinstance(values[0], torch.Tensor)
+            return torch.stack(list(values)) if rows else torch.as_tensor(values)
         tokens = [torch.as_tensor(each) for each in values]
         return pad_sequence(tokens, batch_first=True, padding_value=padding[name])
 

@@ -31,6 +31,7 @@ from bertender.core.errors import TrainingError
 from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.learning_rates import Rates, pace, split_by_rate
 from bertender.core.progress import Bar, progress_bar
+from bertender.core.timing import Stopwatch
 
 __all__ = [
     "NO_RATES",
@@ -87,11 +88,17 @@ class Objective(Protocol):
 
 @dataclass
 class TrainingReport:
-    """What a run did: the loss as it fell, and the scores at the end of each epoch."""
+    """What a run did: the loss as it fell, and the scores at the end of each epoch.
+
+    Samples and seconds are those since the run began or was resumed, scoring left out; two runs
+    that differ in them alone are equal.
+    """
 
     steps: int
     losses: list[dict[str, float]] = field(default_factory=list)
     epochs: list[dict[str, float]] = field(default_factory=list)
+    samples: int = field(default=0, compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
 
 def train(
@@ -134,10 +141,11 @@ def train(
     with progress_bar(description, len(plan)) as bar:
         progress = _Progress(bar, plan, at_epoch_end, keep_end)
         trainer = _PlannedTrainer(model, arguments, examples, objective, plan, progress, rates)
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with (clock := Stopwatch()).running():
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
         vars(model).pop(wrapped, None)
-    return trainer.report()
+    return trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)
 
 
 def planned(
@@ -225,12 +233,14 @@ class _PlannedTrainer(SafeCheckpoints):
         history: list[dict[str, Any]] = self.state.log_history
         return history
 
-    def report(self) -> TrainingReport:
+    def report(self, samples: int, seconds: float) -> TrainingReport:
         """Return what the run did, the part before an interruption included."""
         return TrainingReport(
             steps=self.state.global_step,
             losses=[entry["parts"] for entry in self._history() if "parts" in entry],
             epochs=[entry["scores"] for entry in self._history() if "scores" in entry],
+            samples=samples,
+            seconds=seconds,
         )
 
 
@@ -248,17 +258,21 @@ class _Progress(TrainerCallback):
         self.plan = plan
         self.at_epoch_end = at_epoch_end
         self.keep_end = keep_end
+        self.samples = 0
+        self.scoring = Stopwatch()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.advance(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.advance()
+        self.samples += len(self.plan.batches[state.global_step - 1])
         if self.keep_end and state.global_step == len(self.plan):
             control.should_save = True
         if state.global_step in self.plan.epoch_ends and self.at_epoch_end and is_main_process():
             model = kwargs["model"]
-            scores = self.at_epoch_end(getattr(model, "module", model))
+            with self.scoring.running():
+                scores = self.at_epoch_end(getattr(model, "module", model))
             epoch = self.plan.epoch_ends.index(state.global_step) + 1
             state.log_history.append({"epoch": epoch, "scores": scores})
             logger.info("epoch %d: %s", epoch, scores)

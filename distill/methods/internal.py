@@ -36,7 +36,7 @@ def _phases(layers: int) -> tuple[Phase, ...]:
                 Match(
                     "sentence",
                     1.0,
-                    "hidden_states",
+                    "sentence_states",
                     sentence_cosine,
                     layers=uniform,
                     up_to=highest,

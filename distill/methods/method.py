@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ConfigError, nearest_hint
-from distill.signals import Signal
+from distill.signals import TEXT_SIGNALS, Signal, Wanted
 from distill.students import StudentBuilder
-from distill.terms import Term
+from distill.terms import Term, wanted_by
 from distill.trainee import Trainee
 
 __all__ = [
@@ -43,6 +43,10 @@ class Phase:
     def needs(self) -> frozenset[Signal]:
         """What the terms with a weight above 0 need of the teacher."""
         return frozenset().union(*(term.needs for term in self.terms if term.weight))
+
+    def reads(self, student: int, teacher: int) -> Wanted:
+        """Return what is read of the teacher, and of which layers, at these depths."""
+        return wanted_by(self.terms, student, teacher)[1]
 
 
 class TraineeBuilder(Protocol):
@@ -124,8 +128,8 @@ class Method:
 
     @property
     def wants_teacher_tokens(self) -> bool:
-        """Tell whether more than logits is compared, so that both must read the same tokens."""
-        return self.uses_teacher_layers or bool(self.needs - {"logits"})
+        """Tell whether single tokens are compared, so that both must read the same ones."""
+        return self.uses_teacher_layers or bool(self.needs - TEXT_SIGNALS)
 
     @property
     def has_phases(self) -> bool:

@@ -27,7 +27,7 @@ PKD = Method(
     phases=one_phase(
         SoftLabels(weight=0.7, temperature=10.0),
         HardLabels(weight=0.3),
-        Match("patience", 500.0, "hidden_states", normalised_sentence_mse, layers=skip),
+        Match("patience", 500.0, "sentence_states", normalised_sentence_mse, layers=skip),
     ),
     settings={"epochs": 4, "learning_rate": 1e-5},
 )

@@ -39,6 +39,10 @@ def pretrain_words(made: Made, out: Path) -> Words:
 COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "run": run_words,
     "pretrain": pretrain_words,
+    "distill-general": lambda made, out: (
+        *("distill-general", "--teacher", made["teacher"], "--corpus", made.files.corpus),
+        *("--layers", "1", *QUICK, "--epochs", "1", "--out", out),
+    ),
     "baseline": lambda made, out: ("baseline", *made.files.flags, "--out", out),
     "finetune": lambda made, out: (
         *("finetune", "--teacher", made["teacher"], *made.files.flags),
@@ -61,7 +65,9 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "doctor": lambda made, out: ("doctor",),
 }
 
-WRITTEN = frozenset({"artifact", "digest", "stage", "kind", "precision", "size", "metrics"})
+WRITTEN = frozenset(
+    {"artifact", "digest", "stage", "kind", "precision", "size", "metrics", "timing"}
+)
 
 KEYS: dict[str, Collection[str]] = {
     **dict.fromkeys(STAGES, WRITTEN),

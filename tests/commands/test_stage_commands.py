@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,17 @@ def test_the_same_command_again_replaces_the_artifact(made: Made, tmp_path: Path
     first, second = (last_line(succeed(*words))["digest"] for _ in range(2))
     assert first == second
     assert [path.name for path in tmp_path.iterdir()] == ["words"]
+
+
+def test_what_a_run_took_is_said_at_its_end(made: Made, tmp_path: Path) -> None:
+    words = ("distill", "--teacher", made["teacher"], "--layers", "1", *QUICK, "--epochs", "1")
+    said = succeed(*words, "--out", tmp_path / "out").stdout
+    assert re.search(r"trained on \d+ texts/s; the teacher took \d+% of \d+ s$", said, re.M)
+    timing = last_line(succeed("show", tmp_path / "out", "--json"))[0]["timing"]
+    assert timing["samples"] == 96 and timing["samples_per_s"] > 0
+    assert 0 < timing["teacher_s"] < timing["wall_s"] and 0 < timing["teacher_share"] < 1
+    said = last_line(succeed("show", made["onnx"], "--json"))
+    assert said[0]["timing"] is None, "nothing was trained"
 
 
 def test_words_for_a_person(made: Made, tmp_path: Path) -> None:

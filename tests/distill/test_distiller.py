@@ -20,14 +20,15 @@ from bertender.core.onnx_predictor import OnnxPredictor
 from bertender.core.own_models import OWN_MODELS
 from bertender.core.predictor import onnx_file, open_classifier
 from bertender.core.text import load_tokenizer
+from bertender.core.timing import TIMING_NAME, read_timing
 from bertender.core.training import _PlannedTrainer
 from bertender.measure.accuracy import evaluate
 from bertender.tasks.task import Task
-from distill import teacher as teacher_module
+from distill import answers, phases
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.distiller import DistillConfig, distill
+from distill.kept import averaged
 from distill.methods import METHODS
-from distill.sources import averaged
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 from tests.distill.toys import pair_task, save_artifact, save_encoder, tiny_classifier
@@ -168,10 +169,16 @@ def test_no_checkpoints_are_left_behind(student: Artifact) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "runs"),
-    [({}, 1), ({"weights": {"soft": 0}}, 0), ({"method": "hard"}, 0)],
-    ids=["distilbert", "without soft labels", "hard"],
+    [
+        ({}, 0),
+        ({"weights": {"cosine": 0}}, 1),
+        ({"method": "pkd"}, 1),
+        ({"method": "internal"}, 1),
+        ({"method": "hard"}, 0),
+    ],
+    ids=["the teacher runs anyway", "logits", "logits and states", "the last phase", "labels"],
 )
-def test_teacher_logits_are_computed_only_where_they_are_read_and_once(
+def test_answers_are_kept_only_where_they_free_a_phase_of_the_teacher_and_once(
     settings: dict[str, Any],
     runs: int,
     trained_teacher: Artifact,
@@ -181,9 +188,9 @@ def test_teacher_logits_are_computed_only_where_they_are_read_and_once(
 ) -> None:
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
     calls = []
-    compute = teacher_module._compute_logits
+    compute = answers._compute
     monkeypatch.setattr(
-        teacher_module, "_compute_logits", lambda *given: calls.append(1) or compute(*given)
+        answers, "_compute", lambda *given: calls.extend([1] * bool(given[2])) or compute(*given)
     )
     for seed in (0, 1):
         config = DistillConfig(**SHORT, **settings, seed=seed)
@@ -273,6 +280,83 @@ def other_vocabulary(folder: Path) -> Path:
     return encoder
 
 
+@pytest.mark.parametrize(
+    "settings", [{"method": "pkd"}, {"weights": {"cosine": 0}}], ids=["pkd", "logits"]
+)
+def test_kept_and_online_answers_teach_the_same(
+    settings: dict[str, Any],
+    trained_teacher: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plain = {**SHORT, **settings}
+    with monkeypatch.context() as patched:
+        patched.setattr(phases, "read_signals", lambda *given: pytest.fail("the teacher was run"))
+        kept = distill(trained_teacher, task, DistillConfig(**plain), tmp_path / "kept")
+    assert "the teacher runs in each step" not in caplog.text
+    config = DistillConfig(**plain, teacher_cache_mb=0)
+    online = distill(trained_teacher, task, config, tmp_path / "online")
+    assert "more than teacher_cache_mb=0: the teacher runs in each step" in caplog.text
+    losses = [artifact.card.metrics["losses"] for artifact in (kept, online)]
+    assert len(losses[0]) == 2
+    for ours, theirs in zip(*losses, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+
+
+def test_a_roberta_teaches_a_student_with_berts_vocabulary_by_its_sentence_states(
+    task: Task, tmp_path: Path
+) -> None:
+    teacher = save_artifact(tiny_classifier("roberta"), task, tmp_path / "teacher")
+    encoder = other_vocabulary(tmp_path / "encoder")
+    settings = {**QUICK, "method": "pkd", "weights": {"soft": 0, "hard": 0}}
+    config = DistillConfig(**settings, student=str(encoder))
+    student = distill(teacher, task, config, tmp_path / "student")
+    first, *_, last = (parts["patience"] for parts in student.card.metrics["losses"])
+    assert student.card.family == "bert" and last < 0.5 * first
+    ours, theirs = (load_tokenizer(path).get_vocab() for path in (student.path, encoder))
+    assert ours == theirs != load_tokenizer(teacher.path).get_vocab()
+
+
+@pytest.mark.parametrize("reason", ["a vocabulary of its own", "several teachers"])
+def test_what_must_be_kept_is_refused_where_it_is_too_large(
+    reason: str, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "a vocabulary of its own": {"student": str(other_vocabulary(tmp_path / "encoder"))},
+        "several teachers": {"more_teachers": (trained_teacher.path,)},
+    }[reason]
+    config = DistillConfig(method="pkd", **SHORT, **settings, teacher_cache_mb=0)
+    said = rf"sentence states of 96 texts are 0\.0 MB.*{reason}.*teacher_cache_mb 1 or more"
+    with pytest.raises(ConfigError, match=said):
+        distill(trained_teacher, task, config, tmp_path / "student")
+
+
+@pytest.mark.parametrize(
+    ("settings", "teaches"),
+    [({"method": "pkd"}, True), ({}, True), ({"method": "hard"}, False)],
+    ids=["kept", "online", "no teacher"],
+)
+def test_what_a_run_took_lies_beside_the_card(
+    settings: dict[str, Any],
+    teaches: bool,
+    trained_teacher: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
+    config = DistillConfig(**{**SHORT, "epochs": 2, **settings})
+    student = distill(trained_teacher, task, config, tmp_path / "student")
+    timing = read_timing(student)
+    assert timing is not None and timing.samples == 2 * len(task.train)
+    assert 0 < timing.training_s < timing.wall_s
+    assert (timing.teacher_s > 0.01 * timing.wall_s) is teaches
+    assert 0 <= timing.teacher_share < 1
+    assert TIMING_NAME not in student.card.files
+
+
 def test_a_student_may_start_from_another_encoder_with_its_own_vocabulary(
     trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -291,7 +375,7 @@ def test_methods_that_compare_tokens_want_the_same_ones(
     encoder = other_vocabulary(tmp_path / "encoder")
     config = DistillConfig(method=method, student=str(encoder), layers=2)
     own_layers = "replaces the teacher's own layers"
-    same_tokens = "must read the same tokens.*Methods that.*hard"
+    same_tokens = "must read the same tokens.*Methods that.*hard.*pkd"
     said = own_layers if METHODS[method].uses_teacher_layers else same_tokens
     with pytest.raises(ModelError, match=said):
         distill(trained_teacher, task, config, tmp_path / "student")

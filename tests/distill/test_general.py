@@ -106,7 +106,7 @@ def test_it_is_a_start_for_the_task_stage(
     student: Artifact, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     method = student.card.config["method"]
-    settings = {**settings_of(method), "epochs": 2, "student": str(student.path)}
+    settings = {**settings_of(method), "epochs": 2, "student": str(student.path), "weights": {}}
     earlier = {"earlier_epochs": 1} if METHODS[method].has_phases else {}
     made = distill(trained_teacher, task, DistillConfig(**settings, **earlier), tmp_path / "out")
     assert made.card.config["student"] == str(student.path)

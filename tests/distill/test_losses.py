@@ -33,7 +33,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 MaskedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 MASK = torch.tensor([[1, 1, 1], [1, 1, 0]])
-HIDDEN, SCORES, HEADS = (2, 3, 8), (2, 4, 3, 3), (2, 4, 3, 6)
+SENTENCE, HIDDEN, SCORES, HEADS = (2, 8), (2, 3, 8), (2, 4, 3, 3), (2, 4, 3, 6)
 MASKED: dict[str, tuple[MaskedLoss, tuple[int, ...]]] = {
     "cosine": (hidden_cosine, HIDDEN),
     "hidden": (hidden_mse, HIDDEN),
@@ -41,8 +41,6 @@ MASKED: dict[str, tuple[MaskedLoss, tuple[int, ...]]] = {
     "features": (normalised_hidden_mse, HIDDEN),
     "means": (hidden_mean_mse, HIDDEN),
     "variances": (hidden_variance_difference, HIDDEN),
-    "patience": (normalised_sentence_mse, HIDDEN),
-    "sentence": (sentence_cosine, HIDDEN),
     "attention scores": (attention_mse, SCORES),
     "attention": (attention_divergence, SCORES),
     "relations": (relation_divergence, HEADS),
@@ -54,6 +52,8 @@ MASKED: dict[str, tuple[MaskedLoss, tuple[int, ...]]] = {
 LOSSES: dict[str, tuple[Loss, tuple[int, ...]]] = {
     "soft": (lambda student, teacher: soft_labels(student, teacher, 2.0), (4, 3)),
     "logits": (logit_mse, (4, 3)),
+    "patience": (normalised_sentence_mse, SENTENCE),
+    "sentence": (sentence_cosine, SENTENCE),
     **{
         name: (partial(lambda loss, *given: loss(*given, MASK), loss), shape)
         for name, (loss, shape) in MASKED.items()
@@ -279,10 +279,15 @@ def test_relation_heads_free_the_student_from_width_and_heads() -> None:
 
 def test_patience_by_hand() -> None:
     """[CLS] states of length one at a right angle: squared distance 2, over a width of 2."""
-    student = torch.tensor([[[3.0, 0.0], [7.0, 7.0]]])
-    teacher = torch.tensor([[[0.0, 5.0], [1.0, 2.0]]])
-    loss = normalised_sentence_mse(student, teacher, torch.ones(1, 2))
-    assert float(loss) == pytest.approx(1.0)
+    student, teacher = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 5.0]])
+    assert float(normalised_sentence_mse(student, teacher)) == pytest.approx(1.0)
+
+
+def test_sentence_cosine_by_hand() -> None:
+    """Cosines 1 and 0 of two texts; the length of a state is of no account."""
+    student = torch.tensor([[3.0, 0.0], [0.0, 2.0]])
+    teacher = torch.tensor([[7.0, 0.0], [1.0, 0.0]])
+    assert float(sentence_cosine(student, teacher)) == pytest.approx(0.5)
 
 
 def test_soft_cross_entropy_is_soft_labels_and_the_teachers_entropy() -> None:
@@ -309,11 +314,11 @@ def test_examples_without_a_label_are_left_out() -> None:
     assert float(hard_labels(logits, torch.full((4,), -100)).detach()) == 0.0
 
 
-@pytest.mark.parametrize("name", MASKED)
+@every_loss
 def test_autocast_does_not_round_a_loss(name: str) -> None:
     """Training computes in bfloat16; the losses do not."""
-    loss, shape = MASKED[name]
+    loss, shape = LOSSES[name]
     student, teacher = (tensor.detach() for tensor in tensors(shape))
     with torch.autocast("cpu", torch.bfloat16):
-        inside = loss(student, teacher, MASK)
-    torch.testing.assert_close(inside, loss(student, teacher, MASK), rtol=0, atol=0)
+        inside = loss(student, teacher)
+    torch.testing.assert_close(inside, loss(student, teacher), rtol=0, atol=0)

@@ -58,8 +58,21 @@ def test_without_some_pieces_their_segmentations_are_gone() -> None:
     assert lattice.probabilities(p) == pytest.approx([0.1**3 + 0.1**2])
 
 
-STEMS = "walk jump print gather climb shout wonder paint collect answer kick load".split()
-ENDINGS = "ing ed er s able ation less ness".split()
+STEMS = [
+    "walk",
+    "jump",
+    "print",
+    "gather",
+    "climb",
+    "shout",
+    "wonder",
+    "paint",
+    "collect",
+    "answer",
+    "kick",
+    "load",
+]
+ENDINGS = ["ing", "ed", "er", "s", "able", "ation", "less", "ness"]
 WORDS = {
     f"▁{stem}{ending}": 1 + (7 * row + 3 * column) % 5
     for row, stem in enumerate(STEMS)

@@ -1,0 +1,97 @@
+"""The table of a training benchmark, as Markdown: seconds an epoch, and what each way gains."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.training import WAYS, TrainingBenchmark, TrainingRun
+from bertender.core.environment import Environment
+from bertender.measure.samples import Speedup, speedup
+from bertender.tasks.metrics import paired_change_of_means
+
+__all__ = ["training_block"]
+
+
+def training_block(file: str, path: Path) -> str:
+    """Return the table of the benchmark at `path`, what it was measured under, and its file."""
+    benchmark = TrainingBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    runs = {name: [run for run in benchmark.runs if run.way == name] for name in WAYS}
+    metric = benchmark.metric
+    head = (
+        f"| Way | Seconds an epoch | Speedup | Texts/s | In the teacher | {metric}, mean | "
+        "Points over the first |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+    )
+    rows = "\n".join(_row(name, runs, benchmark) for name in runs)
+    return f"{head}{rows}\n\n{_circumstances(benchmark)}\n\nRaw: `{file}`\n"
+
+
+def _row(name: str, by_way: Mapping[str, list[TrainingRun]], result: TrainingBenchmark) -> str:
+    runs, first = (
+        sorted(by_way[way], key=lambda run: run.seed) for way in (name, next(iter(WAYS)))
+    )
+    epoch_s = statistics.median(second for run in runs for second in _epochs(run))
+    share = statistics.mean(run.teacher_s / run.seconds for run in runs)
+    score = statistics.mean(run.score.value for run in runs)
+    cells = (
+        f"`{name}`",
+        f"{epoch_s:.1f}",
+        _speedup(_speedup_of(first, runs)),
+        f"{result.texts / epoch_s:.0f}",
+        f"{share:.0%}",
+        f"{score:.3f}",
+        "-" if name == next(iter(WAYS)) else _change(first, runs, result),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _epochs(run: TrainingRun) -> list[float]:
+    """Return each epoch's seconds, with its part of what was computed once for all of them."""
+    return [each + run.kept_s / len(run.epoch_s) for each in run.epoch_s]
+
+
+def _speedup_of(first: Sequence[TrainingRun], runs: Sequence[TrainingRun]) -> Speedup:
+    """Compare epoch by epoch, the machine being about the same for both."""
+    reference, candidate = (
+        [[seconds * 1000] for run in way for seconds in _epochs(run)] for way in (first, runs)
+    )
+    return speedup(reference, candidate)
+
+
+def _speedup(ratio: Speedup) -> str:
+    return f"{ratio.value:.1f}x [{ratio.low:.1f}, {ratio.high:.1f}]"
+
+
+def _change(
+    first: Sequence[TrainingRun], runs: Sequence[TrainingRun], result: TrainingBenchmark
+) -> str:
+    change = paired_change_of_means(
+        result.metric,
+        result.labels,
+        [run.predictions for run in first],
+        [run.predictions for run in runs],
+    )
+    return f"{change.value:+.1f} [{change.low:+.1f}, {change.high:+.1f}]"
+
+
+def _circumstances(result: TrainingBenchmark) -> str:
+    config, here = result.config, result.environment
+    seeds = len({run.seed for run in result.runs})
+    ways = "\n".join(f"- `{name}`: {way.summary}" for name, way in WAYS.items())
+    precision = "bf16" if result.bf16 else "fp32, as this machine has no bf16"
+    return (
+        f"{ways}\n\n"
+        f"{result.task}: the same {result.texts} training texts of {result.tokens:.1f} tokens on "
+        f"average, batches of {config['batch_size']}, `max_length` {config['max_length']}, "
+        f"{config['epochs']} epochs, {seeds} seeds, students of {config['layers']} layers by soft "
+        f"and hard labels. `kept` computed in {precision}. Seconds hold each epoch's part of the "
+        "kept answers, computed anew for every student; scoring is left out. Intervals are of "
+        f"95 %. {_machine(here, result.threads)}"
+    )
+
+
+def _machine(here: Environment, threads: int) -> str:
+    versions = ", ".join(f"{name} {here.versions[name]}" for name in ("torch", "transformers"))
+    return f"{here.cpu_model}, {threads} threads; {versions}."

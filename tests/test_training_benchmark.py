@@ -1,0 +1,129 @@
+"""The training benchmark: equal work every way, the usual way as it is, and a table of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import training
+from benchmarks.training import WAYS, TrainingBenchmark, TrainingRun, compare_ways, padded
+from benchmarks.training_table import training_block
+from bertender.core.artifact import Artifact
+from bertender.core.environment import environment
+from bertender.core.examples import TokenDataset
+from bertender.core.training import TrainingConfig, planned
+from bertender.tasks.metrics import Score
+from bertender.tasks.task import Task
+from distill import phases
+from distill.distiller import DistillConfig
+from tests.core.runs import toy_examples
+
+SETTINGS = {"weights": {"cosine": 0}, "layers": 2, "epochs": 2, "batch_size": 16, "max_length": 32}
+
+
+def test_padded_examples_make_random_batches_of_full_length() -> None:
+    examples = toy_examples()
+    full = padded(examples, 40)
+    assert set(full.lengths) == {40}
+    batch, own = full.collate([full[3]]), examples.collate([examples[3]])
+    real = int(own["attention_mask"].sum())
+    assert batch["attention_mask"].sum() == real
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        assert torch.equal(batch[name][:, :real], own[name])
+    assert set(batch["input_ids"][0, real:].tolist()) == {examples.pad_token_id}
+    config = TrainingConfig(batch_size=8)
+    spreads = [mean_spread(planned(each, config).batches, examples) for each in (full, examples)]
+    assert spreads[0] > 2 * spreads[1], "lengths in a batch are mixed"
+    assert len(planned(full, config)) == len(planned(examples, config))
+
+
+def mean_spread(batches: tuple[tuple[int, ...], ...], examples: TokenDataset) -> float:
+    lengths = [[examples.lengths[row] for row in batch] for batch in batches]
+    return sum(max(batch) - min(batch) for batch in lengths) / len(batches)
+
+
+@pytest.mark.slow
+def test_every_way_trains_on_every_text_in_as_many_steps(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "none"))  # put back afterwards
+    shapes: dict[str, list[tuple[int, int]]] = {name: [] for name in WAYS}
+    online: dict[str, int] = dict.fromkeys(WAYS, 0)
+    now = [""]
+    distil, read = training._distil, phases.read_signals
+
+    def following(name: str, *given: object) -> TrainingRun:
+        now[0] = name
+        return distil(name, *given)  # type: ignore[arg-type]
+
+    def counted(model: torch.nn.Module, batch: dict[str, torch.Tensor], wanted: object) -> object:
+        online[now[0]] += 1
+        return read(model, batch, wanted)  # type: ignore[arg-type]
+
+    class Watching(phases.DistillationObjective):
+        def __call__(self, model, batch, step):  # type: ignore[no-untyped-def]
+            shapes[now[0]].append(tuple(batch["input_ids"].shape))
+            return super().__call__(model, batch, step)
+
+    monkeypatch.setattr(training, "_distil", following)
+    monkeypatch.setattr(phases, "read_signals", counted)
+    monkeypatch.setattr(phases, "DistillationObjective", Watching)
+    config = DistillConfig(**SETTINGS)
+    result = compare_ways(teacher, task, config, 2, tmp_path)
+    steps = {name: len(seen) for name, seen in shapes.items()}
+    assert len(set(steps.values())) == 1
+    assert online == {"usual": steps["usual"], "buckets": steps["buckets"], "kept": 0}
+    assert {sum(rows for rows, _ in seen) for seen in shapes.values()} == {96 + 2 * 2 * 96}
+    assert {length for _, length in shapes["usual"]} == {32}
+    assert shapes["buckets"] == shapes["kept"] != shapes["usual"]
+    assert [(run.way, run.seed) for run in result.runs][:4] == [
+        ("usual", 0),
+        ("buckets", 0),
+        ("kept", 0),
+        ("buckets", 1),
+    ]
+    for run in result.runs:
+        assert len(run.epoch_s) == 2 and min(run.epoch_s) > 0
+        assert (run.kept_s > 0.001) is (run.way == "kept")
+        assert 0 < run.teacher_s < run.seconds
+        assert len(run.predictions) == len(result.labels)
+    assert not list(tmp_path.iterdir())
+
+
+def run_of(way: str, seed: int, kept_s: float, epoch_s: float, right: int) -> TrainingRun:
+    score = Score(metric="accuracy", value=right / 4, low=0.0, high=1.0, n=4)
+    return TrainingRun(
+        way=way,
+        seed=seed,
+        kept_s=kept_s,
+        epoch_s=(epoch_s, epoch_s),
+        teacher_s=epoch_s,
+        score=score,
+        predictions=(1,) * right + (0,) * (4 - right),
+    )
+
+
+def test_the_table_counts_what_was_kept_in_each_epoch(tmp_path: Path) -> None:
+    """An epoch of 2 s and half of 4 s of kept answers is 4 s: five times as fast as 20 s."""
+    seconds = {"usual": (0.0, 20.0, 3), "buckets": (0.0, 10.0, 3), "kept": (4.0, 2.0, 4)}
+    benchmark = TrainingBenchmark(
+        task="toy",
+        metric="accuracy",
+        labels=(1, 1, 1, 1),
+        texts=40,
+        tokens=7.25,
+        threads=2,
+        bf16=True,
+        config=DistillConfig(**SETTINGS).model_dump(mode="json"),
+        environment=environment(),
+        runs=tuple(run_of(way, seed, *given) for seed in (0, 1) for way, given in seconds.items()),
+    )
+    (tmp_path / "result.json").write_text(benchmark.model_dump_json())
+    text = training_block("result.json", tmp_path / "result.json")
+    assert "| `usual` | 20.0 | 1.0x [1.0, 1.0] | 2 | 50% | 0.750 | - |" in text
+    assert "| `buckets` | 10.0 | 2.0x [2.0, 2.0] | 4 | 50% | 0.750 | +0.0 [" in text
+    assert "| `kept` | 4.0 | 5.0x [5.0, 5.0] | 10 | 25% | 1.000 | +25.0 [" in text
+    assert "40 training texts of 7.2 tokens" in text and "2 seeds" in text and "bf16" in text
+    assert "2 threads" in text and "Raw: `result.json`" in text
