@@ -63,12 +63,12 @@ def test_the_vocabulary_has_what_models_and_objectives_need(name: str) -> None:
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
     assert tokenizer.model_max_length == 32
     for word in (*FRUIT, *TOOLS):
-        assert len(tokenizer.tokenize(f"the {word}")) < len(tokenizer.tokenize("the")) + 2, word
+        assert tokenizer.tokenize(f"and {word}")[-1].endswith(word), "a common word is one piece"
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=60)
-@given(words=st.lists(st.text(st.sampled_from("aeplPmchrMg"), min_size=1), max_size=6))
+@given(words=st.lists(st.text(st.sampled_from("aeplrhmAPM"), min_size=1), max_size=6))
 def test_decoded_it_is_the_normalised_text(name: str, words: list[str]) -> None:
     text = "  ".join(words)
     ids = ALIKE[name](text)["input_ids"]
