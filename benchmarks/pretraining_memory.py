@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
-from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.examples import Padding, TensorBatch, TokenDataset
 from bertender.core.training import LossParts, train
 from bertender.steps import save_result
 from distill.corpus import Corpus, pack_rows, survey
@@ -138,7 +138,7 @@ def _stored(
         part = part_of(corpus, held_out=held_out)
         return pack_rows(part, tokenizer, tokenizer.model_max_length)
 
-    return stored(rows, work / name, tokenizer.pad_token_id)
+    return stored(rows, work / name, Padding.of(tokenizer))
 
 
 def _train(

@@ -123,14 +123,13 @@ def padded(examples: TokenDataset, length: int) -> TokenDataset:
     """Return the examples all of one length, which makes the planned batches random ones."""
 
     def filled(name: str, row: list[int]) -> list[int]:
-        pad = examples.pad_token_id if name == "input_ids" else 0
-        return [*row, *[pad] * (length - len(row))]
+        return [*row, *[examples.padding.value(name)] * (length - len(row))]
 
     columns = {
         name: [filled(name, row) for row in column] if name in SEQUENCE_COLUMNS else column
         for name, column in examples.columns.items()
     }
-    return TokenDataset(columns, examples.pad_token_id)
+    return TokenDataset(columns, examples.padding)
 
 
 def compare_ways(

@@ -21,7 +21,7 @@ from typing import Any
 from bertender.core.artifact import Artifact, library_versions, sha256_of
 from bertender.core.atomic import replacing
 from bertender.core.config import Config
-from bertender.core.errors import ArtifactError, BertenderError
+from bertender.core.errors import ArtifactError, BertenderError, ConfigError
 from bertender.core.work import forget_work
 from bertender.recipe import Recipe, Step
 from bertender.steps import STEPS, StepKind
@@ -66,6 +66,7 @@ def run_recipe(
             and what the machine must have, are checked before the first step runs.
     """
     configs = [_config(step) for step in recipe.steps]
+    _refuse_shared_outputs(recipe.steps, configs, out)
     task = load_task(TaskConfig.parse(recipe.task))
     done: dict[str, Artifact] = {}
     for position, (step, config) in enumerate(zip(recipe.steps, configs, strict=True)):
@@ -94,6 +95,25 @@ def _config(step: Step) -> Config:
         return STEPS[step.stage].config.parse(step.settings)
 
 
+def _outputs(step: Step, config: Config, out: Path) -> list[Path]:
+    """Return all that a step writes, its own output first."""
+    kind = STEPS[step.stage]
+    output = out / (step.name + kind.suffix)
+    return [output, *kind.siblings(config, output)]
+
+
+def _refuse_shared_outputs(steps: Sequence[Step], configs: Sequence[Config], out: Path) -> None:
+    """Raise ConfigError where a step would write over what another step has made."""
+    writers: dict[Path, str] = {}
+    for step, config in zip(steps, configs, strict=True):
+        for output in _outputs(step, config, out.resolve()):
+            if writers.setdefault(output, step.name) != step.name:
+                raise ConfigError(
+                    f"steps {writers[output]!r} and {step.name!r} would both write {output.name}: "
+                    "a step of several tasks writes one artifact more for each. Rename one step."
+                )
+
+
 @contextmanager
 def _naming(step: Step) -> Iterator[None]:
     """Put the step's name before the message of an error."""
@@ -110,40 +130,42 @@ def _run_step(
     """Run a step unless its output is there already."""
     started = time.monotonic()
     kind = STEPS[step.stage]
-    output = out / (step.name + kind.suffix)
+    output, *siblings = _outputs(step, config, out)
     sources = [done[name] for name in step.sources]
-    stamp = _Stamp(out / ".stamps" / f"{step.name}.json", _key(step, config, sources, task))
-    reused = not fresh and kind.reusable and stamp.holds_for(output)
+    key = _key(step, config, sources, task)
+    stamp = _Stamp(out / ".stamps" / f"{step.name}.json", key, [output, *siblings])
+    reused = not fresh and kind.reusable and stamp.holds()
     if not reused:
         if fresh:
             forget_work(output)
         kind.run(sources, task, config, output)
-        stamp.write(output)
+        stamp.write()
     return StepOutcome(step, output, reused, time.monotonic() - started, kind.result(output))
 
 
 class _Stamp:
-    """The record of what made an output; it is written after the output is complete."""
+    """The record of what made a step's outputs; it is written after they are complete."""
 
-    def __init__(self, path: Path, key: str) -> None:
+    def __init__(self, path: Path, key: str, outputs: Sequence[Path]) -> None:
         self.path = path
         self.key = key
+        self.outputs = outputs
 
-    def holds_for(self, output: Path) -> bool:
+    def holds(self) -> bool:
         if not self.path.is_file():
             return False
         try:
-            return bool(json.loads(self.path.read_text()) == self._content(output))
+            return bool(json.loads(self.path.read_text()) == self._content())
         except (ArtifactError, OSError, ValueError) as error:
-            logger.info("%s is built again: %s", output.name, error)
+            logger.info("%s is built again: %s", self.outputs[0].name, error)
             return False
 
-    def write(self, output: Path) -> None:
+    def write(self) -> None:
         with replacing(self.path) as temporary:
-            temporary.write_text(json.dumps(self._content(output)))
+            temporary.write_text(json.dumps(self._content()))
 
-    def _content(self, output: Path) -> dict[str, str]:
-        return {"key": self.key, "output": _identity(output)}
+    def _content(self) -> dict[str, Any]:
+        return {"key": self.key, "outputs": [_identity(output) for output in self.outputs]}
 
 
 def _identity(output: Path) -> str:

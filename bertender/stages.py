@@ -22,8 +22,12 @@ from distill.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.corpus import Corpus, survey
 from distill.distiller import DistillConfig, distill
 from distill.general import GeneralConfig, distill_general_by_name
+from distill.multitask import (
+    MultiTaskConfig,
+    finetune_tasks_by_name,
+    sibling_paths,
+)
 from distill.pretrain import PretrainConfig, pretrain_by_name
-from distill.teacher import FinetuneConfig, finetune_by_name
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 
@@ -45,6 +49,8 @@ class Stage:
     takes_task: bool = True
     files: Callable[[Any], str] = lambda config: ""
     """config -> a digest of the files that it names"""
+    siblings: Callable[[Any, Path], Sequence[Path]] = lambda config, out: ()
+    """(config, out) -> the artifacts that it writes beside `out`"""
 
 
 def _from_source(function: Callable[..., Artifact]) -> Callable[..., Artifact]:
@@ -62,11 +68,11 @@ def _without_source(function: Callable[..., Artifact]) -> Callable[..., Artifact
 
 
 def _finetune(
-    sources: Sequence[Artifact], task: Task | None, config: FinetuneConfig, out: Path
+    sources: Sequence[Artifact], task: Task | None, config: MultiTaskConfig, out: Path
 ) -> Artifact:
     """Fine-tune what the config names, or, in a recipe, the artifact of an earlier step."""
     assert task is not None
-    return finetune_by_name(task, _with_teacher(sources, config), out)
+    return finetune_tasks_by_name(task, _with_teacher(sources, config), out)
 
 
 def _distill(
@@ -106,7 +112,7 @@ def _distill_general(
     return distill_general_by_name(_with_teacher(sources, config), out)
 
 
-TaughtConfig = TypeVar("TaughtConfig", FinetuneConfig, GeneralConfig)
+TaughtConfig = TypeVar("TaughtConfig", MultiTaskConfig, GeneralConfig)
 
 
 def _with_teacher(sources: Sequence[Artifact], config: TaughtConfig) -> TaughtConfig:
@@ -121,8 +127,9 @@ def _with_teacher(sources: Sequence[Artifact], config: TaughtConfig) -> TaughtCo
     return config.model_copy(update={"teacher": str(sources[0].path)})
 
 
-def _teacher_files(config: FinetuneConfig) -> str:
-    return _folder_digest(config.teacher)
+def _teacher_files(config: MultiTaskConfig) -> str:
+    tasks = (load_task(TaskConfig(task=name)).fingerprint() for name in config.more_tasks)
+    return " ".join((_folder_digest(config.teacher), *tasks))
 
 
 def _general_files(config: GeneralConfig) -> str:
@@ -174,7 +181,14 @@ STAGES: Mapping[str, Stage] = {
             takes_task=False,
             files=_general_files,
         ),
-        Stage("finetune", FinetuneConfig, _finetune, sources=(0, 1), files=_teacher_files),
+        Stage(
+            "finetune",
+            MultiTaskConfig,
+            _finetune,
+            sources=(0, 1),
+            files=_teacher_files,
+            siblings=sibling_paths,
+        ),
         Stage(
             "distill",
             DistillConfig,

@@ -61,6 +61,8 @@ class StepKind:
     takes_task: bool = True
     files: Callable[[Any], str] = lambda config: ""
     """config -> a digest of the files that it names"""
+    siblings: Callable[[Any, Path], Sequence[Path]] = lambda config, out: ()
+    """(config, out) -> the artifacts that it writes beside `out`"""
     require: Callable[[], Any] = lambda: None
     """Raises, before the first step runs, when this machine lacks what the step needs."""
     reusable: bool = True
@@ -120,6 +122,7 @@ def _stage_step(stage: Stage) -> StepKind:
         packages=(package,),
         takes_task=stage.takes_task,
         files=stage.files,
+        siblings=stage.siblings,
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, DataError, nearest_hint
-from bertender.core.examples import TokenDataset
+from bertender.core.examples import Padding, TokenDataset
 from bertender.core.progress import track
 from bertender.tasks.docs import docs_corpus
 from distill.corpus_files import READERS, documents_of_lines
@@ -120,7 +120,7 @@ def pack(
     """Return the rows of `pack_rows` in memory."""
     rows = list(pack_rows(passages, tokenizer, max_length))
     columns = {name: [row[name] for row in rows] for name in ("input_ids", "attention_mask")}
-    return TokenDataset(columns, tokenizer.pad_token_id)
+    return TokenDataset(columns, Padding.of(tokenizer))
 
 
 def pack_rows(

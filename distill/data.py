@@ -7,13 +7,14 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.examples import TokenDataset, input_names
+from bertender.core.examples import Padding, TokenDataset, input_names
 from bertender.core.families import FAMILIES
 from bertender.core.text import longest_input
 from bertender.core.words import begun_words, encode_words
 from bertender.tasks.tagging import TaggedSplit
 from bertender.tasks.task import Split
 from distill.losses import NO_LABEL
+from distill.tokenizer_gaps import fill_gaps, gap_settings
 
 __all__ = ["fitting_tokenizer", "tagged_dataset", "token_dataset"]
 
@@ -32,7 +33,8 @@ def token_dataset(
     texts = [list(column) for column in zip(*split.examples, strict=True)]
     longest = min(max_length, longest_input(tokenizer))
     tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
-    return TokenDataset({**tokens, "labels": split.label_ids, **columns}, tokenizer.pad_token_id)
+    columns = {**tokens, "labels": split.label_ids, **columns}
+    return TokenDataset(columns, Padding.of(tokenizer))
 
 
 def tagged_dataset(
@@ -51,8 +53,7 @@ def tagged_dataset(
     starts = [[int(word is not None) for word in begun] for begun in words]
     return TokenDataset(
         {**tokens, "labels": labels, "word_starts": starts},
-        tokenizer.pad_token_id,
-        {"labels": NO_LABEL, "word_starts": 0},
+        Padding.of(tokenizer, labels=NO_LABEL, word_starts=0),
     )
 
 
@@ -62,7 +63,7 @@ def fitting_tokenizer(
     """Load a tokenizer that gives what `model` takes: these inputs, and no longer ones.
 
     Many tokenizers were saved for another model (BERT's gives segments, which DistilBERT refuses)
-    or state no length at all.
+    or state no length at all; some lack more (see tokenizer_gaps).
 
     Args:
         source: a folder or a hub name.
@@ -70,12 +71,16 @@ def fitting_tokenizer(
         settings: more of the tokenizer's own settings.
 
     Raises:
-        OSError, ValueError: there is no tokenizer, or it would need code from the hub.
+        OSError, ValueError: there is no tokenizer, it would need code from the hub, or it has
+            nothing to pad with.
     """
     own = _load(source)
     names = [name for name in input_names(model) if name in own.model_input_names]
     longest = min(longest_input(own), _positions(model) or longest_input(own))
-    return _load(source, model_input_names=names, model_max_length=longest, **settings)
+    settings = {**settings, "model_input_names": names, "model_max_length": longest}
+    tokenizer = _load(source, **settings, **gap_settings(model.config))
+    fill_gaps(tokenizer, model.config)
+    return tokenizer
 
 
 def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:

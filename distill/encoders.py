@@ -149,6 +149,7 @@ def _load(
         )
         _refuse_unfitting_weights(source, model, found)
         tokenizer = fitting_tokenizer(source, model, **tokenizer_settings)
+        _agree_on_padding(model, tokenizer)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
             f"cannot load {source!r} as a text classifier: {error}. It needs config.json, a "
@@ -205,6 +206,12 @@ def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _agree_on_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Tell a model without a pad token of its own (GPT-2) which tokens of a batch are padding."""
+    if type(model.config)().pad_token_id is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
 
 
 def _refuse_unfitting_weights(

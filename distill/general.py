@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import CARD_NAME, Artifact, refuse_foreign_directory
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ModelError
-from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.examples import Padding, TensorBatch, TokenDataset
 from bertender.core.text import longest_input
 from bertender.core.training import computes_in_bf16
 from bertender.core.work import work_directory
@@ -140,7 +140,7 @@ def distill_general(
         longest = min(config.max_length, longest_input(tokenizer))
         blocks = partial(pack_rows, tokenizer=tokenizer, max_length=longest)
         training, held_out = stored_parts(
-            passages, found, blocks, work / "blocks", tokenizer.pad_token_id
+            passages, found, blocks, work / "blocks", Padding.of(tokenizer)
         )
         student, reports = train_phases(
             method,

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -97,8 +96,7 @@ def student_examples(
         )
     if LOGITS in first:
         first[LOGITS] = averaged([first[LOGITS], *(each[LOGITS] for each in more)])
-    columns: dict[str, Sequence[Any] | torch.Tensor] = {**examples.columns, **first}
-    return TokenDataset(columns, examples.pad_token_id)
+    return examples.with_columns(**first)
 
 
 def _logits_of(kept: Wanted) -> Wanted:

@@ -17,6 +17,7 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact, ProblemType, TaskRecord, new_artifact
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError
+from bertender.core.examples import Padding
 from bertender.core.text import load_tokenizer
 from bertender.core.training import TrainingReport
 from bertender.core.work import made_once, work_directory
@@ -175,7 +176,7 @@ def _rows(
         return chosen.rows(part, tokenizer, max_length, seed)
 
     directory, run = work / f"rows-{max_length}", chosen.held_out_run
-    return Rows(*stored_parts(passages, found, rows, directory, tokenizer.pad_token_id, run))
+    return Rows(*stored_parts(passages, found, rows, directory, Padding.of(tokenizer), run))
 
 
 def write_encoder(

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
+from bertender.core.families import FAMILIES
 from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import load_tokenizer
 from bertender.tasks.files import read_texts
@@ -20,6 +21,7 @@ from distill.augmentation.augment import AugmentedConfig, augmented
 from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import NO_LABEL
 from distill.methods import METHODS, Method
+from distill.signals import Signal
 
 __all__ = [
     "Start",
@@ -49,7 +51,8 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
     Raises:
         ConfigError: the method wants an encoder, and none is named.
         ModelError: it is not there, or it reads other tokens than the teacher and the method
-            compares single tokens.
+            compares single tokens; or the teacher is of an architecture that gives no more than
+            logits, and more is asked of it.
     """
     artifact = teacher.artifact
     if student is None and method.wants_own_start:
@@ -57,6 +60,7 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             f"method {method.name!r} wants a small pre-trained student of its own: give student, "
             "a folder or artifact of `bertender pretrain`, or a hub name."
         )
+    _refuse_closed(teacher.model.config.model_type, method, student)
     if student is None:
         return Start(str(artifact.path), teacher.model, "")
     if method.uses_teacher_layers:
@@ -75,6 +79,28 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             f"whole texts: {', '.join(free)}; or distilbert with weights cosine=0."
         )
     return Start(source, model, weights_digest(model), reads_teacher_tokens=same)
+
+
+def _refuse_closed(model_type: str, method: Method, student: str | None) -> None:
+    """Raise ModelError where layers are wanted of a teacher that is no row of FAMILIES."""
+    reads_answers_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
+    if model_type in FAMILIES or (student and reads_answers_alone):
+        return
+    others = method.weights_for_answers_alone
+    weights = ",".join(f"{name}=0" for name in others or ())
+    own = f"{method.name} with weights {weights}" if weights else method.name
+    works = own if others is not None else "distilbert with weights cosine=0"
+    wants = "its layers" if method.uses_teacher_layers else _listed(method.needs - {"logits"})
+    raise ModelError(
+        f"of a {model_type!r} teacher only the answers can be learned from, since bertender does "
+        f"not know its layers; method {method.name!r} wants "
+        f"{wants or 'a student that starts from them'}. The nearest that works: {works}, with a "
+        "student of its own: give student, an encoder's folder, packaged or hub name."
+    )
+
+
+def _listed(signals: frozenset[Signal]) -> str:
+    return " and ".join(name.replace("_", " ") for name in sorted(signals))
 
 
 def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:

@@ -208,6 +208,5 @@ def _student_examples(
     )
     return TokenDataset(
         {**examples.columns, LOGITS: answers},
-        examples.pad_token_id,
-        {**examples.token_padding, LOGITS: 0},
+        examples.padding.beside(**{LOGITS: 0}),
     )

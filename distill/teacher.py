@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bertender.core.artifact import CARD_NAME, Artifact, new_artifact
+from bertender.core.artifact import CARD_NAME, Artifact, new_artifact, refuse_unwritable
 from bertender.core.distributed import on_main_process
 from bertender.core.examples import TensorBatch, TokenDataset, model_inputs
 from bertender.core.predictor import Classifier, TorchPredictor
@@ -27,6 +27,7 @@ from distill.losses import hard_labels
 
 __all__ = [
     "FinetuneConfig",
+    "artifact_at",
     "dev_score",
     "finetune",
     "finetune_by_name",
@@ -49,10 +50,16 @@ class FinetuneConfig(TrainingConfig):
 def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
     """Find and load the encoder that `config.teacher` names, then `finetune` it."""
     source = find_encoder(config.teacher)
+    parent = artifact_at(source)
+    refuse_unwritable(out, parent)
     torch.manual_seed(config.seed)  # the new head is random
     model, tokenizer = load_classifier(source, task.labels)
-    parent = Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None
     return finetune(model, tokenizer, task, config, out, parent=parent)
+
+
+def artifact_at(source: str) -> Artifact | None:
+    """Return the artifact that an encoder lies in; None where it is a plain folder or a name."""
+    return Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None
 
 
 def finetune(

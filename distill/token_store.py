@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute
 
 from bertender.core.errors import DataError
-from bertender.core.examples import TokenDataset
+from bertender.core.examples import Padding, TokenDataset
 from bertender.core.work import made_once
 from distill.corpus import Survey, Watched
 from distill.held_out import part_of
@@ -32,10 +32,10 @@ ROWS_AT_ONCE = 1000
 class StoredTokens(TokenDataset):
     """A TokenDataset whose rows lie in an Arrow file."""
 
-    def __init__(self, table: datasets.Dataset, pad_token_id: int) -> None:
+    def __init__(self, table: datasets.Dataset, padding: Padding) -> None:
         lengths = pyarrow.compute.list_value_length(table.data.column("input_ids")).to_pylist()
         columns = {name: table[name] for name in table.column_names}
-        super().__init__(columns, pad_token_id, lengths=lengths)
+        super().__init__(columns, padding, lengths=lengths)
         self.table = table
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class StoredTokens(TokenDataset):
 
 
 def stored(
-    rows: Callable[[], Iterator[TokenRow]], directory: Path, pad_token_id: int
+    rows: Callable[[], Iterator[TokenRow]], directory: Path, padding: Padding
 ) -> StoredTokens:
     """Write rows to `directory` once, and open them.
 
@@ -57,7 +57,7 @@ def stored(
         rows: gives rows of equal columns: `input_ids` and its companions, and integers. It is
             called unless the directory is there, which it is only when it is complete.
         directory: in the work directory of the run.
-        pad_token_id: what `input_ids` are padded with in a batch.
+        padding: what makes the rows of a batch equally long.
 
     Raises:
         DataError: there are no rows.
@@ -66,7 +66,7 @@ def stored(
 
     made_once(directory, lambda draft: _write(rows(), draft / FILE_NAME))
     table = datasets.Dataset.from_file(str(directory / FILE_NAME))
-    return StoredTokens(table, pad_token_id)
+    return StoredTokens(table, padding)
 
 
 def stored_parts(
@@ -74,7 +74,7 @@ def stored_parts(
     found: Survey,
     rows: Callable[[Iterable[str]], Iterator[TokenRow]],
     directory: Path,
-    pad_token_id: int,
+    padding: Padding,
     run: int = 1,
 ) -> tuple[StoredTokens, StoredTokens]:
     """Store the rows of a corpus below `directory`: to train on, and held out.
@@ -84,7 +84,7 @@ def stored_parts(
         found: the survey of it.
         rows: makes rows of passages.
         directory: in the work directory of the run.
-        pad_token_id: what `input_ids` are padded with in a batch.
+        padding: what makes the rows of a batch equally long.
         run: so many consecutive passages are held out together; see `part_of`.
 
     Raises:
@@ -94,7 +94,7 @@ def stored_parts(
     def part(name: str, *, held_out: bool) -> StoredTokens:
         watched = Watched(passages, found, f"tokenise {name} text")
         kept = part_of(watched, held_out=held_out, run=run)
-        return stored(lambda: rows(kept), directory / name, pad_token_id)
+        return stored(lambda: rows(kept), directory / name, padding)
 
     return part("training", held_out=False), part("held-out", held_out=True)
 

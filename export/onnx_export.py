@@ -90,7 +90,8 @@ def _write_with_optimum(model: PreTrainedModel, directory: Path, opset: int | No
         family = model.config.model_type
         raise ModelError(
             f"a {family!r} model cannot be exported: {str(error).split('. ')[0]}. "
-            "Start from an encoder with an export: bert, roberta, electra, mpnet, distilbert."
+            "Start from an encoder with an export: bert, roberta, electra, mpnet, distilbert; or "
+            "distill this one into a student that starts from such an encoder (--student)."
         ) from None
 
 

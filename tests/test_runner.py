@@ -24,7 +24,9 @@ from bertender.core.errors import (
 from bertender.recipe import Recipe, Setting, Step, parse_recipe
 from bertender.runner import code_version, run_recipe
 from bertender.steps import STEPS, StepKind
+from bertender.tasks.registry import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
+from tests.distill.toys import save_encoder, three_kinds
 from tests.front import ToyFiles, write_csv, write_toy_files
 
 TIMING = {"rounds": 2, "single_texts": 2, "batch_size": 2, "warmup_rounds": 0, "threads": 1}
@@ -34,7 +36,7 @@ STEPS_HERE = (
     {"name": "parity", "stage": "verify", "from": ["first", "first"]},
     {"name": "table", "stage": "compare", "from": ["second", "first"], "with": TIMING},
 )
-"""Steps that take milliseconds. Steps that train are in test_kill and test_quickstart."""
+"""Steps that take milliseconds. Those that train are below, in test_kill and test_quickstart."""
 
 
 @pytest.fixture
@@ -265,3 +267,57 @@ def test_nothing_runs_until_asked(recipe: Recipe, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     assert next(running).step.name == "first"
     assert not (tmp_path / "run" / "second").exists()
+
+
+TRAINING = {"epochs": 1, "learning_rate": 3e-3, "precision": "fp32", "more_tasks": "kinds"}
+
+
+def named(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
+    """Put a task among those with a name."""
+    splits = (task.train, task.dev)
+    spec = TaskSpec("a toy", task.labels, task.metric, task.text_columns, lambda: splits)
+    monkeypatch.setitem(TASKS, task.name, spec)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def of_two_tasks(files: ToyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """A recipe of one step, which writes `teacher` and `teacher-kinds`."""
+    named(monkeypatch, three_kinds(30))
+    encoder = str(save_encoder("bert", tmp_path / "encoder"))
+    settings = {**TRAINING, "teacher": encoder}
+    step = {"name": "teacher", "stage": "finetune", "with": settings}
+    text = yaml.safe_dump({"summary": "toy", "task": files.task, "steps": [step]})
+    return parse_recipe("two-tasks", text)
+
+
+@pytest.mark.parametrize("harm", [remove, damage, damage_card])
+def test_a_harmed_sibling_is_built_again(
+    harm: Callable[[Path], None], of_two_tasks: Recipe, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert built(of_two_tasks, out) == ["teacher"]
+    before = Artifact.load(out / "teacher-kinds").digest
+    assert built(of_two_tasks, out) == []
+    harm(out / "teacher-kinds")
+    assert built(of_two_tasks, out) == ["teacher"]
+    assert Artifact.load(out / "teacher-kinds").digest == before
+    assert {path.name for path in out.iterdir()} == {"teacher", "teacher-kinds", ".stamps"}
+
+
+def test_changed_data_of_another_task_build_again(
+    of_two_tasks: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert built(of_two_tasks, tmp_path / "run") == ["teacher"]
+    named(monkeypatch, three_kinds(33))
+    assert built(of_two_tasks, tmp_path / "run") == ["teacher"]
+
+
+def test_a_step_where_another_writes_a_sibling_is_refused(
+    of_two_tasks: Recipe, tmp_path: Path
+) -> None:
+    other = Step.model_validate({"name": "teacher-kinds", "stage": "baseline"})
+    changed = of_two_tasks.model_copy(update={"steps": (*of_two_tasks.steps, other)})
+    said = "steps 'teacher' and 'teacher-kinds' would both write teacher-kinds: .*Rename one"
+    with pytest.raises(ConfigError, match=said):
+        list(run_recipe(changed, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

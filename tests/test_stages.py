@@ -15,8 +15,8 @@ from bertender.stages import STAGES, recorded_task, stage_named
 from bertender.steps import STEPS
 from bertender.tasks.task import Task
 from distill.distiller import DistillConfig
+from distill.multitask import MultiTaskConfig
 from distill.pretrain import PretrainConfig
-from distill.teacher import FinetuneConfig
 from tests.front import ToyFiles, write_toy_files
 
 
@@ -90,7 +90,7 @@ def test_the_corpus_counts_by_its_text(files: ToyFiles) -> None:
 def test_the_encoder_counts_by_its_files(tmp_path: Path) -> None:
     digest = STAGES["finetune"].files
     folder = tmp_path / "encoder"
-    config = FinetuneConfig(teacher=str(folder))
+    config = MultiTaskConfig(teacher=str(folder))
     assert digest(config) == "", "a name: there is nothing to read"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"1")
@@ -109,6 +109,6 @@ def test_the_encoders_of_a_student_count_by_their_files(field: str, tmp_path: Pa
 
 def test_one_thing_to_start_from(teacher: Artifact, task: Task, tmp_path: Path) -> None:
     """A setting that an earlier step would silently win over is an error."""
-    config = FinetuneConfig(teacher="elsewhere")
+    config = MultiTaskConfig(teacher="elsewhere")
     with pytest.raises(ConfigError, match="'elsewhere' and the earlier step 'teacher'"):
         STAGES["finetune"].run([teacher], task, config, tmp_path / "out")

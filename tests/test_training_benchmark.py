@@ -32,7 +32,7 @@ def test_padded_examples_make_random_batches_of_full_length() -> None:
     assert batch["attention_mask"].sum() == real
     for name in ("input_ids", "attention_mask", "token_type_ids"):
         assert torch.equal(batch[name][:, :real], own[name])
-    assert set(batch["input_ids"][0, real:].tolist()) == {examples.pad_token_id}
+    assert set(batch["input_ids"][0, real:].tolist()) == {examples.padding.token_id}
     config = TrainingConfig(batch_size=8)
     spreads = [mean_spread(planned(each, config).batches, examples) for each in (full, examples)]
     assert spreads[0] > 2 * spreads[1], "lengths in a batch are mixed"

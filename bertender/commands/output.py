@@ -104,8 +104,9 @@ def _parameters(artifact: Artifact) -> int:
 def _measured(metrics: Mapping[str, Any]) -> list[str]:
     lines = []
     if metrics.get("epochs"):
-        scores = ", ".join(f"{name} {value:.4g}" for name, value in metrics["epochs"][-1].items())
-        lines.append(f"held-out after the last epoch: {scores}")
+        lines.append(f"held-out after the last epoch: {_scores(metrics['epochs'])}")
+    for task, other in metrics.get("together", {}).items():
+        lines.append(f"task {task}, in {other['artifact']} beside it: {_scores(other['epochs'])}")
     if parity := metrics.get("parity"):
         lines.append(
             f"parity with {parity['reference']}: agreement {parity['agreement']:.4f} over "
@@ -121,3 +122,8 @@ def _timed(timing: Timing | None) -> list[str]:
         f"trained on {timing.samples_per_s:.0f} texts/s; the teacher took "
         f"{timing.teacher_share:.0%} of {timing.wall_s:.0f} s"
     ]
+
+
+def _scores(epochs: Sequence[Mapping[str, float]]) -> str:
+    """Return the scores after the last epoch in words."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in epochs[-1].items())

@@ -37,6 +37,7 @@ __all__ = [
     "library_versions",
     "new_artifact",
     "refuse_foreign_directory",
+    "refuse_unwritable",
     "sha256_of",
 ]
 
@@ -196,8 +197,7 @@ def new_artifact(
             an artifact, so that writing it would destroy work.
     """
     out = out.resolve()
-    refuse_foreign_directory(out)
-    _refuse_own_source(out, parent)
+    refuse_unwritable(out, parent)
     with replacing_directory(out) as directory:
         draft = Draft(directory)
         yield draft
@@ -216,6 +216,16 @@ def new_artifact(
         )
         text = card.model_dump_json(indent=2) + "\n"
         (directory / CARD_NAME).write_text(text, encoding="utf-8")
+
+
+def refuse_unwritable(out: Path, parent: Artifact | None) -> None:
+    """Raise ArtifactError where writing an artifact at `out` would destroy work.
+
+    It exists and is no artifact, is the parent itself, or lies inside an artifact.
+    """
+    out = out.resolve()
+    refuse_foreign_directory(out)
+    _refuse_own_source(out, parent)
 
 
 def _refuse_own_source(out: Path, parent: Artifact | None) -> None:

@@ -84,6 +84,7 @@ def plan_batches(
     tokens_per_batch: int,
     seed: int,
     processes: int = 1,
+    groups: Sequence[int] | None = None,
 ) -> BatchPlan:
     """Lay out a run: length-bucketed batches in random order, drawn anew for every epoch.
 
@@ -95,12 +96,22 @@ def plan_batches(
         seed: what the order is drawn from.
         processes: every batch is a multiple of this, so that all processes have equal shares; in
             the last one of an epoch, fewer examples than `processes` may be repeated for that.
+        groups: the number of each example's group; every batch is of one group. The batches of
+            all groups are shuffled together, so that each has a share by its size (MT-DNN,
+            arXiv 1901.11504, Algorithm 1). None makes one group of all.
     """
+    members = _by_group(groups or [0] * len(lengths))
     batches: list[tuple[int, ...]] = []
     epoch_ends = []
     for epoch in range(epochs):
         generator = np.random.default_rng((seed, epoch))
-        epoch_batches = _one_epoch(lengths, batch_size, tokens_per_batch, processes, generator)
+        epoch_batches = [
+            batch
+            for group in members
+            for batch in _one_epoch(
+                lengths, group, batch_size, tokens_per_batch, processes, generator
+            )
+        ]
         batches += [
             tuple(epoch_batches[index]) for index in generator.permutation(len(epoch_batches))
         ]
@@ -108,14 +119,23 @@ def plan_batches(
     return BatchPlan(tuple(batches), tuple(epoch_ends))
 
 
+def _by_group(groups: Sequence[int]) -> list[list[int]]:
+    """Return the examples of each group, in the order of the groups' numbers."""
+    members: dict[int, list[int]] = {number: [] for number in sorted(set(groups))}
+    for index, number in enumerate(groups):
+        members[number].append(index)
+    return list(members.values())
+
+
 def _one_epoch(
     lengths: Sequence[int],
+    group: Sequence[int],
     batch_size: int,
     tokens_per_batch: int,
     processes: int,
     generator: np.random.Generator,
 ) -> list[list[int]]:
-    order = generator.permutation(len(lengths))
+    order = np.asarray(group)[generator.permutation(len(group))]
     pool_size = batch_size * BATCHES_PER_POOL
     pool_size += -pool_size % processes
     batches = []

@@ -4,17 +4,57 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TensorBatch", "TokenDataset", "input_names", "model_inputs"]
+__all__ = [
+    "TASK_COLUMN",
+    "Padding",
+    "TensorBatch",
+    "TokenDataset",
+    "input_names",
+    "model_inputs",
+]
 
 TensorBatch = dict[str, torch.Tensor]
 
+TASK_COLUMN = "task"
+"""The number of an example's task, where there are several; batches mix none of them."""
+
 SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What makes the texts of a batch equally long, as their tokenizer does it."""
+
+    token_id: int
+    segment_id: int = 0
+    left: bool = False
+    """In front of a text: XLNet answers at the last token."""
+
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Token columns beside `input_ids` and its companions, and what pads each."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, **others: int) -> Self:
+        """Return how a tokenizer pads."""
+        left = tokenizer.padding_side == "left"
+        return cls(tokenizer.pad_token_id, tokenizer.pad_token_type_id, left, others)
+
+    def beside(self, **others: int) -> Self:
+        """Return the same with more token columns, and what pads each."""
+        return replace(self, others={**self.others, **others})
+
+    def value(self, column: str) -> int | None:
+        """Return what pads a token column; None for a column with one value an example."""
+        own = {"input_ids": self.token_id, "attention_mask": 0, "token_type_ids": self.segment_id}
+        return {**own, **self.others}.get(column)
 
 
 class TokenDataset(Dataset[dict[str, Any]]):
@@ -23,22 +63,24 @@ class TokenDataset(Dataset[dict[str, Any]]):
     Args:
         columns: a value an example, or in token columns, a value or a row of values a token; one
             that is a tensor with a row an example may be memory-mapped.
-        pad_token_id: what pads `input_ids`.
-        token_padding: token columns beside `input_ids` and its companions, and what pads each.
+        padding: what makes the examples of a batch equally long.
         lengths: tokens of each example, where they are known without reading all of them.
     """
 
     def __init__(
         self,
         columns: Mapping[str, Sequence[Any] | torch.Tensor],
-        pad_token_id: int,
-        token_padding: Mapping[str, int] | None = None,
+        padding: Padding,
         lengths: Sequence[int] | None = None,
     ) -> None:
         self.columns = columns
-        self.pad_token_id = pad_token_id
-        self.token_padding = token_padding or {}
+        self.padding = padding
         self.lengths = lengths or [len(ids) for ids in columns["input_ids"]]
+
+    @property
+    def groups(self) -> Sequence[int]:
+        """The number of each example's group, its task; all are one where there is none."""
+        return list(self.columns.get(TASK_COLUMN, [0] * len(self)))
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -52,23 +94,24 @@ class TokenDataset(Dataset[dict[str, Any]]):
             name: [value for value, keep in zip(column, kept, strict=True) if keep]
             for name, column in self.columns.items()
         }
-        return TokenDataset(columns, self.pad_token_id, self.token_padding)
+        return TokenDataset(columns, self.padding)
+
+    def with_columns(self, **columns: Sequence[Any] | torch.Tensor) -> TokenDataset:
+        """Return the examples with more columns, a row each example."""
+        return TokenDataset({**self.columns, **columns}, self.padding)
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> TensorBatch:
         """Stack rows into tensors; token columns (batch, seq) are padded to their longest."""
         return {name: self._stacked(name, [row[name] for row in rows]) for name in rows[0]}
 
     def _stacked(self, name: str, values: Sequence[Any]) -> torch.Tensor:
-        padding = {
-            **dict.fromkeys(SEQUENCE_COLUMNS, 0),
-            "input_ids": self.pad_token_id,
-            **self.token_padding,
-        }
-        if name not in padding:
+        padding = self.padding.value(name)
+        if padding is None:
             rows = isinstance(values[0], torch.Tensor)
             return torch.stack(list(values)) if rows else torch.as_tensor(values)
         tokens = [torch.as_tensor(each) for each in values]
-        return pad_sequence(tokens, batch_first=True, padding_value=padding[name])
+        side = "left" if self.padding.left else "right"
+        return pad_sequence(tokens, batch_first=True, padding_value=padding, padding_side=side)
 
 
 def input_names(model: torch.nn.Module) -> list[str]:

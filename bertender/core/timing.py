@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from pydantic import Field, ValidationError
 
 from bertender.core.artifact import Artifact
@@ -80,5 +79,7 @@ def read_timing(artifact: Artifact) -> Timing | None:
 
 
 def _wait_for_gpu() -> None:
+    import torch  # seconds, which a command that only shows a timing should not take
+
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -155,6 +155,7 @@ def planned(
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
     return plan_batches(
         examples.lengths,
+        groups=examples.groups,
         epochs=config.epochs,
         batch_size=config.batch_size * processes,
         tokens_per_batch=config.tokens_per_batch * processes,

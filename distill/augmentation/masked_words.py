@@ -16,7 +16,7 @@ import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from bertender.core.batching import length_buckets
-from bertender.core.examples import TokenDataset, model_inputs
+from bertender.core.examples import Padding, TokenDataset, model_inputs
 from bertender.core.progress import progress_bar
 from bertender.core.text import longest_input
 from distill.augmentation.kept import kept_tensor
@@ -108,7 +108,7 @@ def questions_of(tokenizer: PreTrainedTokenizerBase, blanks: Sequence[Blank]) ->
     ]
     own_ids = [blank.own_id for blank in blanks]
     columns = {**tokens, "position": positions, "own_id": own_ids}
-    return TokenDataset(columns, tokenizer.pad_token_id)
+    return TokenDataset(columns, Padding.of(tokenizer))
 
 
 def _single_pieces(tokens: BatchEncoding, row: int, text: str) -> Iterator[tuple[Span, int]]:

@@ -132,6 +132,15 @@ class Method:
         return self.uses_teacher_layers or bool(self.needs - TEXT_SIGNALS)
 
     @property
+    def weights_for_answers_alone(self) -> Mapping[str, float] | None:
+        """The weights that leave what reads no more than logits; None where they cannot."""
+        reading_more = {t.name: 0.0 for t in self.terms if t.needs - {"logits"}}
+        emptied = any(
+            all(term.name in reading_more for term in phase.terms) for phase in self.phases(2)
+        )
+        return None if self.uses_teacher_layers or emptied else reading_more
+
+    @property
     def has_phases(self) -> bool:
         """Tell whether there is a phase before the last."""
         return len(self.phases(2)) > 1

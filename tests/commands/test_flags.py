@@ -136,6 +136,7 @@ UNLIKE_THEIR_DEFAULT = {
     "precision": "bf16",
     "augmentation": "tinybert",
     "method": "minilm",
+    "more_tasks": "mrpc",
     "objective": "wwm",
     "short_length": "15",
     "tokenizer": "bpe",

@@ -65,6 +65,10 @@ class Shown:
         Shown({"parameters": 1_500_000}, "torch, float32, 1.5M parameters, "),
         Shown({"epochs": [{"accuracy": 0.5}, {"accuracy": 0.75}]}, "last epoch: accuracy 0.75"),
         Shown(
+            {"together": {"rte": {"artifact": "out-rte", "epochs": [{"accuracy": 0.625}]}}},
+            "task rte, in out-rte beside it: accuracy 0.625",
+        ),
+        Shown(
             {
                 "parity": {
                     "reference": "student",
@@ -76,7 +80,7 @@ class Shown:
             "parity with student: agreement 0.9950 over 256 texts, largest logit difference 0.012",
         ),
     ],
-    ids=["size", "score", "parity"],
+    ids=["size", "score", "another task", "parity"],
 )
 def test_an_artifact_is_shown_with_what_was_measured(
     shown: Shown, teacher: Artifact, capsys: pytest.CaptureFixture[str]

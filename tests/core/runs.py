@@ -15,7 +15,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast, PreTrainedModel
 
 from bertender.core import checkpoint
-from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.examples import Padding, TensorBatch, TokenDataset
 from bertender.core.training import LossParts, Objective, TrainingConfig, train
 from bertender.core.work import work_directory
 from distill.objectives import OBJECTIVES
@@ -57,7 +57,7 @@ def toy_examples() -> TokenDataset:
     """The toy task, tokenised."""
     task, tokenizer = toy_task(), tiny_tokenizer()
     tokens = tokenizer(toy_texts())
-    return TokenDataset({**tokens, "labels": task.train.label_ids}, tokenizer.pad_token_id)
+    return TokenDataset({**tokens, "labels": task.train.label_ids}, Padding.of(tokenizer))
 
 
 def classification() -> Start:

@@ -112,6 +112,39 @@ def test_two_processes_see_the_batches_of_one() -> None:
     assert plan_batches(lengths, **settings, processes=2) == one
 
 
+@given(
+    examples=st.lists(st.tuples(st.integers(1, 80), st.integers(0, 3)), min_size=1, max_size=200),
+    size=SIZES,
+    budget=BUDGETS,
+    processes=PROCESSES,
+)
+def test_a_batch_is_of_one_group(
+    examples: list[tuple[int, int]], size: int, budget: int, processes: int
+) -> None:
+    lengths, groups = [length for length, _ in examples], [group for _, group in examples]
+    settings = {"epochs": 1, "batch_size": size, "tokens_per_batch": budget, "seed": 3}
+    plan = plan_batches(lengths, **settings, processes=processes, groups=groups)
+    assert all(len({groups[index] for index in batch}) == 1 for batch in plan.batches)
+    assert {index for batch in plan.batches for index in batch} == set(range(len(lengths)))
+    assert plan_batches(lengths, **settings, groups=[7] * len(lengths)) == plan_batches(
+        lengths, **settings
+    )
+
+
+def test_groups_take_turns_in_proportion_to_their_sizes() -> None:
+    """Algorithm 1 of MT-DNN: packed a task each, merged, shuffled in every epoch anew."""
+    sizes = (300, 100, 20)
+    groups = [number for number, size in enumerate(sizes) for _ in range(size)]
+    plan = plan_batches(
+        [8] * sum(sizes), epochs=4, batch_size=10, tokens_per_batch=10**6, seed=0, groups=groups
+    )
+    orders = [[groups[batch[0]] for batch in epoch] for epoch in epochs_of(plan)]
+    for order in orders:
+        assert Counter(order) == {0: 30, 1: 10, 2: 2}
+        assert 2 < sum(number == 1 for number in order[:21]) < 9, "spread over the epoch"
+    assert len({tuple(order) for order in orders}) == len(orders)
+
+
 @pytest.mark.parametrize("seed", [0, 7])
 def test_drawn_from_the_seed(seed: int) -> None:
     settings = {"epochs": 3, "batch_size": 4, "tokens_per_batch": 200}

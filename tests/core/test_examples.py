@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from bertender.core.examples import TokenDataset, input_names, model_inputs
+from bertender.core.examples import Padding, TokenDataset, input_names, model_inputs
+from bertender.core.text import Tokenize, load_tokenizer
 from tests.core.runs import toy_examples
+from tests.distill.architectures import save_teacher
 
 
 def bert() -> PreTrainedModel:
@@ -55,7 +58,7 @@ def test_collated_to_the_longest_of_the_batch() -> None:
         "labels": [0, 1, 0],
         "teacher_logits": [[0.5, -0.5], [1.0, 2.0], [0.0, 0.0]],
     }
-    examples = TokenDataset(columns, pad_token_id=3)
+    examples = TokenDataset(columns, Padding(3))
     assert (len(examples), examples.lengths) == (3, [2, 3, 9])
     batch = examples.collate([examples[0], examples[1]])
     assert batch["input_ids"].tolist() == [[5, 6, 3], [7, 8, 9]]
@@ -64,6 +67,29 @@ def test_collated_to_the_longest_of_the_batch() -> None:
     assert batch["labels"].tolist() == [0, 1]
     assert batch["teacher_logits"].tolist() == [[0.5, -0.5], [1.0, 2.0]]
     assert batch["teacher_logits"].dtype == torch.float32
+
+
+def test_padding_is_the_tokenizers(tmp_path: Path) -> None:
+    """In front, with a segment of its own, as XLNet's: what `Tokenize` does, column by column."""
+    tokenizer = load_tokenizer(save_teacher("xlnet", tmp_path))
+    texts = ["apple", "hammer saw drill"]
+    examples = TokenDataset(tokenizer(texts).data, Padding.of(tokenizer))
+    assert examples.padding == Padding(tokenizer.pad_token_id, segment_id=3, left=True)
+    batch = examples.collate([examples[0], examples[1]])
+    expected = Tokenize(tokenizer)([(text,) for text in texts]).arrays
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == {
+        name: array.tolist() for name, array in expected.items()
+    }
+    assert batch["token_type_ids"][0].tolist()[:2] == [3, 3]
+
+
+def test_what_is_made_of_examples_pads_as_they_do() -> None:
+    columns = {"input_ids": [[5], [6, 7]], "attention_mask": [[1], [1, 1]]}
+    examples = TokenDataset(columns, Padding(3, left=True))
+    more = examples.with_columns(labels=[0, 1]).where([True, True])
+    assert more.padding == examples.padding
+    assert more.collate([more[0], more[1]])["input_ids"].tolist() == [[3, 5], [6, 7]]
+    assert more[1]["labels"] == 1
 
 
 def test_toy_examples_differ_in_length() -> None:
@@ -76,7 +102,7 @@ def test_further_token_columns_are_padded_as_they_say() -> None:
         "labels": [[-100, 4], [-100, 2, -100]],
         "teacher_logits": [torch.ones(2, 3), torch.ones(3, 3)],
     }
-    examples = TokenDataset(columns, 0, {"labels": -100, "teacher_logits": 0})
+    examples = TokenDataset(columns, Padding(0).beside(labels=-100, teacher_logits=0))
     batch = examples.collate([examples[0], examples[1]])
     assert batch["labels"].tolist() == [[-100, 4, -100], [-100, 2, -100]]
     assert batch["labels"].dtype == torch.int64
@@ -84,4 +110,4 @@ def test_further_token_columns_are_padded_as_they_say() -> None:
     assert batch["teacher_logits"][0, 2].tolist() == [0.0, 0.0, 0.0]
     kept = examples.where([True, False])
     assert kept.collate([kept[0]])["labels"].tolist() == [[-100, 4]]
-    assert kept.token_padding == examples.token_padding
+    assert kept.padding == examples.padding

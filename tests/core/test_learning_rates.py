@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.examples import Padding, TensorBatch, TokenDataset
 from bertender.core.learning_rates import Rates
 from bertender.core.training import LossParts, TrainingConfig, train
 
@@ -47,7 +47,7 @@ def objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossPart
 
 
 def examples() -> TokenDataset:
-    return TokenDataset({"input_ids": [[1]] * STEPS}, pad_token_id=0)
+    return TokenDataset({"input_ids": [[1]] * STEPS}, Padding(0))
 
 
 def moved(model: torch.nn.Module) -> Iterator[float]:

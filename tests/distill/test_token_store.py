@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader
 
 from bertender.core import atomic
 from bertender.core.errors import DataError
-from bertender.core.examples import TokenDataset
+from bertender.core.examples import Padding, TokenDataset
 from distill.token_store import stored
 from tests.forked import start
 
-PAD = 7
+PAD = Padding(7)
 
 
 def rows(count: int = 2500) -> Iterator[dict[str, Any]]:
@@ -56,7 +56,7 @@ def test_batches_are_those_of_rows_in_memory(tmp_path: Path) -> None:
         }
         assert {tensor.dtype for tensor in one.values()} == {here[0]["input_ids"].dtype}
     assert there[0]["input_ids"][0].tolist()[4:] == []
-    assert there[2]["input_ids"].shape == (4, 9) and PAD in there[2]["input_ids"][2]
+    assert there[2]["input_ids"].shape == (4, 9) and PAD.token_id in there[2]["input_ids"][2]
 
 
 def test_a_finished_store_is_not_written_again(tmp_path: Path) -> None:

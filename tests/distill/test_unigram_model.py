@@ -80,7 +80,7 @@ def test_pieces_are_ranked_and_their_probabilities_sum_to_one_at_most(size: int)
     pieces = estimate_pieces(WORDS, size)
     scores = [score for _, score in pieces]
     assert len(pieces) <= size and scores == sorted(scores, reverse=True)
-    assert LETTERS <= {piece for piece, _ in pieces}
+    assert {piece for piece, _ in pieces} >= LETTERS
     assert 0.5 < sum(map(math.exp, scores)) <= 1
     assert pieces == estimate_pieces(dict(WORDS), size)
 
