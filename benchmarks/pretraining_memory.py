@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,14 +26,13 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
-from bertender.core.examples import Padding, TensorBatch, TokenDataset
-from bertender.core.training import LossParts, train
+from bertender.core.examples import TokenDataset
+from bertender.core.training import train
 from bertender.steps import save_result
-from distill.corpus import Corpus, pack_rows, survey
-from distill.held_out import part_of
-from distill.objectives import objective_named
+from distill.corpus import Corpus, survey
+from distill.objectives import PretrainingObjective, objective_named
 from distill.pretrain import PretrainConfig, encoder_config
-from distill.token_store import TokenRow, stored
+from distill.token_store import TokenRow, stored_parts
 from distill.vocabularies import TOKENIZERS, tokenizer_named
 
 __all__ = ["MemoryBenchmark", "MemoryRun", "StageUse", "measured"]
@@ -61,9 +59,9 @@ class MemoryRun(Record):
 
     tokenizer: str
     entries: int = Field(description="of the vocabulary")
-    training_blocks: int
-    held_out_blocks: int
-    token_bytes_on_disk: int
+    training_rows: int
+    held_out_rows: int
+    bytes_of_rows: int = Field(description="on disk")
     stages: tuple[StageUse, ...]
 
 
@@ -79,10 +77,6 @@ class MemoryBenchmark(Record):
     note: str
     environment: Environment
     runs: tuple[MemoryRun, ...]
-
-
-class _EnoughError(Exception):
-    """Ends a training run on purpose."""
 
 
 class _Stages:
@@ -112,55 +106,49 @@ def measured(config: PretrainConfig, steps: int, work: Path) -> MemoryRun:
     """Go through the parts of a pre-training run in this process, which nothing else has used."""
     stages = _Stages()
     corpus = Corpus(config.corpus, config.text_column)
-    stages.run("reading", lambda: survey(corpus))
-    kind = tokenizer_named(config.tokenizer)
+    found = stages.run("reading", lambda: survey(corpus))
+    kind, objective = tokenizer_named(config.tokenizer), objective_named(config.objective)
     tokenizer = stages.run(
         "vocabulary", lambda: kind.train(corpus, config.vocabulary_size, config.max_length)
     )
-    tokens = partial(_stored, corpus, tokenizer, work)
-    training = stages.run("training tokens", lambda: tokens("training", held_out=False))
-    held_out = stages.run("held-out tokens", lambda: tokens("held-out", held_out=True))
-    stages.run(f"{steps} steps", lambda: _train(training, tokenizer, config, steps, work))
+    rows = partial(_rows, objective, tokenizer, config)
+    pad = tokenizer.pad_token_id
+    training, held_out = stages.run("rows", lambda: stored_parts(corpus, found, rows, work, pad))
+    stages.run(
+        f"{steps} steps", lambda: _train(objective, training, tokenizer, config, work, steps)
+    )
     return MemoryRun(
         tokenizer=config.tokenizer,
         entries=len(tokenizer),
-        training_blocks=len(training),
-        held_out_blocks=len(held_out),
-        token_bytes_on_disk=sum(file.stat().st_size for file in work.glob("*/*.arrow")),
+        training_rows=len(training),
+        held_out_rows=len(held_out),
+        bytes_of_rows=sum(file.stat().st_size for file in work.glob("*/*.arrow")),
         stages=tuple(stages.uses),
     )
 
 
-def _stored(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, work: Path, name: str, *, held_out: bool
-) -> TokenDataset:
-    def rows() -> Iterator[TokenRow]:
-        part = part_of(corpus, held_out=held_out)
-        return pack_rows(part, tokenizer, tokenizer.model_max_length)
-
-    return stored(rows, work / name, Padding.of(tokenizer))
+def _rows(
+    objective: PretrainingObjective,
+    tokenizer: PreTrainedTokenizerBase,
+    config: PretrainConfig,
+    passages: Iterable[str],
+) -> Iterator[TokenRow]:
+    return objective.rows(passages, tokenizer, config.max_length, config.seed)
 
 
 def _train(
+    objective: PretrainingObjective,
     examples: TokenDataset,
     tokenizer: PreTrainedTokenizerBase,
     config: PretrainConfig,
-    steps: int,
     work: Path,
+    steps: int,
 ) -> None:
-    """Train as `pretrain` does, with the whole run laid out, and end after some steps."""
-    chosen = objective_named(config.objective)
-    objective = chosen.objective(tokenizer, config.mask_probability, config.seed)
-
-    def ending(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        if step == steps:
-            raise _EnoughError
-        return objective(model, batch, step)
-
+    """Train some steps as `pretrain` does, with the whole run laid out."""
     torch.manual_seed(config.seed)
-    model = chosen.model(encoder_config(config, tokenizer))
-    with suppress(_EnoughError):
-        train(model, examples, ending, config, work)
+    trained = objective.pretrainee(objective.model(encoder_config(config, tokenizer)))
+    minimised = objective.objective(tokenizer, config.mask_probability, config.seed)
+    train(trained, examples, minimised, config, work, steps=steps)
 
 
 def run(

@@ -18,8 +18,10 @@ from bertender.cli import COMMANDS, main
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Split, Task
 from distill.augmentation import AUGMENTATIONS
+from distill.corpus_files import READERS
 from distill.methods import GENERAL_METHODS, METHODS, Method
 from distill.objectives import OBJECTIVES
+from distill.vocabularies import TOKENIZERS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -105,6 +107,15 @@ def test_every_objective_is_explained(name: str) -> None:
     assert kind == ("pairs" if chosen.held_out_run > 1 else "packed")
     shape = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
     assert written == type(chosen.model(shape)).__name__
+
+
+def test_every_tokenizer_is_explained() -> None:
+    text = (ROOT / "docs" / "pretraining.md").read_text(encoding="utf-8")
+    section = text.partition("## The text and the vocabulary")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z]+)` \| [^|]{40,} \| ([^|]+) \|$", section, re.M)
+    assert dict(rows) == {name: kind.paper for name, kind in TOKENIZERS.items()}
+    for ending in READERS:
+        assert f"`{ending}`" in section or ending == ".parquet"
 
 
 def test_every_augmentation_is_explained() -> None:
