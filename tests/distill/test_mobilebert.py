@@ -13,6 +13,7 @@ from distill.layer_maps import LayerMap, last, uniform
 from distill.methods import METHODS
 from distill.methods.mobilebert import LayerAfterLayer
 from distill.phases import DistillationObjective
+from distill.signals import Wanted
 from distill.students import (
     StudentBuilder,
     StudentShape,
@@ -46,7 +47,9 @@ def tokens(*texts: str) -> dict[str, torch.Tensor]:
 
 def losses(module: LayerAfterLayer, step: int) -> dict[str, torch.Tensor]:
     teacher = tiny_classifier("bert", num_hidden_layers=6)
-    objective = DistillationObjective(teacher, frozenset({"hidden_states", "attention_scores"}))
+    layers = frozenset(range(1, 7))
+    reads: Wanted = {"hidden_states": layers, "attention_scores": layers}
+    objective = DistillationObjective(teacher, reads)
     return dict(objective(module, tokens("apple pear", "saw"), step))
 
 
