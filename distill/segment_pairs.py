@@ -213,21 +213,23 @@ class _Elsewhere:
     def pair(self, filling: _Filling, generator: np.random.Generator) -> _Pair:
         """Build a true pair, or one whose second segment is from elsewhere."""
         first, rest = _divided(filling, generator)
-        other = self._other(filling) if generator.random() < 0.5 else None
+        displaced = filling.length - len(first)
+        other = self._other(filling, displaced) if generator.random() < 0.5 else None
         self._keep(filling)
         if other is None:
             return _Pair(first, _joined(rest), 0)
-        second = self._segment(other, filling.length - len(first))
+        second = self._segment(other, displaced)
         return _Pair(first, second, 1, unused=() if filling.halves else rest)
 
-    def _other(self, filling: _Filling) -> _Filling | None:
-        """Return an earlier filling, of another document where one is kept.
+    def _other(self, filling: _Filling, displaced: int) -> _Filling | None:
+        """Return an earlier filling, of another document and long enough where one is kept.
 
         Of the same document it must end before: what was displaced is in a filling twice.
         """
         others = [kept for kept in self.kept if kept.document != filling.document] or [
             kept for kept in self.kept if kept.place + len(kept.sentences) <= filling.place
         ]
+        others = [kept for kept in others if kept.length >= displaced] or others
         return others[int(self.generator.integers(len(others)))] if others else None
 
     def _segment(self, filling: _Filling, length: int) -> Segment:

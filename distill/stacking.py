@@ -19,7 +19,7 @@ from distill.pretrain_config import PretrainConfig
 
 __all__ = ["positions_of_shallow", "refuse_unstackable", "stack"]
 
-MUST_AGREE = ("vocabulary_size", "hidden_size", "heads")
+MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
 """Fields of PretrainConfig that a deeper encoder shares with the shallower one."""
 
 

@@ -78,6 +78,10 @@ MISFITS = [
     ({"hidden_size": 64}, r"hidden_size=64: stack_from=.* has hidden_size=32"),
     ({"heads": 4}, r"heads=4: stack_from=.* has heads=2"),
     ({"vocabulary_size": 300}, r"vocabulary_size=300: stack_from=.* has vocabulary_size=200"),
+    (
+        {"tokenizer": "bpe", "vocabulary_size": 500},
+        r"tokenizer=bpe: stack_from=.* has tokenizer=wordpiece",
+    ),
     ({"layers": 2}, r"layers=2: stack_from=.* has 2 already"),
     ({"max_length": 256}, r"max_length=256: stack_from=.* has positions for 128 tokens only"),
     ({"objective": "rtd"}, r"of family 'bert', and objective 'rtd' trains one of 'electra'"),

@@ -1,22 +1,17 @@
-"""Whole words, found again from the pieces of every kind of tokenizer."""
+"""Whole words, found again from the pieces of every row of TOKENIZERS, and of one from outside."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 import torch
-from tokenizers import (
-    ByteLevelBPETokenizer,
-    SentencePieceBPETokenizer,
-    SentencePieceUnigramTokenizer,
-    Tokenizer,
-    models,
-)
+from tokenizers import SentencePieceBPETokenizer, Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import ModelError
-from distill.vocabularies.wordpiece import train_wordpiece
+from distill.vocabularies import TOKENIZERS, TokenizerKind
 from distill.word_boundaries import continues_word
 from tests.conftest import FRUIT, TOOLS
 
@@ -32,42 +27,19 @@ ENTRIES = 90
 """So few that most words have several pieces."""
 
 
-def word_piece() -> PreTrainedTokenizerBase:
-    return train_wordpiece(PASSAGES, ENTRIES, 32)
-
-
-def byte_level() -> PreTrainedTokenizerBase:
-    trainer = ByteLevelBPETokenizer()
-    tokens = list(SPECIAL.values())
-    trainer.train_from_iterator(PASSAGES, 256 + ENTRIES, special_tokens=tokens)
-    return wrapped(trainer)
-
-
-def unigram() -> PreTrainedTokenizerBase:
-    trainer = SentencePieceUnigramTokenizer()
-    tokens = list(SPECIAL.values())
-    trainer.train_from_iterator(
-        PASSAGES, ENTRIES, special_tokens=tokens, unk_token="[UNK]", show_progress=False
-    )
-    return wrapped(trainer)
+def trained(kind: TokenizerKind) -> PreTrainedTokenizerBase:
+    return kind.train(PASSAGES, max(ENTRIES, kind.smallest + 10), 32)
 
 
 def metaspace_bpe() -> PreTrainedTokenizerBase:
     trainer = SentencePieceBPETokenizer(unk_token="[UNK]")
     tokens = list(SPECIAL.values())
     trainer.train_from_iterator(PASSAGES, ENTRIES, special_tokens=tokens, show_progress=False)
-    return wrapped(trainer)
-
-
-def wrapped(trainer: object) -> PreTrainedTokenizerBase:
-    tokenizer = trainer._tokenizer  # type: ignore[attr-defined]
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
+    return PreTrainedTokenizerFast(tokenizer_object=trainer._tokenizer, **SPECIAL)
 
 
 KINDS: Mapping[str, Callable[[], PreTrainedTokenizerBase]] = {
-    "WordPiece": word_piece,
-    "byte-level BPE": byte_level,
-    "SentencePiece unigram": unigram,
+    **{name: partial(trained, kind) for name, kind in TOKENIZERS.items()},
     "SentencePiece BPE": metaspace_bpe,
 }
 
@@ -87,18 +59,18 @@ def words_of(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_are_those_between_spaces(kind: str) -> None:
     tokenizer = KINDS[kind]()
-    text = " pliers cherry number melon wrench 17 and"
+    text = " hammersaw pearplum applepear and drillmelon 17"
     assert len(tokenizer.tokenize(text)) > len(text.split())
     assert words_of(tokenizer, text) == text.split()
 
 
-@pytest.mark.parametrize("kind", ["WordPiece", "byte-level BPE"])
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_punctuation_is_a_word_of_its_own(kind: str) -> None:
     assert words_of(KINDS[kind](), " saw, melon") == ["saw", ",", "melon"]
 
 
 def test_bytes_of_a_longer_character_continue_it() -> None:
-    assert words_of(KINDS["byte-level BPE"](), " melön 蘋果x") == ["melön", "蘋果x"]
+    assert words_of(KINDS["bpe"](), " melön 蘋果x") == ["melön", "蘋果x"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
