@@ -159,8 +159,8 @@ def normalised_hidden_mse(
 ) -> torch.Tensor:
     """Mean squared difference of hidden states that are brought to mean 0 and variance 1.
 
-    Sun et al. 2020 (MobileBERT, arXiv 2004.02984), section 3.3: feature map transfer, with a layer
-    norm without parameters, over real tokens and the width.
+    Sun et al. 2020 (MobileBERT, arXiv 2004.02984), eq. 1: feature map transfer, of maps that
+    a layer norm without parameters brought to one scale, over real tokens and the width.
 
     Args:
         student_states: (batch, seq, hidden), brought to the teacher's width by a projection.
@@ -175,8 +175,8 @@ def hidden_mean_mse(
 ) -> torch.Tensor:
     """Squared difference of the means over the width, averaged over real tokens.
 
-    Sun et al. 2020 (MobileBERT, arXiv 2004.02984), section 3.3: what `normalised_hidden_mse` takes
-    away, together with `hidden_variance_difference`. The widths need not be equal.
+    Sun et al. 2020 (MobileBERT, arXiv 2004.02984): what `normalised_hidden_mse` takes away,
+    together with `hidden_variance_difference`. The widths need not be equal.
 
     Args:
         student_states: (batch, seq, hidden).
@@ -192,7 +192,7 @@ def hidden_variance_difference(
 ) -> torch.Tensor:
     """Absolute difference of the variances over the width, averaged over real tokens.
 
-    Sun et al. 2020 (MobileBERT, arXiv 2004.02984), section 3.3. The widths need not be equal.
+    Sun et al. 2020 (MobileBERT, arXiv 2004.02984). The widths need not be equal.
 
     Args:
         student_states: (batch, seq, hidden).

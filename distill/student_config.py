@@ -55,7 +55,7 @@ class StudentConfig(PhasedConfig):
     hidden_size: int | None = Field(None, ge=8, description="its width; the teacher's by default")
     heads: int | None = Field(None, ge=1, description="its heads; the teacher's by default")
     feed_forward_size: int | None = Field(
-        None, ge=1, description="width of its feed-forward part; 4 x hidden_size by default"
+        None, ge=1, description="width of its feed-forward part; 4 x what it reads by default"
     )
     teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(parts_of)] = Field(
         None, description="teacher layers to start from, as 1,3,5; the method's choice by default"

@@ -2,20 +2,21 @@
 
 Student: the MobileBERT class: a bottleneck around each layer, stacked feed-forward parts, scales in
 the place of layer norms, relu, embeddings of 128 over three neighbouring tokens. `mobilebert` has
-four feed-forward parts a layer, `mobilebert-tiny` two and a light attention (section 3.2 and table
-1). As deep as the teacher, as each layer learns from one; fewer learn from evenly spread ones.
-Phase 1 (section 3.4, "progressive"): layer after layer from the lowest up, each for as long, and
-one epoch each by default. Of the layer whose turn it is, feature map transfer (eq. 1, taken apart
-into normalised maps, means and variances, weighing 100, 5000 and 5 over the number of layers, as
-in the published code) and attention transfer (eq. 2). What had its turn goes on at a tenth of the
-rate, as there; what is to come does not learn yet, and dropout is off.
-Phase 2: soft and hard labels at T = 1, weighing the same (section 3.3, eq. 3, with the task's
-labels in the place of masked words).
+four feed-forward parts a layer, `mobilebert-tiny` two and a light attention (table 1). As deep as
+the teacher, as each layer learns from one; fewer learn from evenly spread ones.
+Phase 1 (progressive knowledge transfer): layer after layer from the lowest up, each for as long,
+and one epoch each by default. Of the layer whose turn it is, feature map transfer (eq. 1, taken
+apart into normalised maps, means and variances, weighing 100, 5000 and 5 over the number of layers,
+as in the published code) and attention transfer (eq. 2). What had its turn goes on at a tenth of
+the rate, as there; what is to come does not learn yet, and dropout is off.
+Phase 2: soft and hard labels at T = 1, weighing the same (eq. 3, with the task's labels in the
+place of masked words).
 Departures: any teacher, where the paper pre-trains one with inverted bottlenecks, so that the
-student is as wide as its teacher (384 and not 512) with as many heads; a student of another width
+student is as wide as its teacher (512 in the paper) with as many heads; a student of another width
 reaches it through a linear layer, one for all layers, since its layers write into one stream of
-hidden states. Both phases are on the task's texts. The layers' turns are stages of one phase, with
-one optimizer, so that the number of epochs does not grow with the depth.
+hidden states. Both phases are on the task's texts, and their learning rates are ours. The layers'
+turns are stages of one phase, with one optimizer, so that the number of epochs does not grow with
+the depth.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from distill.trainee import Trainee
 
 __all__ = ["MOBILEBERT", "MOBILEBERT_TINY", "LayerAfterLayer"]
 
-TRANSFER_RATE = 5e-4
+TRANSFER_RATE = 1e-3
 RATE_AFTERWARDS = 0.1
 """Factor of the learning rate of layers that had their turn."""
 
@@ -150,6 +151,7 @@ MOBILEBERT = Method(
     paper="Sun et al. 2020, arXiv 2004.02984",
     student=mobilebert_student,
     phases=_phases,
+    settings={"epochs": 5, "learning_rate": 5e-4},
     trainee=_trainee,
     layers=all_layers,
     layer_by_layer=False,
