@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
-from bertender.core.examples import TokenDataset
+from bertender.core.examples import Padding, TokenDataset
 from bertender.core.training import train
 from bertender.steps import save_result
 from distill.corpus import Corpus, survey
@@ -112,8 +112,10 @@ def measured(config: PretrainConfig, steps: int, work: Path) -> MemoryRun:
         "vocabulary", lambda: kind.train(corpus, config.vocabulary_size, config.max_length)
     )
     rows = partial(_rows, objective, tokenizer, config)
-    pad = tokenizer.pad_token_id
-    training, held_out = stages.run("rows", lambda: stored_parts(corpus, found, rows, work, pad))
+    padding = Padding.of(tokenizer)
+    training, held_out = stages.run(
+        "rows", lambda: stored_parts(corpus, found, rows, work, padding)
+    )
     stages.run(
         f"{steps} steps", lambda: _train(objective, training, tokenizer, config, work, steps)
     )
