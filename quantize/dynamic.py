@@ -1,12 +1,11 @@
 """Dynamic quantization: int8 weights, activation scales computed from each batch as it runs.
 
-Weights of matrix products are symmetric int8 with a scale for each output channel; an LSTM's are
-so for each unit of each gate, and its states stay floats. Embedding
-tables, where most of a small encoder's bytes are, become uint8 with one scale and zero point each;
-only the rows that a batch looks up are turned back into floats. That includes the small tables
-(positions, segments): on a 6 x 384 encoder and SST-2 sentences, leaving these in float32 changed
-the mean distance from the float model from 0.0248 to 0.0249 of the largest logit, and made the
-file 3 % larger.
+Weights of matrix products are symmetric int8 with a scale for each output channel; those of an
+LSTM likewise, for each unit of each gate. Embedding tables, where most of a small encoder's bytes
+are, become uint8 with one scale and zero point each; only the rows that a batch looks up are
+turned back into floats. That includes the small tables (positions, segments): on a 6 x 384 encoder
+and SST-2 sentences, leaving these in float32 changed the mean distance from the float model from
+0.0248 to 0.0249 of the largest logit, and made the file 3 % larger.
 """
 
 from __future__ import annotations

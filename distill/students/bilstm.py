@@ -8,6 +8,8 @@ from transformers import PreTrainedModel
 
 from bertender.core.bilstm import BiLstmConfig, BiLstmForSequenceClassification
 from bertender.core.errors import ModelError
+from bertender.core.families import FAMILIES
+from bertender.core.own_models import OWN_MODELS
 from distill.students.shape import StudentShape
 
 __all__ = ["EMBEDDING_SIZE", "bilstm_student", "strongest_directions"]
@@ -22,13 +24,15 @@ def bilstm_student(
     """Build a BiLSTM over a teacher's vocabulary.
 
     Args:
-        teacher: any model with word embeddings.
+        teacher: a row of FAMILIES or OWN_MODELS.
         shape: `hidden_size` of the LSTM of each direction (150 by default), `feed_forward_size`
             of the layer behind it (200), and `texts` of an example.
 
     Raises:
-        ModelError: the shape asks for what only transformers have.
+        ModelError: the shape asks for what only transformers have, or the teacher's tokenizer may
+            put padding in front of a text, or no separator at its end (XLNet).
     """
+    _refuse_other_tokenizers(teacher)
     _refuse_transformer_parts(shape)
     words = _word_embeddings(teacher)
     student = BiLstmForSequenceClassification(_config(teacher, shape, words))
@@ -69,6 +73,17 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, words: torch.Tensor) 
         label2id=teacher.config.label2id,
         **{name: width for name, width in widths.items() if width is not None},
     )
+
+
+def _refuse_other_tokenizers(teacher: PreTrainedModel) -> None:
+    """Raise ModelError where it is not known how the start's tokenizer lays out its texts."""
+    known = {*FAMILIES, *OWN_MODELS}
+    if teacher.config.model_type not in known:
+        raise ModelError(
+            f"a BiLSTM student cannot start from a {teacher.config.model_type!r} model: bertender "
+            "does not know where its tokenizer ends and pads texts. Start it from an encoder of "
+            f"these: {', '.join(sorted(known))}."
+        )
 
 
 def _refuse_transformer_parts(shape: StudentShape) -> None:

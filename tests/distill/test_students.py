@@ -243,6 +243,13 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
         StudentShape(2),
         r"layers=2: a BiLSTM student has one layer",
     ),
+    "unknown tokens for a BiLSTM": (
+        bilstm_student,
+        "modernbert",
+        {},
+        StudentShape(1),
+        r"cannot start from a 'modernbert' model.*Start it from.*bertender-bilstm, camembert",
+    ),
     "heads of a BiLSTM": (
         bilstm_student,
         "bert",
