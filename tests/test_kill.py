@@ -45,6 +45,11 @@ STEP_RECIPE = {
             "epochs": 12,
         },
     },
+    "smaller": {
+        "stage": "distill-general",
+        "from": "encoder",
+        "with": {**TRAINING, "layers": 2, "epochs": 12},
+    },
     "teacher": {"stage": "finetune", "from": "encoder", "with": {**TRAINING, "epochs": 6}},
     "student": {"stage": "distill", "from": "teacher", "with": {**TRAINING, "layers": 2}},
     "student-onnx": {"stage": "export", "from": "student"},
@@ -76,6 +81,7 @@ DEATHS = (
     Death("bag", BEFORE_THE_CARD),
     Death("encoder", BEFORE_PUBLISHING, calls=1),
     Death("encoder", A_TRAINING_STEP, calls=6),
+    Death("smaller", A_TRAINING_STEP, calls=6),
     Death("teacher", A_TRAINING_STEP, calls=10),
     Death("teacher", HALF_A_CHECKPOINT, calls=1),
     Death("teacher", BEFORE_PUBLISHING),
@@ -95,8 +101,9 @@ def toy_recipe(folder: Path, task: Task) -> Recipe:
     steps = [{"name": name, **step} for name, step in STEP_RECIPE.items()]
     text = yaml.safe_dump({"summary": "every step", "task": files.task, "steps": steps})
     recipe = parse_recipe("every-step", text)
-    encoder = recipe.steps[1].settings
-    encoder["corpus"] = str(files.corpus)
+    for step in recipe.steps:
+        if step.stage in ("pretrain", "distill-general"):
+            step.settings["corpus"] = str(files.corpus)
     return recipe
 
 
