@@ -48,6 +48,11 @@ class Term(Protocol):
         """What the teacher must give."""
         ...
 
+    @property
+    def shared(self) -> str:
+        """What both models must have alike, as their configs call it; empty for nothing."""
+        ...
+
     def pairs(self, student: int, teacher: int) -> Pairs:
         """Return the pairs of layers that are compared at these depths; none where no layer is."""
         ...
@@ -63,6 +68,8 @@ class Term(Protocol):
 
 class _FromLogits:
     """Terms that fit any two models of the same labels."""
+
+    shared: ClassVar[str] = ""
 
     def pairs(self, student: int, teacher: int) -> Pairs:
         return ()
@@ -167,17 +174,22 @@ class Match:
     def needs(self) -> frozenset[Signal]:
         return frozenset({self.signal})
 
+    @property
+    def shared(self) -> str:
+        return "" if self.projected else _SAME[self.signal]
+
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         has_embeddings = self.signal in STATE_SIGNALS
         if unmatched := _unmatched(self.name, self.pairs, student, teacher, has_embeddings):
             return unmatched
-        same = _SAME[self.signal]
-        ours, theirs = getattr(student, same), getattr(teacher, same)
-        if ours == theirs or self.projected:
+        if not self.shared:
+            return ""
+        ours, theirs = getattr(student, self.shared), getattr(teacher, self.shared)
+        if ours == theirs:
             return ""
         return (
             f"term {self.name!r} compares {self.signal.replace('_', ' ')}: the student has "
-            f"{same}={ours} and the teacher {theirs}, which must be equal"
+            f"{self.shared}={ours} and the teacher {theirs}, which must be equal"
         )
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
@@ -210,6 +222,10 @@ class Relations:
     @property
     def needs(self) -> frozenset[Signal]:
         return frozenset({self.signal})
+
+    @property
+    def shared(self) -> str:
+        return "num_attention_heads" if self.relation_heads is None else ""
 
     def pairs(self, student: int, teacher: int) -> Pairs:
         return self.layers(student, teacher)

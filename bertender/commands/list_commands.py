@@ -10,7 +10,7 @@ from bertender.commands.output import print_entry, print_json, say
 from bertender.core.environment import environment
 from bertender.doctor import findings
 from bertender.tasks.registry import TASKS
-from distill.methods import METHODS, Phase
+from distill.methods import GENERAL_METHODS, METHODS, Phase
 
 __all__ = ["doctor_command", "methods_command", "tasks_command"]
 
@@ -48,7 +48,9 @@ def methods_command() -> Callable[..., None]:
                 "summary": method.summary,
                 "paper": method.paper,
                 "loss": [_loss(phase) for phase in method.phases(TWO_LAYERS)],
-                "needs": sorted(method.needs) + ["layers"] * method.uses_teacher_layers,
+                "needs": [*sorted(method.needs), *method.conditions],
+                "cost": method.cost,
+                "on a corpus": _general(name),
                 "augmentation": [method.augmentation] if method.augmentation else [],
                 "defaults": [f"{key}={value}" for key, value in method.settings.items()],
             }
@@ -59,6 +61,14 @@ def methods_command() -> Callable[..., None]:
             say("An augmentation is its paper's, and off until it is asked for: --augmentation A")
 
     return command
+
+
+def _general(name: str) -> list[str]:
+    """Return what a method's general stage reads and wants; nothing where it has none."""
+    if name not in GENERAL_METHODS:
+        return []
+    method = GENERAL_METHODS[name]
+    return [*map(_loss, method.phases(TWO_LAYERS)), *method.conditions]
 
 
 def _loss(phase: Phase) -> str:

@@ -132,6 +132,32 @@ class Method:
         return self.uses_teacher_layers or bool(self.needs - TEXT_SIGNALS)
 
     @property
+    def conditions(self) -> tuple[str, ...]:
+        """What must hold of teacher and student, in words, beside what the teacher must give."""
+        shared = {term.shared for term in self.terms if term.weight}
+        held = {
+            "the teacher's own layers": self.uses_teacher_layers,
+            "a pre-trained student of its own": self.wants_own_start,
+            "a teacher that predicts words": self.predicts_words,
+            "the teacher's tokens": self.wants_teacher_tokens,
+            "the teacher's width": "hidden_size" in shared,
+            "the teacher's number of heads": "num_attention_heads" in shared,
+        }
+        return tuple(name for name, holds in held.items() if holds)
+
+    @property
+    def cost(self) -> str:
+        """What the teacher costs in training, in words."""
+        if self.uses_teacher_layers:
+            return "the teacher's layers run in the student's steps"
+        if not self.needs:
+            return "no teacher"
+        online = [phase.name for phase in self.phases(2) if phase.needs - TEXT_SIGNALS]
+        if not online:
+            return "the teacher reads each text once, for all epochs"
+        return f"the teacher runs in each step of {' and '.join(online)}"
+
+    @property
     def weights_for_answers_alone(self) -> Mapping[str, float] | None:
         """The weights that leave what reads no more than logits; None where they cannot."""
         reading_more = {t.name: 0.0 for t in self.terms if t.needs - {"logits"}}

@@ -7,7 +7,7 @@ import pytest
 from bertender.commands import output
 from bertender.doctor import CHECKS
 from bertender.tasks.registry import TASKS
-from distill.methods import METHODS
+from distill.methods import GENERAL_METHODS, METHODS
 from tests.front import last_line, succeed
 
 
@@ -22,6 +22,8 @@ def test_every_task_is_listed(name: str) -> None:
 def test_every_method_is_listed(name: str) -> None:
     said = {row["method"]: row for row in last_line(succeed("methods", "--json"))}
     assert set(METHODS[name].needs) <= set(said[name]["needs"])
+    assert set(METHODS[name].conditions) <= set(said[name]["needs"])
+    assert bool(said[name]["on a corpus"]) == (name in GENERAL_METHODS)
     assert len(said[name]["loss"]) == len(METHODS[name].phases(2))
     assert said[name]["paper"] == METHODS[name].paper
     assert said[name]["augmentation"] == [row for row in [METHODS[name].augmentation] if row]

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from distill.distiller import DistillConfig
 from distill.layer_maps import last
-from distill.methods import METHODS, Method, Phase, method_named
+from distill.methods import GENERAL_METHODS, METHODS, Method, Phase, method_named
 from distill.phases import DistillationObjective, phase_settings
 from distill.signals import TEXT_SIGNALS, joined, read_signals
 from distill.students import StudentShape
@@ -115,6 +115,19 @@ def test_the_last_phase_alone_takes_the_configs_length(name: str) -> None:
     assert final.epochs is None and all(phase.epochs for phase in earlier)
     names = [phase.name for phase in METHODS[name].phases(3)]
     assert len(set(names)) == len(names)
+
+
+def test_what_a_method_wants_and_costs_follows_from_its_terms() -> None:
+    assert METHODS["hard"].conditions == () and METHODS["hard"].cost == "no teacher"
+    assert METHODS["pkd"].conditions == ("the teacher's width",)
+    assert METHODS["pkd"].cost == "the teacher reads each text once, for all epochs"
+    heads = ("the teacher's tokens", "the teacher's number of heads")
+    assert METHODS["tinybert"].conditions == METHODS["minilm"].conditions == heads
+    assert METHODS["minilm-v2"].conditions == heads[:1]
+    assert METHODS["tinybert"].cost == "the teacher runs in each step of transformer"
+    assert METHODS["theseus"].conditions[0] == "the teacher's own layers"
+    words = GENERAL_METHODS["distilbert"].conditions
+    assert words[0] == "a teacher that predicts words" and words[-1] == "the teacher's width"
 
 
 def test_weights_scale_the_parts_and_zero_removes_one() -> None:
