@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.method_table import method_block
+from benchmarks.tagging_table import tagging_block
 from bertender.measure.compare import Comparison, ComparisonRow
 from bertender.report.table import markdown_table
 
@@ -77,6 +78,9 @@ BLOCKS: Mapping[str, Block] = {
     ),
     "methods": Block(
         "docs/methods.md", "benchmarks/results/2026-11-21-sst2-methods-cpu.json", method_block
+    ),
+    "tagging": Block(
+        "docs/methods.md", "benchmarks/results/2026-11-21-snips-slots-cpu.json", tagging_block
     ),
 }
 

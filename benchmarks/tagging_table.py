@@ -72,8 +72,12 @@ def _circumstances(result: TaggingBenchmark) -> str:
     seen = budget.max_train or result.train_sentences
     return (
         f"{result.task}, {result.teacher.score.n} test sentences. The teacher, {result.encoder}, "
-        f"learned from all {result.train_sentences} training sentences, {budget.teacher_epochs} "
-        f"epochs at learning rate {budget.teacher_learning_rate:g}. Every student: {seen} of them, "
-        f"{budget.epochs} epochs, learning rate {budget.learning_rate:g}, batches of "
-        f"{budget.batch_size}; no pre-training of its layers."
+        f"learned from all {result.train_sentences} training sentences, "
+        f"{_epochs(budget.teacher_epochs)} at learning rate {budget.teacher_learning_rate:g}. "
+        f"Every student: {seen} of them, {_epochs(budget.epochs)}, learning rate "
+        f"{budget.learning_rate:g}, batches of {budget.batch_size}; no pre-training of its layers."
     )
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' * (count != 1)}"

@@ -137,7 +137,7 @@ def test_the_tagging_table_shows_means_and_what_a_loss_gains(tmp_path: Path) -> 
     assert rows == ["teacher", "`minibert`, soft", f"`minibert`, {CONTROL}"]
     assert "| 10.0 | 41 | 0.875 | 0.750, 1.000 | +50.0 [" in text
     assert "| 0.375 | 0.250, 0.500 | - |" in text
-    assert "The teacher, some-encoder, learned from all 9000" in text
+    assert "some-encoder, learned from all 9000 training sentences, 1 epoch at" in text
     assert "Every student: 2000 of them, 8 epochs" in text
 
 
