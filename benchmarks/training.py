@@ -208,7 +208,9 @@ class _Run:
         teachers, texts = [self.teacher], len(self.task.train)
         limits = self.bf16, self.config.teacher_cache_mb
         kept = choose_kept(self.method, self.models[0], teachers, self.start, texts, *limits)
-        return student_examples(kept, teachers, self.start, self.task, self.config, self.clock)
+        tokenizer = fitting_tokenizer(self.start.source, self.models[0])
+        given = (self.start, tokenizer, self.task, self.config, self.clock)
+        return student_examples(kept, teachers, *given)
 
     def train(self, examples: TokenDataset, folder: Path, name: str) -> PreTrainedModel:
         objective = partial(task_objective, *self.models, self.bf16, self.clock)

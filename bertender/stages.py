@@ -16,6 +16,7 @@ from bertender.core.artifact import Artifact, sha256_of
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.predictor import refuse_taggers
+from bertender.core.timing import TIMING_NAME
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
@@ -144,9 +145,13 @@ def _student_files(config: DistillConfig) -> str:
 
 
 def _folder_digest(folder: str | None) -> str:
-    """Return a digest of a folder that a setting names; empty for other names."""
+    """Return a digest of a folder that a setting names; empty for other names.
+
+    How long it took to make an artifact is no part of it.
+    """
     digest = hashlib.sha256()
-    files = sorted(path for path in Path(folder).rglob("*") if path.is_file()) if folder else []
+    found = Path(folder).rglob("*") if folder else ()
+    files = sorted(path for path in found if path.is_file() and path.name != TIMING_NAME)
     for path in files:
         digest.update(f"{path.name} {sha256_of(path)}".encode())
     return digest.hexdigest() if files else ""

@@ -15,7 +15,7 @@ from typing import Annotated, Self
 import torch
 from pydantic import BeforeValidator, Field, model_validator
 
-from bertender.core.artifact import Artifact, refuse_foreign_directory
+from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError
 from bertender.core.timing import Stopwatch, Timing, write_timing
@@ -28,7 +28,7 @@ from distill.kept import choose_kept, student_examples
 from distill.phases import refuse_misfits, task_objective, train_phases
 from distill.sources import find_start, load_teachers, with_augmented, with_unlabelled
 from distill.student_config import StudentConfig, parts_of
-from distill.teacher import dev_score, write_classifier
+from distill.teacher import artifact_at, dev_score, write_classifier
 
 __all__ = ["DistillConfig", "distill"]
 
@@ -75,7 +75,9 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             starts.
         DataError: the file of unlabelled texts is wrong.
     """
-    refuse_foreign_directory(out)  # said before the teacher answers every text
+    refuse_unwritable(out, teacher)  # said before the teacher answers every text
+    for source in filter(None, (config.student, config.augmentation_model, *config.more_teachers)):
+        refuse_unwritable(out, artifact_at(str(source)))
     method = config.changed_method()
     given = with_unlabelled(task, method, config.unlabelled)
     teachers = load_teachers(teacher, config.more_teachers, method, task)
@@ -98,7 +100,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             student, reports = train_phases(
                 method,
                 *models,
-                student_examples(kept, teachers, start, texts, config, clock),
+                student_examples(kept, teachers, start, tokenizer, texts, config, clock),
                 partial(task_objective, *models, bf16, clock),
                 config,
                 work,

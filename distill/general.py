@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import CARD_NAME, Artifact, refuse_foreign_directory
+from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ModelError
 from bertender.core.examples import Padding, TensorBatch, TokenDataset
@@ -31,7 +31,7 @@ from distill.encoders import (
     find_encoder,
     load_classifier,
     load_masked_language_model,
-    weights_digest,
+    tensors_digest,
 )
 from distill.held_out import held_out_loss
 from distill.methods import GENERAL_METHODS, Method, Phase
@@ -40,6 +40,7 @@ from distill.phases import DistillationObjective, refuse_misfits, train_phases
 from distill.pretrain import write_encoder
 from distill.student_config import StudentConfig, methods_own
 from distill.students import StudentShape, masked_language_model
+from distill.teacher import artifact_at
 from distill.token_store import stored_parts
 
 __all__ = ["GeneralConfig", "GeneralTeacher", "distill_general", "distill_general_by_name"]
@@ -103,7 +104,10 @@ class GeneralTeacher:
 def distill_general_by_name(config: GeneralConfig, out: Path) -> Artifact:
     """Find and load what the config names, then `distill_general`."""
     method = config.changed_method()
-    teacher = GeneralTeacher.load(find_encoder(config.teacher), method)
+    source = find_encoder(config.teacher)
+    refuse_unwritable(out, artifact_at(source))
+    torch.manual_seed(config.seed)  # an encoder without a pooler gets a random one
+    teacher = GeneralTeacher.load(source, method)
     return distill_general(teacher, Corpus(config.corpus, config.text_column), config, out)
 
 
@@ -125,7 +129,7 @@ def distill_general(
             cannot be had from this teacher; raised before training starts.
         DataError: there are too few passages to train and hold out.
     """
-    refuse_foreign_directory(out)
+    refuse_unwritable(out, artifact_at(teacher.source))
     method = config.changed_method()
     torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
     shape = config.shape(method, teacher.model.config.num_hidden_layers)
@@ -135,8 +139,9 @@ def distill_general(
     found = survey(passages)
     found.refuse_too_few()
     objective = partial(_objective, student, teacher.model, tokenizer, config)
-    digests = (weights_digest(teacher.classifier), found.sha256)
-    with work_directory(out, "distill-general", config.model_dump(mode="json"), digests) as work:
+    digests = (tensors_digest(teacher.model.state_dict()), sorted(tokenizer.get_vocab().items()))
+    identity = ("distill-general", config.model_dump(mode="json"), found.sha256, digests)
+    with work_directory(out, *identity) as work:
         longest = min(config.max_length, longest_input(tokenizer))
         blocks = partial(pack_rows, tokenizer=tokenizer, max_length=longest)
         training, held_out = stored_parts(
@@ -154,7 +159,10 @@ def distill_general(
             score=_held_out_score(method, objective, held_out),
         )
         write = partial(
-            write_encoder, stage="distill-general", metric="loss", parent=_parent(teacher.source)
+            write_encoder,
+            stage="distill-general",
+            metric="loss",
+            parent=artifact_at(teacher.source),
         )
         on_main_process(lambda: write(out, student, tokenizer, config, [*reports.values()]))
     return Artifact.load(out)
@@ -179,9 +187,10 @@ def _objective(
     phase: Phase,
 ) -> DistillationObjective:
     """Return the objective of a phase, in which the teacher answers each batch as it comes."""
-    masks = MaskedLanguageModel(tokenizer, config.mask_probability, config.seed)
     prepare: Callable[[TensorBatch, int], TensorBatch] = (
-        masks.masked_batch if phase.masked else lambda batch, step: batch
+        MaskedLanguageModel(tokenizer, config.mask_probability, config.seed).masked_batch
+        if phase.masked
+        else lambda batch, step: batch
     )
     depths = student.config.num_hidden_layers, teacher.config.num_hidden_layers
     bf16 = computes_in_bf16(config)
@@ -205,8 +214,3 @@ def _encoder_of(model: PreTrainedModel) -> PreTrainedModel:
     encoder = model.base_model
     assert isinstance(encoder, PreTrainedModel)
     return encoder
-
-
-def _parent(source: str) -> Artifact | None:
-    """Return the artifact that the teacher is, if it is one."""
-    return Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError
 from bertender.core.examples import TokenDataset
-from bertender.core.text import load_tokenizer
+from bertender.core.text import load_tokenizer, longest_input
 from bertender.core.timing import Stopwatch
 from bertender.core.training import TrainingConfig, computes_in_bf16
 from bertender.tasks.task import Task
@@ -78,17 +77,26 @@ def student_examples(
     kept: Wanted,
     teachers: Sequence[Teacher],
     start: Start,
+    tokenizer: PreTrainedTokenizerBase,
     task: Task,
     config: TrainingConfig,
     clock: Stopwatch,
 ) -> TokenDataset:
     """Tokenise the texts for the student, with what is kept of the teachers as columns.
 
+    Where the first teacher reads the same tokens, they are its own tokenizer's, which gives the
+    segments too that a student may not take; otherwise `tokenizer`'s, the student's. No text is
+    longer than the student takes.
+
     Several teachers give the logarithm of their mean distribution, as MT-DNN's ensembles do (Liu
     et al. 2019, arXiv 1904.09482, section 3), each in its own tokens; states are the first one's.
     """
-    examples = token_dataset(task.train, load_tokenizer(Path(start.source)), config.max_length)
-    known = {start.source: examples}
+    shared = start.reads_teacher_tokens
+    source = teachers[0].artifact.path
+    longest = min(config.max_length, longest_input(tokenizer))
+    own = load_tokenizer(source) if shared else tokenizer
+    examples = token_dataset(task.train, own, longest)
+    known = {str(source): examples} if shared else {}
     with clock.running():
         first, *more = (
             _answers(teacher, task, config, known, kept if place == 0 else _logits_of(kept))

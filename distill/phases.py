@@ -158,7 +158,7 @@ def train_phases(
     reports: dict[str, TrainingReport] = {}
     for phase, folder, is_last in _in_order(method, work, student):
         settings = phase_settings(phase, config)
-        texts = examples if phase.needs else _labelled(examples)
+        texts = examples if phase.needs or phase.masked else _labelled(examples)
         trainee: Any = method.trainee(
             student, teacher, phase, seed=config.seed, steps=len(planned(texts, settings))
         )

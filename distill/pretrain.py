@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, ProblemType, TaskRecord, new_artifact
+from bertender.core.artifact import (
+    Artifact,
+    ProblemType,
+    TaskRecord,
+    new_artifact,
+    refuse_unwritable,
+)
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError
 from bertender.core.examples import Padding
@@ -26,6 +32,7 @@ from distill.objectives import PretrainingObjective, objective_named
 from distill.pretrain_config import PretrainConfig
 from distill.pretraining_phases import Rows, train_lengths
 from distill.stacking import positions_of_shallow, refuse_unstackable, stack
+from distill.teacher import save_tokenizer
 from distill.token_store import TokenRow, stored_parts
 from distill.vocabularies import tokenizer_named
 
@@ -71,6 +78,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     found = survey(passages)
     found.refuse_too_few()
     shallow = Artifact.load(config.stack_from) if config.stack_from else None
+    refuse_unwritable(out, shallow)
     if shallow:
         refuse_unstackable(shallow, config, chosen.family)
     identity = ("pretrain", config.model_dump(mode="json"), found.sha256)
@@ -194,10 +202,10 @@ def write_encoder(
     """Write an encoder that was trained on a corpus, by one report a phase, as a torch artifact."""
     *earlier, last = reports
     task = TaskRecord(
-        name=Path(config.corpus).name,
+        name=",".join(Path(part.strip()).name for part in config.corpus.split(",")),
         problem_type=problem_type,
         labels=(),
-        text_columns=("text",),
+        text_columns=(config.text_column,),
         metric=metric,
     )
     with new_artifact(
@@ -211,7 +219,7 @@ def write_encoder(
         parent=parent,
     ) as draft:
         model.save_pretrained(draft.directory)
-        tokenizer.save_pretrained(draft.directory)
+        save_tokenizer(tokenizer, draft.directory)
         draft.metrics.update(
             parameters=model.num_parameters(),
             steps=sum(report.steps for report in reports),

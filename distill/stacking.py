@@ -36,7 +36,9 @@ def refuse_unstackable(shallow: Artifact, config: PretrainConfig, family: str) -
             f"trains one of {family!r}. Choose an objective of its own family."
         )
     for field in MUST_AGREE:
-        own, theirs = getattr(config, field), shallow.card.config[field]
+        # a card may be older than a field, which then had its default of today
+        default = type(config).model_fields[field].default
+        own, theirs = getattr(config, field), shallow.card.config.get(field, default)
         if own != theirs:
             raise ConfigError(
                 f"{field}={own}: {name} has {field}={theirs}, and only depth can grow. "

@@ -15,6 +15,7 @@ safely set the parent-death signal between fork and exec, one that has loaded Py
 
 import contextlib
 import ctypes
+import functools
 import os
 import select
 import shutil
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
             stdout=output,
             stderr=subprocess.STDOUT,
             process_group=0,
-            preexec_fn=_die_with_supervisor,
+            preexec_fn=functools.partial(_die_with_supervisor, os.getpid()),
         )
     try:
         while server.poll() is None:
@@ -56,8 +57,10 @@ def main(arguments: list[str]) -> int:
             region.unlink(missing_ok=True)
 
 
-def _die_with_supervisor() -> None:
+def _die_with_supervisor(supervisor: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != supervisor:  # it died before it could be asked for
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _wait(server: "subprocess.Popen[bytes]", timeout_s: float) -> None:

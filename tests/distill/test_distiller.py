@@ -15,7 +15,7 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from transformers import AutoModelForSequenceClassification
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, ModelError, UnknownNameError
+from bertender.core.errors import ArtifactError, ConfigError, ModelError, UnknownNameError
 from bertender.core.onnx_predictor import OnnxPredictor
 from bertender.core.own_models import OWN_MODELS
 from bertender.core.predictor import onnx_file, open_classifier
@@ -161,6 +161,20 @@ def test_the_teachers_artifact_does_not_change(
 ) -> None:
     again = Artifact.load(trained_teacher.path)  # reads every file and checks its digest
     assert again.card == trained_teacher.card
+
+
+@pytest.mark.parametrize("setting", ["student", "more_teachers"])
+def test_no_source_is_written_over(
+    setting: str, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    other = save_artifact(tiny_classifier("bert"), task, tmp_path / "other")
+    config = DistillConfig.parse(
+        {"method": "pd", "student": str(other.path), setting: str(other.path)}
+    )
+    with pytest.raises(ArtifactError, match="is the artifact to start from"):
+        distill(trained_teacher, task, config, other.path)
+    assert Artifact.load(other.path).card == other.card
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_no_checkpoints_are_left_behind(student: Artifact) -> None:

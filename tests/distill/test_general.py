@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,28 +114,61 @@ def test_it_is_a_start_for_the_task_stage(
     assert made.card.family == student.card.family
 
 
+def die_at(step: int) -> Callable[..., torch.Tensor]:
+    """A step of training that is interrupted once so many have gone well."""
+    training_step = _PlannedTrainer.training_step
+
+    def killed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
+        if self.state.global_step == step:
+            raise KeyboardInterrupt
+        return training_step(self, *given, **named)
+
+    return killed
+
+
 @pytest.mark.parametrize("method", GENERAL_METHODS)
 def test_a_killed_run_goes_on_to_the_same_weights(
     method: str, language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = GeneralConfig(**settings_of(method, epochs=1, checkpoint_steps=2))
+    torch.manual_seed(config.seed)  # the teacher has no pooler, and gets a random one
     teacher = GeneralTeacher.load(str(language_model), config.changed_method())
     corpus = passages(200)
     before = weights_digest(teacher.classifier)
     whole = distill_general(teacher, corpus, config, tmp_path / "whole")
     assert weights_digest(teacher.classifier) == before  # the teacher stays as it is
-    step = _PlannedTrainer.training_step
-
-    def killed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-        return step(self, *given, **named)
-
-    monkeypatch.setattr(_PlannedTrainer, "training_step", killed)
+    monkeypatch.setattr(_PlannedTrainer, "training_step", die_at(3))
     with pytest.raises(KeyboardInterrupt):
         distill_general(teacher, corpus, config, tmp_path / "killed")
     monkeypatch.undo()
-    assert distill_general(teacher, corpus, config, tmp_path / "killed").digest == whole.digest
+    torch.manual_seed(config.seed)
+    again = GeneralTeacher.load(str(language_model), config.changed_method())
+    assert distill_general(again, corpus, config, tmp_path / "killed").digest == whole.digest
+
+
+def test_a_killed_command_goes_on_although_the_teacher_has_no_pooler(
+    language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "corpus.txt").write_text("\n".join(passages(200)), encoding="utf-8")
+    settings = {"teacher": str(language_model), "corpus": str(tmp_path / "corpus.txt")}
+    config = GeneralConfig(**settings_of("tinybert", epochs=1, checkpoint_steps=2, **settings))
+    whole = distill_general_by_name(config, tmp_path / "whole")
+    monkeypatch.setattr(_PlannedTrainer, "training_step", die_at(3))
+    with pytest.raises(KeyboardInterrupt):
+        distill_general_by_name(config, tmp_path / "killed")
+    monkeypatch.undo()
+    (work,) = (tmp_path / ".killed.work").glob("*/checkpoint-*/..")
+    made_anew = distill_general_by_name(config, tmp_path / "killed")
+    assert made_anew.digest == whole.digest and not work.exists()
+
+
+def test_words_alone_can_be_learned_from_a_corpus(language_model: Path, tmp_path: Path) -> None:
+    """The control of distillation on a corpus: masked words, without a teacher's answers."""
+    weights = {"soft": 0.0, "cosine": 0.0}
+    config = GeneralConfig(**{**settings_of("distilbert", epochs=1), "weights": weights})
+    teacher = GeneralTeacher.load(str(language_model), config.changed_method())
+    student = distill_general(teacher, passages(200), config, tmp_path / "student")
+    assert set(student.card.metrics["losses"][0]) == {"words"}
 
 
 @pytest.mark.parametrize("model_type", LANGUAGE_HEADS)

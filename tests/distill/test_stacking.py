@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from bertender.core.families import encoder_layers
 from bertender.core.text import load_tokenizer
 from distill.objectives import OBJECTIVES
 from distill.pretrain import PretrainConfig, encoder_config, pretrain
-from distill.stacking import positions_of_shallow, stack
+from distill.stacking import positions_of_shallow, refuse_unstackable, stack
 from tests.distill.test_pretrain import BRIEF, OPENS_AS, passages
 
 SHALLOW = {**BRIEF, "layers": 2}
@@ -54,6 +55,12 @@ def test_layers_repeat_and_all_else_is_taken_over(shallow: Artifact, layers: int
     own = model.state_dict()
     others = {k: w for k, w in opened.state_dict().items() if ".layer" not in k}
     assert others and all(torch.equal(own[key], weight) for key, weight in others.items())
+
+
+def test_a_card_without_a_field_had_its_default(shallow: Artifact) -> None:
+    older = {key: value for key, value in shallow.card.config.items() if key != "tokenizer"}
+    card = shallow.card.model_copy(update={"config": older})
+    refuse_unstackable(replace(shallow, card=card), deeper(shallow), shallow.card.family)
 
 
 def test_copies_are_not_the_same_weights(shallow: Artifact) -> None:
