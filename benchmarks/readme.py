@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
 from benchmarks.tagging_table import tagging_block
 from bertender.measure.compare import Comparison, ComparisonRow
@@ -81,6 +82,11 @@ BLOCKS: Mapping[str, Block] = {
     ),
     "tagging": Block(
         "docs/methods.md", "benchmarks/results/2026-11-21-snips-slots-cpu.json", tagging_block
+    ),
+    "pretraining-memory": Block(
+        "docs/pretraining.md",
+        "benchmarks/results/2026-11-21-pretraining-memory-cpu.json",
+        memory_block,
     ),
 }
 
