@@ -1,153 +1,21 @@
-"""The terms of a method's loss: each a row of data with its weight, computed on signals."""
+"""Terms that compare layers of student and teacher, by a layer map."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Literal
 
 import torch
 from transformers import PretrainedConfig
 
 from bertender.core.examples import TensorBatch
 from distill.layer_maps import LayerMap, Pairs
-from distill.losses import (
-    hard_labels,
-    logit_mse,
-    relation_divergence,
-    soft_labels,
-    token_soft_labels,
-)
-from distill.signals import STATE_SIGNALS, TEXT_SIGNALS, Signal, Signals, Wanted, joined
+from distill.losses import relation_divergence
+from distill.signals import STATE_SIGNALS, TEXT_SIGNALS, Signal, Signals
 
-__all__ = [
-    "HardLabels",
-    "LogitMatch",
-    "MaskedWords",
-    "Match",
-    "Relations",
-    "SoftLabels",
-    "SoftWords",
-    "Term",
-    "wanted_by",
-]
-
-
-class Term(Protocol):
-    """One part of a loss."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def weight(self) -> float: ...
-
-    @property
-    def needs(self) -> frozenset[Signal]:
-        """What the teacher must give."""
-        ...
-
-    @property
-    def shared(self) -> str:
-        """What both models must have alike, as their configs call it; empty for nothing."""
-        ...
-
-    def pairs(self, student: int, teacher: int) -> Pairs:
-        """Return the pairs of layers that are compared at these depths; none where no layer is."""
-        ...
-
-    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        """Say why the two models cannot be matched, and what would work; empty where they can."""
-        ...
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        """Return the unweighted loss, a scalar."""
-        ...
-
-
-class _FromLogits:
-    """Terms that fit any two models of the same labels."""
-
-    shared: ClassVar[str] = ""
-
-    def pairs(self, student: int, teacher: int) -> Pairs:
-        return ()
-
-    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        return ""
-
-
-@dataclass(frozen=True)
-class SoftLabels(_FromLogits):
-    """The teacher's softened distribution as the target; of taggers, at the first piece of each
-    word, which alone was taught a tag."""
-
-    weight: float
-    temperature: float
-    loss: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] = soft_labels
-    """(student logits, teacher logits, temperature) -> scalar, a row of `losses`"""
-    name: ClassVar[str] = "soft"
-    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        ours, theirs = _answers(student.logits, batch), _answers(teacher.logits, batch)
-        return self.loss(ours, theirs, self.temperature)
-
-
-@dataclass(frozen=True)
-class LogitMatch(_FromLogits):
-    """The teacher's logits as they are as the target, with nothing to soften."""
-
-    weight: float
-    name: ClassVar[str] = "logits"
-    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return logit_mse(student.logits, teacher.logits)
-
-
-@dataclass(frozen=True)
-class HardLabels(_FromLogits):
-    """The true labels as the target."""
-
-    weight: float
-    name: ClassVar[str] = "hard"
-    needs: ClassVar[frozenset[Signal]] = frozenset()
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return hard_labels(student.logits, batch["labels"])
-
-
-def _answers(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-    """Return the logits that are answers, (rows, labels): one a text, or one a word."""
-    return logits if logits.ndim == 2 else logits[batch["word_starts"].bool()]
-
-
-@dataclass(frozen=True)
-class SoftWords(_FromLogits):
-    """The teacher's softened distribution over the vocabulary, for every real token."""
-
-    weight: float
-    temperature: float
-    name: ClassVar[str] = "soft"
-    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        mask = batch["attention_mask"]
-        return token_soft_labels(student.logits, teacher.logits, mask, self.temperature)
-
-
-@dataclass(frozen=True)
-class MaskedWords(_FromLogits):
-    """The words that were masked as the target, in phases that mask some."""
-
-    weight: float
-    name: ClassVar[str] = "words"
-    needs: ClassVar[frozenset[Signal]] = frozenset()
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return hard_labels(student.logits.flatten(0, 1), batch["targets"].flatten())
+__all__ = ["Match", "Relations"]
 
 
 @dataclass(frozen=True)
@@ -260,16 +128,6 @@ class Relations:
             for mine, other in self.pairs(student.depth, teacher.depth)
         ]
         return torch.stack(losses).mean()
-
-
-def wanted_by(terms: Iterable[Term], student: int, teacher: int) -> tuple[Wanted, Wanted]:
-    """Return what the terms with a weight above 0 read of a student and a teacher so deep."""
-    read = [(term.needs, term.pairs(student, teacher)) for term in terms if term.weight]
-    mine, theirs = (
-        joined({s: frozenset(pair[side] for pair in pairs) for s in needs} for needs, pairs in read)
-        for side in (0, 1)
-    )
-    return mine, theirs
 
 
 _SAME: Mapping[Signal, str] = {
