@@ -7,21 +7,18 @@ the same texts, computes only what is not there yet. They are read memory-mapped
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.artifact import library_versions
-from bertender.core.atomic import replacing
 from bertender.core.batching import length_buckets
 from bertender.core.cache import cache_directory
 from bertender.core.examples import TensorBatch, TokenDataset, input_names, model_inputs
+from bertender.core.kept_tensors import keep, kept
 from bertender.core.progress import track
 from distill.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
 
@@ -34,14 +31,11 @@ __all__ = [
     "worth_keeping",
 ]
 
-logger = logging.getLogger(__name__)
-
 LOGITS = "teacher_logits"
 """The column of the teacher's logits, (examples, labels)."""
 STATES = "teacher_sentence_states_{layer}"
 """That of the [CLS] states of a layer, (examples, hidden)."""
 TAGGER_LOGITS = "teacher_tagger_logits"
-VALUES = "values"
 TOKENS_PER_BATCH = 8192
 
 
@@ -91,11 +85,11 @@ def teacher_answers(
             bfloat16, which has their range and the precision that they were computed with.
     """
     key = _key(model, digest, examples, bf16)
-    kept = {name: _kept(_path(key, name), len(examples)) for name in _parts(wanted)}
-    missing = joined(_parts(wanted)[name] for name, values in kept.items() if values is None)
+    found = {name: kept(_path(key, name), len(examples)) for name in _parts(wanted)}
+    missing = joined(_parts(wanted)[name] for name, values in found.items() if values is None)
     for name, values in _compute(model.eval(), examples, missing, bf16).items():
-        kept[name] = _keep(_path(key, name), values)
-    return {name: values for name, values in kept.items() if values is not None}
+        found[name] = keep(_path(key, name), values)
+    return {name: values for name, values in found.items() if values is not None}
 
 
 def teacher_token_logits(
@@ -107,14 +101,14 @@ def teacher_token_logits(
     padding, 4 bytes for each label of each.
     """
     path = _path(_key(model, digest, examples, bf16), TAGGER_LOGITS)
-    tokens = _kept(path, sum(examples.lengths))
+    tokens = kept(path, sum(examples.lengths))
     if tokens is None:
         rows = [torch.empty(0)] * len(examples)
         wanted: Wanted = {"logits": frozenset()}
         for bucket, signals in _answered(model.eval(), examples, wanted, bf16):
             for row, answer in zip(bucket, signals.logits.float().cpu(), strict=True):
                 rows[row] = answer[: examples.lengths[row]]
-        tokens = _keep(path, torch.cat(rows))
+        tokens = keep(path, torch.cat(rows))
     return torch.split(tokens, list(examples.lengths))
 
 
@@ -135,28 +129,6 @@ def _key(model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool
 
 def _path(key: str, name: str) -> Path:
     return cache_directory() / "teacher-answers" / f"{key}-{name}.safetensors"
-
-
-def _keep(path: Path, values: torch.Tensor) -> torch.Tensor:
-    """Write a column, and return it as the file that it is now."""
-    with replacing(path) as temporary:
-        save_file({VALUES: values}, temporary)
-    return load_file(path)[VALUES]
-
-
-def _kept(path: Path, rows: int) -> torch.Tensor | None:
-    """Read a kept column; None where there is none, or it is damaged and must be made again."""
-    if not path.is_file():
-        return None
-    try:
-        values = load_file(path)[VALUES]
-    except (SafetensorError, KeyError) as error:
-        logger.warning("%s is damaged and is made again: %s", path, error)
-        return None
-    if len(values) == rows:
-        return values
-    logger.warning("%s has %d rows and not %d and is made again", path, len(values), rows)
-    return None
 
 
 def _compute(

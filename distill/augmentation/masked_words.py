@@ -16,10 +16,11 @@ import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from bertender.core.batching import length_buckets
+from bertender.core.cache import cache_directory
 from bertender.core.examples import Padding, TokenDataset, model_inputs
+from bertender.core.kept_tensors import keep, kept
 from bertender.core.progress import progress_bar
 from bertender.core.text import longest_input
-from distill.augmentation.kept import kept_tensor
 from distill.augmentation.language_models import LanguageModel
 from distill.augmentation.whole_words import WholeWords
 from distill.augmentation.words import Span, replaceable_words
@@ -141,11 +142,11 @@ def _answers(
         return []
     questions = questions_of(language_model.tokenizer, blanks)
     identity = (digest, sorted(whole.words), count, bf16, sorted(questions.columns.items()))
-    answers = kept_tensor(
-        hashlib.sha256(repr(identity).encode()).hexdigest(),
-        (len(blanks), count),
-        lambda: _compute(language_model, whole.ids, questions, count, bf16),
-    )
+    key = hashlib.sha256(repr(identity).encode()).hexdigest()
+    path = cache_directory() / "augmentation" / f"{key}.safetensors"
+    answers = kept(path, len(blanks), count)
+    if answers is None:
+        answers = keep(path, _compute(language_model, whole.ids, questions, count, bf16))
     return answers.tolist()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertender.core import kept_tensors
 from bertender.core.examples import TokenDataset
 from bertender.tasks.task import Task
 from distill import answers
@@ -131,7 +132,7 @@ def test_an_interrupted_computation_leaves_no_file(
     def interrupted(*given: object) -> torch.Tensor:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(answers, "save_file", interrupted)
+    monkeypatch.setattr(kept_tensors, "save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         teacher_answers(tiny_classifier("bert"), "one", examples(task), WANTED)
     assert not [path for path in cache.rglob("*") if path.is_file()]
