@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.methods import CONTROL, MethodsBenchmark, StudentResult
-from bertender.tasks.metrics import paired_change_of_means
+from benchmarks.points import gain
 
 __all__ = ["method_block"]
 
@@ -37,23 +37,10 @@ def _row(
     students: Sequence[StudentResult], control: Sequence[StudentResult], result: MethodsBenchmark
 ) -> str:
     scores = ", ".join(f"{student.score.value:.3f}" for student in students)
-    over = "-" if students is control else _gain(students, control, result)
+    over = "-" if students is control else gain(result.metric, result.labels, control, students)
     size = students[0].parameters / 1e6
     name = f"`{students[0].method}`"
     return f"| {name} | {size:.1f} | {_mean(students):.3f} | {scores} | {over} |"
-
-
-def _gain(
-    students: Sequence[StudentResult], control: Sequence[StudentResult], result: MethodsBenchmark
-) -> str:
-    """Return the points that a method's students gain over the control's, on average."""
-    change = paired_change_of_means(
-        result.metric,
-        result.labels,
-        [student.predictions for student in control],
-        [student.predictions for student in students],
-    )
-    return f"{change.value:+.1f} [{change.low:+.1f}, {change.high:+.1f}]"
 
 
 def _mean(students: Sequence[StudentResult]) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.points import points
 from benchmarks.tagging import CONTROL, TaggerResult, TaggingBenchmark
 from bertender.tasks.entities import Counts, entity_change
 
@@ -55,7 +56,7 @@ def _gain(
         for taggers in (students, by_loss[CONTROL])
     )
     change = entity_change(controls, ours)
-    return f"{change.value:+.1f} [{change.low:+.1f}, {change.high:+.1f}]"
+    return points(change)
 
 
 def _counts(tagger: TaggerResult, benchmark: TaggingBenchmark) -> Counts:

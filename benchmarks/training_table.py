@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.points import gain
 from benchmarks.training import WAYS, TrainingBenchmark, TrainingRun
 from bertender.core.environment import Environment
 from bertender.measure.samples import Speedup, speedup
-from bertender.tasks.metrics import paired_change_of_means
 
 __all__ = ["training_block"]
 
@@ -42,7 +42,7 @@ def _row(name: str, by_way: Mapping[str, list[TrainingRun]], result: TrainingBen
         f"{result.texts / epoch_s:.0f}",
         f"{share:.0%}",
         f"{score:.3f}",
-        "-" if name == next(iter(WAYS)) else _change(first, runs, result),
+        "-" if name == next(iter(WAYS)) else gain(result.metric, result.labels, first, runs),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -62,18 +62,6 @@ def _speedup_of(first: Sequence[TrainingRun], runs: Sequence[TrainingRun]) -> Sp
 
 def _speedup(ratio: Speedup) -> str:
     return f"{ratio.value:.1f}x [{ratio.low:.1f}, {ratio.high:.1f}]"
-
-
-def _change(
-    first: Sequence[TrainingRun], runs: Sequence[TrainingRun], result: TrainingBenchmark
-) -> str:
-    change = paired_change_of_means(
-        result.metric,
-        result.labels,
-        [run.predictions for run in first],
-        [run.predictions for run in runs],
-    )
-    return f"{change.value:+.1f} [{change.low:+.1f}, {change.high:+.1f}]"
 
 
 def _circumstances(result: TrainingBenchmark) -> str:

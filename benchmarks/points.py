@@ -1,0 +1,38 @@
+"""What several models gain over others, as a cell of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bertender.tasks.metrics import Change, paired_change_of_means
+
+__all__ = ["gain", "points"]
+
+
+class Answered(Protocol):
+    """A model's result on the texts of a benchmark."""
+
+    @property
+    def predictions(self) -> tuple[int, ...]: ...
+
+
+def gain(
+    metric: str,
+    labels: Sequence[int],
+    references: Sequence[Answered],
+    candidates: Sequence[Answered],
+) -> str:
+    """Return the points that the candidates gain over the references, on average."""
+    change = paired_change_of_means(
+        metric,
+        labels,
+        [model.predictions for model in references],
+        [model.predictions for model in candidates],
+    )
+    return points(change)
+
+
+def points(change: Change) -> str:
+    """Return a change in points, with its 95 % interval."""
+    return f"{change.value:+.1f} [{change.low:+.1f}, {change.high:+.1f}]"
