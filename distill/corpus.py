@@ -15,7 +15,6 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, DataError, nearest_hint
-from bertender.core.examples import Padding, TokenDataset
 from bertender.core.progress import track
 from bertender.tasks.docs import docs_corpus
 from distill.corpus_files import READERS, documents_of_lines
@@ -30,7 +29,6 @@ __all__ = [
     "Survey",
     "TEXT_COLUMN_HELP",
     "Watched",
-    "pack",
     "pack_rows",
     "read_corpus",
     "survey",
@@ -112,15 +110,6 @@ def survey(passages: Iterable[str]) -> Survey:
         digest.update(passage.encode() + b"\n")
         counts[bool(passage)] += 1
     return Survey(digest.hexdigest(), passages=counts[True], documents=counts[False])
-
-
-def pack(
-    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> TokenDataset:
-    """Return the rows of `pack_rows` in memory."""
-    rows = list(pack_rows(passages, tokenizer, max_length))
-    columns = {name: [row[name] for row in rows] for name in ("input_ids", "attention_mask")}
-    return TokenDataset(columns, Padding.of(tokenizer))
 
 
 def pack_rows(

@@ -16,6 +16,7 @@ import torch
 from pydantic import BeforeValidator, Field, model_validator
 
 from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.config import parts_of
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError
 from bertender.core.timing import Stopwatch, Timing, write_timing
@@ -27,7 +28,7 @@ from distill.data import fitting_tokenizer
 from distill.kept import choose_kept, student_examples
 from distill.phases import refuse_misfits, task_objective, train_phases
 from distill.sources import find_start, load_teachers, with_augmented, with_unlabelled
-from distill.student_config import StudentConfig, parts_of
+from distill.student_config import StudentConfig
 from distill.teacher import artifact_at, dev_score, write_classifier
 
 __all__ = ["DistillConfig", "distill"]

@@ -152,7 +152,7 @@ def _load(
         _agree_on_padding(model, tokenizer)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
-            f"cannot load {source!r} as a text classifier: {error}. It needs config.json, a "
+            f"cannot load {source!r} as a classifier: {error}. It needs config.json, a "
             "tokenizer and safetensors weights (bertender reads no pickles and runs no hub code)."
         ) from None
     if (padding := padding_embedding(model)) is not None:
@@ -171,13 +171,7 @@ def load_masked_language_model(source: str) -> PreTrainedModel:
             weights cannot be read.
     """
     try:
-        model, found = AutoModelForMaskedLM.from_pretrained(
-            source,
-            use_safetensors=True,
-            dtype="float32",
-            trust_remote_code=False,  # without a word, transformers asks on the terminal
-            output_loading_info=True,
-        )
+        model, found = load_pretrained(AutoModelForMaskedLM, source, dtype="float32")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(f"cannot load {source!r} as a masked language model: {error}") from None
     if found["missing_keys"]:
@@ -186,8 +180,7 @@ def load_masked_language_model(source: str) -> PreTrainedModel:
             f"{min(found['missing_keys'])}). Give an encoder that kept its own, such as an "
             "artifact of `bertender pretrain`."
         )
-    loaded: PreTrainedModel = model
-    return loaded
+    return model
 
 
 def is_at_hand(name: str) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -26,6 +26,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.config import parts_of
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
@@ -54,11 +55,6 @@ __all__ = [
 ]
 
 
-def _names(value: Any) -> Any:
-    """Read "mrpc,rte" as its parts."""
-    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
-
-
 def _known_once(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in TASKS:
@@ -84,12 +80,12 @@ what one task asks of it: shared, it let the first task that learned keep anothe
 class MultiTaskConfig(FinetuneConfig):
     """How to make a teacher, and those of other tasks in the same run."""
 
-    more_tasks: Annotated[tuple[str, ...], BeforeValidator(_names), AfterValidator(_known_once)] = (
-        Field(
-            (),
-            description="train on these tasks too, by commas (names from `bertender tasks`), one "
-            "encoder for all; each is written beside --out, as OUT-TASK",
-        )
+    more_tasks: Annotated[
+        tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known_once)
+    ] = Field(
+        (),
+        description="train on these tasks too, by commas (names from `bertender tasks`), one "
+        "encoder for all; each is written beside --out, as OUT-TASK",
     )
 
 

@@ -6,7 +6,7 @@ as a checkpoint too, from which a run that is resumed in a later phase takes the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from bertender.core.training import (
     planned,
     train,
 )
+from bertender.core.work import in_order
 from distill.answers import kept_in
 from distill.losses import NO_LABEL
 from distill.methods import Method, Phase
@@ -156,7 +157,8 @@ def train_phases(
         score: measures the trainee after each epoch of the last phase.
     """
     reports: dict[str, TrainingReport] = {}
-    for phase, folder, is_last in _in_order(method, work, student):
+    phases = method.phases(student.config.num_hidden_layers)
+    for phase, folder, is_last in in_order(phases, work):
         settings = phase_settings(phase, config)
         texts = examples if phase.needs or phase.masked else _labelled(examples)
         trainee: Any = method.trainee(
@@ -193,13 +195,3 @@ def _labelled(examples: TokenDataset) -> TokenDataset:
     """Return what a phase can learn from that reads labels alone."""
     kept = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in examples.columns["labels"]]
     return examples if all(kept) else examples.where(kept)
-
-
-def _in_order(
-    method: Method, work: Path, student: PreTrainedModel
-) -> Iterator[tuple[Phase, Path, bool]]:
-    """Yield each phase, the folder of its checkpoints, and whether it is the last."""
-    phases = method.phases(student.config.num_hidden_layers)
-    for place, phase in enumerate(phases):
-        folder = work / f"{place}-{phase.name}" if len(phases) > 1 else work
-        yield phase, folder, phase is phases[-1]

@@ -10,16 +10,17 @@ tokens, not as many rows, where `tokens_per_batch` is what bounds them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from bertender.core.examples import TokenDataset
 from bertender.core.training import Objective, TrainingReport, planned, train
+from bertender.core.work import in_order
 from distill.held_out import held_out_loss
 from distill.objectives.pretrainee import Pretrainee
-from distill.pretrain_config import LengthPhase, PretrainConfig
+from distill.pretrain_config import PretrainConfig
 
 __all__ = ["Rows", "train_lengths"]
 
@@ -57,7 +58,7 @@ def train_lengths(
         perplexity_of: the part of the held-out loss to give the perplexity of.
     """
     reports: dict[str, TrainingReport] = {}
-    for phase, folder, is_last in _in_order(config, work):
+    for phase, folder, is_last in in_order(config.phases(), work):
         rows = rows_of_length(phase.max_length)
         if not reports:
             whole = len(planned(rows.training, config))
@@ -82,14 +83,6 @@ def train_lengths(
             steps=steps,
         )
     return reports
-
-
-def _in_order(config: PretrainConfig, work: Path) -> Iterator[tuple[LengthPhase, Path, bool]]:
-    """Yield each phase, the folder of its checkpoints, and whether it is the last."""
-    phases = config.phases()
-    for place, phase in enumerate(phases):
-        folder = work / f"{place}-{phase.name}" if len(phases) > 1 else work
-        yield phase, folder, phase is phases[-1]
 
 
 def _long_enough(config: PretrainConfig, examples: TokenDataset, steps: int) -> PretrainConfig:

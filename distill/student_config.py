@@ -7,18 +7,14 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, model_validator
 
+from bertender.core.config import parts_of
 from bertender.core.errors import ConfigError, UnknownNameError
 from distill.layer_maps import LAYER_MAPS
 from distill.methods import METHODS, Method, method_named
 from distill.phases import PhasedConfig
 from distill.students import StudentShape
 
-__all__ = ["StudentConfig", "methods_own", "parts_of"]
-
-
-def parts_of(value: Any) -> Any:
-    """Read "1,3,5" as its parts."""
-    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+__all__ = ["StudentConfig", "methods_own"]
 
 
 def _named_numbers(value: Any) -> Any:

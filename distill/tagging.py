@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from bertender.core.artifact import CARD_NAME, Artifact, refuse_foreign_directory
+from bertender.core.artifact import Artifact, refuse_foreign_directory
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.examples import TokenDataset
@@ -39,6 +39,7 @@ from distill.sources import Start, Teacher, find_start, on_device
 from distill.student_config import StudentConfig
 from distill.teacher import (
     FinetuneConfig,
+    artifact_at,
     train_on_labels,
     write_classifier,
 )
@@ -69,8 +70,7 @@ def finetune_tagger_by_name(task: TaggingTask, config: FinetuneConfig, out: Path
     source = find_encoder(config.teacher)
     torch.manual_seed(config.seed)  # the new head is random
     model, tokenizer = load_tagger(source, task.labels)
-    parent = Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None
-    return finetune_tagger(model, tokenizer, task, config, out, parent=parent)
+    return finetune_tagger(model, tokenizer, task, config, out, parent=artifact_at(source))
 
 
 def finetune_tagger(

@@ -11,10 +11,11 @@ from benchmarks.memory_table import memory_block
 from benchmarks.pretraining_memory import NOTE, MemoryBenchmark, measured, run
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
-from distill.corpus import Corpus, pack, survey
+from distill.corpus import Corpus, survey
 from distill.pretrain import PretrainConfig
 from distill.vocabularies import TOKENIZERS
 from tests.conftest import FRUIT, TOOLS
+from tests.distill.toys import packed
 
 SHAPE = {"layers": 1, "hidden_size": 32, "heads": 2, "vocabulary_size": 300, "max_length": 16}
 STAGES = ["imports", "reading", "vocabulary", "rows", "2 steps"]
@@ -34,8 +35,8 @@ def test_a_run_is_measured_stage_by_stage(name: str, tmp_path: Path) -> None:
     tokenizer = TOKENIZERS[name].train(lines, 300, 16)
     training = [line for row, line in enumerate(lines) if row % 50]
     assert use.entries == len(tokenizer)
-    assert use.training_rows == len(pack(training, tokenizer, 16))
-    assert use.held_out_rows == len(pack(lines[::50], tokenizer, 16))
+    assert use.training_rows == len(packed(training, tokenizer, 16))
+    assert use.held_out_rows == len(packed(lines[::50], tokenizer, 16))
     assert use.bytes_of_rows > 8 * 16 * (use.training_rows - 1)
 
     found = survey(Corpus(str(path)))

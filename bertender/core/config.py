@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bertender.core.errors import ConfigError, nearest_hint
 
-__all__ = ["Config", "Record"]
+__all__ = ["Config", "Record", "parts_of"]
 
 
 class Record(BaseModel):
@@ -49,3 +49,8 @@ class Config(Record):
         if problem["type"] == "missing":
             return f"key {name!r} is required"
         return f"{name}={problem['input']!r}: {problem['msg']}"
+
+
+def parts_of(value: Any) -> Any:
+    """Return what a list by commas ("1,3,5") holds; anything else stays what it is."""
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value

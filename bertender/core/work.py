@@ -10,10 +10,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -21,7 +21,17 @@ from bertender.core.artifact import library_versions, refuse_foreign_directory
 from bertender.core.atomic import replacing_directory
 from bertender.core.errors import BusyError
 
-__all__ = ["forget_work", "made_once", "work_directory"]
+__all__ = ["forget_work", "in_order", "made_once", "work_directory"]
+
+
+class Named(Protocol):
+    """A part of a run."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Phase = TypeVar("Phase", bound=Named)
 
 
 @contextmanager
@@ -72,6 +82,13 @@ def made_once(directory: Path, write: Callable[[Path], None]) -> Path:
             with replacing_directory(directory) as draft:
                 write(draft)
     return directory
+
+
+def in_order(phases: Sequence[Phase], work: Path) -> Iterator[tuple[Phase, Path, bool]]:
+    """Yield each phase of a run, the folder of its checkpoints, and whether it is the last."""
+    for place, phase in enumerate(phases):
+        folder = work / f"{place}-{phase.name}" if len(phases) > 1 else work
+        yield phase, folder, phase is phases[-1]
 
 
 def _folder(out: Path) -> Path:

@@ -13,16 +13,15 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.examples import TensorBatch, model_inputs
 from bertender.core.training import LossParts
+from distill.losses import hard_labels
 from distill.objectives.masking import (
-    IGNORED,
     Chooser,
     Masking,
     single_tokens,
     step_generator,
-    target_loss,
 )
 
-__all__ = ["IGNORED", "MaskedLanguageModel"]
+__all__ = ["MaskedLanguageModel"]
 
 
 class MaskedLanguageModel:
@@ -41,14 +40,8 @@ class MaskedLanguageModel:
     def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
         batch = self.masked_batch(batch, step)
         logits = model(**model_inputs(model, batch)).logits
-        return {"mlm": target_loss(logits, batch["targets"])}
+        return {"mlm": hard_labels(logits, batch["targets"])}
 
     def masked_batch(self, batch: TensorBatch, step: int) -> TensorBatch:
         """Return the batch as this step masks it, with its `targets` (batch, seq)."""
         return self.masking.masked_batch(batch, step_generator(self.seed, step))
-
-    def masked(
-        self, input_ids: torch.Tensor, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return masked ids and targets, both (batch, seq); IGNORED where nothing is asked."""
-        return self.masking(input_ids, generator)

@@ -15,9 +15,9 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerBase
 
 from bertender.core.examples import TensorBatch
+from distill.losses import NO_LABEL
 
 __all__ = [
-    "IGNORED",
     "Chooser",
     "Masking",
     "WordSpans",
@@ -26,10 +26,8 @@ __all__ = [
     "run_bounds",
     "single_tokens",
     "step_generator",
-    "target_loss",
 ]
 
-IGNORED = -100
 MASKED_SHARE = 0.8
 RANDOM_SHARE = 0.1
 
@@ -43,20 +41,6 @@ def step_generator(seed: int, step: int) -> torch.Generator:
     """Return what a step draws from; a resumed run repeats it, other processes have their own."""
     process = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     return torch.Generator().manual_seed(hash((seed, step, process)))
-
-
-def target_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross-entropy over the tokens that are asked for; 0 where there are none.
-
-    Args:
-        logits: (..., vocab).
-        targets: (...), IGNORED where nothing is asked.
-    """
-    total = functional.cross_entropy(
-        logits.float().flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    # a batch of special tokens alone has no target, and a mean over nothing is not a number
-    return total / (targets != IGNORED).sum().clamp(min=1)
 
 
 def single_tokens(
@@ -206,7 +190,7 @@ class Masking:
     def __call__(
         self, input_ids: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return masked ids and targets, both (batch, seq); IGNORED where nothing is asked."""
+        """Return masked ids and targets, both (batch, seq); NO_LABEL where nothing is asked."""
         chosen = self.chosen(input_ids, generator)
         draws = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
         words = torch.randint(self.vocabulary_size, input_ids.shape, generator=generator)
@@ -215,7 +199,7 @@ class Masking:
         replaced = chosen & (fate >= MASKED_SHARE) & (fate < MASKED_SHARE + RANDOM_SHARE)
         result = input_ids.masked_fill(masked, self.mask_token_id)
         result = torch.where(replaced, words.to(input_ids.device), result)
-        return result, input_ids.masked_fill(~chosen, IGNORED)
+        return result, input_ids.masked_fill(~chosen, NO_LABEL)
 
     def masked_batch(self, batch: TensorBatch, generator: torch.Generator) -> TensorBatch:
         """Return a batch with its tokens masked, and its `targets` (batch, seq)."""

@@ -12,7 +12,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from bertender.core.examples import TensorBatch
-from distill.objectives.masking import target_loss
+from distill.losses import hard_labels
 from distill.objectives.pretrainee import Pretrainee
 
 __all__ = ["RelatedPairs"]
@@ -43,6 +43,6 @@ class RelatedPairs(Pretrainee):
         tokens = self.model.get_submodule(self.language_head)(outputs.last_hidden_state)
         relation = self.relation_head(outputs.pooler_output)  # (batch, 2)
         return {
-            "mlm": target_loss(tokens, batch["targets"]),
+            "mlm": hard_labels(tokens, batch["targets"]),
             self.relation: functional.cross_entropy(relation.float(), batch[self.label]),
         }

@@ -24,13 +24,12 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.examples import TensorBatch
+from distill.losses import NO_LABEL, hard_labels
 from distill.objectives.masking import (
-    IGNORED,
     Masking,
     WordSpans,
     each_run,
     run_bounds,
-    target_loss,
 )
 from distill.objectives.pretrainee import MaskedBatch, Pretrainee
 from distill.word_boundaries import continues_word
@@ -108,10 +107,10 @@ class SpanPretrainee(Pretrainee):
         """Return the parts of the loss on a masked batch."""
         states = self.encoded(batch).last_hidden_state
         targets = batch["targets"]
-        chosen = targets != IGNORED
+        chosen = targets != NO_LABEL
         words = self.model.get_input_embeddings().weight
         from_boundaries = self.boundary(states, chosen, words)
         return {
-            "mlm": target_loss(self.model.get_submodule("cls")(states), targets),
-            "sbo": target_loss(from_boundaries, targets[chosen]),
+            "mlm": hard_labels(self.model.get_submodule("cls")(states), targets),
+            "sbo": hard_labels(from_boundaries, targets[chosen]),
         }

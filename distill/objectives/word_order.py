@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.examples import TensorBatch, model_inputs
 from bertender.core.training import LossParts
-from distill.objectives.masking import IGNORED, Masking, step_generator, target_loss
+from distill.losses import NO_LABEL, hard_labels
+from distill.objectives.masking import Masking, step_generator
 
 __all__ = ["WordOrder"]
 
@@ -36,10 +37,10 @@ class WordOrder:
     def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
         generator = step_generator(self.seed, step)
         masked_ids, masked = self.masking(batch["input_ids"], generator)
-        free = self.masking.ordinary(batch["input_ids"]) & (masked == IGNORED)
+        free = self.masking.ordinary(batch["input_ids"]) & (masked == NO_LABEL)
         input_ids, shuffled = self.shuffled(masked_ids, free, generator)
         logits = model(**model_inputs(model, {**batch, "input_ids": input_ids})).logits
-        return {"mlm": target_loss(logits, masked), "word_order": target_loss(logits, shuffled)}
+        return {"mlm": hard_labels(logits, masked), "word_order": hard_labels(logits, shuffled)}
 
     def shuffled(
         self, input_ids: torch.Tensor, free: torch.Tensor, generator: torch.Generator
@@ -59,8 +60,8 @@ class WordOrder:
         orders = torch.rand(trigrams.shape, generator=generator).argsort(-1).to(input_ids.device)
         moved = free[:, start:end].unflatten(1, (count, LENGTH)).all(-1) & (draws < SHUFFLED_SHARE)
         mixed = trigrams.gather(2, orders).where(moved[..., None], trigrams)
-        asked = trigrams.masked_fill(~moved[..., None], IGNORED)
-        result, targets = input_ids.clone(), torch.full_like(input_ids, IGNORED)
+        asked = trigrams.masked_fill(~moved[..., None], NO_LABEL)
+        result, targets = input_ids.clone(), torch.full_like(input_ids, NO_LABEL)
         result[:, start:end] = mixed.flatten(1)
         targets[:, start:end] = asked.flatten(1)
         return result, targets

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from bertender.core.errors import BertenderError, ConfigError, DataError, HubUnreachableError
 from distill import corpus_files
-from distill.corpus import CORPORA, PASSAGES_AT_ONCE, Corpus, pack, pack_rows, read_corpus, survey
+from distill.corpus import CORPORA, PASSAGES_AT_ONCE, Corpus, pack_rows, read_corpus, survey
 from distill.corpus_files import READERS
 from distill.held_out import HELD_OUT_EVERY, part_of
 from tests.conftest import FRUIT
-from tests.distill.toys import tiny_tokenizer
+from tests.distill.toys import packed, tiny_tokenizer
 
 Documents = Sequence[Sequence[str]]
 
@@ -215,7 +215,7 @@ def test_the_two_parts_are_the_whole() -> None:
 def test_only_the_last_block_is_shorter(length: int) -> None:
     tokenizer = tiny_tokenizer()
     passages = [" ".join(FRUIT[: 1 + row % 6]) for row in range(20)]
-    blocks = pack(passages, tokenizer, length)
+    blocks = packed(passages, tokenizer, length)
     assert all(size == length for size in blocks.lengths[:-1])
     assert 1 < blocks.lengths[-1] <= length
     for block, mask in zip(
@@ -235,12 +235,12 @@ def test_only_the_last_block_is_shorter(length: int) -> None:
 def test_packing_keeps_every_token_in_order(passages: list[str], length: int, at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("distill.corpus.PASSAGES_AT_ONCE", at_once)
-        blocks = pack(passages, TOKENIZER, length).columns["input_ids"]
-    packed = TOKENIZER.convert_ids_to_tokens([token for block in blocks for token in block[1:]])
+        blocks = packed(passages, TOKENIZER, length).columns["input_ids"]
+    there = TOKENIZER.convert_ids_to_tokens([token for block in blocks for token in block[1:]])
     expected = [
         token for text in passages if text for token in (*TOKENIZER.tokenize(text), "[SEP]")
     ]
-    assert packed == expected
+    assert there == expected
 
 
 TOKENIZER = tiny_tokenizer()

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from distill.objectives.masked_language_model import IGNORED, MaskedLanguageModel
+from distill.losses import NO_LABEL
+from distill.objectives.masked_language_model import MaskedLanguageModel
 from tests.distill.toys import VOCABULARY, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -54,9 +55,9 @@ def near(found: torch.Tensor, share: float, count: int) -> bool:
 
 def test_shares_are_those_of_the_paper() -> None:
     ids = token_ids()
-    masked, targets = objective().masked(ids, torch.Generator().manual_seed(0))
+    masked, targets = objective().masking(ids, torch.Generator().manual_seed(0))
     ordinary = ids > 4
-    chosen = targets != IGNORED
+    chosen = targets != NO_LABEL
     assert near(chosen[ordinary], SHARE, int(ordinary.sum()))
     count = int(chosen.sum())
     assert near((masked == TOKENIZER.mask_token_id)[chosen], 0.8, count)
@@ -68,24 +69,24 @@ def test_shares_are_those_of_the_paper() -> None:
 
 def test_random_words_come_from_the_whole_vocabulary() -> None:
     ids = token_ids(2000)
-    masked, targets = objective().masked(ids, torch.Generator().manual_seed(0))
-    words = masked[(targets != IGNORED) & (masked != ids) & (masked != TOKENIZER.mask_token_id)]
+    masked, targets = objective().masking(ids, torch.Generator().manual_seed(0))
+    words = masked[(targets != NO_LABEL) & (masked != ids) & (masked != TOKENIZER.mask_token_id)]
     assert len(words.unique()) > 0.95 * VOCABULARY
 
 
 def test_special_tokens_and_padding_are_never_chosen_or_changed() -> None:
     ids = token_ids()
-    masked, targets = objective(share=0.9).masked(ids, torch.Generator().manual_seed(0))
+    masked, targets = objective(share=0.9).masking(ids, torch.Generator().manual_seed(0))
     special = ids <= 4
-    assert (targets[special] == IGNORED).all()
+    assert (targets[special] == NO_LABEL).all()
     assert torch.equal(masked[special], ids[special])
 
 
 def test_targets_are_the_original_tokens_and_the_rest_is_untouched() -> None:
     ids = token_ids()
     before = ids.clone()
-    masked, targets = objective().masked(ids, torch.Generator().manual_seed(0))
-    chosen = targets != IGNORED
+    masked, targets = objective().masking(ids, torch.Generator().manual_seed(0))
+    chosen = targets != NO_LABEL
     assert torch.equal(ids, before)
     assert torch.equal(targets[chosen], ids[chosen])
     assert torch.equal(masked[~chosen], ids[~chosen])
@@ -94,8 +95,8 @@ def test_targets_are_the_original_tokens_and_the_rest_is_untouched() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_there_is_always_a_target(seed: int) -> None:
     ids = torch.tensor([[TOKENIZER.cls_token_id, 9, TOKENIZER.sep_token_id]])
-    _, targets = objective(share=1e-6).masked(ids, torch.Generator().manual_seed(seed))
-    assert targets.tolist() == [[IGNORED, 9, IGNORED]]
+    _, targets = objective(share=1e-6).masking(ids, torch.Generator().manual_seed(seed))
+    assert targets.tolist() == [[NO_LABEL, 9, NO_LABEL]]
 
 
 def test_a_batch_of_special_tokens_alone_has_loss_zero() -> None:

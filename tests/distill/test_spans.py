@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distill.objectives.masking import IGNORED, WordSpans, each_run, run_bounds
+from distill.losses import NO_LABEL
+from distill.objectives.masking import WordSpans, each_run, run_bounds
 from distill.objectives.spans import SPAN_LENGTHS, BoundaryHead, span_prediction
 from tests.distill.test_objectives import TOKENIZER, batch_of, pretrainee_of
 from tests.distill.toys import VOCABULARY
@@ -54,7 +55,7 @@ def test_a_span_is_masked_replaced_or_left_as_a_whole() -> None:
     batch = batch_of(400)
     generator = torch.Generator().manual_seed(0)
     ids, targets = objective.masking(batch["input_ids"], generator)
-    chosen = targets != IGNORED
+    chosen = targets != NO_LABEL
     first, last = run_bounds(chosen)
     masked = ids == TOKENIZER.mask_token_id
     begin = chosen & (first == torch.arange(ids.shape[1]))

@@ -17,10 +17,10 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.text import load_tokenizer
-from distill.corpus import pack
 from distill.vocabularies import TOKENIZERS, tokenizer_named
 from distill.vocabularies.unigram import MOST_COUNTED
 from tests.conftest import FRUIT, TOOLS
+from tests.distill.toys import packed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -195,11 +195,11 @@ def test_it_opens_without_bertender_and_frames_pairs(
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_its_blocks_hold_every_token(name: str) -> None:
     tokenizer = ALIKE[name]
-    blocks = pack(WORDS, tokenizer, 16).columns["input_ids"]
+    blocks = packed(WORDS, tokenizer, 16).columns["input_ids"]
     assert {block[0] for block in blocks} == {tokenizer.cls_token_id}
-    packed = [token for block in blocks for token in block[1:]]
+    there = [token for block in blocks for token in block[1:]]
     tokenised = tokenizer(WORDS, add_special_tokens=False)["input_ids"]
-    assert packed == [token for ids in tokenised for token in (*ids, tokenizer.sep_token_id)]
+    assert there == [token for ids in tokenised for token in (*ids, tokenizer.sep_token_id)]
 
 
 def test_too_small_a_vocabulary_is_refused() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from distill.losses import NO_LABEL
 from distill.objectives import word_order
-from distill.objectives.masking import IGNORED
 from tests.distill.test_objectives import batch_of, objective_of
 
 
@@ -23,7 +23,7 @@ def shuffled(
 def test_targets_restore_the_text(seed: int) -> None:
     ids = batch_of(200)["input_ids"]
     mixed, targets = shuffled(ids, ids > 4, seed)
-    asked = targets != IGNORED
+    asked = targets != NO_LABEL
     assert not torch.equal(mixed, ids)
     assert torch.equal(torch.where(asked, targets, mixed), ids)
     assert torch.equal(mixed[~asked], ids[~asked])
@@ -32,7 +32,7 @@ def test_targets_restore_the_text(seed: int) -> None:
 def test_one_trigram_in_twenty_is_shuffled() -> None:
     ids = torch.arange(5, 5 + 3000).repeat(40, 1)
     _, targets = shuffled(ids, torch.ones_like(ids, dtype=torch.bool))
-    share = float((targets != IGNORED).float().mean())
+    share = float((targets != NO_LABEL).float().mean())
     assert abs(share - 0.05) < 4 * (0.05 * 0.95 / 40000) ** 0.5
 
 
@@ -41,7 +41,7 @@ def test_trigrams_keep_their_three_tokens(monkeypatch: pytest.MonkeyPatch) -> No
     ids = torch.arange(100, 112)[None]
     for seed in range(20):
         mixed, targets = shuffled(ids, torch.ones_like(ids, dtype=torch.bool), seed)
-        places = (targets[0] != IGNORED).nonzero()[:, 0].tolist()
+        places = (targets[0] != NO_LABEL).nonzero()[:, 0].tolist()
         assert places == list(range(places[0], places[0] + len(places))) and places[0] < 3
         for start in places[::3]:
             trigram = ids[0, start : start + 3].tolist()
@@ -53,8 +53,8 @@ def test_trigrams_with_a_token_that_is_not_free_stay() -> None:
     free = torch.ones_like(ids, dtype=torch.bool)
     free[:, ::4] = False
     mixed, targets = shuffled(ids, free)
-    assert (targets[:, ::4] == IGNORED).all() and torch.equal(mixed[:, ::4], ids[:, ::4])
-    assert (targets != IGNORED).any()
+    assert (targets[:, ::4] == NO_LABEL).all() and torch.equal(mixed[:, ::4], ids[:, ::4])
+    assert (targets != NO_LABEL).any()
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,11 +13,14 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 from bertender.core.artifact import Artifact
+from bertender.core.examples import Padding, TokenDataset
 from bertender.core.own_models import OWN_MODELS
 from bertender.tasks.task import Split, Task
+from distill.corpus import pack_rows
 from distill.data import fitting_tokenizer
 from tests.conftest import FRUIT, TOOLS, tiny_tokenizer, write_model
 
@@ -150,3 +153,12 @@ def three_kinds(train_size: int = 90) -> Task:
     examples = tuple((f"{kinds[row % 3]} {row % 7} saw",) for row in range(train_size))
     split = Split(examples, tuple(row % 3 for row in range(train_size)))
     return Task("kinds", kinds, "accuracy", ("text",), split, split.first(30))
+
+
+def packed(
+    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> TokenDataset:
+    """The rows of `pack_rows`, in memory."""
+    rows = list(pack_rows(passages, tokenizer, max_length))
+    columns = {name: [row[name] for row in rows] for name in ("input_ids", "attention_mask")}
+    return TokenDataset(columns, Padding.of(tokenizer))
