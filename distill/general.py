@@ -9,23 +9,24 @@ encoder + corpus + GeneralConfig
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.distributed import on_main_process
-from bertender.core.errors import ModelError
-from bertender.core.examples import Padding, TensorBatch, TokenDataset
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.examples import TokenDataset
+from bertender.core.families import padding_embedding
 from bertender.core.text import longest_input
 from bertender.core.training import computes_in_bf16
 from bertender.core.work import work_directory
-from distill.corpus import CORPUS_HELP, TEXT_COLUMN_HELP, Corpus, pack_rows, survey
+from distill.corpus import CORPUS_HELP, TEXT_COLUMN_HELP, Corpus, Watched, survey
 from distill.data import fitting_tokenizer
 from distill.encoders import (
     find_encoder,
@@ -34,17 +35,24 @@ from distill.encoders import (
     tensors_digest,
 )
 from distill.held_out import held_out_loss
-from distill.methods import GENERAL_METHODS, Method, Phase
-from distill.objectives.masked_language_model import MaskedLanguageModel
+from distill.methods import GENERAL_METHODS, Method, Phase, method_named
+from distill.mixed_vocabulary import MixedVocabulary
 from distill.phases import DistillationObjective, refuse_misfits, train_phases
 from distill.pretrain import write_encoder
+from distill.reading import Masked, Reading, as_its_teacher, in_both_vocabularies
 from distill.student_config import StudentConfig, methods_own
 from distill.students import StudentShape, masked_language_model
 from distill.teacher import artifact_at
 from distill.token_store import stored_parts
+from distill.vocabularies import trained_once
 
 __all__ = ["GeneralConfig", "GeneralTeacher", "distill_general", "distill_general_by_name"]
 
+MASK_PROBABILITY = 0.15
+NO_USE_FOR: Mapping[str, str] = {
+    "mask_probability": "masks no words",
+    "vocabulary_size": "leaves a student its teacher's vocabulary",
+}
 UNNAMED_LABELS = ("LABEL_0", "LABEL_1")
 """What transformers calls the labels of a model that has no task."""
 
@@ -62,9 +70,30 @@ class GeneralConfig(StudentConfig):
     )
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
-    mask_probability: float = Field(
-        0.15, gt=0, lt=1, description="share of tokens to predict, in methods that mask some"
+    mask_probability: float | None = Field(
+        None, gt=0, lt=1, description="share of tokens to predict; 0.15 where a method masks some"
     )
+    vocabulary_size: int | None = Field(
+        None,
+        ge=100,
+        description="most entries of the student's vocabulary, where it has one of its own",
+    )
+
+    @model_validator(mode="after")
+    def _are_read(self) -> Self:
+        """Refuse settings of words that the method has no use for."""
+        method = method_named(self.method, GENERAL_METHODS)
+        uses = {
+            "mask_probability": method.predicts_words,
+            "vocabulary_size": method.own_vocabulary,
+        }
+        for name, used in uses.items():
+            if getattr(self, name) is not None and not used:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}: method {self.method!r} "
+                    f"{NO_USE_FOR[name]}. Leave it out, or choose another method."
+                )
+        return self
 
 
 @dataclass(frozen=True)
@@ -138,14 +167,17 @@ def distill_general(
     tokenizer = fitting_tokenizer(teacher.source, student)
     found = survey(passages)
     found.refuse_too_few()
-    objective = partial(_objective, student, teacher.model, tokenizer, config)
     digests = (tensors_digest(teacher.model.state_dict()), sorted(tokenizer.get_vocab().items()))
     identity = ("distill-general", config.model_dump(mode="json"), found.sha256, digests)
     with work_directory(out, *identity) as work:
-        longest = min(config.max_length, longest_input(tokenizer))
-        blocks = partial(pack_rows, tokenizer=tokenizer, max_length=longest)
+        watched = Watched(passages, found, "train the student's vocabulary")
+        reading = _reading(method, watched, teacher, tokenizer, config, work / "vocabulary")
+        if method.own_vocabulary:
+            torch.manual_seed(config.seed)
+            student = teacher.student(method, replace(shape, tokenizer=reading.tokenizer))
+        objective = partial(_objective, student, teacher.model, reading, config)
         training, held_out = stored_parts(
-            passages, found, blocks, work / "blocks", Padding.of(tokenizer)
+            passages, found, reading.rows, work / "blocks", reading.padding
         )
         student, reports = train_phases(
             method,
@@ -158,13 +190,15 @@ def distill_general(
             description=f"distill {out.name}",
             score=_held_out_score(method, objective, held_out),
         )
+        if (padding := padding_embedding(student)) is not None:
+            padding.zero_()  # predicting words has changed it, and a text's last token reads it
         write = partial(
             write_encoder,
             stage="distill-general",
             metric="loss",
             parent=artifact_at(teacher.source),
         )
-        on_main_process(lambda: write(out, student, tokenizer, config, [*reports.values()]))
+        on_main_process(lambda: write(out, student, reading.tokenizer, config, [*reports.values()]))
     return Artifact.load(out)
 
 
@@ -179,18 +213,38 @@ def _language_model(source: str, method: Method) -> PreTrainedModel:
         ) from None
 
 
+def _reading(
+    method: Method,
+    passages: Iterable[str],
+    teacher: GeneralTeacher,
+    tokenizer: PreTrainedTokenizerBase,
+    config: GeneralConfig,
+    directory: Path,
+) -> Reading:
+    """Return how the student reads the corpus; a vocabulary of its own is trained here."""
+    longest = min(config.max_length, longest_input(tokenizer))
+    if not method.own_vocabulary:
+        return as_its_teacher(tokenizer, longest)
+    assert config.vocabulary_size is not None  # the method's own where none is given
+    sizes = config.vocabulary_size, longest_input(tokenizer)
+    own = trained_once("wordpiece", passages, *sizes, directory)
+    # without the space, RoBERTa's refuses single words; others have no use for it
+    by_words = fitting_tokenizer(teacher.source, teacher.model, add_prefix_space=True)
+    vocabulary = MixedVocabulary(own, by_words, teacher.model.config.vocab_size)
+    return in_both_vocabularies(vocabulary, longest, config.seed)
+
+
 def _objective(
     student: PreTrainedModel,
     teacher: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    reading: Reading,
     config: GeneralConfig,
     phase: Phase,
 ) -> DistillationObjective:
     """Return the objective of a phase, in which the teacher answers each batch as it comes."""
-    prepare: Callable[[TensorBatch, int], TensorBatch] = (
-        MaskedLanguageModel(tokenizer, config.mask_probability, config.seed).masked_batch
-        if phase.masked
-        else lambda batch, step: batch
+    share = config.mask_probability or MASK_PROBABILITY
+    prepare: Masked = (
+        reading.masking(share, config.seed) if phase.masked else lambda batch, step: batch
     )
     depths = student.config.num_hidden_layers, teacher.config.num_hidden_layers
     bf16 = computes_in_bf16(config)

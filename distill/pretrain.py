@@ -26,7 +26,7 @@ from bertender.core.errors import ConfigError
 from bertender.core.examples import Padding
 from bertender.core.text import load_tokenizer
 from bertender.core.training import TrainingReport
-from bertender.core.work import made_once, work_directory
+from bertender.core.work import work_directory
 from distill.corpus import Corpus, Survey, Watched, survey
 from distill.objectives import PretrainingObjective, objective_named
 from distill.pretrain_config import PretrainConfig
@@ -34,7 +34,7 @@ from distill.pretraining_phases import Rows, train_lengths
 from distill.stacking import positions_of_shallow, refuse_unstackable, stack
 from distill.teacher import save_tokenizer
 from distill.token_store import TokenRow, stored_parts
-from distill.vocabularies import tokenizer_named
+from distill.vocabularies import tokenizer_named, trained_once
 
 __all__ = [
     "PretrainConfig",
@@ -143,13 +143,9 @@ def _tokenizer(
     passages: Iterable[str], config: PretrainConfig, shallow: Artifact | None, directory: Path
 ) -> PreTrainedTokenizerBase:
     """Return the vocabulary of the encoder to grow from, or one that is trained once."""
-
-    def train_and_save(draft: Path) -> None:
-        kind = tokenizer_named(config.tokenizer)
-        kind.train(passages, config.vocabulary_size, config.max_length).save_pretrained(draft)
-
     if shallow is None:
-        return load_tokenizer(made_once(directory, train_and_save))
+        sizes = config.vocabulary_size, config.max_length
+        return trained_once(config.tokenizer, passages, *sizes, directory)
     tokenizer = load_tokenizer(shallow.path)
     tokenizer.model_max_length = config.max_length
     return tokenizer

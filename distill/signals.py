@@ -9,7 +9,7 @@ Only the layers that are wanted are computed and kept.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -81,6 +81,8 @@ class Signals:
     """Of each layer, (batch, heads, seq, head_dim)."""
     attention_scores: Layers = field(default_factory=dict)
     """Of each layer before mask and softmax, (batch, heads, seq, seq)."""
+    weights: Mapping[str, Sequence[torch.Tensor]] = field(default_factory=dict)
+    """Not an answer but the model's own, at the size of another's, by the term that compares."""
 
 
 def joined(parts: Iterable[Wanted]) -> Wanted:
@@ -104,7 +106,7 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
     with _listening(model) if attends else nullcontext(_Heard()) as heard:
         outputs = model(**model_inputs(model, batch), output_hidden_states=has_states)
     heard.states = outputs.hidden_states if has_states else ()
-    read: dict[str, Layers] = {
+    read: dict[str, Any] = {
         signal: {layer: READERS[signal](heard, layer) for layer in sorted(layers)}
         for signal, layers in wanted.items()
         if signal in READERS

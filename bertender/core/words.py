@@ -18,7 +18,7 @@ from bertender.core.batching import length_buckets
 from bertender.core.predictor import Predictor, TorchPredictor, load_torch_tagger
 from bertender.core.text import Batch, Example, load_tokenizer, longest_input
 
-__all__ = ["Tagger", "begun_words", "encode_words", "open_tagger"]
+__all__ = ["Tagger", "begun_words", "encode_words", "open_tagger", "pieces_of_words"]
 
 WORDS_PER_BATCH = 2048
 
@@ -51,6 +51,29 @@ def begun_words(word_ids: Sequence[int | None]) -> list[int | None]:
     """Return the word that each token begins; None for other pieces and special tokens."""
     pairs = pairwise((None, *word_ids))
     return [word if word != before else None for before, word in pairs]
+
+
+def pieces_of_words(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sequence[str]]
+) -> list[list[list[int]]]:
+    """Return the numbers of the pieces of each word, without special tokens, of any length.
+
+    Args:
+        tokenizer: a fast one, which tells the word of each piece.
+        sentences: words.
+    """
+    tokens = tokenizer(
+        [list(sentence) for sentence in sentences],
+        is_split_into_words=True,
+        add_special_tokens=False,
+        verbose=False,  # no word about inputs longer than the model takes
+    )
+    found: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
+    for row, words in enumerate(found):
+        for piece, word in zip(tokens["input_ids"][row], tokens.word_ids(row), strict=True):
+            assert word is not None  # only special tokens are of no word
+            words[word].append(piece)
+    return found
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from distill.losses.labels import (
     soft_cross_entropy,
     soft_labels,
     token_soft_labels,
+    vocabulary_labels,
 )
 from distill.losses.states import (
     hidden_cosine,
@@ -24,6 +25,7 @@ from distill.losses.states import (
     normalised_sentence_mse,
     sentence_cosine,
 )
+from distill.losses.weights import weight_mse
 
 __all__ = [
     "NO_LABEL",
@@ -42,4 +44,6 @@ __all__ = [
     "soft_cross_entropy",
     "soft_labels",
     "token_soft_labels",
+    "vocabulary_labels",
+    "weight_mse",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
@@ -14,6 +16,7 @@ __all__ = [
     "soft_cross_entropy",
     "soft_labels",
     "token_soft_labels",
+    "vocabulary_labels",
 ]
 
 NO_LABEL = -100
@@ -103,3 +106,28 @@ def hard_labels(student_logits: torch.Tensor, label_ids: torch.Tensor) -> torch.
         reduction="sum",
     )
     return total / (label_ids != NO_LABEL).sum().clamp(min=1)
+
+
+def vocabulary_labels(
+    logits: torch.Tensor, targets: torch.Tensor, entries: Sequence[int]
+) -> torch.Tensor:
+    """Cross-entropy of each target among the entries of its own vocabulary alone.
+
+    Zhao et al. 2019 (arXiv 1909.11687v1), section 3.2: a softmax for each of the vocabularies
+    that a row mixes.
+
+    Args:
+        logits: (batch, seq, all entries), one vocabulary after another.
+        targets: (batch, seq), the numbers of entries; NO_LABEL where nothing is asked.
+        entries: how many each vocabulary has.
+    """
+    asked = targets != NO_LABEL
+    rows, wanted = precise(logits[asked]), targets[asked]
+    total, first = rows.sum() * 0, 0
+    for own, of_vocabulary in zip(entries, rows.split(list(entries), dim=-1), strict=True):
+        mine = (first <= wanted) & (wanted < first + own)
+        total = total + functional.cross_entropy(
+            of_vocabulary[mine], wanted[mine] - first, reduction="sum"
+        )
+        first += own
+    return total / asked.sum().clamp(min=1)

@@ -13,9 +13,15 @@ from distill.methods.internal import INTERNAL
 from distill.methods.method import Method, Phase
 from distill.methods.minibert import MINIBERT
 from distill.methods.minilm import MINILM, MINILM_GENERAL, MINILM_V2, MINILM_V2_GENERAL
-from distill.methods.mobilebert import MOBILEBERT, MOBILEBERT_TINY
+from distill.methods.mobilebert import (
+    MOBILEBERT,
+    MOBILEBERT_GENERAL,
+    MOBILEBERT_TINY,
+    MOBILEBERT_TINY_GENERAL,
+)
 from distill.methods.pd import PD
 from distill.methods.pkd import PKD
+from distill.methods.small_vocab import SMALL_VOCAB, SMALL_VOCAB_GENERAL
 from distill.methods.theseus import THESEUS, THESEUS_CONSTANT
 from distill.methods.tinybert import TINYBERT, TINYBERT_GENERAL
 
@@ -36,6 +42,7 @@ METHODS: Mapping[str, Method] = {
         MOBILEBERT_TINY,
         PD,
         PKD,
+        SMALL_VOCAB,
         THESEUS,
         THESEUS_CONSTANT,
         TINYBERT,
@@ -45,7 +52,15 @@ METHODS: Mapping[str, Method] = {
 
 GENERAL_METHODS: Mapping[str, Method] = {
     method.name: method
-    for method in (DISTILBERT_GENERAL, MINILM_GENERAL, MINILM_V2_GENERAL, TINYBERT_GENERAL)
+    for method in (
+        DISTILBERT_GENERAL,
+        MINILM_GENERAL,
+        MINILM_V2_GENERAL,
+        MOBILEBERT_GENERAL,
+        MOBILEBERT_TINY_GENERAL,
+        SMALL_VOCAB_GENERAL,
+        TINYBERT_GENERAL,
+    )
 }
 """Those that also distil an encoder into a smaller one on plain text, before any task."""
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ConfigError, nearest_hint
+from distill.layer_maps import LAYER_MAPS
 from distill.signals import TEXT_SIGNALS, Signal, Wanted
 from distill.students import StudentBuilder
 from distill.terms import Term, wanted_by
@@ -37,7 +38,7 @@ class Phase:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of TrainingConfig that have another value in this phase."""
     masked: bool = False
-    """Both models read texts with some words masked, and their heads predict words."""
+    """The models read texts with some words masked, and their heads predict words."""
 
     @property
     def needs(self) -> frozenset[Signal]:
@@ -107,6 +108,8 @@ class Method:
     """The student must start from an encoder of its own, not from the teacher."""
     uses_teacher_layers: bool = False
     """The trainee runs the teacher's own layers, in the student."""
+    own_vocabulary: bool = False
+    """The student has a vocabulary of its own, trained on the corpus."""
     augmentation: str | None = None
     """The paper's own, a row of AUGMENTATIONS: a suggestion, since it multiplies the training."""
 
@@ -209,8 +212,8 @@ class Method:
         for name, value in given.items():
             if not any(hasattr(term, name) for term in self.terms):
                 raise ConfigError(
-                    f"method {self.name!r} has no term with {name} to change (its terms: {names}). "
-                    f"Leave {value!r} out, or choose another method."
+                    f"{_as_given(name, value)}: method {self.name!r} has no term with {name} to "
+                    f"change (its terms: {names}). Leave it out, or choose another method."
                 )
 
     def _refuse_nothing(self, phases: tuple[Phase, ...]) -> None:
@@ -220,6 +223,12 @@ class Method:
                 raise ConfigError(
                     f"weights: every term of {self.name!r} has weight 0{where}; raise one."
                 )
+
+
+def _as_given(name: str, value: Any) -> str:
+    """Return a setting of terms as the user gave it: of layer maps, its name."""
+    named = next((known for known, row in LAYER_MAPS.items() if row is value), None)
+    return f"layer_map={named}" if named else f"{name}={value}"
 
 
 def _changed(term: Any, weights: Mapping[str, float], settings: Mapping[str, Any]) -> Term:

@@ -11,12 +11,14 @@ as in the published code) and attention transfer (eq. 2). What had its turn goes
 the rate, as there; what is to come does not learn yet, and dropout is off.
 Phase 2: soft and hard labels at T = 1, weighing the same (eq. 3, with the task's labels in the
 place of masked words).
+On a corpus (general distillation, the paper's own order): phase 1 on texts with masked words, then
+phase 2 as in eq. 3 on these words, without the sentences' order. The result is fine-tuned, or
+distilled on a task once more.
 Departures: any teacher, where the paper pre-trains one with inverted bottlenecks, so that the
 student is as wide as its teacher (512 in the paper) with as many heads; a student of another width
 reaches it through a linear layer, one for all layers, since its layers write into one stream of
-hidden states. Both phases are on the task's texts, and their learning rates are ours. The layers'
-turns are stages of one phase, with one optimizer, so that the number of epochs does not grow with
-the depth.
+hidden states. The learning rates are ours. The layers' turns are stages of one phase, with one
+optimizer, so that the number of epochs does not grow with the depth.
 """
 
 from __future__ import annotations
@@ -41,10 +43,16 @@ from distill.losses import (
 from distill.methods.method import Method, Phase, all_layers
 from distill.signals import Signals
 from distill.students import mobilebert_student, tiny_mobilebert_student
-from distill.terms import HardLabels, Match, SoftLabels
+from distill.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
 from distill.trainee import Trainee
 
-__all__ = ["MOBILEBERT", "MOBILEBERT_TINY", "LayerAfterLayer"]
+__all__ = [
+    "MOBILEBERT",
+    "MOBILEBERT_GENERAL",
+    "MOBILEBERT_TINY",
+    "MOBILEBERT_TINY_GENERAL",
+    "LayerAfterLayer",
+]
 
 TRANSFER_RATE = 1e-3
 RATE_AFTERWARDS = 0.1
@@ -145,6 +153,12 @@ def _phases(layers: int) -> tuple[Phase, ...]:
     )
 
 
+def _general_phases(layers: int) -> tuple[Phase, ...]:
+    transfer, _ = _phases(layers)
+    words = (SoftWords(0.5, temperature=1.0, masked_alone=True), MaskedWords(0.5))
+    return (replace(transfer, masked=True), Phase("words", words, masked=True))
+
+
 MOBILEBERT = Method(
     name="mobilebert",
     summary="hidden states and attention of one layer after another, then soft and hard labels",
@@ -159,6 +173,20 @@ MOBILEBERT = Method(
 
 MOBILEBERT_TINY = replace(
     MOBILEBERT,
+    name="mobilebert-tiny",
+    summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
+    student=tiny_mobilebert_student,
+)
+
+MOBILEBERT_GENERAL = replace(
+    MOBILEBERT,
+    summary="hidden states and attention of one layer after another, then masked words",
+    phases=_general_phases,
+    settings={"learning_rate": 5e-4},
+)
+
+MOBILEBERT_TINY_GENERAL = replace(
+    MOBILEBERT_GENERAL,
     name="mobilebert-tiny",
     summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
     student=tiny_mobilebert_student,

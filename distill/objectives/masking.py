@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
-from transformers import PreTrainedTokenizerBase
 
 from bertender.core.examples import TensorBatch
 from distill.losses import NO_LABEL
@@ -20,6 +20,7 @@ from distill.losses import NO_LABEL
 __all__ = [
     "Chooser",
     "Masking",
+    "Pieces",
     "WordSpans",
     "each_alone",
     "each_run",
@@ -27,6 +28,19 @@ __all__ = [
     "single_tokens",
     "step_generator",
 ]
+
+
+class Pieces(Protocol):
+    """What masking asks of a vocabulary; a tokenizer is one."""
+
+    @property
+    def mask_token_id(self) -> Any: ...
+
+    @property
+    def all_special_ids(self) -> list[int]: ...
+
+    def __len__(self) -> int: ...
+
 
 MASKED_SHARE = 0.8
 RANDOM_SHARE = 0.1
@@ -167,7 +181,7 @@ class Masking:
     """Masked inputs and targets of a batch.
 
     Args:
-        tokenizer: names the mask, the special tokens and the size of the vocabulary.
+        pieces: names the mask, the special tokens and the size of the vocabulary.
         share: of the ordinary tokens, so many are chosen.
         choose: which.
         fates: whether the tokens of a run are masked, replaced or left together.
@@ -175,7 +189,7 @@ class Masking:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        pieces: Pieces,
         share: float,
         choose: Chooser = single_tokens,
         fates: Fates = each_alone,
@@ -183,9 +197,9 @@ class Masking:
         self.share = share
         self.choose = choose
         self.fates = fates
-        self.mask_token_id = int(tokenizer.mask_token_id)
-        self.vocabulary_size = len(tokenizer)
-        self.special_ids = torch.tensor(tokenizer.all_special_ids)
+        self.mask_token_id = int(pieces.mask_token_id)
+        self.vocabulary_size = len(pieces)
+        self.special_ids = torch.tensor(pieces.all_special_ids)
 
     def __call__(
         self, input_ids: torch.Tensor, generator: torch.Generator

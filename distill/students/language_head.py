@@ -51,11 +51,12 @@ LANGUAGE_HEADS: Mapping[str, LanguageHead] = {
 def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) -> PreTrainedModel:
     """Return a student's encoder under a head with the teacher's weights.
 
-    Parts of the head that have another shape in the student start anew.
+    Parts of the head that have another shape in the student start anew, the scores of words too
+    where it has a vocabulary of its own.
 
     Args:
         student: a model with any head.
-        teacher: a masked language model over the same vocabulary.
+        teacher: a masked language model.
     """
     model: PreTrainedModel = AutoModelForMaskedLM.from_config(student.config)
     kept = set(model.base_model.state_dict())  # which has no pooler
@@ -65,7 +66,9 @@ def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) ->
     with torch.no_grad():
         for theirs, ours in zip(source.parts, own.parts, strict=False):
             _copy_fitting(teacher.get_submodule(theirs), model.get_submodule(ours))
-        model.get_parameter(own.bias).copy_(teacher.get_parameter(source.bias))
+        bias, taught = model.get_parameter(own.bias), teacher.get_parameter(source.bias)
+        if bias.shape == taught.shape:
+            bias.copy_(taught)
     model.tie_weights()
     return model
 

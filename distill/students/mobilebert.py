@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,17 +32,18 @@ def mobilebert_student(
     a quarter of that, rounded up to a multiple of the heads, which are as many as the teacher's.
     The word table starts as the best narrow factor of the teacher's; where the widths agree, the
     embeddings as a whole start as near to the teacher's as a MobileBERT without layer norms can
-    come. The layers start from random weights.
+    come. The layers start from random weights. A start that is such a MobileBERT itself is taken
+    as it is, layers and all.
 
     Args:
-        teacher: a sequence classifier of a row of FAMILIES.
+        teacher: what to start from, a sequence classifier of a row of FAMILIES.
         shape: `feed_forward_size` is the width of each feed-forward part, four times the
             bottleneck by default.
 
     Raises:
         ModelError: the shape names layers to start from.
     """
-    return _student(teacher, _config(teacher, shape, num_feedforward_networks=4))
+    return _student(teacher, shape, num_feedforward_networks=4)
 
 
 def tiny_mobilebert_student(
@@ -52,7 +55,7 @@ def tiny_mobilebert_student(
     and queries and keys a bottleneck of their own.
     """
     light = {"use_bottleneck_attention": True, "key_query_shared_bottleneck": False}
-    return _student(teacher, _config(teacher, shape, num_feedforward_networks=2, **light))
+    return _student(teacher, shape, num_feedforward_networks=2, **light)
 
 
 def _config(teacher: PreTrainedModel, shape: StudentShape, **kind: int) -> MobileBertConfig:
@@ -85,8 +88,11 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, **kind: int) -> Mobil
 
 
 def _student(
-    teacher: PreTrainedModel, config: MobileBertConfig
+    teacher: PreTrainedModel, shape: StudentShape, **kind: int
 ) -> MobileBertForSequenceClassification:
+    if isinstance(teacher, MobileBertForSequenceClassification) and _is_it(teacher, shape, kind):
+        return copy.deepcopy(teacher)
+    config = _config(teacher, shape, **kind)
     student = MobileBertForSequenceClassification(config)
     family, own = family_of(teacher), FAMILIES["mobilebert"]
     words = _centred(weight_of(teacher.base_model, family.word_embeddings))
@@ -98,6 +104,16 @@ def _student(
         if widening.shape[1] == config.hidden_size:
             _start_hidden_states(teacher, student, family, widening)
     return student
+
+
+def _is_it(
+    model: MobileBertForSequenceClassification, shape: StudentShape, kind: Mapping[str, int]
+) -> bool:
+    """Tell whether a MobileBERT is already of the kind and the shape that are asked for."""
+    whole = {**kind, "num_hidden_layers": shape.layers}
+    return not shape.other_widths(model) and all(
+        getattr(model.config, name) == value for name, value in whole.items()
+    )
 
 
 def _start_hidden_states(

@@ -54,21 +54,21 @@ def first_layers_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTr
 
 
 def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
-    """Build a BERT of any depth and width over the teacher's vocabulary.
+    """Build a BERT of any depth and width over the teacher's vocabulary, or over its own.
 
-    A student as wide as its teacher is its `shorter_student`. A narrower one starts from random
-    weights: it should then learn on much text, or from a general stage.
+    A student as wide as its teacher, with its vocabulary, is its `shorter_student`. Any other
+    starts from random weights: it should then learn on much text, or from a general stage.
 
     Raises:
         ModelError: the heads do not divide the width, there are layers to start from that are
             of another width, or the teacher is no row of FAMILIES.
     """
-    if not shape.other_widths(teacher):
+    if shape.tokenizer is None and not shape.other_widths(teacher):
         return shorter_student(teacher, shape)
     if shape.teacher_layers:
         raise ModelError(
-            f"teacher_layers={shape.teacher_layers}: a student of another width starts from random "
-            "weights, not from layers. Leave it out, or leave out the width."
+            f"teacher_layers={shape.teacher_layers}: a student of another width, or of another "
+            "vocabulary, starts from random weights, not from layers. Leave it out."
         )
     config, source, positions = BertConfig(), teacher.config, positions_of(teacher)
     width, heads = (
@@ -79,16 +79,17 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
         raise ModelError(
             f"hidden_size={width} is no multiple of heads={heads}. Choose heads that divide it."
         )
+    own = shape.tokenizer
     config.update(
         {
-            "vocab_size": source.vocab_size,
+            "vocab_size": len(own) if own else source.vocab_size,
             "hidden_size": width,
             "num_hidden_layers": shape.layers,
             "num_attention_heads": heads,
             "intermediate_size": shape.feed_forward_size or 4 * width,
             "max_position_embeddings": positions,
             "type_vocab_size": max(getattr(source, "type_vocab_size", 0) or 0, 1),
-            "pad_token_id": source.pad_token_id,
+            "pad_token_id": own.pad_token_id if own else source.pad_token_id,
             "id2label": source.id2label,
             "label2id": source.label2id,
         }

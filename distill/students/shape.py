@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, Family, encoder_layers, family_of
@@ -51,6 +51,8 @@ class StudentShape:
     feed_forward_size: int | None = None
     teacher_layers: tuple[int, ...] | None = None
     """The teacher layers to start from; None leaves the choice to the builder."""
+    tokenizer: PreTrainedTokenizerBase | None = None
+    """With a vocabulary of its own; None is the teacher's."""
     texts: int = 1
     """Of an example; 2 where pairs are compared, which some students read apart."""
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from distill.terms.answers import HardLabels, LogitMatch, MaskedWords, SoftLabels, SoftWords
 from distill.terms.layers import Match, Relations
 from distill.terms.term import Term, wanted_by
+from distill.terms.vocabularies import MixedWords, ProjectedWeights
 
 __all__ = [
     "HardLabels",
     "LogitMatch",
     "MaskedWords",
     "Match",
+    "MixedWords",
+    "ProjectedWeights",
     "Relations",
     "SoftLabels",
     "SoftWords",

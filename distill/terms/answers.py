@@ -11,7 +11,7 @@ from transformers import PretrainedConfig
 
 from bertender.core.examples import TensorBatch
 from distill.layer_maps import Pairs
-from distill.losses import hard_labels, logit_mse, soft_labels, token_soft_labels
+from distill.losses import NO_LABEL, hard_labels, logit_mse, soft_labels, token_soft_labels
 from distill.signals import Signal, Signals
 
 __all__ = ["HardLabels", "LogitMatch", "MaskedWords", "SoftLabels", "SoftWords"]
@@ -81,12 +81,14 @@ class SoftWords(_FromLogits):
 
     weight: float
     temperature: float
+    masked_alone: bool = False
+    """For the masked words alone."""
     name: ClassVar[str] = "soft"
     needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        mask = batch["attention_mask"]
-        return token_soft_labels(student.logits, teacher.logits, mask, self.temperature)
+        asked = batch["targets"] != NO_LABEL if self.masked_alone else batch["attention_mask"]
+        return token_soft_labels(student.logits, teacher.logits, asked, self.temperature)
 
 
 @dataclass(frozen=True)

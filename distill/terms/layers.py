@@ -15,7 +15,7 @@ from distill.layer_maps import LayerMap, Pairs
 from distill.losses import relation_divergence
 from distill.signals import STATE_SIGNALS, TEXT_SIGNALS, Signal, Signals
 
-__all__ = ["Match", "Relations"]
+__all__ = ["Match", "Relations", "unmatched"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Match:
 
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         has_embeddings = self.signal in STATE_SIGNALS
-        if unmatched := _unmatched(self.name, self.pairs, student, teacher, has_embeddings):
-            return unmatched
+        if missing := unmatched(self.name, self.pairs, student, teacher, has_embeddings):
+            return missing
         if not self.shared:
             return ""
         ours, theirs = getattr(student, self.shared), getattr(teacher, self.shared)
@@ -99,8 +99,8 @@ class Relations:
         return self.layers(student, teacher)
 
     def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        if unmatched := _unmatched(self.name, self.pairs, student, teacher, False):
-            return unmatched
+        if missing := unmatched(self.name, self.pairs, student, teacher, False):
+            return missing
         if self.relation_heads is None:
             return self._unequal_heads(student.num_attention_heads, teacher.num_attention_heads)
         widths = student.hidden_size, teacher.hidden_size
@@ -138,7 +138,7 @@ _SAME: Mapping[Signal, str] = {
 """What two models must have in common for a signal to be compared, by the name in their configs."""
 
 
-def _unmatched(
+def unmatched(
     name: str,
     layers: LayerMap,
     student: PretrainedConfig,

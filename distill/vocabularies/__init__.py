@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.text import load_tokenizer
+from bertender.core.work import made_once
 from distill.vocabularies.byte_level_bpe import SMALLEST_BPE, train_byte_level_bpe
 from distill.vocabularies.unigram import train_unigram
 from distill.vocabularies.wordpiece import train_wordpiece
 
-__all__ = ["TOKENIZERS", "TokenizerKind", "tokenizer_named"]
+__all__ = ["TOKENIZERS", "TokenizerKind", "tokenizer_named", "trained_once"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,23 @@ def tokenizer_named(name: str) -> TokenizerKind:
     if name not in TOKENIZERS:
         raise UnknownNameError("tokenizer", name, TOKENIZERS)
     return TOKENIZERS[name]
+
+
+def trained_once(
+    name: str, passages: Iterable[str], vocabulary_size: int, max_length: int, directory: Path
+) -> PreTrainedTokenizerBase:
+    """Train a tokenizer of this name, or load the one that the run which goes on has trained.
+
+    Args:
+        name: a row of TOKENIZERS.
+        passages: the corpus.
+        vocabulary_size: most entries.
+        max_length: most tokens of an input.
+        directory: in the work directory of the run.
+    """
+
+    def train_and_save(draft: Path) -> None:
+        train = tokenizer_named(name).train
+        train(passages, vocabulary_size, max_length).save_pretrained(draft)
+
+    return load_tokenizer(made_once(directory, train_and_save))

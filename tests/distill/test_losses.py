@@ -27,6 +27,8 @@ from distill.losses import (
     soft_cross_entropy,
     soft_labels,
     token_soft_labels,
+    vocabulary_labels,
+    weight_mse,
 )
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -322,3 +324,30 @@ def test_autocast_does_not_round_a_loss(name: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         inside = loss(student, teacher)
     torch.testing.assert_close(inside, loss(student, teacher), rtol=0, atol=0)
+
+
+def test_each_word_is_asked_for_among_the_entries_of_its_own_vocabulary() -> None:
+    logits = torch.log(torch.tensor([[[1.0, 3.0, 1.0, 1.0, 2.0], [1.0, 3.0, 1.0, 1.0, 2.0]]]))
+    targets = torch.tensor([[1, 4]])
+    loss = vocabulary_labels(logits, targets, (2, 3))
+    assert float(loss) == pytest.approx(-(math.log(3 / 4) + math.log(2 / 4)) / 2)
+    of_one = vocabulary_labels(logits, torch.tensor([[1, -100]]), (2, 3))
+    assert float(of_one) == pytest.approx(-math.log(3 / 4)), "what is not asked has no part"
+    assert float(vocabulary_labels(logits, torch.full((1, 2), -100), (2, 3))) == 0
+
+
+def test_one_vocabulary_alone_is_plain_cross_entropy() -> None:
+    logits, _ = tensors((2, 3, 5), torch.float64)
+    targets = torch.tensor([[0, 4, -100], [2, -100, 1]])
+    plain = hard_labels(logits, targets)
+    torch.testing.assert_close(vocabulary_labels(logits, targets, (5,)), plain)
+    assert torch.autograd.gradcheck(
+        lambda each: vocabulary_labels(each, targets, (2, 3)), (logits,)
+    )
+
+
+def test_weights_are_compared_by_their_mean_square_each() -> None:
+    ours = [torch.tensor([1.0, 3.0]), torch.zeros(2, 2)]
+    theirs = [torch.tensor([0.0, 0.0]), torch.full((2, 2), 2.0)]
+    assert float(weight_mse(ours, theirs)) == (1 + 9) / 2 + 4
+    assert float(weight_mse(theirs, theirs)) == 0

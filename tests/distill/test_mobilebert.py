@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, padding_embedding
+from distill.general import GeneralConfig, GeneralTeacher, distill_general
 from distill.layer_maps import LayerMap, last, uniform
 from distill.methods import METHODS
 from distill.methods.mobilebert import LayerAfterLayer
@@ -20,7 +23,14 @@ from distill.students import (
     mobilebert_student,
     tiny_mobilebert_student,
 )
-from tests.distill.toys import VOCABULARY, tiny_classifier, tiny_tokenizer
+from tests.distill.test_general import settings_of
+from tests.distill.test_pretrain import passages
+from tests.distill.toys import (
+    VOCABULARY,
+    save_language_model,
+    tiny_classifier,
+    tiny_tokenizer,
+)
 
 STEPS = 12
 BUILDERS: dict[str, StudentBuilder] = {
@@ -203,3 +213,31 @@ def test_layers_to_start_from_are_refused() -> None:
         ModelError, match=r"teacher_layers=\(1,\): a MobileBERT student starts from"
     ):
         mobilebert_student(tiny_classifier("bert"), StudentShape(1, teacher_layers=(1,)))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_mobilebert_of_the_same_kind_is_taken_whole(name: str) -> None:
+    source = BUILDERS[name](tiny_classifier("bert"), StudentShape(4))
+    again = BUILDERS[name](source, StudentShape(4))
+    taken = again.state_dict()
+    assert all(torch.equal(taken[key], weight) for key, weight in source.state_dict().items())
+    with torch.no_grad():
+        next(again.parameters()).add_(1)
+    assert not torch.equal(next(again.parameters()), next(source.parameters())), "a copy"
+    (other,) = BUILDERS.keys() - {name}
+    for build, shape in ((BUILDERS[other], StudentShape(4)), (BUILDERS[name], StudentShape(2))):
+        anew = build(source, shape)
+        assert set(anew.state_dict()) != set(source.state_dict())
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_what_a_corpus_makes_pads_with_zeros(name: str, tmp_path: Path) -> None:
+    config = GeneralConfig(**settings_of(name, epochs=1, earlier_epochs=1))
+    teacher = GeneralTeacher.load(
+        str(save_language_model(tmp_path / "teacher")), config.changed_method()
+    )
+    made = distill_general(teacher, passages(120), config, tmp_path / "student")
+    padding = padding_embedding(AutoModelForMaskedLM.from_pretrained(made.path))
+    assert padding is not None and not padding.any()
+    (phase,) = made.card.metrics["earlier_losses"]
+    assert phase[-1]["means"] < phase[0]["means"]

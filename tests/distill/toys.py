@@ -11,6 +11,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -108,6 +109,26 @@ def _classifier(model_type: str, shape: Mapping[str, Any]) -> PreTrainedModel:
     config = AutoConfig.for_model(model_type, **shape)
     model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
     return model
+
+
+def tiny_language_model(model_type: str) -> PreTrainedModel:
+    """An untrained masked language model whose every parameter is random."""
+    torch.manual_seed(5)
+    # the tiny tokenizer pads with 0, whatever the architecture's own pads with
+    shape = {**SHAPES[model_type], "vocab_size": VOCABULARY, "pad_token_id": 0}
+    config = AutoConfig.for_model(model_type, **shape)
+    model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def save_language_model(folder: Path) -> Path:
+    """A plain folder with a BERT that predicts words, whatever they are."""
+    tiny_language_model("bert").save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
 
 
 def save_encoder(model_type: str, folder: Path) -> Path:

@@ -1,0 +1,206 @@
+"""A smaller vocabulary (Zhao et al. 2019, arXiv 1909.11687v1): BERT-48 and BERT-192.
+
+On a corpus (general distillation): the student is a BERT of the teacher's depth, 192 wide or
+`--hidden-size 48`, over a WordPiece vocabulary of its own, 4,928 entries trained on the corpus.
+Dual training (section 3.2): beside the student a copy of the teacher learns to predict masked words
+in rows that mix both vocabularies, word by word with p = 0.5, a softmax for each. So it finds
+embeddings of the student's pieces among its own. The student reads its own pieces alone.
+Shared projections (section 3.3): the student's weights, embeddings and layers, are brought to the
+size of the copy's by matrices that all layers share, and pulled towards them. `up`, which the paper
+finds the better one, is on; `--weights up=0,down=1` brings the copy's to the student's size.
+On a task: labels alone, from that student; soft labels too with `--weights soft=1`.
+Departures: no next-sentence prediction; the three losses of the corpus weigh the same; a dimension
+that is alike in both models is not projected; position embeddings are left out; a projected weight
+pulls the student and the projection, not the copy; the mix of a row stays through all epochs; a
+student of fewer layers learns from evenly spread ones.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from bertender.core.examples import TensorBatch, model_inputs
+from bertender.core.families import encoder_layers, family_of
+from distill.layer_maps import uniform
+from distill.methods.method import Method, Phase, all_layers
+from distill.mixed_vocabulary import MIXED_INPUTS
+from distill.signals import Signals
+from distill.students import any_width_student, shorter_student
+from distill.students.weights import LAYER_PARTS
+from distill.terms import HardLabels, MaskedWords, MixedWords, ProjectedWeights, SoftLabels
+
+__all__ = ["SMALL_VOCAB", "SMALL_VOCAB_GENERAL", "DualTraining", "SharedProjection"]
+
+HIDDEN_SIZE = 192
+VOCABULARY_SIZE = 4928
+
+
+class SharedProjection(nn.Module):
+    """Brings weights to other sizes by two matrices a pair of sizes, one from each side.
+
+    A weight W (out, in) becomes L W R^T, a bias b becomes L b. Weights of the same sizes share the
+    matrices; a dimension that stays as it is has none.
+
+    Args:
+        weights: those to be brought.
+        targets: of the sizes that they are brought to.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        sizes = {
+            (side, size, target)
+            for weight, aim in zip(weights, targets, strict=True)
+            for side, (size, target) in enumerate(zip(weight.shape, aim.shape, strict=True))
+            if size != target
+        }
+        matrices = {_name(*each): torch.empty(each[2], each[1]) for each in sorted(sizes)}
+        self.matrices = nn.ParameterDict(
+            {name: nn.init.orthogonal_(matrix) for name, matrix in matrices.items()}
+        )
+
+    def forward(self, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Return the weight at the size of the target."""
+        for side, (size, aim) in enumerate(zip(weight.shape, target.shape, strict=True)):
+            if size != aim:
+                matrix = self.matrices[_name(side, size, aim)]
+                weight = weight @ matrix.T if side else matrix @ weight
+        return weight
+
+
+def _name(side: int, size: int, target: int) -> str:
+    return f"{'in' if side else 'out'}-{size}-{target}"
+
+
+class DualTraining(nn.Module):
+    """The trainee: the student, a copy of its teacher that reads both vocabularies, projections."""
+
+    def __init__(
+        self,
+        student: PreTrainedModel,
+        teacher: PreTrainedModel,
+        phase: Phase,
+        *,
+        seed: int,
+        steps: int,
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.terms = tuple(term for term in phase.terms if term.weight)
+        self.student = student
+        self.teacher = _reading_both(teacher, student.config.vocab_size)
+        self.projections = nn.ModuleDict()
+        for term in self._projected:
+            self.projections[term.name] = SharedProjection(*self._weights(term))
+
+    @property
+    def _projected(self) -> list[ProjectedWeights]:
+        return [term for term in self.terms if isinstance(term, ProjectedWeights)]
+
+    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
+        """Return the weighted parts of the loss; what the teacher itself says is not asked."""
+        mixed = {name: batch[column] for name, column in MIXED_INPUTS.items()}
+        # products of weights in full precision, whatever the models compute in
+        with torch.autocast(batch["input_ids"].device.type, enabled=False):
+            compared = {term.name: self._compared(term) for term in self._projected}
+        ours, theirs = (
+            Signals(logits, weights={name: sides[side] for name, sides in compared.items()})
+            for side, logits in enumerate(
+                (
+                    self.student(**model_inputs(self.student, batch)).logits,
+                    self.teacher(**mixed).logits,
+                )
+            )
+        )
+        return {term.name: term.weight * term(ours, theirs, batch) for term in self.terms}
+
+    def finished(self) -> PreTrainedModel:
+        """Return the student, without the copy and the projections."""
+        return self.student
+
+    def _compared(
+        self, term: ProjectedWeights
+    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+        """Return the student's and the copy's weights at one size."""
+        weights, targets = self._weights(term)
+        bring = self.projections[term.name]
+        brought = [bring(*pair) for pair in zip(weights, targets, strict=True)]
+        return (brought, targets) if term.name == UP else (targets, brought)
+
+    def _weights(self, term: ProjectedWeights) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return what is projected, and what has the sizes that it is brought to."""
+        depths = (self.student.config.num_hidden_layers, self.teacher.config.num_hidden_layers)
+        mine, others = zip(*term.layers(*depths), strict=True)
+        own = _weights_of(self.student, mine)
+        entries = len(own[0])
+        theirs = [weight.detach() for weight in _weights_of(self.teacher, others)]
+        theirs[0] = theirs[0][-entries:]
+        return (own, theirs) if term.name == UP else (theirs, own)
+
+
+def _reading_both(teacher: PreTrainedModel, student_entries: int) -> PreTrainedModel:
+    """Return a copy of a language model with new entries after its own, which learns."""
+    both = copy.deepcopy(teacher).requires_grad_(True)
+    # `vocab_size` is the number of rows of the table, not of the tokenizer's pieces
+    both.resize_token_embeddings(teacher.config.vocab_size + student_entries, mean_resizing=False)
+    return both
+
+
+def _weights_of(model: PreTrainedModel, layers: Sequence[int]) -> list[torch.Tensor]:
+    """Return the word embeddings, and all weights of some layers, counted from 1."""
+    family, every = family_of(model), encoder_layers(model)
+    paths = [getattr(family, part) for part in LAYER_PARTS]
+    parts: list[Any] = [
+        every[number - 1].get_submodule(path) for number in layers for path in paths
+    ]
+    words = model.base_model.get_parameter(f"{family.word_embeddings}.weight")
+    return [words, *(weight for part in parts for weight in (part.weight, part.bias))]
+
+
+UP, DOWN = "up", "down"
+
+SMALL_VOCAB = Method(
+    name="small-vocab",
+    summary="labels, for a narrow student with a small vocabulary that a general stage made",
+    paper="Zhao et al. 2019, arXiv 1909.11687v1",
+    student=shorter_student,
+    phases=lambda layers: (
+        Phase("task", (HardLabels(weight=1.0), SoftLabels(weight=0.0, temperature=1.0))),
+    ),
+    settings={"epochs": 4, "learning_rate": 1e-4},
+    layers=all_layers,
+    wants_own_start=True,
+)
+
+SMALL_VOCAB_GENERAL = Method(
+    name="small-vocab",
+    summary="masked words in a small vocabulary, beside a copy of the teacher that learns it too",
+    paper="Zhao et al. 2019, arXiv 1909.11687v1",
+    student=any_width_student,
+    phases=lambda layers: (
+        Phase(
+            "dual",
+            (
+                MaskedWords(weight=1.0),
+                MixedWords(weight=1.0),
+                ProjectedWeights(UP, 1.0, layers=uniform),
+                ProjectedWeights(DOWN, 0.0, layers=uniform),
+            ),
+            masked=True,
+        ),
+    ),
+    settings={
+        "learning_rate": 5e-4,
+        "hidden_size": HIDDEN_SIZE,
+        "vocabulary_size": VOCABULARY_SIZE,
+    },
+    trainee=DualTraining,
+    layers=all_layers,
+    own_vocabulary=True,
+)
