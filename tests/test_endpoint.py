@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from bertender.core.environment import data_directory
 from bertender.core.errors import ServingError
 from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.own_models import OWN_MODELS
-from bertender.core.predictor import Classifier, FakePredictor, onnx_file, open_classifier
+from bertender.core.predictor import FakePredictor, onnx_file, open_classifier
 from bertender.core.text import Example
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -27,13 +26,10 @@ from quantize.quantizer import copy_companions
 from quantize.schemes import SCHEMES
 from serve import check
 from serve.client import Endpoint
-from serve.config import ServeConfig
-from serve.repository import write_repository
-from serve.server import TritonServer
 from tests.conftest import NoConfig, tiny_bert, toy_task, write_model
 from tests.distill.toys import save_artifact, tiny_classifier
+from tests.served import ask_one_by_one, one_by_one, served
 
-PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, threads_per_instance=1)
 CLIENTS = 4
 
 
@@ -90,29 +86,11 @@ def quantized(source: Artifact, out: Path) -> Artifact:
     return Artifact.load(out)
 
 
-@contextmanager
-def served(artifact: Artifact, folder: Path) -> Iterator[TritonServer]:
-    repository = write_repository(artifact, folder / "models", PORTS)
-    with TritonServer(repository, PORTS) as server:
-        yield server
-
-
 def ask(url: str, examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
     """Labels and logits (texts, labels) of an endpoint."""
     with Endpoint(url) as endpoint:
         answers = endpoint.classify(examples)
     return [answer.label for answer in answers], np.array([answer.logits for answer in answers])
-
-
-def ask_one_by_one(url: str, examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
-    with Endpoint(url) as endpoint:
-        answers = [endpoint.classify([example])[0] for example in examples]
-    return [answer.label for answer in answers], np.array([answer.logits for answer in answers])
-
-
-def one_by_one(local: Classifier, examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
-    logits = np.concatenate([local.logits([example]) for example in examples])
-    return [local.labels[best] for best in logits.argmax(axis=1)], logits
 
 
 def assert_texts_matter(labels: Sequence[str], logits: np.ndarray) -> None:

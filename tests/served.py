@@ -1,0 +1,37 @@
+"""A real Triton on loopback, and the answers that it must give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from bertender.core.artifact import Artifact
+from bertender.core.predictor import Classifier
+from bertender.core.text import Example
+from serve.client import Endpoint
+from serve.config import ServeConfig
+from serve.repository import write_repository
+from serve.server import TritonServer
+
+PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, threads_per_instance=1)
+
+
+@contextmanager
+def served(artifact: Artifact, folder: Path) -> Iterator[TritonServer]:
+    repository = write_repository(artifact, folder / "models", PORTS)
+    with TritonServer(repository, PORTS) as server:
+        yield server
+
+
+def ask_one_by_one(url: str, examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
+    with Endpoint(url) as endpoint:
+        answers = [endpoint.classify([example])[0] for example in examples]
+    return [answer.label for answer in answers], np.array([answer.logits for answer in answers])
+
+
+def one_by_one(local: Classifier, examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
+    logits = np.concatenate([local.logits([example]) for example in examples])
+    return [local.labels[best] for best in logits.argmax(axis=1)], logits
