@@ -67,7 +67,8 @@ class Survey:
         """Raise DataError when there are too few passages to train on some and hold out others."""
         if self.passages < HELD_OUT_EVERY:
             raise DataError(
-                f"{self.passages} passages are too few to train on; at least {HELD_OUT_EVERY}."
+                f"{self.passages} passages are too few to train on; at least {HELD_OUT_EVERY}. "
+                "Give more text, each passage on a line of its own."
             )
 
 

@@ -35,7 +35,7 @@ from bertender.core.work import work_directory
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.data import token_dataset
-from distill.encoders import find_encoder, load_classifier
+from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import hard_labels
 from distill.teacher import (
     FinetuneConfig,
@@ -176,7 +176,8 @@ def finetune_tasks(
     """
     shared = SharedEncoder(classifiers)
     prints = [task.fingerprint() for task in tasks]
-    identity = ("finetune", config.model_dump(mode="json"), prints)
+    start = weights_digest(classifiers[0])
+    identity = ("finetune", config.model_dump(mode="json"), prints, start)
     with work_directory(out, *identity, parent.digest if parent else None) as work:
         report = train(
             shared,

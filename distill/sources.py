@@ -58,7 +58,8 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
     if student is None and method.wants_own_start:
         raise ConfigError(
             f"method {method.name!r} wants a small pre-trained student of its own: give student, "
-            "a folder or artifact of `bertender pretrain`, or a hub name."
+            "a folder, an artifact of `bertender pretrain` or `bertender distill-general`, or a "
+            "hub name."
         )
     _refuse_closed(teacher.model.config.model_type, method, student)
     if student is None:
@@ -151,8 +152,9 @@ def refuse_other_labels(teacher: Artifact, task: Task) -> None:
         )
     if teacher.card.task.labels != task.labels:
         raise ConfigError(
-            f"the teacher answers {teacher.card.task.labels} (task {teacher.card.task.name!r}) and "
-            f"task {task.name!r} has {task.labels}. Fine-tune a teacher on this task first."
+            f"the teacher {teacher.path} answers {', '.join(teacher.card.task.labels)} (task "
+            f"{teacher.card.task.name!r}), and the labels of task {task.name!r} are "
+            f"{', '.join(task.labels)}. Give one that was fine-tuned on this task."
         )
 
 

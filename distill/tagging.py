@@ -30,7 +30,7 @@ from bertender.core.words import Tagger
 from bertender.core.work import work_directory
 from bertender.measure.tagging import evaluate_tagger
 from bertender.tasks.tagging import METRIC, TaggingTask
-from distill.answers import LOGITS, teacher_token_logits
+from distill.answers import LOGITS, teacher_token_logits, worth_keeping
 from distill.data import fitting_tokenizer, tagged_dataset
 from distill.encoders import find_encoder, load_tagger
 from distill.methods import Method
@@ -122,7 +122,7 @@ def distill_tagger(
             method,
             student,
             source.model,
-            _student_examples(method, source, task, tokenizer, config),
+            _student_examples(method, student, source, task, tokenizer, config),
             partial(task_objective, student, source.model, computes_in_bf16(config), Stopwatch()),
             config,
             work,
@@ -193,15 +193,17 @@ def _refuse_other_tokens(method: Method, start: Start, teacher: Artifact) -> Non
 
 def _student_examples(
     method: Method,
+    student: PreTrainedModel,
     teacher: Teacher,
     task: TaggingTask,
     tokenizer: PreTrainedTokenizerBase,
     config: StudentConfig,
 ) -> TokenDataset:
-    """Tokenise the sentences, with the teacher's logits where the method reads them."""
+    """Tokenise the sentences, with the teacher's logits where a phase reads nothing else of it."""
     longest = longest_input(load_tokenizer(teacher.artifact.path))
     examples = tagged_dataset(task.train, tokenizer, min(config.max_length, longest))
-    if "logits" not in method.needs:
+    depths = student.config.num_hidden_layers, teacher.model.config.num_hidden_layers
+    if "logits" not in worth_keeping(phase.reads(*depths) for phase in method.phases(depths[0])):
         return examples
     answers = teacher_token_logits(
         teacher.model, teacher.artifact.digest, examples, computes_in_bf16(config)

@@ -22,7 +22,7 @@ from bertender.measure.accuracy import evaluate
 from bertender.tasks.tagging import TaggingTask
 from bertender.tasks.task import Task
 from distill.data import token_dataset
-from distill.encoders import find_encoder, load_classifier
+from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import hard_labels
 
 __all__ = [
@@ -101,7 +101,8 @@ def train_on_labels(
 
     Arguments are those of `finetune`; `score` measures the model after each epoch.
     """
-    identity = ("finetune", config.model_dump(mode="json"), task.fingerprint())
+    start = weights_digest(model)
+    identity = ("finetune", config.model_dump(mode="json"), task.fingerprint(), start)
     with work_directory(out, *identity, parent.digest if parent else None) as work:
         report = train(
             model,
