@@ -53,6 +53,18 @@ def _circumstances(result: MethodsBenchmark) -> str:
         f"{result.task}, {len(result.labels)} held-out texts; the teacher scores "
         f"{teacher.value:.3f} [{teacher.low:.3f}, {teacher.high:.3f}]. Every student: the same "
         f"{budget.max_train} training texts, {budget.epochs} epochs over all phases, learning "
-        f"rate {budget.learning_rate:g}, batches of {budget.batch_size}; {budget.layers} layers "
-        "(`albert`: one layer, run as often as the teacher has layers)."
+        f"rate {budget.learning_rate:g}{_others(result, 'learning_rate', budget.learning_rate)}, "
+        f"batches of {budget.batch_size}; {budget.layers} layers"
+        f"{_others(result, 'layers', budget.layers)}."
     )
+
+
+def _others(result: MethodsBenchmark, setting: str, common: float) -> str:
+    """Say which methods have another value of a setting than the common one."""
+    found = {student.method: getattr(student, setting) for student in result.students}
+    others = [
+        f"`{method}`: {'its own' if value is None else f'{value:g}'}"
+        for method, value in found.items()
+        if value != common
+    ]
+    return f" ({', '.join(others)})" if others else ""

@@ -40,7 +40,7 @@ class Budget(Record):
     """What every student gets alike."""
 
     epochs: int = Field(description="over all phases of a method together")
-    learning_rate: float
+    learning_rate: float = Field(description="or the method's own, where that is higher")
     batch_size: int
     layers: int
     max_train: int | None
@@ -52,6 +52,8 @@ class StudentResult(Record):
     method: str
     seed: int
     parameters: int
+    layers: int | None = Field(None, description="None where the method has a depth of its own")
+    learning_rate: float | None = Field(None, description="of its last phase")
     score: Score
     predictions: tuple[int, ...] = Field(description="label numbers of the held-out texts")
 
@@ -71,6 +73,9 @@ class MethodsBenchmark(Record):
 def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
     """Return the settings of a student: the phases before the last share half of the epochs.
 
+    Methods with a higher rate of their own keep all of theirs: their students start from noise, and
+    would hardly move at the rate of the others.
+
     Raises:
         ConfigError: there are fewer epochs than the method has phases.
     """
@@ -81,13 +86,16 @@ def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
             "epoch for each. Give more epochs, or leave it out of --methods."
         )
     each = max(budget.epochs // (2 * earlier), 1) if earlier else 0
-    settings = {"earlier_epochs": each, "earlier_learning_rate": budget.learning_rate}
+    own_rate = METHODS[method].settings.get("learning_rate", 0.0)
+    rate = max(budget.learning_rate, own_rate)
+    earlier_rate = None if rate == own_rate else rate
+    settings = {"earlier_epochs": each, "earlier_learning_rate": earlier_rate}
     return DistillConfig(
         method=method,
         seed=seed,
         layers=budget.layers if METHODS[method].layers is half_the_layers else None,
         epochs=budget.epochs - earlier * each,
-        learning_rate=budget.learning_rate,
+        learning_rate=rate,
         batch_size=budget.batch_size,
         **(settings if earlier else {}),
     )
@@ -100,19 +108,25 @@ def _student(teacher: Artifact, task: Task, config: DistillConfig, out: Path) ->
     return distill(teacher, task, config, out)
 
 
+def _place(work: Path, config: DistillConfig) -> Path:
+    return work / f"{config.method}-{config.seed}"
+
+
 def _is_made(made: Artifact, teacher: Artifact, task: Task, config: DistillConfig) -> bool:
     card, parent = made.card, made.card.parent
     wanted = (config.model_dump(mode="json"), task.record(), teacher.digest, library_versions())
     return (card.config, card.task, parent and parent.digest, card.versions) == wanted
 
 
-def _measured(student: Artifact, task: Task, method: str, seed: int) -> StudentResult:
+def _measured(student: Artifact, task: Task, config: DistillConfig) -> StudentResult:
     classifier = open_classifier(student)
     score, predictions = evaluate(classifier, task.dev, task.metric)
     return StudentResult(
-        method=method,
-        seed=seed,
+        method=config.method,
+        seed=config.seed,
         parameters=classifier.parameters,
+        layers=config.layers,
+        learning_rate=config.learning_rate,
         score=score,
         predictions=tuple(predictions.tolist()),
     )
@@ -154,15 +168,10 @@ def run(
     task = recorded_task(source, {"max_train": max_train})
     chosen: Sequence[str] = methods.split(",") if methods else _runnable()
     _refuse_uncontrolled(chosen, out)
+    configs = [config_of(method, seed, budget) for method in chosen for seed in range(seeds)]
     results = [
-        _measured(
-            _student(source, task, config_of(method, seed, budget), work / f"{method}-{seed}"),
-            task,
-            method,
-            seed,
-        )
-        for method in chosen
-        for seed in range(seeds)
+        _measured(_student(source, task, config, _place(work, config)), task, config)
+        for config in configs
     ]
     for result in results:
         typer.echo(f"{result.method} {result.seed}: {result.score.value:.4f}")

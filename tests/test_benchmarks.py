@@ -33,6 +33,9 @@ def test_every_method_gets_the_same_epochs_and_pace(name: str) -> None:
     settings = [phase_settings(phase, config) for phase in phases]
     assert sum(setting.epochs for setting in settings) == BUDGET.epochs
     assert {setting.learning_rate for setting in settings} == {BUDGET.learning_rate}
+    slow = config_of(name, 7, BUDGET.model_copy(update={"learning_rate": 1e-7}))
+    own = METHODS[name].settings.get("learning_rate", slow.learning_rate)
+    assert slow.learning_rate == max(own, 1e-7), "a method that learns faster keeps its own rates"
     assert config.seed == 7 and config.batch_size == 8
 
 
@@ -45,7 +48,13 @@ def student(method: str, seed: int, predictions: tuple[int, ...]) -> StudentResu
     right = sum(predictions) / len(predictions)
     score = Score(metric="accuracy", value=right, low=0.0, high=1.0, n=len(predictions))
     return StudentResult(
-        method=method, seed=seed, parameters=2_000_000, score=score, predictions=predictions
+        method=method,
+        seed=seed,
+        parameters=2_000_000,
+        layers=None if method == "theseus" else 3,
+        learning_rate=5e-3 if method == "pkd" else 1e-3,
+        score=score,
+        predictions=predictions,
     )
 
 
@@ -75,6 +84,7 @@ def test_the_table_orders_methods_and_says_under_what(tmp_path: Path) -> None:
     assert rows == ["`pkd`", "`hard`", "`theseus`"]
     assert "| `theseus` | 2.0 | 0.250 | 0.250 | -25.0 [" in text
     assert "12 training texts, 4 epochs" in text and "Raw: `result.json`" in text
+    assert "rate 0.001 (`pkd`: 0.005), batches of 8; 3 layers (`theseus`: its own)." in text
 
 
 @pytest.mark.slow
