@@ -24,7 +24,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.core.examples import TokenDataset
 from bertender.core.families import padding_embedding
 from bertender.core.text import longest_input
-from bertender.core.training import computes_in_bf16
+from bertender.core.training import TrainingReport, computes_in_bf16
 from bertender.core.work import work_directory
 from distill.corpus import CORPUS_HELP, TEXT_COLUMN_HELP, Corpus, Watched, survey
 from distill.data import fitting_tokenizer
@@ -160,9 +160,7 @@ def distill_general(
     """
     refuse_unwritable(out, artifact_at(teacher.source))
     method = config.changed_method()
-    torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
-    shape = config.shape(method, teacher.model.config.num_hidden_layers)
-    student = teacher.student(method, shape)
+    student = _new_student(teacher, method, config)
     refuse_misfits(method, student, teacher.model)
     tokenizer = fitting_tokenizer(teacher.source, student)
     found = survey(passages)
@@ -173,33 +171,58 @@ def distill_general(
         watched = Watched(passages, found, "train the student's vocabulary")
         reading = _reading(method, watched, teacher, tokenizer, config, work / "vocabulary")
         if method.own_vocabulary:
-            torch.manual_seed(config.seed)
-            student = teacher.student(method, replace(shape, tokenizer=reading.tokenizer))
-        objective = partial(_objective, student, teacher.model, reading, config)
-        training, held_out = stored_parts(
-            passages, found, reading.rows, work / "blocks", reading.padding
-        )
-        student, reports = train_phases(
-            method,
-            student,
-            teacher.model,
-            training,
-            objective,
-            config,
-            work,
-            description=f"distill {out.name}",
-            score=_held_out_score(method, objective, held_out),
-        )
-        if (padding := padding_embedding(student)) is not None:
-            padding.zero_()  # predicting words has changed it, and a text's last token reads it
+            student = _new_student(teacher, method, config, reading.tokenizer)
+        blocks = stored_parts(passages, found, reading.rows, work / "blocks", reading.padding)
+        student, reports = _trained(student, teacher, reading, blocks, config, work, out.name)
         write = partial(
             write_encoder,
             stage="distill-general",
             metric="loss",
             parent=artifact_at(teacher.source),
         )
-        on_main_process(lambda: write(out, student, reading.tokenizer, config, [*reports.values()]))
+        on_main_process(lambda: write(out, student, reading.tokenizer, config, reports))
     return Artifact.load(out)
+
+
+def _new_student(
+    teacher: GeneralTeacher,
+    method: Method,
+    config: GeneralConfig,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> PreTrainedModel:
+    """Build the student as the config wants it, over its teacher's vocabulary or its own."""
+    torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
+    shape = config.shape(method, teacher.model.config.num_hidden_layers)
+    return teacher.student(method, replace(shape, tokenizer=tokenizer))
+
+
+def _trained(
+    student: PreTrainedModel,
+    teacher: GeneralTeacher,
+    reading: Reading,
+    blocks: tuple[TokenDataset, TokenDataset],
+    config: GeneralConfig,
+    work: Path,
+    name: str,
+) -> tuple[PreTrainedModel, list[TrainingReport]]:
+    """Train the student on blocks, the second of which are held out; a report for each phase."""
+    method = config.changed_method()
+    training, held_out = blocks
+    objective = partial(_objective, student, teacher.model, reading, config)
+    student, reports = train_phases(
+        method,
+        student,
+        teacher.model,
+        training,
+        objective,
+        config,
+        work,
+        description=f"distill {name}",
+        score=_held_out_score(method, objective, held_out),
+    )
+    if (padding := padding_embedding(student)) is not None:
+        padding.zero_()  # predicting words has changed it, and a text's last token reads it
+    return student, [*reports.values()]
 
 
 def _language_model(source: str, method: Method) -> PreTrainedModel:
