@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
 from benchmarks.tagging_table import tagging_block
+from benchmarks.training_table import training_block
 from bertender.measure.compare import Comparison, ComparisonRow
 from bertender.report.table import markdown_table
 
@@ -79,6 +80,11 @@ BLOCKS: Mapping[str, Block] = {
     ),
     "methods": Block(
         "docs/methods.md", "benchmarks/results/2026-11-21-sst2-methods-cpu.json", method_block
+    ),
+    "training": Block(
+        "docs/methods.md",
+        "benchmarks/results/2026-11-21-sst2-training-cost-cpu.json",
+        training_block,
     ),
     "tagging": Block(
         "docs/methods.md", "benchmarks/results/2026-11-21-snips-slots-cpu.json", tagging_block
