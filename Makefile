@@ -22,8 +22,9 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# a worker each for two cores; the tests of a file share what its fixtures make
 test: lint
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 clean:
 	rm -rf $(VENV) build *.egg-info
