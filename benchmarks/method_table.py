@@ -1,12 +1,13 @@
-"""The table of a methods benchmark, as Markdown: means over seeds, and what each gains.
+"""The table of methods benchmarks, as Markdown: means over seeds on each task, and what each gains.
 
-All students answer the same texts, so that what a method gains over the control is paired by text.
+All students of a task answer the same texts, so that what a method gains over the control is
+paired by text.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.methods import CONTROL, MethodsBenchmark, StudentResult
@@ -14,48 +15,79 @@ from benchmarks.points import gain
 
 __all__ = ["method_block"]
 
-METRIC_NAMES = {"accuracy": "Accuracy", "f1": "F1", "matthews": "Matthews"}
+METRIC_NAMES = {"accuracy": "accuracy", "f1": "F1", "matthews": "Matthews"}
+NOT_RUN = "-"
 
 
-def method_block(file: str, path: Path) -> str:
-    """Return the table of the benchmark at `path`, what it was measured under, and its file."""
-    benchmark = MethodsBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
-    by_method: dict[str, list[StudentResult]] = {}
+def method_block(files: Mapping[str, Path]) -> str:
+    """Return the table of benchmarks, a task each, what they were measured under, and their files.
+
+    Args:
+        files: by the name that is shown; the first orders the methods.
+    """
+    benchmarks = [_read(path) for path in files.values()]
+    by_task = [_by_method(benchmark) for benchmark in benchmarks]
+    everywhere = dict.fromkeys(method for students in by_task for method in students)
+    ordered = sorted(everywhere, key=lambda method: _means(method, by_task), reverse=True)
+    heads = [f"{each.task}: {METRIC_NAMES[each.metric]}, points over hard" for each in benchmarks]
+    lines = [
+        f"| Method | Params M | {' | '.join(heads)} |",
+        f"| --- | ---: | {' | '.join('---' for _ in heads)} |",
+        *(_row(method, by_task, benchmarks) for method in ordered),
+    ]
+    under = "\n".join(f"- {_circumstances(each)}" for each in benchmarks)
+    raw = ", ".join(f"`{name}`" for name in files)
+    return "\n".join(lines) + f"\n\n{under}\n\nRaw: {raw}\n"
+
+
+def _read(path: Path) -> MethodsBenchmark:
+    return MethodsBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+Students = Mapping[str, Sequence[StudentResult]]
+"""Of a task, by method."""
+
+
+def _by_method(benchmark: MethodsBenchmark) -> Students:
+    found: dict[str, list[StudentResult]] = {}
     for student in benchmark.students:
-        by_method.setdefault(student.method, []).append(student)
-    ordered = sorted(by_method.values(), key=_mean, reverse=True)
-    rows = [_row(students, by_method[CONTROL], benchmark) for students in ordered]
-    metric = METRIC_NAMES[benchmark.metric]
-    head = (
-        f"| Method | Params M | {metric}, mean | Each seed | Points over hard, 95 % interval |\n"
-        "| --- | ---: | ---: | --- | ---: |\n"
-    )
-    return head + "\n".join(rows) + f"\n\n{_circumstances(benchmark)}\n\nRaw: `{file}`\n"
+        found.setdefault(student.method, []).append(student)
+    return found
 
 
-def _row(
-    students: Sequence[StudentResult], control: Sequence[StudentResult], result: MethodsBenchmark
-) -> str:
-    scores = ", ".join(f"{student.score.value:.3f}" for student in students)
-    over = "-" if students is control else gain(result.metric, result.labels, control, students)
-    size = students[0].parameters / 1e6
-    name = f"`{students[0].method}`"
-    return f"| {name} | {size:.1f} | {_mean(students):.3f} | {scores} | {over} |"
+def _means(method: str, by_task: Sequence[Students]) -> tuple[float, ...]:
+    return tuple(_mean(students.get(method, ())) for students in by_task)
 
 
 def _mean(students: Sequence[StudentResult]) -> float:
-    return statistics.mean(student.score.value for student in students)
+    return statistics.mean(student.score.value for student in students) if students else -1.0
+
+
+def _row(method: str, by_task: Sequence[Students], benchmarks: Sequence[MethodsBenchmark]) -> str:
+    sizes = [student.parameters for students in by_task for student in students.get(method, ())]
+    cells = [_cell(method, *each) for each in zip(by_task, benchmarks, strict=True)]
+    return f"| `{method}` | {sizes[0] / 1e6:.1f} | {' | '.join(cells)} |"
+
+
+def _cell(method: str, students: Students, result: MethodsBenchmark) -> str:
+    if method not in students:
+        return NOT_RUN
+    mean = f"{_mean(students[method]):.3f}"
+    if method == CONTROL:
+        return mean
+    return f"{mean}, {gain(result.metric, result.labels, students[CONTROL], students[method])}"
 
 
 def _circumstances(result: MethodsBenchmark) -> str:
     budget, teacher = result.budget, result.teacher
+    seeds = len({student.seed for student in result.students})
     return (
         f"{result.task}, {len(result.labels)} held-out texts; the teacher scores "
-        f"{teacher.value:.3f} [{teacher.low:.3f}, {teacher.high:.3f}]. Every student: the same "
-        f"{budget.max_train} training texts, {budget.epochs} epochs over all phases, learning "
-        f"rate {budget.learning_rate:g}{_others(result, 'learning_rate', budget.learning_rate)}, "
-        f"batches of {budget.batch_size}; {budget.layers} layers"
-        f"{_others(result, 'layers', budget.layers)}."
+        f"{teacher.value:.3f} [{teacher.low:.3f}, {teacher.high:.3f}]. Every student, of {seeds} "
+        f"seeds: the same {budget.max_train} training texts, {budget.epochs} epochs over all "
+        f"phases, learning rate {budget.learning_rate:g}"
+        f"{_others(result, 'learning_rate', budget.learning_rate)}, batches of "
+        f"{budget.batch_size}; {budget.layers} layers{_others(result, 'layers', budget.layers)}."
     )
 
 

@@ -4,7 +4,8 @@
 
 The students stay in `--work`; one that is there already, made with the same settings, is not
 trained again. So several processes may share the work (`--methods`), and a last call without
-`--methods` writes the JSON of all.
+`--methods` writes the JSON of all. `--add-to FILE.json` takes over what a saved benchmark has of
+other methods, if all was measured alike.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS
 from distill.methods.method import half_the_layers
 
-__all__ = ["CONTROL", "Budget", "MethodsBenchmark", "StudentResult", "config_of"]
+__all__ = ["CONTROL", "Budget", "MethodsBenchmark", "StudentResult", "config_of", "with_earlier"]
 
 CONTROL = "hard"
 
@@ -137,6 +138,33 @@ def _runnable() -> list[str]:
     return [name for name, method in METHODS.items() if not method.wants_own_start]
 
 
+def with_earlier(benchmark: MethodsBenchmark, earlier: MethodsBenchmark) -> MethodsBenchmark:
+    """Return a benchmark with what an earlier one has of other methods.
+
+    Raises:
+        ConfigError: they were not measured alike.
+    """
+    for name in ("task", "labels", "teacher", "budget"):
+        ours, theirs = getattr(benchmark, name), getattr(earlier, name)
+        if ours != theirs:
+            raise ConfigError(
+                f"--add-to: its {name} is not this one's, so that its students cannot stand beside "
+                "these. Give a benchmark of the same settings, or run all methods again."
+            )
+    new = {student.method for student in benchmark.students}
+    taken = [
+        _completed(each, earlier.budget) for each in earlier.students if each.method not in new
+    ]
+    return benchmark.model_copy(update={"students": (*taken, *benchmark.students)})
+
+
+def _completed(student: StudentResult, budget: Budget) -> StudentResult:
+    """Return a result with what those of older runs did not state, and the budget says."""
+    config = config_of(student.method, student.seed, budget)
+    stated = {"layers": config.layers, "learning_rate": config.learning_rate}
+    return student.model_copy(update=stated)
+
+
 def _refuse_uncontrolled(chosen: Sequence[str], out: Path | None) -> None:
     """Raise ConfigError where the table would lack the control, which it pairs all others with."""
     if out is not None and CONTROL not in chosen:
@@ -154,6 +182,7 @@ def run(
     learning_rate: Annotated[float, typer.Option(help="of all phases")] = 1e-4,
     batch_size: Annotated[int, typer.Option(help="examples")] = 32,
     layers: Annotated[int, typer.Option(help="of each student")] = 3,
+    add_to: Annotated[Path | None, typer.Option(help="a saved benchmark to add to")] = None,
 ) -> None:
     """Distil by every method, and write what the students score."""
     show_progress()
@@ -168,6 +197,7 @@ def run(
     task = recorded_task(source, {"max_train": max_train})
     chosen: Sequence[str] = methods.split(",") if methods else _runnable()
     _refuse_uncontrolled(chosen, out)
+    earlier = _read(add_to) if add_to else None
     configs = [config_of(method, seed, budget) for method in chosen for seed in range(seeds)]
     results = [
         _measured(_student(source, task, config, _place(work, config)), task, config)
@@ -186,7 +216,11 @@ def run(
             environment=environment(),
             students=tuple(results),
         )
-        save_result(benchmark, out)
+        save_result(with_earlier(benchmark, earlier) if earlier else benchmark, out)
+
+
+def _read(path: Path) -> MethodsBenchmark:
+    return MethodsBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -27,12 +27,12 @@ SEED_SUFFIX = re.compile(r"-seed-\d+$")
 
 @dataclass(frozen=True)
 class Block:
-    """A marked part of a document, made from a raw result."""
+    """A marked part of a document, made from raw results."""
 
     document: str
-    file: str
-    write: Callable[[str, Path], str]
-    """(name of the file, its place) -> Markdown"""
+    files: tuple[str, ...]
+    write: Callable[[Mapping[str, Path]], str]
+    """places of the files by their names -> Markdown"""
 
 
 def rewritten(document: str, text: str) -> str:
@@ -40,7 +40,7 @@ def rewritten(document: str, text: str) -> str:
     for name, block in BLOCKS.items():
         if block.document == document:
             pattern = re.compile(f"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.S)
-            made = block.write(block.file, ROOT / block.file)
+            made = block.write({file: ROOT / file for file in block.files})
             text = pattern.sub(rf"\g<1>{_literal(made)}\g<2>", text)
     return text
 
@@ -48,6 +48,16 @@ def rewritten(document: str, text: str) -> str:
 def _literal(text: str) -> str:
     """Return text as `re.sub` must be given it to insert it unchanged."""
     return text.replace("\\", r"\\")
+
+
+def of_one(write: Callable[[str, Path], str]) -> Callable[[Mapping[str, Path]], str]:
+    """Return what writes a table of one file, by its name and place, as a block of files."""
+
+    def block(files: Mapping[str, Path]) -> str:
+        ((name, path),) = files.items()
+        return write(name, path)
+
+    return block
 
 
 def comparison_block(file: str, path: Path) -> str:
@@ -76,23 +86,29 @@ def _seed_line(name: str, rows: list[ComparisonRow]) -> str:
 
 BLOCKS: Mapping[str, Block] = {
     "sst2": Block(
-        "README.md", "benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json", comparison_block
+        "README.md",
+        ("benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json",),
+        of_one(comparison_block),
     ),
     "methods": Block(
-        "docs/methods.md", "benchmarks/results/2026-11-21-sst2-methods-cpu.json", method_block
+        "docs/methods.md",
+        ("benchmarks/results/2026-11-21-sst2-methods-cpu.json",),
+        method_block,
     ),
     "training": Block(
         "docs/methods.md",
-        "benchmarks/results/2026-11-21-sst2-training-cost-cpu.json",
-        training_block,
+        ("benchmarks/results/2026-11-21-sst2-training-cost-cpu.json",),
+        of_one(training_block),
     ),
     "tagging": Block(
-        "docs/methods.md", "benchmarks/results/2026-11-21-snips-slots-cpu.json", tagging_block
+        "docs/methods.md",
+        ("benchmarks/results/2026-11-21-snips-slots-cpu.json",),
+        of_one(tagging_block),
     ),
     "pretraining-memory": Block(
         "docs/pretraining.md",
-        "benchmarks/results/2026-11-21-pretraining-memory-cpu.json",
-        memory_block,
+        ("benchmarks/results/2026-11-21-pretraining-memory-cpu.json",),
+        of_one(memory_block),
     ),
 }
 

@@ -8,7 +8,14 @@ import pytest
 
 from benchmarks import tagging
 from benchmarks.method_table import METRIC_NAMES, method_block
-from benchmarks.methods import Budget, MethodsBenchmark, StudentResult, config_of, run
+from benchmarks.methods import (
+    Budget,
+    MethodsBenchmark,
+    StudentResult,
+    config_of,
+    run,
+    with_earlier,
+)
 from benchmarks.tagging import CONTROL, LOSSES, TaggerBudget, TaggerResult, TaggingBenchmark
 from benchmarks.tagging_table import tagging_block
 from bertender.core.artifact import Artifact
@@ -62,29 +69,46 @@ def test_every_metric_has_a_name_in_the_table() -> None:
     assert set(METRIC_NAMES) == set(METRICS)
 
 
-def test_the_table_orders_methods_and_says_under_what(tmp_path: Path) -> None:
-    teacher = Score(metric="accuracy", value=1.0, low=0.9, high=1.0, n=4)
-    students = (
-        student("hard", 0, (0, 1, 0, 1)),
-        student("pkd", 0, (1, 1, 1, 1)),
-        student("theseus", 0, (0, 1, 0, 0)),
-    )
-    benchmark = MethodsBenchmark(
-        task="toy",
+def benchmark_of(*students: StudentResult, task: str = "toy") -> MethodsBenchmark:
+    return MethodsBenchmark(
+        task=task,
         metric="accuracy",
         labels=(1, 1, 1, 1),
-        teacher=teacher,
+        teacher=Score(metric="accuracy", value=1.0, low=0.9, high=1.0, n=4),
         budget=BUDGET,
         environment=environment(),
         students=students,
     )
-    (tmp_path / "result.json").write_text(benchmark.model_dump_json())
-    text = method_block("result.json", tmp_path / "result.json")
+
+
+def test_the_table_orders_methods_and_says_under_what(tmp_path: Path) -> None:
+    hard = student("hard", 0, (0, 1, 0, 1))
+    first = benchmark_of(hard, student("pkd", 0, (1, 1, 1, 1)), student("theseus", 0, (0, 1, 0, 0)))
+    files = {"one.json": first, "two.json": benchmark_of(hard, task="other")}
+    for name, benchmark in files.items():
+        (tmp_path / name).write_text(benchmark.model_dump_json())
+    text = method_block({name: tmp_path / name for name in files})
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")]
     assert rows == ["`pkd`", "`hard`", "`theseus`"]
-    assert "| `theseus` | 2.0 | 0.250 | 0.250 | -25.0 [" in text
-    assert "12 training texts, 4 epochs" in text and "Raw: `result.json`" in text
+    assert "| `hard` | 2.0 | 0.500 | 0.500 |" in text
+    assert "| `theseus` | 2.0 | 0.250, -25.0 [" in text
+    assert "] | - |" in text, "a method that was not run on a task"
+    assert "| Method | Params M | toy: accuracy, points over hard | other: accuracy" in text
+    assert "12 training texts, 4 epochs" in text and "Raw: `one.json`, `two.json`" in text
     assert "rate 0.001 (`pkd`: 0.005), batches of 8; 3 layers (`theseus`: its own)." in text
+
+
+def test_what_was_measured_alike_can_be_added_to() -> None:
+    old = student("pkd", 1, (1, 1, 1, 1)).model_copy(update={"layers": None, "learning_rate": None})
+    earlier = benchmark_of(student("hard", 0, (0, 0, 0, 0)), old)
+    now = benchmark_of(student("hard", 0, (0, 1, 0, 1)), student("bilstm", 0, (1, 1, 0, 1)))
+    joined = with_earlier(now, earlier).students
+    assert [(each.method, each.seed) for each in joined] == [("pkd", 1), ("hard", 0), ("bilstm", 0)]
+    assert joined[0].layers == BUDGET.layers and joined[0].learning_rate == BUDGET.learning_rate
+    assert joined[1] == now.students[0], "what was measured now takes the place of what was"
+    other = earlier.model_copy(update={"budget": BUDGET.model_copy(update={"epochs": 9})})
+    with pytest.raises(ConfigError, match="--add-to: its budget is not this one's"):
+        with_earlier(now, other)
 
 
 @pytest.mark.slow
