@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.examples import Padding, TokenDataset, input_names
-from bertender.core.families import FAMILIES
+from bertender.core.families import FAMILIES, family_name
 from bertender.core.text import longest_input
 from bertender.core.words import begun_words, encode_words
 from bertender.tasks.tagging import TaggedSplit
@@ -98,6 +98,6 @@ def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
 
 def _positions(model: PreTrainedModel) -> int:
     """Return how many tokens the model has positions for; 0 where it does not say."""
-    family = FAMILIES.get(model.config.model_type)
+    family = FAMILIES.get(family_name(model.config))
     positions = getattr(model.config, "max_position_embeddings", None) or 0
     return max(positions - (family.first_position(model.config) if family else 0), 0)

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.examples import TensorBatch, model_inputs
 from bertender.core.families import Family, encoder_layers, family_of
+from bertender.core.pruned import heads_of
 
 __all__ = [
     "ATTENTION_SIGNALS",
@@ -126,22 +127,24 @@ class _Heard:
     layer."""
 
     family: Family | None = None
-    heads: int = 0
+    heads: list[int] = field(default_factory=list)
+    """Of each layer."""
     states: tuple[torch.Tensor, ...] = ()
     queries: list[torch.Tensor] = field(default_factory=list)
     keys: list[torch.Tensor] = field(default_factory=list)
     values: list[torch.Tensor] = field(default_factory=list)
     calls: list[tuple[nn.Module, Mapping[str, Any]]] = field(default_factory=list)
 
-    def by_head(self, state: torch.Tensor) -> torch.Tensor:
-        """Split (batch, seq, hidden) into (batch, heads, seq, head_dim)."""
-        by_head: torch.Tensor = state.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def by_head(self, states: list[torch.Tensor], layer: int) -> torch.Tensor:
+        """Split a layer's (batch, seq, hidden) into (batch, heads, seq, head_dim)."""
+        whole = states[layer - 1]
+        by_head: torch.Tensor = whole.unflatten(-1, (self.heads[layer - 1], -1)).transpose(1, 2)
         return by_head
 
     def scores(self, layer: int) -> torch.Tensor:
         assert self.family is not None
         attention, call = self.calls[layer - 1]
-        query, key = (self.by_head(part[layer - 1]) for part in (self.queries, self.keys))
+        query, key = (self.by_head(part, layer) for part in (self.queries, self.keys))
         # products in float32, although the model's own may be in bfloat16
         with torch.autocast(query.device.type, enabled=False):
             return self.family.scores(attention, call, query.float(), key.float())
@@ -150,9 +153,9 @@ class _Heard:
 READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
     "hidden_states": lambda heard, layer: heard.states[layer],
     "sentence_states": lambda heard, layer: heard.states[layer][:, 0],
-    "queries": lambda heard, layer: heard.by_head(heard.queries[layer - 1]),
-    "keys": lambda heard, layer: heard.by_head(heard.keys[layer - 1]),
-    "values": lambda heard, layer: heard.by_head(heard.values[layer - 1]),
+    "queries": lambda heard, layer: heard.by_head(heard.queries, layer),
+    "keys": lambda heard, layer: heard.by_head(heard.keys, layer),
+    "values": lambda heard, layer: heard.by_head(heard.values, layer),
     "attention_scores": _Heard.scores,
 }
 
@@ -161,7 +164,7 @@ READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
 def _listening(model: PreTrainedModel) -> Iterator[_Heard]:
     """Hook every layer once; a layer that runs repeatedly (ALBERT's) is heard each time."""
     family = family_of(model)
-    heard = _Heard(family, model.config.num_attention_heads)
+    heard = _Heard(family, heads_of(model.config))
     hooks = []
     for layer in dict.fromkeys(encoder_layers(model)):
         parts = ((family.query, heard.queries), (family.key, heard.keys))

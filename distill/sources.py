@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.families import FAMILIES
+from bertender.core.families import FAMILIES, family_name
 from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import load_tokenizer
 from bertender.tasks.files import read_texts
@@ -61,7 +61,7 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             "a folder, an artifact of `bertender pretrain` or `bertender distill-general`, or a "
             "hub name."
         )
-    _refuse_closed(teacher.model.config.model_type, method, student)
+    _refuse_closed(teacher.model.config, method, student)
     if student is None:
         return Start(str(artifact.path), teacher.model, "")
     if method.uses_teacher_layers:
@@ -82,10 +82,10 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
     return Start(source, model, weights_digest(model), reads_teacher_tokens=same)
 
 
-def _refuse_closed(model_type: str, method: Method, student: str | None) -> None:
+def _refuse_closed(config: PretrainedConfig, method: Method, student: str | None) -> None:
     """Raise ModelError where layers are wanted of a teacher that is no row of FAMILIES."""
     reads_answers_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
-    if model_type in FAMILIES or (student and reads_answers_alone):
+    if family_name(config) in FAMILIES or (student and reads_answers_alone):
         return
     others = method.weights_for_answers_alone
     weights = ",".join(f"{name}=0" for name in others or ())
@@ -93,8 +93,8 @@ def _refuse_closed(model_type: str, method: Method, student: str | None) -> None
     works = own if others is not None else "distilbert with weights cosine=0"
     wants = "its layers" if method.uses_teacher_layers else _listed(method.needs - {"logits"})
     raise ModelError(
-        f"of a {model_type!r} teacher only the answers can be learned from, since bertender does "
-        f"not know its layers; method {method.name!r} wants "
+        f"of a {config.model_type!r} teacher only the answers can be learned from, since bertender "
+        f"does not know its layers; method {method.name!r} wants "
         f"{wants or 'a student that starts from them'}. The nearest that works: {works}, with a "
         "student of its own: give student, an encoder's folder, packaged or hub name."
     )

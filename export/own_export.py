@@ -1,18 +1,22 @@
-"""Writing the graphs of OWN_MODELS, which Optimum has no export for."""
+"""Writing the graphs of OWN_MODELS, whose types Optimum does not know."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from optimum.exporters.onnx import onnx_export_from_model
 from transformers import PreTrainedModel
 
 from bertender.core.bilstm import BiLstmConfig
 from bertender.core.examples import input_names
+from bertender.core.families import family_name
 from bertender.core.onnx_predictor import ONNX_NAME
+from bertender.core.pruned import PRUNABLE
 
-__all__ = ["OWN_WRITERS", "GraphWriter", "write_traced"]
+__all__ = ["OWN_WRITERS", "GraphWriter", "write_as_its_origin", "write_traced"]
 
 LOWEST_OPSET = 14
 TRACED_TOKENS = 9
@@ -55,5 +59,20 @@ def write_traced(model: PreTrainedModel, directory: Path, opset: int | None) -> 
     model.config.save_pretrained(directory)
 
 
-OWN_WRITERS: Mapping[str, GraphWriter] = {BiLstmConfig.model_type: write_traced}
+def write_as_its_origin(model: PreTrainedModel, directory: Path, opset: int | None) -> None:
+    """Write the graph of a pruned model as Optimum writes those of what it was made of."""
+    row = PRUNABLE[family_name(model.config)]
+    plain, plain.config = copy.copy(model), copy.copy(model.config)
+    plain.__class__ = row.origin  # Optimum asks a model's class which library it is of
+    plain.config.export_model_type = model.config.pruned_from
+    onnx_export_from_model(
+        plain, directory, task="text-classification", do_validation=False, opset=opset
+    )
+    model.config.save_pretrained(directory)
+
+
+OWN_WRITERS: Mapping[str, GraphWriter] = {
+    BiLstmConfig.model_type: write_traced,
+    **{row.config.model_type: write_as_its_origin for row in PRUNABLE.values()},
+}
 """model_type of a row of OWN_MODELS -> what writes its graph."""

@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError, nearest_hint
 
-__all__ = ["FAMILIES", "Family", "encoder_layers", "family_of", "padding_embedding"]
+__all__ = ["FAMILIES", "Family", "encoder_layers", "family_name", "family_of", "padding_embedding"]
 
 
 def _zero(config: PretrainedConfig) -> int:
@@ -233,13 +233,18 @@ def family_of(model: PreTrainedModel) -> Family:
     Raises:
         ModelError: the architecture is no row of FAMILIES.
     """
-    name = model.config.model_type
+    name = family_name(model.config)
     if name not in FAMILIES:
         raise ModelError(
             f"bertender does not know where the layers of a {name!r} model are."
             f"{nearest_hint(name, FAMILIES)} Known: {', '.join(sorted(FAMILIES))}."
         )
     return FAMILIES[name]
+
+
+def family_name(config: PretrainedConfig) -> str:
+    """Return the row of FAMILIES that a config belongs to: of a pruned model, its former one."""
+    return str(getattr(config, "pruned_from", config.model_type))
 
 
 def encoder_layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -254,7 +259,7 @@ def padding_embedding(model: PreTrainedModel) -> torch.Tensor | None:
     Only where it is 0 does a text get the same answer with padding as without. What is returned
     is a view of the model's own table.
     """
-    family = FAMILIES.get(model.config.model_type)
+    family = FAMILIES.get(family_name(model.config))
     if family is None or not family.reads_neighbours(model.config):
         return None
     table = model.base_model.get_submodule(family.word_embeddings).weight

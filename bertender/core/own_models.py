@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from bertender.core.bilstm import BiLstmConfig, BiLstmForSequenceClassification
+from bertender.core.pruned import PRUNABLE
 
 __all__ = ["OWN_MODELS", "OwnModel", "load_pretrained"]
 
@@ -31,7 +32,11 @@ class OwnModel:
 
 
 OWN_MODELS: Mapping[str, OwnModel] = {
-    row.config.model_type: row for row in (OwnModel(BiLstmConfig, BiLstmForSequenceClassification),)
+    row.config.model_type: row
+    for row in (
+        OwnModel(BiLstmConfig, BiLstmForSequenceClassification),
+        *(OwnModel(row.config, row.classifier) for row in PRUNABLE.values()),
+    )
 }
 
 

@@ -20,6 +20,7 @@ from transformers import (
 from bertender.core.artifact import Artifact
 from bertender.core.examples import Padding, TokenDataset
 from bertender.core.own_models import OWN_MODELS
+from bertender.core.pruned import PRUNABLE
 from bertender.tasks.task import Split, Task
 from distill.corpus import pack_rows
 from distill.data import fitting_tokenizer
@@ -81,6 +82,14 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 
 OWN_SHAPES: Mapping[str, Mapping[str, Any]] = {
     "bertender-bilstm": {"embedding_size": 32, "hidden_size": 16, "feed_forward_size": 24},
+    **{
+        row.config.model_type: {
+            **SHAPES[name],
+            "heads_kept": [2, 1, 4, 3],
+            "neurons_kept": [32, 1, 64, 24],
+        }
+        for name, row in PRUNABLE.items()
+    },
 }
 """The config of a tiny classifier of each of bertender's own architectures."""
 

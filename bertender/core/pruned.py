@@ -1,0 +1,153 @@
+"""PRUNABLE: architectures of transformers whose layers may differ in their heads and neurons.
+
+transformers builds all layers of a model alike, each head as wide as the model over its number of
+heads. A pruned model is neither, so it has a type of its own, whose config says what each layer
+has kept. Elsewhere loading stops at that type, and does not start with layers of another shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    CamembertConfig,
+    CamembertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    ElectraConfig,
+    ElectraForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
+)
+
+from bertender.core.families import encoder_layers, family_of
+
+__all__ = ["PRUNABLE", "Prunable", "head_size", "heads_of", "neurons_of"]
+
+
+class _PrunedConfig(PretrainedConfig):
+    """The config of an architecture, with what each layer has kept."""
+
+    pruned_from: str
+
+    def __init__(
+        self,
+        heads_kept: Sequence[int] | None = None,
+        neurons_kept: Sequence[int] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Take how many heads and neurons each layer has; None is what all had before."""
+        super().__init__(**settings)
+        self.heads_kept = heads_kept and list(heads_kept)
+        self.neurons_kept = neurons_kept and list(neurons_kept)
+        self.opens_with = "bertender"
+
+
+class _PrunedModel(PreTrainedModel):
+    """A model of an architecture, built with the layers that its config says."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        size, row = head_size(config), PRUNABLE[config.pruned_from]
+        layers = encoder_layers(self)
+        for layer, heads in zip(layers, config.heads_kept or (), strict=False):
+            self._keep_heads(layer, heads, size, row.set_heads)
+        for layer, neurons in zip(layers, config.neurons_kept or (), strict=False):
+            self._keep_neurons(layer, neurons)
+
+    def _keep_heads(
+        self, layer: nn.Module, heads: int, size: int, set_heads: Callable[..., None]
+    ) -> None:
+        family = family_of(self)
+        for path in (family.query, family.key, family.value):
+            _resize(layer, path, outputs=heads * size)
+        _resize(layer, family.attention_output, inputs=heads * size)
+        set_heads(layer.get_submodule(family.attention), heads, size)
+
+    def _keep_neurons(self, layer: nn.Module, neurons: int) -> None:
+        family = family_of(self)
+        _resize(layer, family.ffn_in, outputs=neurons)
+        _resize(layer, family.ffn_out, inputs=neurons)
+
+
+def _resize(layer: nn.Module, path: str, **sizes: int) -> None:
+    """Put an untrained linear layer of another size in the place of one."""
+    old = cast(nn.Linear, layer.get_submodule(path))
+    inputs, outputs = sizes.get("inputs", old.in_features), sizes.get("outputs", old.out_features)
+    parent, _, name = path.rpartition(".")
+    new = nn.Linear(inputs, outputs, device=old.weight.device, dtype=old.weight.dtype)
+    setattr(layer.get_submodule(parent), name, new)
+
+
+def _bert_heads(attention: Any, heads: int, size: int) -> None:
+    attention.num_attention_heads = heads
+    attention.all_head_size = heads * size
+
+
+def _distilbert_heads(attention: Any, heads: int, size: int) -> None:
+    attention.n_heads = heads
+    attention.dim = heads * size
+
+
+@dataclass(frozen=True)
+class Prunable:
+    """A row of PRUNABLE."""
+
+    origin: type[PreTrainedModel]
+    config: type[PretrainedConfig]
+    classifier: type[PreTrainedModel]
+    """The pruned form of the origin, by its config."""
+    set_heads: Callable[[nn.Module, int, int], None]
+    """(attention module, heads, head_dim) tells the module how many heads it has"""
+
+
+def _row(
+    config: type[PretrainedConfig],
+    classifier: type[PreTrainedModel],
+    set_heads: Callable[[nn.Module, int, int], None] = _bert_heads,
+) -> Prunable:
+    """Derive the pruned form of an architecture."""
+    own = {"model_type": f"bertender-pruned-{config.model_type}", "pruned_from": config.model_type}
+    kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
+    model: Any = type(
+        f"Pruned{classifier.__name__}", (_PrunedModel, classifier), {"config_class": kind}
+    )
+    return Prunable(classifier, kind, model, set_heads)
+
+
+PRUNABLE: Mapping[str, Prunable] = {
+    "bert": _row(BertConfig, BertForSequenceClassification),
+    "camembert": _row(CamembertConfig, CamembertForSequenceClassification),
+    "distilbert": _row(DistilBertConfig, DistilBertForSequenceClassification, _distilbert_heads),
+    "electra": _row(ElectraConfig, ElectraForSequenceClassification),
+    "roberta": _row(RobertaConfig, RobertaForSequenceClassification),
+    "xlm-roberta": _row(XLMRobertaConfig, XLMRobertaForSequenceClassification),
+}
+"""The pruned form of an architecture, by the model_type that it is made of."""
+
+
+def head_size(config: PretrainedConfig) -> int:
+    """Return the width of a head, which pruning leaves as it is."""
+    return int(config.hidden_size // config.num_attention_heads)
+
+
+def heads_of(config: PretrainedConfig) -> list[int]:
+    """Return the number of heads of each layer."""
+    kept = getattr(config, "heads_kept", None)
+    return list(kept or [config.num_attention_heads] * config.num_hidden_layers)
+
+
+def neurons_of(config: PretrainedConfig) -> list[int]:
+    """Return the number of neurons of each layer's feed-forward part."""
+    kept = getattr(config, "neurons_kept", None)
+    width = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)
+    return list(kept or [width] * config.num_hidden_layers)

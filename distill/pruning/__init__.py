@@ -1,0 +1,1 @@
+"""Pruning: what a trained encoder can do without, and how it is taken out."""

@@ -1,0 +1,111 @@
+"""Cutting heads and neurons out of a model: smaller matrices, the answers of closed gates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.families import Family, family_name, family_of
+from bertender.core.pruned import PRUNABLE, head_size, heads_of, neurons_of
+
+__all__ = ["Kept", "cut", "everything"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What each layer keeps, by its numbers before the cut, from 0."""
+
+    heads: tuple[tuple[int, ...], ...]
+    neurons: tuple[tuple[int, ...], ...]
+
+
+def everything(config: PretrainedConfig) -> Kept:
+    """Return all heads and neurons of a model."""
+    heads, neurons = (
+        tuple(tuple(range(count)) for count in counts)
+        for counts in (heads_of(config), neurons_of(config))
+    )
+    return Kept(heads, neurons)
+
+
+def cut(model: PreTrainedModel, kept: Kept) -> PreTrainedModel:
+    """Return a model of the pruned form that has these heads and neurons alone.
+
+    It answers as the model does with all others gated off. A model that was cut before may be
+    cut again.
+
+    Args:
+        model: a sequence classifier of a row of PRUNABLE, or its pruned form.
+        kept: numbers of heads and neurons, a row each layer.
+
+    Raises:
+        ModelError: the architecture cannot be cut, or a layer would keep nothing, or keeps what
+            is not there.
+    """
+    name = family_name(model.config)
+    if name not in PRUNABLE:
+        raise ModelError(
+            f"a {name!r} model cannot be pruned in its layers. Architectures that can: "
+            f"{', '.join(sorted(PRUNABLE))}."
+        )
+    _refuse_impossible(model.config, kept)
+    row = PRUNABLE[name]
+    settings = model.config.to_dict()
+    for own in ("model_type", "architectures", "transformers_version", "dtype"):
+        settings.pop(own, None)
+    settings["heads_kept"] = [len(heads) for heads in kept.heads]
+    settings["neurons_kept"] = [len(neurons) for neurons in kept.neurons]
+    pruned: PreTrainedModel = row.classifier(row.config(**settings))
+    pruned.to(dtype=model.dtype)  # type: ignore[call-arg]  # its own annotation names no arguments
+    pruned.load_state_dict(_remaining(model, kept))
+    pruned.train(model.training)
+    return pruned
+
+
+def _refuse_impossible(config: PretrainedConfig, kept: Kept) -> None:
+    counted = {"heads": heads_of(config), "neurons": neurons_of(config)}
+    for what, counts in counted.items():
+        for layer, (numbers, count) in enumerate(zip(getattr(kept, what), counts, strict=True)):
+            if not numbers or not set(numbers) <= set(range(count)):
+                raise ModelError(
+                    f"layer {layer} cannot keep {what} {list(numbers)} of its {count}: keep one at "
+                    f"least, from 0 to {count - 1}, or drop the layer as a whole."
+                )
+
+
+def _remaining(model: PreTrainedModel, kept: Kept) -> dict[str, torch.Tensor]:
+    """Return a model's weights without the rows and columns of what is cut."""
+    family, size = family_of(model), head_size(model.config)
+    weights = dict(model.state_dict())
+    for number, (heads, neurons) in enumerate(zip(kept.heads, kept.neurons, strict=True)):
+        prefix = f"{model.base_model_prefix}.{family.layers}.{number}"
+        channels = [head * size + channel for head in sorted(heads) for channel in range(size)]
+        for path, dimension, numbers in _cuts(family, channels, sorted(neurons)):
+            _select(weights, f"{prefix}.{path}", dimension, numbers)
+    return weights
+
+
+def _cuts(
+    family: Family, channels: Sequence[int], neurons: Sequence[int]
+) -> list[tuple[str, int, Sequence[int]]]:
+    """Return the linear layers that are cut, in which dimension of the weight, and what stays."""
+    return [
+        *((path, 0, channels) for path in (family.query, family.key, family.value)),
+        (family.attention_output, 1, channels),
+        (family.ffn_in, 0, neurons),
+        (family.ffn_out, 1, neurons),
+    ]
+
+
+def _select(
+    weights: dict[str, torch.Tensor], path: str, dimension: int, numbers: Sequence[int]
+) -> None:
+    """Keep some rows (dimension 0, of the bias too) or columns (1) of a linear layer."""
+    index = torch.tensor(numbers, device=weights[f"{path}.weight"].device)
+    weights[f"{path}.weight"] = weights[f"{path}.weight"].index_select(dimension, index)
+    if dimension == 0:
+        weights[f"{path}.bias"] = weights[f"{path}.bias"].index_select(0, index)

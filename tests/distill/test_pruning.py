@@ -1,0 +1,127 @@
+"""Pruning: what is cut out answers as what is gated off, and opens again as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.own_models import load_pretrained
+from bertender.core.pruned import PRUNABLE, heads_of, neurons_of
+from distill.pruning.cutting import Kept, cut, everything
+from distill.pruning.gates import gated
+from distill.signals import read_signals
+from tests.distill.toys import tiny_classifier, tiny_tokenizer
+
+UNEVEN = Kept(
+    heads=((0, 2), (1,), (0, 1, 2, 3), (3, 1, 0)),
+    neurons=(tuple(range(0, 64, 2)), (5,), tuple(range(64)), tuple(range(40, 64))),
+)
+"""Of the toys' four layers with 4 heads and 64 neurons each."""
+
+
+def tokens() -> dict[str, torch.Tensor]:
+    texts = ["apple pear", "saw", "the hammer and the drill from the box"]
+    batch = tiny_tokenizer()(texts, padding=True, return_tensors="pt")
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
+def precise(model_type: str) -> PreTrainedModel:
+    return tiny_classifier(model_type).double().eval()
+
+
+def gates(model: PreTrainedModel, kept: Kept) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """1 for what is kept, 0 for what is not, layer by layer: heads and neurons."""
+
+    def of(counts: list[int], numbers: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
+        closed = [torch.zeros(count, dtype=torch.float64) for count in counts]
+        for gate, open_ones in zip(closed, numbers, strict=True):
+            gate[list(open_ones)] = 1
+        return closed
+
+    return of(heads_of(model.config), kept.heads), of(neurons_of(model.config), kept.neurons)
+
+
+@pytest.mark.parametrize("model_type", PRUNABLE)
+def test_what_is_cut_answers_as_what_is_gated_off(model_type: str) -> None:
+    model, batch = precise(model_type), tokens()
+    pruned = cut(model, UNEVEN)
+    with torch.inference_mode():
+        with gated(model, *gates(model, UNEVEN)):
+            expected = model(**batch).logits
+        whole, found = model(**batch).logits, pruned(**batch).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    assert (whole - expected).abs().max() > 1e-3, "what is cut away matters"
+    assert pruned.num_parameters() < model.num_parameters()
+
+
+@pytest.mark.parametrize("model_type", PRUNABLE)
+def test_it_opens_again_with_bertender_and_nowhere_else(model_type: str, tmp_path: Path) -> None:
+    pruned = cut(tiny_classifier(model_type), UNEVEN).eval()
+    pruned.save_pretrained(tmp_path)
+    again, found = load_pretrained(AutoModelForSequenceClassification, str(tmp_path))
+    assert not any(found.values())
+    assert type(again) is type(pruned) and heads_of(again.config) == [2, 1, 4, 3]
+    with torch.inference_mode():
+        torch.testing.assert_close(again(**tokens()).logits, pruned(**tokens()).logits)
+    assert again.config.model_type.startswith("bertender-pruned-")
+
+
+@pytest.mark.parametrize("model_type", PRUNABLE)
+def test_a_model_can_be_cut_twice(model_type: str) -> None:
+    model, batch = precise(model_type), tokens()
+    once = cut(model, UNEVEN)
+    more = Kept(((1,), (0,), (0, 3), (0, 2)), ((0, 4), (0,), tuple(range(8)), (23,)))
+    both = Kept(((2,), (1,), (0, 3), (0, 3)), ((0, 8), (5,), tuple(range(8)), (63,)))
+    with torch.inference_mode():
+        twice = cut(once, more)(**batch).logits
+        torch.testing.assert_close(twice, cut(model, both)(**batch).logits, rtol=0, atol=1e-9)
+
+
+def test_everything_changes_nothing() -> None:
+    model, batch = precise("bert"), tokens()
+    with torch.inference_mode():
+        found = cut(model, everything(model.config))(**batch).logits
+        torch.testing.assert_close(found, model(**batch).logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("model_type", PRUNABLE)
+def test_gates_of_their_own_for_each_example(model_type: str) -> None:
+    model, batch = precise(model_type), tokens()
+    open_, closed = torch.ones(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    with torch.inference_mode():
+        with gated(model, [torch.stack([open_, closed, open_])]):
+            mixed = model(**batch).logits
+        with gated(model, [closed]):
+            without = model(**batch).logits
+        whole = model(**batch).logits
+    torch.testing.assert_close(mixed[[0, 2]], whole[[0, 2]], rtol=0, atol=1e-12)
+    torch.testing.assert_close(mixed[1], without[1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("model_type", PRUNABLE)
+def test_signals_of_uneven_layers_are_read(model_type: str) -> None:
+    pruned, batch = cut(tiny_classifier(model_type), UNEVEN).eval(), tokens()
+    layers = frozenset({1, 2, 4})
+    with torch.inference_mode():
+        signals = read_signals(pruned, batch, {"queries": layers, "attention_scores": layers})
+    seq = batch["input_ids"].shape[1]
+    for layer, heads in ((1, 2), (2, 1), (4, 3)):
+        assert signals.queries[layer].shape == (3, heads, seq, 8)
+        assert signals.attention_scores[layer].shape == (3, heads, seq, seq)
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"a 'albert' model cannot be pruned.*bert, camembert"):
+        cut(tiny_classifier("albert"), UNEVEN)
+    model = tiny_classifier("bert")
+    whole = everything(model.config)
+    nothing = Kept(((), *whole.heads[1:]), whole.neurons)
+    with pytest.raises(ModelError, match=r"layer 0 cannot keep heads \[\] of its 4"):
+        cut(model, nothing)
+    beyond = Kept(whole.heads, (*whole.neurons[:3], (64,)))
+    with pytest.raises(ModelError, match=r"layer 3 cannot keep neurons \[64\] of its 64"):
+        cut(model, beyond)
