@@ -24,14 +24,14 @@ from bertender.core.errors import BusyError
 __all__ = ["forget_work", "in_order", "made_once", "work_directory"]
 
 
-class Named(Protocol):
+class _Named(Protocol):
     """A part of a run."""
 
     @property
     def name(self) -> str: ...
 
 
-Phase = TypeVar("Phase", bound=Named)
+Phase = TypeVar("Phase", bound=_Named)
 
 
 @contextmanager

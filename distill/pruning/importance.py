@@ -1,0 +1,162 @@
+"""IMPORTANCES: what a head or a neuron is worth, by name; higher is more.
+
+`gradient` is how much the loss of an example would change with a gate on the head (Michel et al.
+2019, arXiv 1905.10650, eq. 2): |sum over tokens of context . its gradient|, on average over the
+examples. It is the gradient with respect to a gate of 1 that each example has for itself, so that
+padding, which no loss reads, has no part. `taylor` is the first-order change of the loss when the
+weights that read a head or a neuron become 0 (Molchanov et al. 2019, arXiv 1906.10771): |weight .
+its gradient|, summed over the weights. `magnitude` is the norm of these weights, which asks for no
+text. `random` is the control.
+Scores of a layer are divided by their norm, as in the published code of Michel et al., so that
+layers can be compared: gradients shrink with depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from bertender.core.errors import DataError, UnknownNameError
+from bertender.core.examples import TensorBatch, model_inputs
+from bertender.core.families import encoder_layers, family_of
+from bertender.core.pruned import heads_of, neurons_of
+from distill.pruning.gates import gated
+
+__all__ = ["IMPORTANCES", "Importance", "Scores", "importance_of"]
+
+Scores = tuple[torch.Tensor, ...]
+"""A layer each: (heads,) or (neurons,), at least 0."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What the heads and neurons of a model are worth."""
+
+    heads: Scores
+    neurons: Scores
+
+    @property
+    def normalised(self) -> Importance:
+        """The same with each layer's scores divided by their norm."""
+        heads, neurons = (
+            tuple(functional.normalize(layer, dim=0) for layer in scores)
+            for scores in (self.heads, self.neurons)
+        )
+        return Importance(heads, neurons)
+
+
+Scorer = Callable[[PreTrainedModel, Iterable[TensorBatch], int], Importance]
+"""(classifier, batches with `labels`, seed) -> scores, not normalised"""
+
+
+def _gradient(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -> Importance:
+    """Score by the gradient of each example's loss with respect to gates of its own."""
+    sums: list[torch.Tensor] | None = None
+    examples = 0
+    for batch in batches:
+        size = len(batch["labels"])
+        gates = [
+            torch.ones(size, count, device=model.device, dtype=model.dtype, requires_grad=True)
+            for count in (*heads_of(model.config), *neurons_of(model.config))
+        ]
+        depth = model.config.num_hidden_layers
+        with gated(model, gates[:depth], gates[depth:]):
+            loss = _loss(model, batch)
+        found = [each.abs().sum(0) for each in torch.autograd.grad(loss, gates)]
+        sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
+        examples += size
+    return _mean(sums, examples, model.config.num_hidden_layers)
+
+
+def _taylor(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -> Importance:
+    """Score by the weights that read a head or a neuron, times their gradients."""
+    weights = _reading_weights(model)
+    sums = [torch.zeros_like(weight) for weight in weights]
+    examples = 0
+    for batch in batches:
+        found = torch.autograd.grad(_loss(model, batch), weights)
+        sums = [total + each for total, each in zip(sums, found, strict=True)]
+        examples += len(batch["labels"])
+    changes = [(total * weight).detach().abs() for total, weight in zip(sums, weights, strict=True)]
+    return _mean(_by_part(model, changes), examples, model.config.num_hidden_layers)
+
+
+def _magnitude(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -> Importance:
+    """Score by the norm of the weights that read a head or a neuron."""
+    squares = [weight.detach().square() for weight in _reading_weights(model)]
+    norms = [each.sqrt() for each in _by_part(model, squares)]
+    return _mean(norms, 1, model.config.num_hidden_layers)
+
+
+def _random(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -> Importance:
+    """Score by chance: what any other importance must beat."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = (*heads_of(model.config), *neurons_of(model.config))
+    drawn = [torch.rand(count, generator=generator) for count in counts]
+    return _mean(drawn, 1, model.config.num_hidden_layers)
+
+
+IMPORTANCES: Mapping[str, Scorer] = {
+    "gradient": _gradient,
+    "taylor": _taylor,
+    "magnitude": _magnitude,
+    "random": _random,
+}
+
+
+def importance_of(
+    model: PreTrainedModel, name: str, batches: Iterable[TensorBatch], seed: int = 0
+) -> Importance:
+    """Return what each head and neuron of a classifier is worth, comparable across layers.
+
+    Args:
+        model: a row of FAMILIES, put into eval mode.
+        name: a row of IMPORTANCES.
+        batches: examples with `labels`, where the model is; `magnitude` and `random` read none.
+        seed: of `random`.
+
+    Raises:
+        UnknownNameError: there is no importance of this name.
+        DataError: there is no example, and the importance reads some.
+    """
+    if name not in IMPORTANCES:
+        raise UnknownNameError("importance", name, IMPORTANCES)
+    return IMPORTANCES[name](model.eval(), batches, seed).normalised
+
+
+def _loss(model: PreTrainedModel, batch: TensorBatch) -> torch.Tensor:
+    """Return the sum of the examples' losses, so that each has its own gradient."""
+    logits = model(**model_inputs(model, batch)).logits
+    return functional.cross_entropy(logits, batch["labels"], reduction="sum")
+
+
+def _reading_weights(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Return what reads the heads of each layer, then what reads the neurons of each."""
+    family = family_of(model)
+    return [
+        cast(nn.Linear, layer.get_submodule(path)).weight
+        for path in (family.attention_output, family.ffn_out)
+        for layer in encoder_layers(model)
+    ]
+
+
+def _by_part(model: PreTrainedModel, weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Sum weights (hidden, parts * width) over each head or neuron, (parts,)."""
+    counts = (*heads_of(model.config), *neurons_of(model.config))
+    return [
+        weight.sum(0).unflatten(0, (count, -1)).sum(-1)
+        for weight, count in zip(weights, counts, strict=True)
+    ]
+
+
+def _mean(sums: list[torch.Tensor] | None, examples: int, depth: int) -> Importance:
+    if not sums or not examples:
+        raise DataError("there is no example to score heads and neurons on. Give some text.")
+    means = [each.detach().float().cpu() / examples for each in sums]
+    return Importance(tuple(means[:depth]), tuple(means[depth:]))

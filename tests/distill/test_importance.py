@@ -1,0 +1,160 @@
+"""What heads and neurons are worth, and which of them stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from bertender.core.errors import ConfigError, DataError, UnknownNameError
+from bertender.core.families import encoder_layers, family_of
+from bertender.core.pruned import PRUNABLE
+from distill.pruning.choice import Across, chosen, rounds_of
+from distill.pruning.cutting import cut
+from distill.pruning.gates import gated
+from distill.pruning.importance import IMPORTANCES, Importance, importance_of
+from tests.distill.toys import tiny_classifier, tiny_tokenizer
+
+READING_TEXT = sorted(IMPORTANCES.keys() - {"magnitude", "random"})
+SIZE = 8
+"""Width of a toy's head."""
+
+
+def batch(longest: int = 0) -> dict[str, torch.Tensor]:
+    texts = ["apple pear", "saw", "the hammer and the drill from the box"]
+    padding = {"padding": "max_length", "max_length": longest} if longest else {"padding": True}
+    tokens = tiny_tokenizer()(texts, return_tensors="pt", **padding)
+    kept = {name: tokens[name] for name in ("input_ids", "attention_mask")}
+    return {**kept, "labels": torch.tensor([0, 1, 1])}
+
+
+def precise(model_type: str = "bert") -> PreTrainedModel:
+    return tiny_classifier(model_type).double().eval()
+
+
+def example_losses(model: PreTrainedModel, gates: list[torch.Tensor]) -> torch.Tensor:
+    given_ = batch()
+    labels = given_.pop("labels")
+    with torch.no_grad(), gated(model, gates):
+        return functional.cross_entropy(model(**given_).logits, labels, reduction="none")
+
+
+def test_the_gradient_is_what_a_gate_would_change() -> None:
+    """By finite differences: how much each example's loss changes with the gate on one head."""
+    model, step = precise(), 1e-5
+    slopes = torch.zeros(4, dtype=torch.float64)
+    for head in range(4):
+        losses = []
+        for sign in (1, -1):
+            gates = [torch.ones(4, dtype=torch.float64) for _ in range(4)]
+            gates[1][head] += sign * step
+            losses.append(example_losses(model, gates))
+        slopes[head] = ((losses[0] - losses[1]) / (2 * step)).abs().mean()
+    found = IMPORTANCES["gradient"](model, [batch()], 0).heads[1]
+    torch.testing.assert_close(found.double(), slopes, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", READING_TEXT)
+@pytest.mark.parametrize("model_type", PRUNABLE)
+def test_padding_has_no_part(name: str, model_type: str) -> None:
+    model = precise(model_type)
+    short, long = (importance_of(model, name, [batch(longest)]) for longest in (0, 40))
+    for ours, theirs in zip(
+        (*short.heads, *short.neurons), (*long.heads, *long.neurons), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", READING_TEXT)
+def test_how_examples_are_batched_has_no_part(name: str) -> None:
+    model, whole = precise(), batch()
+    rows = [{key: value[row : row + 1] for key, value in whole.items()} for row in range(3)]
+    together, apart = importance_of(model, name, [whole]), importance_of(model, name, rows)
+    for ours, theirs in zip(together.heads, apart.heads, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(IMPORTANCES.keys() - {"random"}))
+def test_what_nobody_reads_is_worth_nothing(name: str) -> None:
+    model = precise()
+    family, layer = family_of(model), encoder_layers(model)[2]
+    with torch.no_grad():
+        layer.get_submodule(family.attention_output).weight[:, SIZE : 2 * SIZE] = 0
+        layer.get_submodule(family.ffn_out).weight[:, 7] = 0
+    found = importance_of(model, name, [batch()])
+    assert found.heads[2][1] == 0 and found.neurons[2][7] == 0
+    assert found.heads[2].argmin() == 1 and (found.heads[2] > 0).sum() == 3
+    for layer_scores in (*found.heads, *found.neurons):
+        assert float(layer_scores.norm()) == pytest.approx(1, abs=1e-5), "comparable layers"
+
+
+def test_chance_is_drawn_from_the_seed_alone() -> None:
+    model = precise()
+    one, again, other = (importance_of(model, "random", [], seed) for seed in (1, 1, 2))
+    assert torch.equal(one.heads[0], again.heads[0])
+    assert not torch.equal(one.heads[0], other.heads[0])
+
+
+def test_scores_of_a_pruned_model_are_those_of_what_is_left() -> None:
+    model = precise()
+    importance = importance_of(model, "magnitude", [])
+    kept = chosen(importance, 0.5, 0.5)
+    pruned = importance_of(cut(model, kept), "magnitude", [])
+    for before, after, heads in zip(importance.heads, pruned.heads, kept.heads, strict=True):
+        expected = functional.normalize(before[list(heads)], dim=0)
+        torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"no importance 'gradent'. Did you mean 'gradient'"):
+        importance_of(precise(), "gradent", [batch()])
+    for name in READING_TEXT:
+        with pytest.raises(DataError, match="no example to score"):
+            importance_of(precise(), name, [])
+
+
+scores = st.lists(
+    st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6), min_size=1, max_size=5
+).map(lambda layers: tuple(torch.tensor(layer) for layer in layers))
+
+
+@given(scores, st.floats(0, 0.99), st.sampled_from(["model", "layer"]))
+def test_the_share_goes_and_the_best_stay(
+    layers: tuple[torch.Tensor, ...], share: float, across: Across
+) -> None:
+    kept = chosen(Importance(layers, layers), share, share, across).heads
+    total = sum(map(len, layers))
+    assert all(kept)
+    if across == "model":
+        assert sum(map(len, kept)) == max(total - round(total * share), len(layers))
+    for numbers, layer in zip(kept, layers, strict=True):
+        if across == "layer":
+            assert len(numbers) == max(len(layer) - round(len(layer) * share), 1)
+        gone = set(range(len(layer))) - set(numbers)
+        assert all(layer[a] >= layer[b] for a in numbers for b in gone)
+
+
+def test_across_the_model_the_least_of_all_layers_go() -> None:
+    heads = (torch.tensor([0.9, 0.8, 0.7]), torch.tensor([0.1, 0.2, 0.3]))
+    kept = chosen(Importance(heads, heads), 1 / 3, 0.0)
+    assert kept.heads == ((0, 1, 2), (2,))
+    assert kept.neurons == ((0, 1, 2), (0, 1, 2))
+    assert chosen(Importance(heads, heads), 1 / 3, 0.0, "layer").heads == ((0, 1), (1, 2))
+
+
+@pytest.mark.parametrize("share", [1.0, 1.5, -0.1])
+def test_impossible_shares_are_refused(share: float) -> None:
+    heads = (torch.ones(3),)
+    with pytest.raises(ConfigError, match=rf"heads={share}: a share from 0 to below 1"):
+        chosen(Importance(heads, heads), share, 0.0)
+
+
+@given(st.floats(0, 0.95), st.integers(1, 8))
+def test_rounds_cut_the_share_together(share: float, rounds: int) -> None:
+    left = 1.0
+    for each in rounds_of(share, rounds):
+        left *= 1 - each
+    assert left == pytest.approx(1 - share)
