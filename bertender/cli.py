@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, Command] = {
     "baseline": _stage("baseline", "Train the bag-of-words control that a teacher must beat."),
     "finetune": _stage("finetune", "Fine-tune an encoder on a task: the teacher."),
     "distill": _stage("distill", "Train a smaller student on a teacher's answers."),
+    "prune": _stage("prune", "Cut a model's least important heads and neurons."),
     "export": _stage("export", "Write a model as ONNX, and prove that it answers the same."),
     "quantize": _stage("quantize", "Write an 8-bit model, and prove that it stays near."),
     "verify": _command("measure", "verify", "Check that a model answers as its reference does."),

@@ -29,6 +29,7 @@ from distill.multitask import (
     sibling_paths,
 )
 from distill.pretrain import PretrainConfig, pretrain_by_name
+from distill.pruner import PruneConfig, prune
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 
@@ -202,6 +203,7 @@ STAGES: Mapping[str, Stage] = {
             sources=(1, 2),
             files=_student_files,
         ),
+        Stage("prune", PruneConfig, _from_source(prune), source="artifact"),
         Stage("export", ExportConfig, _from_source(export), source="artifact"),
         Stage("quantize", QuantizeConfig, _from_source(quantize), source="artifact"),
     )

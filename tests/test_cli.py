@@ -49,6 +49,7 @@ OWN_FLAGS = {
     "baseline": {"--out"},
     "finetune": {"--out"},
     "distill": {"--out", "--teacher"},
+    "prune": {"--out"},
     "export": {"--out"},
     "quantize": {"--out"},
     "verify": {"--out"},

@@ -12,6 +12,7 @@
     ├── TrainingError              a training run cannot go on
     ├── ModelError                 a model cannot serve what is asked of it
     ├── ParityError                a candidate does not answer as its reference does
+    ├── AccuracyError              a model lost more of its score than was allowed
     └── ServingError               the inference server cannot start or answer
         ├── ServerMissingError     there is no Triton binary
         └── PortTakenError         another process listens on the port
@@ -25,6 +26,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "AccuracyError",
     "ArtifactError",
     "BertenderError",
     "BusyError",
@@ -96,6 +98,10 @@ class ModelError(BertenderError):
 
 class ParityError(BertenderError):
     """A candidate does not answer as its reference does."""
+
+
+class AccuracyError(BertenderError):
+    """A model lost more of its score than was allowed."""
 
 
 class ServingError(BertenderError):

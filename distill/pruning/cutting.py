@@ -12,7 +12,7 @@ from bertender.core.errors import ModelError
 from bertender.core.families import Family, family_name, family_of
 from bertender.core.pruned import PRUNABLE, head_size, heads_of, neurons_of
 
-__all__ = ["Kept", "cut", "everything"]
+__all__ = ["Kept", "cut", "everything", "refuse_uncuttable"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,9 @@ def cut(model: PreTrainedModel, kept: Kept) -> PreTrainedModel:
         ModelError: the architecture cannot be cut, or a layer would keep nothing, or keeps what
             is not there.
     """
-    name = family_name(model.config)
-    if name not in PRUNABLE:
-        raise ModelError(
-            f"a {name!r} model cannot be pruned in its layers. Architectures that can: "
-            f"{', '.join(sorted(PRUNABLE))}."
-        )
+    refuse_uncuttable(model)
     _refuse_impossible(model.config, kept)
-    row = PRUNABLE[name]
+    row = PRUNABLE[family_name(model.config)]
     settings = model.config.to_dict()
     for own in ("model_type", "architectures", "transformers_version", "dtype"):
         settings.pop(own, None)
@@ -64,6 +59,16 @@ def cut(model: PreTrainedModel, kept: Kept) -> PreTrainedModel:
     pruned.load_state_dict(_remaining(model, kept))
     pruned.train(model.training)
     return pruned
+
+
+def refuse_uncuttable(model: PreTrainedModel) -> None:
+    """Raise ModelError where it is not known how an architecture's layers are cut."""
+    name = family_name(model.config)
+    if name not in PRUNABLE:
+        raise ModelError(
+            f"a {name!r} model cannot be pruned in its layers. Architectures that can: "
+            f"{', '.join(sorted(PRUNABLE))}."
+        )
 
 
 def _refuse_impossible(config: PretrainedConfig, kept: Kept) -> None:

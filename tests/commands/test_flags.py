@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from bertender.commands.flags import command_with_flags, given, option_values
 from bertender.core.config import Config
-from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.errors import UnknownNameError
 from bertender.measure.comparison import CompareConfig
 from bertender.stages import STAGES
 from bertender.steps import VerifyConfig
@@ -121,18 +121,31 @@ BESIDE_ANOTHER = {
     ("distill-general", "relation_heads"): ("--method=minilm-v2", "15"),
     ("distill-general", "temperature"): ("--method=distilbert", "0.5"),
     ("distill-general", "weights"): ("--method=distilbert", "soft=0.25"),
+    ("distill-general", "earlier_epochs"): ("--method=mobilebert", "15"),
+    ("distill-general", "earlier_learning_rate"): ("--method=mobilebert", "0.5"),
+    ("distill-general", "mask_probability"): ("--method=distilbert", "0.25"),
+    ("distill-general", "vocabulary_size"): ("--method=small-vocab", "150"),
+    ("prune", "heads"): ("--rounds=2", "0.5"),  # a share here, a number in other stages
+    ("prune", "ffn"): ("--rounds=2", "0.5"),
+    ("prune", "max_drop"): ("--rounds=2", "0.5"),
 }
 """Fields that are refused without another flag: that flag, and a value."""
-OF_NO_METHOD = [("distill-general", "earlier_epochs"), ("distill-general", "earlier_learning_rate")]
-"""Fields that every method refuses as yet."""
+SWITCHES = [
+    (name, field)
+    for name, config in CONFIGS.items()
+    for field, of in config.model_fields.items()
+    if of.annotation is bool
+]
 FLAGS = [
     (name, field)
     for name, config in CONFIGS.items()
     for field in config.model_fields
-    if (name, field) not in (*TABLES_OF_ONE_ROW, *BESIDE_ANOTHER, *OF_NO_METHOD)
+    if (name, field) not in (*TABLES_OF_ONE_ROW, *BESIDE_ANOTHER, *SWITCHES)
     and (name, field) != ("distill-general", "method")  # each brings a learning rate of its own
 ]
 UNLIKE_THEIR_DEFAULT = {
+    "across": "layer",
+    "importance": "taylor",
     "precision": "bf16",
     "augmentation": "tinybert",
     "method": "minilm",
@@ -165,10 +178,14 @@ def test_every_general_method_brings_its_settings() -> None:
         assert {key: config[key] for key in method.settings} == method.settings
 
 
-@pytest.mark.parametrize(("name", "field"), OF_NO_METHOD)
-def test_a_flag_of_no_method_is_refused(name: str, field: str) -> None:
-    with pytest.raises(ConfigError, match=f"{field}=5.*has one phase only"):
-        CONFIGS[name].parse({field: 5})
+@pytest.mark.parametrize(("name", "field"), SWITCHES)
+def test_a_switch_is_turned_on_and_off(name: str, field: str) -> None:
+    config, option = CONFIGS[name], field.replace("_", "-")
+    for flag, value in ((f"--{option}", True), (f"--no-{option}", False)):
+        parsed = read_flags(config, flag)
+        assert getattr(parsed, field) is value
+        others = [key for key in config.model_fields if changed(key, parsed, config())]
+        assert set(others) <= {field}
 
 
 @pytest.mark.parametrize(("name", "field"), BESIDE_ANOTHER)

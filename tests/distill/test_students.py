@@ -248,7 +248,7 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
         "modernbert",
         {},
         StudentShape(1),
-        r"cannot start from a 'modernbert' model.*Start it from.*bertender-bilstm, camembert",
+        r"cannot start from a 'modernbert' model.*Start it from.*bertender-bilstm.*camembert",
     ),
     "heads of a BiLSTM": (
         bilstm_student,

@@ -1,0 +1,120 @@
+"""`bertender prune` from end to end: what is left, what it scores, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
+from bertender.core.predictor import open_classifier
+from bertender.core.training import _PlannedTrainer
+from bertender.measure.accuracy import evaluate
+from bertender.tasks.task import Task
+from distill import pruner
+from distill.pruner import PruneConfig, prune
+from distill.pruning.importance import IMPORTANCES
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig, quantize
+from tests.distill.test_general import die_at
+from tests.distill.toys import save_artifact, tiny_classifier
+
+QUICK: dict[str, Any] = {
+    "epochs": 3,
+    "batch_size": 8,
+    "learning_rate": 2e-3,
+    "precision": "fp32",
+    "scored_texts": 40,
+}
+
+
+@pytest.mark.parametrize("name", IMPORTANCES)
+def test_half_of_it_goes_and_the_rest_answers(
+    name: str, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = PruneConfig(heads=0.5, ffn=0.5, importance=name, **QUICK)
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    card = pruned.card
+    (left,) = card.metrics["rounds"]
+    assert sum(left["heads"]) == 8 and sum(left["neurons"]) == 128
+    assert card.stage == "prune" and card.family == "bertender-pruned-bert"
+    assert card.parent is not None and card.parent.digest == trained_teacher.digest
+    score, _ = evaluate(open_classifier(pruned), task.dev, task.metric)
+    assert score.value == pytest.approx(left["score"]) and score.value > 0.9
+    assert card.metrics["parameters"] < trained_teacher.card.metrics["parameters"]
+    assert np.array(left["head_importance"]).shape == (4, 4)
+
+
+def test_it_exports_and_quantizes(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    config = PruneConfig(heads=0.5, ffn=0.75, across="layer", **QUICK)
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    assert pruned.card.metrics["rounds"][0]["heads"] == [2, 2, 2, 2]
+    exported = export(pruned, task, ExportConfig(), tmp_path / "onnx")
+    int8 = quantize(exported, task, QuantizeConfig(), tmp_path / "int8")
+    score, _ = evaluate(open_classifier(int8), task.dev, task.metric)
+    assert score.value > 0.9
+
+
+def test_rounds_cut_as_much_as_one(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    config = PruneConfig(heads=0.5, rounds=3, **QUICK)
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    heads = [sum(each["heads"]) for each in pruned.card.metrics["rounds"]]
+    assert 16 > heads[0] > heads[1] > heads[2] and abs(heads[2] - 8) <= 1
+    assert pruned.card.metrics["rounds"][-1]["neurons"] == [64] * 4
+
+
+@pytest.mark.parametrize("step", [3, 30])
+def test_a_killed_run_goes_on_to_the_same_weights(
+    step: int,
+    trained_teacher: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = PruneConfig(heads=0.4, ffn=0.4, rounds=2, checkpoint_steps=2, **{**QUICK, "epochs": 1})
+    whole = prune(trained_teacher, task, config, tmp_path / "whole")
+    steps = whole.card.metrics["steps"]
+    monkeypatch.setattr(_PlannedTrainer, "training_step", die_at(min(step, steps - 1)))
+    with pytest.raises(KeyboardInterrupt):
+        prune(trained_teacher, task, config, tmp_path / "killed")
+    monkeypatch.undo()
+    assert prune(trained_teacher, task, config, tmp_path / "killed").digest == whole.digest
+
+
+def test_without_recovery_nothing_is_trained(
+    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_PlannedTrainer, "training_step", lambda *given: pytest.fail("trained"))
+    config = PruneConfig(heads=0.25, recover=False, **QUICK)
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    (left,) = pruned.card.metrics["rounds"]
+    assert left["score"] == left["score_after_cut"] and pruned.card.metrics["steps"] == 0
+
+
+def test_a_drop_beyond_the_allowed_one_is_refused(
+    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PruneConfig(heads=0.5, recover=False, max_drop=1.0, **QUICK)
+    scores = iter([0.9, 0.885, 0.885, 0.9, 0.895, 0.895])  # before, after the cut, in the end
+    monkeypatch.setattr(pruner, "dev_score", lambda *given: {"accuracy": next(scores)})
+    with pytest.raises(AccuracyError, match=r"lost 1\.5 points of accuracy.*max_drop=1 allows"):
+        prune(trained_teacher, task, config, tmp_path / "pruned")
+    assert not (tmp_path / "pruned").exists()
+    prune(trained_teacher, task, config, tmp_path / "pruned")
+    assert next(scores, None) is None
+
+
+def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"heads.*1\.0"):
+        PruneConfig.parse({"heads": 1.0})
+    with pytest.raises(UnknownNameError, match=r"no importance 'gradent'. Did you mean 'gradient'"):
+        PruneConfig(heads=0.5, importance="gradent")
+    source = save_artifact(tiny_classifier("albert"), task, tmp_path / "albert")
+    with pytest.raises(ModelError, match="a 'albert' model cannot be pruned"):
+        prune(source, task, PruneConfig(heads=0.5), tmp_path / "out")
+    with pytest.raises(ConfigError, match="heads=0 and ffn=0: there is nothing to prune"):
+        prune(source, task, PruneConfig(), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["albert"]
