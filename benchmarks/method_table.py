@@ -93,7 +93,11 @@ def _circumstances(result: MethodsBenchmark) -> str:
 
 def _others(result: MethodsBenchmark, setting: str, common: float) -> str:
     """Say which methods have another value of a setting than the common one."""
-    found = {student.method: getattr(student, setting) for student in result.students}
+    found = {
+        student.method: getattr(student, setting)
+        for student in result.students
+        if student.learning_rate is not None  # older records state neither
+    }
     others = [
         f"`{method}`: {'its own' if value is None else f'{value:g}'}"
         for method, value in found.items()

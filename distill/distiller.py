@@ -14,11 +14,12 @@ from typing import Annotated, Self
 
 import torch
 from pydantic import BeforeValidator, Field, model_validator
+from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.config import parts_of
 from bertender.core.distributed import on_main_process
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.core.timing import Stopwatch, Timing, write_timing
 from bertender.core.training import TrainingReport, computes_in_bf16
 from bertender.core.work import work_directory
@@ -87,6 +88,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     depth, texts_of_each = start.model.config.num_hidden_layers, len(task.text_columns)
     shape = config.shape(method, depth, texts_of_each)
     student = method.student(start.model, shape)
+    _refuse_copy(student, teachers[0].model, config)
     refuse_misfits(method, student, teachers[0].model)
     texts = with_augmented(given, teachers, start, config)
     digests = [start.digest, *(each.artifact.digest for each in teachers)]
@@ -116,6 +118,16 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
         on_main_process(lambda: write(last, **metrics))
         on_main_process(lambda: write_timing(_timing(wall, clock, reports.values()), out))
     return Artifact.load(out)
+
+
+def _refuse_copy(student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig) -> None:
+    """Raise ModelError where nothing would be smaller, and nobody has asked for that."""
+    alike = type(student) is type(teacher) and student.num_parameters() == teacher.num_parameters()
+    if alike and config.student is None and config.layers is None:
+        raise ModelError(
+            f"method {config.method!r}: its student would be as large as the teacher, of "
+            f"{student.config.num_hidden_layers} layers. Give layers, or another method."
+        )
 
 
 def _timing(wall: Stopwatch, teacher: Stopwatch, reports: Iterable[TrainingReport]) -> Timing:

@@ -8,6 +8,7 @@ encoder + corpus + GeneralConfig
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,7 +49,10 @@ from distill.vocabularies import trained_once
 
 __all__ = ["GeneralConfig", "GeneralTeacher", "distill_general", "distill_general_by_name"]
 
+logger = logging.getLogger(__name__)
+
 MASK_PROBABILITY = 0.15
+VOCABULARY_SIZE = 4928
 NO_USE_FOR: Mapping[str, str] = {
     "mask_probability": "masks no words",
     "vocabulary_size": "leaves a student its teacher's vocabulary",
@@ -76,7 +80,8 @@ class GeneralConfig(StudentConfig):
     vocabulary_size: int | None = Field(
         None,
         ge=100,
-        description="most entries of the student's vocabulary, where it has one of its own",
+        description="most entries of the student's vocabulary, where it has one of its own; 4928 "
+        "by default",
     )
 
     @model_validator(mode="after")
@@ -160,7 +165,11 @@ def distill_general(
     """
     refuse_unwritable(out, artifact_at(teacher.source))
     method = config.changed_method()
-    student = _new_student(teacher, method, config)
+    theirs = fitting_tokenizer(teacher.source, teacher.model)
+    _refuse_unread_pieces(theirs, teacher)
+    # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
+    stand_in = theirs if method.own_vocabulary else None
+    student = _new_student(teacher, method, config, stand_in)
     refuse_misfits(method, student, teacher.model)
     tokenizer = fitting_tokenizer(teacher.source, student)
     found = survey(passages)
@@ -236,6 +245,16 @@ def _language_model(source: str, method: Method) -> PreTrainedModel:
         ) from None
 
 
+def _refuse_unread_pieces(tokenizer: PreTrainedTokenizerBase, teacher: GeneralTeacher) -> None:
+    """Raise ModelError where a tokenizer has pieces that its model has no embedding for."""
+    rows = teacher.model.config.vocab_size
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"the tokenizer of {teacher.source!r} has {len(tokenizer)} pieces and the model "
+            f"embeddings for {rows}. Give a teacher whose table was resized to its tokenizer."
+        )
+
+
 def _reading(
     method: Method,
     passages: Iterable[str],
@@ -248,9 +267,9 @@ def _reading(
     longest = min(config.max_length, longest_input(tokenizer))
     if not method.own_vocabulary:
         return as_its_teacher(tokenizer, longest)
-    assert config.vocabulary_size is not None  # the method's own where none is given
-    sizes = config.vocabulary_size, longest_input(tokenizer)
+    sizes = config.vocabulary_size or VOCABULARY_SIZE, longest_input(tokenizer)
     own = trained_once("wordpiece", passages, *sizes, directory)
+    logger.info("the student's vocabulary has %d entries, %d were allowed", len(own), sizes[0])
     # without the space, RoBERTa's refuses single words; others have no use for it
     by_words = fitting_tokenizer(teacher.source, teacher.model, add_prefix_space=True)
     vocabulary = MixedVocabulary(own, by_words, teacher.model.config.vocab_size)
@@ -277,12 +296,12 @@ def _objective(
 def _held_out_score(
     method: Method, objective: Callable[[Phase], DistillationObjective], held_out: TokenDataset
 ) -> Callable[[Any], dict[str, float]]:
-    """Return what measures a trainee: the loss of the last phase on held-out blocks."""
+    """Return what measures a trainee: the loss of the last phase and its parts, held out."""
 
     def score(trainee: Any) -> dict[str, float]:
         layers = trainee.student.config.num_hidden_layers
         last = objective(method.phases(layers)[-1])
-        return {"loss": held_out_loss(trainee, last, held_out)["loss"]}
+        return held_out_loss(trainee, last, held_out)
 
     return score
 

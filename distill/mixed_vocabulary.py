@@ -93,6 +93,8 @@ class MixedVocabulary:
             for sentence in readings:
                 falls = torch.rand(len(sentence[0]), generator=coin) < STUDENT_SHARE
                 for own, theirs, is_own in zip(*sentence, falls.tolist(), strict=True):
+                    if not (own and theirs):
+                        continue  # one drops what the other keeps: both must read the same words
                     shifted = [self.teacher_entries + piece for piece in own]
                     yield own, shifted if is_own else theirs
                 yield [self.student.sep_token_id], [self.teacher.sep_token_id]
@@ -112,7 +114,7 @@ class _Row:
     def takes(self, own: Sequence[int], mixed: Sequence[int], most: int) -> bool:
         """Tell whether one more word fits; an empty row takes any, cut off."""
         fits = max(len(self.own) + len(own), len(self.mixed) + len(mixed)) <= most
-        return fits or len(self.own) == 1
+        return fits or len(self.own) == len(self.mixed) == 1
 
     def columns(self) -> dict[str, list[int]]:
         return {

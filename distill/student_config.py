@@ -46,9 +46,13 @@ class StudentConfig(PhasedConfig):
 
     method: str = Field("distilbert", description="a name from `bertender methods`")
     layers: int | None = Field(
-        None, ge=1, description="the student's layers; half of its start's by default"
+        None,
+        ge=1,
+        description="the student's layers; half of its start's by default, or what the method has",
     )
-    hidden_size: int | None = Field(None, ge=8, description="its width; the teacher's by default")
+    hidden_size: int | None = Field(
+        None, ge=8, description="its width; that of what it starts from by default"
+    )
     heads: int | None = Field(None, ge=1, description="its heads; the teacher's by default")
     feed_forward_size: int | None = Field(
         None, ge=1, description="width of its feed-forward part; 4 x what it reads by default"

@@ -187,7 +187,7 @@ class Method:
         """
         given = {name: value for name, value in settings.items() if value is not None}
         self._refuse_unknown(weights)
-        self._refuse_idle(given)
+        self._refuse_idle(given, weights)
 
         def phases(layers: int) -> tuple[Phase, ...]:
             return tuple(
@@ -207,10 +207,11 @@ class Method:
                     f"{nearest_hint(name, names)} Its terms: {', '.join(names)}."
                 )
 
-    def _refuse_idle(self, given: Mapping[str, Any]) -> None:
-        names = ", ".join(term.name for term in self.terms)
+    def _refuse_idle(self, given: Mapping[str, Any], weights: Mapping[str, float]) -> None:
+        active = [term for term in self.terms if weights.get(term.name, term.weight)]
+        names = ", ".join(term.name for term in active)
         for name, value in given.items():
-            if not any(hasattr(term, name) for term in self.terms):
+            if not any(hasattr(term, name) for term in active):
                 raise ConfigError(
                     f"{_as_given(name, value)}: method {self.name!r} has no term with {name} to "
                     f"change (its terms: {names}). Leave it out, or choose another method."
@@ -218,10 +219,11 @@ class Method:
 
     def _refuse_nothing(self, phases: tuple[Phase, ...]) -> None:
         for phase in phases:
-            if not any(term.weight for term in phase.terms):
+            if not any(term.weight and term.teaches for term in phase.terms):
                 where = f" in phase {phase.name!r}" if self.has_phases else ""
                 raise ConfigError(
-                    f"weights: every term of {self.name!r} has weight 0{where}; raise one."
+                    f"weights: every term of {self.name!r} that the student learns from has "
+                    f"weight 0{where}; raise one."
                 )
 
 

@@ -10,8 +10,9 @@ size of the copy's by matrices that all layers share, and pulled towards them. `
 finds the better one, is on; `--weights up=0,down=1` brings the copy's to the student's size.
 On a task: labels alone, from that student; soft labels too with `--weights soft=1`.
 Departures: no next-sentence prediction; the three losses of the corpus weigh the same; a dimension
-that is alike in both models is not projected; position embeddings are left out; a projected weight
-pulls the student and the projection, not the copy; the mix of a row stays through all epochs; a
+that is alike in both models is not projected; of the embeddings only those of words are, and the
+head that predicts words is not; a projected weight pulls the student and the projection, not the
+copy; the mix of a row stays through all epochs; a
 student of fewer layers learns from evenly spread ones.
 """
 
@@ -38,7 +39,6 @@ from distill.terms import HardLabels, MaskedWords, MixedWords, ProjectedWeights,
 __all__ = ["SMALL_VOCAB", "SMALL_VOCAB_GENERAL", "DualTraining", "SharedProjection"]
 
 HIDDEN_SIZE = 192
-VOCABULARY_SIZE = 4928
 
 
 class SharedProjection(nn.Module):
@@ -198,7 +198,6 @@ SMALL_VOCAB_GENERAL = Method(
     settings={
         "learning_rate": 5e-4,
         "hidden_size": HIDDEN_SIZE,
-        "vocabulary_size": VOCABULARY_SIZE,
     },
     trainee=DualTraining,
     layers=all_layers,

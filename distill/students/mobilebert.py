@@ -23,6 +23,10 @@ FEED_FORWARD_FACTOR = 4
 """How many times wider than the bottleneck a feed-forward part is: 512 and 128 in the paper."""
 
 
+FULL = {"use_bottleneck_attention": False, "key_query_shared_bottleneck": True}
+LIGHT = {"use_bottleneck_attention": True, "key_query_shared_bottleneck": False}
+
+
 def mobilebert_student(
     teacher: PreTrainedModel, shape: StudentShape
 ) -> MobileBertForSequenceClassification:
@@ -43,7 +47,7 @@ def mobilebert_student(
     Raises:
         ModelError: the shape names layers to start from.
     """
-    return _student(teacher, shape, num_feedforward_networks=4)
+    return _student(teacher, shape, num_feedforward_networks=4, **FULL)
 
 
 def tiny_mobilebert_student(
@@ -54,16 +58,18 @@ def tiny_mobilebert_student(
     Queries, keys and values read the bottleneck; in the larger one values read the hidden states,
     and queries and keys a bottleneck of their own.
     """
-    light = {"use_bottleneck_attention": True, "key_query_shared_bottleneck": False}
-    return _student(teacher, shape, num_feedforward_networks=2, **light)
+    return _student(teacher, shape, num_feedforward_networks=2, **LIGHT)
 
 
-def _config(teacher: PreTrainedModel, shape: StudentShape, **kind: int) -> MobileBertConfig:
+def _refuse_layers(shape: StudentShape) -> None:
     if shape.teacher_layers:
         raise ModelError(
             f"teacher_layers={shape.teacher_layers}: a MobileBERT student starts from its "
             "teacher's embeddings and from none of its layers. Leave it out."
         )
+
+
+def _config(teacher: PreTrainedModel, shape: StudentShape, **kind: int) -> MobileBertConfig:
     source = teacher.config
     words = weight_of(teacher.base_model, family_of(teacher).word_embeddings)
     width = shape.hidden_size or source.hidden_size
@@ -90,6 +96,7 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, **kind: int) -> Mobil
 def _student(
     teacher: PreTrainedModel, shape: StudentShape, **kind: int
 ) -> MobileBertForSequenceClassification:
+    _refuse_layers(shape)
     if isinstance(teacher, MobileBertForSequenceClassification) and _is_it(teacher, shape, kind):
         return copy.deepcopy(teacher)
     config = _config(teacher, shape, **kind)

@@ -21,6 +21,7 @@ class _FromLogits:
     """Terms that fit any two models of the same labels."""
 
     shared: ClassVar[str] = ""
+    teaches: ClassVar[bool] = True
 
     def pairs(self, student: int, teacher: int) -> Pairs:
         return ()

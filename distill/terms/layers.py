@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from transformers import PretrainedConfig
@@ -37,6 +37,7 @@ class Match:
     """Match only so many pairs of layers, the lowest; None matches all."""
     only: int | None = None
     """Match the pair at this place alone, from 0; None matches all."""
+    teaches: ClassVar[bool] = True
 
     @property
     def needs(self) -> frozenset[Signal]:
@@ -86,6 +87,7 @@ class Relations:
     layers: LayerMap
     relation_heads: int | None = None
     """Into how many heads both models' vectors are cut; None keeps the heads, as many in both."""
+    teaches: ClassVar[bool] = True
 
     @property
     def needs(self) -> frozenset[Signal]:

@@ -25,6 +25,11 @@ class Term(Protocol):
     def weight(self) -> float: ...
 
     @property
+    def teaches(self) -> bool:
+        """Tell whether the student learns from it, and not only what is trained beside it."""
+        ...
+
+    @property
     def needs(self) -> frozenset[Signal]:
         """What the teacher must give."""
         ...

@@ -24,6 +24,7 @@ class MixedWords:
 
     weight: float
     name: ClassVar[str] = "mixed"
+    teaches: ClassVar[bool] = False
     needs: ClassVar[frozenset[Signal]] = frozenset()
     shared: ClassVar[str] = ""
 
@@ -49,6 +50,7 @@ class ProjectedWeights:
     name: str
     weight: float
     layers: LayerMap
+    teaches: ClassVar[bool] = True
     needs: ClassVar[frozenset[Signal]] = frozenset()
     shared: ClassVar[str] = ""
 

@@ -221,6 +221,8 @@ def test_a_mobilebert_of_the_same_kind_is_taken_whole(name: str) -> None:
     again = BUILDERS[name](source, StudentShape(4))
     taken = again.state_dict()
     assert all(torch.equal(taken[key], weight) for key, weight in source.state_dict().items())
+    with pytest.raises(ModelError, match=r"teacher_layers=\(0, 1, 2, 3\): a MobileBERT student"):
+        BUILDERS[name](source, StudentShape(4, teacher_layers=(0, 1, 2, 3)))
     with torch.no_grad():
         next(again.parameters()).add_(1)
     assert not torch.equal(next(again.parameters()), next(source.parameters())), "a copy"

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.examples import TokenDataset
-from bertender.core.families import FAMILIES
+from bertender.core.families import FAMILIES, encoder_layers
 from bertender.core.text import load_tokenizer
 from bertender.core.words import pieces_of_words
 from bertender.tasks.task import Task
@@ -106,8 +106,25 @@ def test_the_same_seed_mixes_the_same_way(vocabulary: MixedVocabulary) -> None:
 
 
 def test_a_word_longer_than_a_row_is_cut(vocabulary: MixedVocabulary) -> None:
-    rows = list(vocabulary.rows(["apple " * 3, "1" * 90, "saw"], 12, seed=0))
-    assert all(len(row["input_ids"]) <= 12 and len(row[MIXED]) <= 12 for row in rows)
+    word = "e" * 30
+    pieces = pieces_of_words(vocabulary.student, [[word]])[0][0]
+    assert len(pieces) > 11 and vocabulary.student.unk_token_id not in pieces
+    for seed in range(4):  # the coin falls both ways
+        rows = list(vocabulary.rows(["the box", word, "the tree"], 12, seed))
+        assert all(len(row["input_ids"]) <= 12 and len(row[MIXED]) <= 12 for row in rows)
+        assert any(row["input_ids"][1:] == pieces[:11] for row in rows)
+
+
+def test_words_that_one_vocabulary_drops_are_left_out(own: PreTrainedTokenizerBase) -> None:
+    """Word pieces have nothing for a lone zero-width space, a unigram model has."""
+    teacher = tokenizer_named("unigram").train(passages(), 200, LONGEST)
+    vocabulary = MixedVocabulary(own, teacher, len(teacher))
+    odd = "\u200b"
+    assert pieces_of_words(own, [[odd]]) == [[[]]] and pieces_of_words(teacher, [[odd]])[0][0]
+    with_them = list(vocabulary.rows([f"the box {odd} " + f"{odd} " * 99, "the tree"], 12, 0))
+    without = list(vocabulary.rows(["the box", "the tree"], 12, 0))
+    assert [row["input_ids"] for row in with_them] == [row["input_ids"] for row in without]
+    assert all(len(row[MIXED]) <= 12 for row in with_them)
 
 
 def test_masked_words_are_asked_in_both_readings(vocabulary: MixedVocabulary) -> None:
@@ -160,6 +177,75 @@ def test_every_plain_teacher_gives_its_weights_and_stays_as_it_is(
     copied = trainee.teacher.get_input_embeddings().weight
     assert len(copied) == VOCABULARY + len(own)
     assert torch.equal(copied[:VOCABULARY], teacher.get_input_embeddings().weight)
+
+
+def test_the_weights_that_are_compared_are_those_of_the_same_words_and_layers(
+    own: PreTrainedTokenizerBase,
+) -> None:
+    teacher = tiny_language_model("bert")
+    trainee, _ = dual_losses(METHOD, teacher, own)
+    (up,) = trainee._projected
+    ours, theirs = trainee._weights(up)
+    table = trainee.teacher.get_input_embeddings().weight
+    assert torch.equal(theirs[0], table[VOCABULARY:]) and len(table) == VOCABULARY + len(own)
+    assert torch.equal(ours[0], trainee.student.get_input_embeddings().weight)
+    for place, (mine, other) in enumerate(((1, 2), (2, 4))):
+        (one,) = ours[1 + 16 * place : 2 + 16 * place]
+        (two,) = theirs[1 + 16 * place : 2 + 16 * place]
+        query = "attention.self.query.weight"
+        assert torch.equal(one, encoder_layers(trainee.student)[mine - 1].get_parameter(query))
+        assert torch.equal(two, encoder_layers(trainee.teacher)[other - 1].get_parameter(query))
+    assert len(ours) == len(theirs) == 1 + 2 * 16
+
+
+@pytest.mark.parametrize(("weights", "learns"), [({"mixed": 0.0}, False), ({"up": 0.0}, True)])
+def test_the_copy_learns_from_its_words_alone(
+    weights: dict[str, float], learns: bool, own: PreTrainedTokenizerBase
+) -> None:
+    trainee, parts = dual_losses(METHOD.changed(weights), tiny_language_model("bert"), own)
+    sum(parts.values()).backward()
+    assert any(p.grad is not None for p in trainee.teacher.parameters()) == learns
+
+
+def test_a_student_that_would_learn_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="that the student learns from has weight 0"):
+        METHOD.changed({"words": 0.0, "up": 0.0})
+    with pytest.raises(ConfigError, match=r"temperature=3.0: method 'small-vocab' has no term"):
+        DistillConfig(method="small-vocab", temperature=3.0)
+    softened = DistillConfig(method="small-vocab", temperature=3.0, weights={"soft": 1.0})
+    assert softened.temperature == 3.0
+
+
+def test_a_tokenizer_with_more_pieces_than_the_table_is_refused(tmp_path: Path) -> None:
+    folder = save_language_model(tmp_path / "teacher")
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_tokens(["more"])
+    tokenizer.save_pretrained(folder)
+    config = GeneralConfig(**settings_of("small-vocab", epochs=1))
+    teacher = GeneralTeacher.load(str(folder), config.changed_method())
+    with pytest.raises(ModelError, match=rf"has {VOCABULARY + 1} pieces.*for {VOCABULARY}"):
+        distill_general(teacher, passages(120), config, tmp_path / "student")
+
+
+def test_a_table_with_more_rows_than_pieces_serves(tmp_path: Path) -> None:
+    folder = save_language_model(tmp_path / "teacher")
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    model.resize_token_embeddings(VOCABULARY + 7, mean_resizing=False)
+    model.save_pretrained(folder)
+    config = GeneralConfig(**settings_of("small-vocab", epochs=1))
+    teacher = GeneralTeacher.load(str(folder), config.changed_method())
+    student = distill_general(teacher, passages(200), config, tmp_path / "student")
+    assert set(student.card.metrics["epochs"][-1]) == {"loss", "words", "mixed", "up"}
+
+
+def test_layers_to_start_from_are_refused_before_the_vocabulary_is_trained(tmp_path: Path) -> None:
+    folder = save_language_model(tmp_path / "teacher")
+    settings = {**settings_of("small-vocab"), "hidden_size": None, "heads": None}
+    config = GeneralConfig(**settings, teacher_layers=(0, 1))
+    teacher = GeneralTeacher.load(str(folder), config.changed_method())
+    with pytest.raises(ModelError, match=r"teacher_layers=\(0, 1\): a student of another width"):
+        distill_general(teacher, passages(120), config, tmp_path / "student")
+    assert [path.name for path in tmp_path.iterdir()] == ["teacher"]
 
 
 def dual_losses(
