@@ -29,7 +29,7 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
-from bertender.core.families import encoder_layers, family_of
+from bertender.core.families import encoder_layers, family_name, family_of
 
 __all__ = ["PRUNABLE", "Prunable", "head_size", "heads_of", "neurons_of"]
 
@@ -108,12 +108,15 @@ class Prunable:
     """The pruned form of the origin, by its config."""
     set_heads: Callable[[nn.Module, int, int], None]
     """(attention module, heads, head_dim) tells the module how many heads it has"""
+    width: str
+    """The setting of the origin's config that says how many neurons each layer has."""
 
 
 def _row(
     config: type[PretrainedConfig],
     classifier: type[PreTrainedModel],
     set_heads: Callable[[nn.Module, int, int], None] = _bert_heads,
+    width: str = "intermediate_size",
 ) -> Prunable:
     """Derive the pruned form of an architecture."""
     own = {"model_type": f"bertender-pruned-{config.model_type}", "pruned_from": config.model_type}
@@ -121,13 +124,15 @@ def _row(
     model: Any = type(
         f"Pruned{classifier.__name__}", (_PrunedModel, classifier), {"config_class": kind}
     )
-    return Prunable(classifier, kind, model, set_heads)
+    return Prunable(classifier, kind, model, set_heads, width)
 
 
 PRUNABLE: Mapping[str, Prunable] = {
     "bert": _row(BertConfig, BertForSequenceClassification),
     "camembert": _row(CamembertConfig, CamembertForSequenceClassification),
-    "distilbert": _row(DistilBertConfig, DistilBertForSequenceClassification, _distilbert_heads),
+    "distilbert": _row(
+        DistilBertConfig, DistilBertForSequenceClassification, _distilbert_heads, "hidden_dim"
+    ),
     "electra": _row(ElectraConfig, ElectraForSequenceClassification),
     "roberta": _row(RobertaConfig, RobertaForSequenceClassification),
     "xlm-roberta": _row(XLMRobertaConfig, XLMRobertaForSequenceClassification),
@@ -149,5 +154,6 @@ def heads_of(config: PretrainedConfig) -> list[int]:
 def neurons_of(config: PretrainedConfig) -> list[int]:
     """Return the number of neurons of each layer's feed-forward part."""
     kept = getattr(config, "neurons_kept", None)
-    width = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)
+    row = PRUNABLE.get(family_name(config))
+    width = getattr(config, row.width if row else "intermediate_size")
     return list(kept or [width] * config.num_hidden_layers)

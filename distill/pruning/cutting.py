@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -13,6 +14,20 @@ from bertender.core.families import Family, family_name, family_of
 from bertender.core.pruned import PRUNABLE, head_size, heads_of, neurons_of
 
 __all__ = ["Kept", "cut", "everything", "refuse_uncuttable"]
+
+
+OF_A_CLASS = frozenset(
+    {
+        "architectures",
+        "dtype",
+        "heads_kept",
+        "model_type",
+        "neurons_kept",
+        "opens_with",
+        "transformers_version",
+    }
+)
+"""Settings of a config that do not go over to another class."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +48,11 @@ def everything(config: PretrainedConfig) -> Kept:
 
 
 def cut(model: PreTrainedModel, kept: Kept) -> PreTrainedModel:
-    """Return a model of the pruned form that has these heads and neurons alone.
+    """Return a model that has these heads and neurons alone.
 
-    It answers as the model does with all others gated off. A model that was cut before may be
-    cut again.
+    It answers as the model does with all others gated off. It is of the pruned form, or, where
+    all heads stay and all layers keep as many neurons, of the architecture's own. A model that was
+    cut before may be cut again.
 
     Args:
         model: a sequence classifier of a row of PRUNABLE, or its pruned form.
@@ -48,17 +64,23 @@ def cut(model: PreTrainedModel, kept: Kept) -> PreTrainedModel:
     """
     refuse_uncuttable(model)
     _refuse_impossible(model.config, kept)
-    row = PRUNABLE[family_name(model.config)]
-    settings = model.config.to_dict()
-    for own in ("model_type", "architectures", "transformers_version", "dtype"):
-        settings.pop(own, None)
-    settings["heads_kept"] = [len(heads) for heads in kept.heads]
-    settings["neurons_kept"] = [len(neurons) for neurons in kept.neurons]
-    pruned: PreTrainedModel = row.classifier(row.config(**settings))
+    pruned = _untrained(model.config, kept)
     pruned.to(dtype=model.dtype)  # type: ignore[call-arg]  # its own annotation names no arguments
     pruned.load_state_dict(_remaining(model, kept))
     pruned.train(model.training)
     return pruned
+
+
+def _untrained(config: PretrainedConfig, kept: Kept) -> PreTrainedModel:
+    """Return a model of the shape that is left."""
+    row = PRUNABLE[family_name(config)]
+    settings = {name: value for name, value in config.to_dict().items() if name not in OF_A_CLASS}
+    heads, neurons = ([len(layer) for layer in layers] for layers in (kept.heads, kept.neurons))
+    if set(heads) == {config.num_attention_heads} and len(set(neurons)) == 1:
+        own: Any = row.origin.config_class
+        plain: PreTrainedModel = row.origin(own(**{**settings, row.width: neurons[0]}))
+        return plain
+    return row.classifier(row.config(**settings, heads_kept=heads, neurons_kept=neurons))
 
 
 def refuse_uncuttable(model: PreTrainedModel) -> None:

@@ -33,11 +33,13 @@ def precise(model_type: str) -> PreTrainedModel:
     return tiny_classifier(model_type).double().eval()
 
 
-def gates(model: PreTrainedModel, kept: Kept) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def gates(
+    model: PreTrainedModel, kept: Kept, dtype: torch.dtype = torch.float64
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """1 for what is kept, 0 for what is not, layer by layer: heads and neurons."""
 
     def of(counts: list[int], numbers: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
-        closed = [torch.zeros(count, dtype=torch.float64) for count in counts]
+        closed = [torch.zeros(count, dtype=dtype) for count in counts]
         for gate, open_ones in zip(closed, numbers, strict=True):
             gate[list(open_ones)] = 1
         return closed
@@ -86,6 +88,23 @@ def test_everything_changes_nothing() -> None:
     with torch.inference_mode():
         found = cut(model, everything(model.config))(**batch).logits
         torch.testing.assert_close(found, model(**batch).logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("model_type", PRUNABLE)
+def test_even_layers_open_in_plain_transformers(model_type: str, tmp_path: Path) -> None:
+    model, batch = tiny_classifier(model_type).eval(), tokens()
+    whole = everything(model.config)
+    even = Kept(whole.heads, (tuple(range(5)), tuple(range(1, 6)), *[tuple(range(9, 14))] * 2))
+    pruned = cut(model, even).eval()
+    assert type(pruned) is type(model) and neurons_of(pruned.config) == [5] * 4
+    pruned.save_pretrained(tmp_path)
+    opened = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    with torch.inference_mode(), gated(model, *gates(model, even, torch.float32)):
+        expected = model(**batch).logits
+    with torch.inference_mode():
+        torch.testing.assert_close(opened(**batch).logits, expected)
+    uneven = cut(pruned, Kept(everything(pruned.config).heads, ((0,), (0, 1), (2,), (3,))))
+    assert type(uneven) is not type(model), "an even model can be cut again"
 
 
 @pytest.mark.parametrize("model_type", PRUNABLE)
