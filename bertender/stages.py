@@ -29,7 +29,7 @@ from distill.multitask import (
     sibling_paths,
 )
 from distill.pretrain import PretrainConfig, pretrain_by_name
-from distill.pruner import PruneConfig, prune
+from distill.pruner import OF_THE_TASK, PruneConfig, prune
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 
@@ -167,6 +167,11 @@ def _corpus_text(config: PretrainConfig | GeneralConfig) -> str:
     return survey(Corpus(config.corpus, config.text_column)).sha256
 
 
+def _needed_texts(config: PruneConfig) -> str:
+    """Return a digest of the corpus that the vocabulary is pruned for, where it is one."""
+    return survey(Corpus(config.vocab)).sha256 if config.vocab not in (None, OF_THE_TASK) else ""
+
+
 STAGES: Mapping[str, Stage] = {
     stage.name: stage
     for stage in (
@@ -203,7 +208,7 @@ STAGES: Mapping[str, Stage] = {
             sources=(1, 2),
             files=_student_files,
         ),
-        Stage("prune", PruneConfig, _from_source(prune), source="artifact"),
+        Stage("prune", PruneConfig, _from_source(prune), source="artifact", files=_needed_texts),
         Stage("export", ExportConfig, _from_source(export), source="artifact"),
         Stage("quantize", QuantizeConfig, _from_source(quantize), source="artifact"),
     )

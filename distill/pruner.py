@@ -28,21 +28,25 @@ from bertender.core.pruned import heads_of, neurons_of
 from bertender.core.text import load_tokenizer
 from bertender.core.training import TrainingConfig, TrainingReport, computes_in_bf16, planned, train
 from bertender.core.work import work_directory
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from distill.answers import teacher_answers
+from distill.corpus import Corpus
 from distill.data import token_dataset
 from distill.methods import Phase
 from distill.phases import DistillationObjective
 from distill.pruning.choice import Across, chosen, rounds_of
 from distill.pruning.cutting import cut, refuse_uncuttable
 from distill.pruning.importance import IMPORTANCES, Importance, importance_of
+from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
 from distill.sources import Teacher, on_device
 from distill.teacher import dev_score, write_classifier
 from distill.terms import HardLabels, SoftLabels
 from distill.trainee import Trainee
 
-__all__ = ["PruneConfig", "prune"]
+__all__ = ["OF_THE_TASK", "PruneConfig", "prune"]
 
+OF_THE_TASK = "task"
+"""In the place of a corpus: the task's own training texts."""
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
 """What a pruned model learns from: the answers of the unpruned one, and the labels."""
 
@@ -64,6 +68,12 @@ class PruneConfig(TrainingConfig):
     across: Across = Field(
         "model", description="cut the least important of the whole model, or of each layer"
     )
+    vocab: str | None = Field(
+        None,
+        description="keep the word pieces that these texts need: task, or a corpus (docs, .txt, "
+        ".txt.xz, .parquet, a hub data set)",
+    )
+    vocab_floor: int = Field(1, ge=1, description="keep pieces that occur so often there")
     rounds: int = Field(1, ge=1, description="cut in so many steps, scored anew before each")
     scored_texts: int = Field(
         1000, ge=1, description="training texts, at most, that importance is measured on"
@@ -103,35 +113,58 @@ def prune(parent: Artifact, task: Task, config: PruneConfig, out: Path) -> Artif
     _refuse_nothing(config)
     refuse_unwritable(out, parent)
     teacher = Teacher.load(parent, task)
-    refuse_uncuttable(teacher.model)
-    tokenizer = load_tokenizer(parent.path)
-    examples = _examples(teacher, tokenizer, task, config)
-    identity = ("prune", config.model_dump(mode="json"), task.fingerprint(), parent.digest)
+    if config.heads or config.ffn:
+        refuse_uncuttable(teacher.model)
+    whole = load_tokenizer(parent.path)
+    answers = _answers(teacher, whole, task, config)
+    model = copy.deepcopy(teacher.model)
+    tokenizer, readings = _with_fewer_pieces(model, whole, task, config)
+    pieces = sorted(tokenizer.get_vocab().items())
+    identity = ("prune", config.model_dump(mode="json"), task.fingerprint(), parent.digest, pieces)
     with work_directory(out, *identity) as work:
+        examples = token_dataset(task.train, tokenizer, config.max_length, **answers)
         job = _Job(teacher, task, config, tokenizer, examples, work, f"prune {out.name}")
-        before = job.score(teacher.model)[task.metric]
-        model, report, rounds = _in_rounds(copy.deepcopy(teacher.model), job)
+        before = dev_score(teacher.model, whole, task, config.max_length)[task.metric]
+        model, report, rounds = _in_rounds(model, job)
         _refuse_drop(task.metric, before, rounds[-1]["score"], config)
         write = partial(write_classifier, out, "prune", model, tokenizer, task, config, parent)
-        on_main_process(lambda: write(report, unpruned=before, rounds=rounds))
+        on_main_process(lambda: write(report, unpruned=before, rounds=rounds, **readings))
     return Artifact.load(out)
 
 
-def _examples(
+def _answers(
     teacher: Teacher, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
-) -> TokenDataset:
-    """Tokenise the training texts, with the unpruned model's answers where they are learned."""
-    examples = token_dataset(task.train, tokenizer, config.max_length)
+) -> dict[str, torch.Tensor]:
+    """Return what the unpruned model answers to the training texts, where it is learned."""
     if not config.recover:
-        return examples
-    answers = teacher_answers(
+        return {}
+    return teacher_answers(
         teacher.model,
         teacher.artifact.digest,
-        examples,
+        token_dataset(task.train, tokenizer, config.max_length),
         {"logits": frozenset()},
         computes_in_bf16(config),
     )
-    return examples.with_columns(**answers)
+
+
+def _with_fewer_pieces(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
+) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
+    """Cut the vocabulary in place; return what reads it, and how that reads held-out texts."""
+    if config.vocab is None:
+        return tokenizer, {}
+    needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)
+    pieces = needed_pieces(tokenizer, needed, config.vocab_floor)
+    cut_vocabulary(model, pieces)
+    readings = {
+        name: read(each, _texts(task.dev)).model_dump()
+        for name, each in (("before", tokenizer), ("after", pieces.tokenizer))
+    }
+    return pieces.tokenizer, {"vocabulary": readings}
+
+
+def _texts(split: Split) -> Iterator[str]:
+    return (text for example in split.examples for text in example)
 
 
 def _in_rounds(
@@ -144,8 +177,10 @@ def _in_rounds(
         rounds_of(config.heads, config.rounds), rounds_of(config.ffn, config.rounds), strict=True
     )
     for number, (heads, neurons) in enumerate(shares):
-        importance = _measured(model, job)
-        model = on_device(cut(model, chosen(importance, heads, neurons, config.across)))
+        importance: Importance | None = None
+        if heads or neurons:
+            importance = _measured(model, job)
+            model = on_device(cut(model, chosen(importance, heads, neurons, config.across)))
         after_cut = job.score(model)[job.task.metric]
         if config.recover:
             report = _recover(model, job, number)
@@ -153,7 +188,7 @@ def _in_rounds(
             {
                 "heads": heads_of(model.config),
                 "neurons": neurons_of(model.config),
-                "head_importance": [_rounded(layer) for layer in importance.heads],
+                "head_importance": importance and [_rounded(layer) for layer in importance.heads],
                 "score_after_cut": after_cut,
                 "score": job.score(model)[job.task.metric],
             }
@@ -202,10 +237,10 @@ def _recover(model: PreTrainedModel, job: _Job, number: int) -> TrainingReport:
 
 
 def _refuse_nothing(config: PruneConfig) -> None:
-    if not config.heads and not config.ffn:
+    if not (config.heads or config.ffn or config.vocab):
         raise ConfigError(
-            "heads=0 and ffn=0: there is nothing to prune. Give the share of the heads or of the "
-            "neurons to cut, as heads=0.4."
+            "heads=0, ffn=0 and no vocab: there is nothing to prune. Give the share of the heads "
+            "or of the neurons to cut, as heads=0.4, or vocab=task."
         )
 
 

@@ -66,6 +66,32 @@ def test_rounds_cut_as_much_as_one(trained_teacher: Artifact, task: Task, tmp_pa
     assert pruned.card.metrics["rounds"][-1]["neurons"] == [64] * 4
 
 
+def test_the_vocabulary_of_the_task_is_enough(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = PruneConfig(vocab="task", recover=False, **QUICK)
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    reading = pruned.card.metrics["vocabulary"]
+    assert reading["after"]["entries"] < reading["before"]["entries"]
+    assert reading["after"]["unknown"] == reading["before"]["unknown"] == 0
+    assert reading["after"]["pieces_per_text"] == reading["before"]["pieces_per_text"]
+    assert pruned.card.metrics["rounds"][0]["score"] == pruned.card.metrics["unpruned"]
+    assert pruned.card.family == "bert", "plain transformers opens it"
+    ours, theirs = (open_classifier(each) for each in (pruned, trained_teacher))
+    np.testing.assert_allclose(
+        ours.logits(task.dev.examples), theirs.logits(task.dev.examples), atol=1e-5
+    )
+
+
+def test_all_at_once_recovers(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("apple\nsaw\n", encoding="utf-8")
+    config = PruneConfig(heads=0.5, ffn=0.5, vocab=str(tmp_path / "words.txt"), **QUICK)
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    reading = pruned.card.metrics["vocabulary"]
+    assert reading["after"]["pieces_per_text"] > reading["before"]["pieces_per_text"]
+    assert pruned.card.metrics["rounds"][0]["score"] > 0.7
+
+
 @pytest.mark.parametrize("step", [3, 30])
 def test_a_killed_run_goes_on_to_the_same_weights(
     step: int,
@@ -115,6 +141,6 @@ def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier("albert"), task, tmp_path / "albert")
     with pytest.raises(ModelError, match="a 'albert' model cannot be pruned"):
         prune(source, task, PruneConfig(heads=0.5), tmp_path / "out")
-    with pytest.raises(ConfigError, match="heads=0 and ffn=0: there is nothing to prune"):
+    with pytest.raises(ConfigError, match="heads=0, ffn=0 and no vocab: there is nothing to prune"):
         prune(source, task, PruneConfig(), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["albert"]

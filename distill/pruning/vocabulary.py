@@ -1,0 +1,248 @@
+"""Vocabulary pruning: the pieces that some texts need stay, with all single characters.
+
+A text whose pieces all stay is cut as before, and answered as before. Any other is cut into smaller
+ones, down to characters, so that none becomes unknown that was not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from pydantic import Field
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from bertender.core.config import Record
+from bertender.core.errors import DataError, ModelError
+
+__all__ = ["Pieces", "Reading", "cut_vocabulary", "needed_pieces", "read"]
+
+TEXTS_AT_ONCE = 1000
+NOT_OF_A_TOKENIZER = frozenset(
+    {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
+)
+"""Settings that number the pieces of a tokenizer or say where it came from."""
+
+Model = dict[str, Any]
+"""The `model` of a tokenizer.json."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A row of KINDS: how the pieces of one kind of tokenizer hang together."""
+
+    pieces: Callable[[Model], list[str]]
+    """Its pieces in the order of their numbers."""
+    mark: str
+    """What stands before pieces that are no characters of their own for it."""
+    parts: Callable[[Model], Mapping[str, list[str]]]
+    """What each piece is merged from, where pieces are."""
+    keep: Callable[[Model, list[int]], Model]
+    """(model, numbers that stay, in order) -> the model with these alone"""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A tokenizer with fewer pieces."""
+
+    tokenizer: PreTrainedTokenizerFast
+    rows: tuple[int, ...]
+    """The number that each piece had before, in order."""
+
+
+class Reading(Record):
+    """How a tokenizer reads some texts."""
+
+    entries: int = Field(description="of the vocabulary")
+    pieces_per_text: float
+    unknown: float = Field(description="share of the pieces that are unknown")
+
+
+def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Reading:
+    """Return how a tokenizer reads texts, special tokens left out."""
+    texts = list(texts)
+    counts = _counted(tokenizer, texts)
+    total = sum(counts.values())
+    return Reading(
+        entries=len(tokenizer),
+        pieces_per_text=total / max(len(texts), 1),
+        unknown=counts[tokenizer.unk_token_id] / max(total, 1),
+    )
+
+
+def needed_pieces(
+    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], floor: int = 1
+) -> Pieces:
+    """Return a tokenizer with the pieces that occur in texts, characters and special tokens.
+
+    Args:
+        tokenizer: a fast one, of word pieces, a unigram model or merged bytes.
+        texts: what the pieces are needed for.
+        floor: a piece must occur so often to stay.
+
+    Raises:
+        ModelError: the tokenizer is of another kind.
+        DataError: there is no text.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ModelError(
+            f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its pieces "
+            "cannot be pruned. Give a model with one."
+        )
+    description = json.loads(tokenizer.backend_tokenizer.to_str())
+    name = description["model"]["type"]
+    if name not in KINDS:
+        raise ModelError(
+            f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: {', '.join(KINDS)}."
+        )
+    counts = _counted(tokenizer, texts)
+    if not counts:
+        raise DataError("there is no text to find the needed word pieces in. Give some.")
+    used = {piece for piece, count in counts.items() if count >= floor}
+    rows = _closed(description, KINDS[name], used | set(tokenizer.all_special_ids))
+    return Pieces(_rebuilt(tokenizer, description, KINDS[name], rows), tuple(rows))
+
+
+def cut_vocabulary(model: PreTrainedModel, pieces: Pieces) -> None:
+    """Keep the rows of a model's word embeddings that are those of the pieces, in place.
+
+    Raises:
+        ModelError: the number of the padding would change, from which some architectures count
+            positions.
+    """
+    old = model.get_input_embeddings()
+    assert isinstance(old, nn.Embedding)
+    numbers = {row: number for number, row in enumerate(pieces.rows)}
+    padding = model.config.pad_token_id
+    if padding is not None and numbers.get(padding) != padding:
+        raise ModelError(
+            f"the padding of this model is piece {padding}, and pieces before it would go: its "
+            "positions are counted from there. Its vocabulary cannot be pruned."
+        )
+    table = old.weight.detach()[torch.tensor(pieces.rows, device=old.weight.device)]
+    model.set_input_embeddings(nn.Embedding.from_pretrained(table.clone(), False, old.padding_idx))
+    model.config.vocab_size = len(pieces.rows)
+    for name in ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"):
+        if (number := getattr(model.config, name, None)) is not None:
+            setattr(model.config, name, numbers.get(number))
+
+
+def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[int]:
+    """Count the pieces of texts."""
+    counts: Counter[int] = Counter()
+    source: Iterator[str] = filter(None, iter(texts))
+    while batch := list(islice(source, TEXTS_AT_ONCE)):
+        tokens = tokenizer(batch, add_special_tokens=False, verbose=False)
+        for ids in tokens["input_ids"]:
+            counts.update(ids)
+    return counts
+
+
+def _closed(description: dict[str, Any], kind: _Kind, used: set[int]) -> list[int]:
+    """Return the numbers of what stays: also characters, added tokens, and what pieces are of."""
+    pieces = kind.pieces(description["model"])
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    added = {token["id"] for token in description["added_tokens"]}
+    characters = {
+        number
+        for number, piece in enumerate(pieces)
+        if len(piece.removeprefix(kind.mark)) <= 1 or piece.startswith("<0x")  # a byte's own
+    }
+    parts = kind.parts(description["model"])
+    waiting = [pieces[number] for number in used if number < len(pieces)]
+    kept = used | added | characters
+    while waiting:
+        for part in parts.get(waiting.pop(), ()):
+            if numbers[part] not in kept:
+                kept.add(numbers[part])
+                waiting.append(part)
+    return sorted(kept)
+
+
+def _rebuilt(
+    tokenizer: PreTrainedTokenizerFast, description: dict[str, Any], kind: _Kind, rows: list[int]
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer with some of its pieces, numbered anew in the same order."""
+    numbers = {row: number for number, row in enumerate(rows)}
+    of_model = len(kind.pieces(description["model"]))
+    description["model"] = kind.keep(description["model"], [row for row in rows if row < of_model])
+    for token in description["added_tokens"]:
+        token["id"] = numbers[token["id"]]
+    _renumber(description["post_processor"] or {}, numbers)
+    settings = {
+        name: value
+        for name, value in tokenizer.init_kwargs.items()
+        if name not in NOT_OF_A_TOKENIZER and not name.endswith("_file")
+    }
+    backend = Tokenizer.from_str(json.dumps(description))
+    return type(tokenizer)(tokenizer_object=backend, **settings)
+
+
+def _renumber(processor: dict[str, Any], numbers: Mapping[int, int]) -> None:
+    """Give the special tokens that are put around texts their new numbers."""
+    for token in processor.get("special_tokens", {}).values():
+        token["ids"] = [numbers[number] for number in token["ids"]]
+    for name in ("cls", "sep"):
+        if name in processor:
+            piece, number = processor[name]
+            processor[name] = [piece, numbers[number]]
+    for part in processor.get("processors", ()):
+        _renumber(part, numbers)
+
+
+def _by_number(model: Model) -> list[str]:
+    return sorted(model["vocab"], key=model["vocab"].__getitem__)
+
+
+def _keep_mapping(model: Model, rows: list[int]) -> Model:
+    pieces = _by_number(model)
+    return {**model, "vocab": {pieces[row]: number for number, row in enumerate(rows)}}
+
+
+def _keep_scores(model: Model, rows: list[int]) -> Model:
+    unknown = model["unk_id"]
+    return {
+        **model,
+        "vocab": [model["vocab"][row] for row in rows],
+        "unk_id": None if unknown is None else rows.index(unknown),
+    }
+
+
+def _keep_merges(model: Model, rows: list[int]) -> Model:
+    kept = _keep_mapping(model, rows)
+    merges = [pair for pair in map(_pair, model["merges"]) if _merged(pair) in kept["vocab"]]
+    whole = [pair for pair in merges if set(pair) <= kept["vocab"].keys()]
+    return {**kept, "merges": whole}
+
+
+def _pair(merge: str | list[str]) -> list[str]:
+    return merge.split(" ") if isinstance(merge, str) else list(merge)
+
+
+def _merged(pair: list[str]) -> str:
+    return "".join(pair)
+
+
+def _merge_parts(model: Model) -> Mapping[str, list[str]]:
+    """Return what each piece is merged from, by every merge that gives it."""
+    parts: dict[str, list[str]] = {}
+    for pair in map(_pair, model["merges"]):
+        parts.setdefault(_merged(pair), []).extend(pair)
+    return parts
+
+
+KINDS: Mapping[str, _Kind] = {
+    "WordPiece": _Kind(_by_number, "##", lambda model: {}, _keep_mapping),
+    "Unigram": _Kind(
+        lambda model: [piece for piece, _ in model["vocab"]], "▁", lambda model: {}, _keep_scores
+    ),
+    "BPE": _Kind(_by_number, "Ġ", _merge_parts, _keep_merges),
+}
+"""By the type that tokenizer.json states."""
