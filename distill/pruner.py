@@ -37,6 +37,7 @@ from distill.phases import DistillationObjective
 from distill.pruning.choice import Across, chosen, rounds_of
 from distill.pruning.cutting import cut, refuse_uncuttable
 from distill.pruning.importance import IMPORTANCES, Importance, importance_of
+from distill.pruning.layers import least_missed, without_layers
 from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
 from distill.sources import Teacher, on_device
 from distill.teacher import dev_score, write_classifier
@@ -62,6 +63,7 @@ class PruneConfig(TrainingConfig):
 
     heads: float = Field(0.0, ge=0, lt=1, description="share of the attention heads to cut")
     ffn: float = Field(0.0, ge=0, lt=1, description="share of the feed-forward neurons to cut")
+    layers: int = Field(0, ge=0, description="layers to drop, those that the loss misses least")
     importance: Annotated[str, AfterValidator(_known_importance)] = Field(
         "gradient", description=f"what they are worth by: {', '.join(IMPORTANCES)}"
     )
@@ -113,7 +115,7 @@ def prune(parent: Artifact, task: Task, config: PruneConfig, out: Path) -> Artif
     _refuse_nothing(config)
     refuse_unwritable(out, parent)
     teacher = Teacher.load(parent, task)
-    if config.heads or config.ffn:
+    if config.heads or config.ffn or config.layers:
         refuse_uncuttable(teacher.model)
     whole = load_tokenizer(parent.path)
     answers = _answers(teacher, whole, task, config)
@@ -125,10 +127,13 @@ def prune(parent: Artifact, task: Task, config: PruneConfig, out: Path) -> Artif
         examples = token_dataset(task.train, tokenizer, config.max_length, **answers)
         job = _Job(teacher, task, config, tokenizer, examples, work, f"prune {out.name}")
         before = dev_score(teacher.model, whole, task, config.max_length)[task.metric]
+        model, dropped = _without_some_layers(model, job)
         model, report, rounds = _in_rounds(model, job)
         _refuse_drop(task.metric, before, rounds[-1]["score"], config)
         write = partial(write_classifier, out, "prune", model, tokenizer, task, config, parent)
-        on_main_process(lambda: write(report, unpruned=before, rounds=rounds, **readings))
+        on_main_process(
+            lambda: write(report, unpruned=before, **dropped, rounds=rounds, **readings)
+        )
     return Artifact.load(out)
 
 
@@ -165,6 +170,15 @@ def _with_fewer_pieces(
 
 def _texts(split: Split) -> Iterator[str]:
     return (text for example in split.examples for text in example)
+
+
+def _without_some_layers(
+    model: PreTrainedModel, job: _Job
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    if not job.config.layers:
+        return model, {}
+    stay = least_missed(model, [*_scored_batches(model, job)], job.config.layers)
+    return on_device(without_layers(model, stay)), {"layers": stay}
 
 
 def _in_rounds(
@@ -237,10 +251,10 @@ def _recover(model: PreTrainedModel, job: _Job, number: int) -> TrainingReport:
 
 
 def _refuse_nothing(config: PruneConfig) -> None:
-    if not (config.heads or config.ffn or config.vocab):
+    if not (config.heads or config.ffn or config.layers or config.vocab):
         raise ConfigError(
-            "heads=0, ffn=0 and no vocab: there is nothing to prune. Give the share of the heads "
-            "or of the neurons to cut, as heads=0.4, or vocab=task."
+            "heads=0, ffn=0, layers=0 and no vocab: there is nothing to prune. Give the share of "
+            "the heads or of the neurons to cut, as heads=0.4, how many layers, or vocab=task."
         )
 
 

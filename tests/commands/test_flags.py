@@ -127,6 +127,7 @@ BESIDE_ANOTHER = {
     ("distill-general", "vocabulary_size"): ("--method=small-vocab", "150"),
     ("prune", "heads"): ("--rounds=2", "0.5"),  # a share here, a number in other stages
     ("prune", "ffn"): ("--rounds=2", "0.5"),
+    ("prune", "layers"): ("--rounds=2", "3"),
     ("prune", "max_drop"): ("--rounds=2", "0.5"),
 }
 """Fields that are refused without another flag: that flag, and a value."""

@@ -92,6 +92,16 @@ def test_all_at_once_recovers(trained_teacher: Artifact, task: Task, tmp_path: P
     assert pruned.card.metrics["rounds"][0]["score"] > 0.7
 
 
+def test_layers_go_as_a_whole(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    config = PruneConfig(layers=2, heads=0.25, **QUICK)
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    assert len(pruned.card.metrics["layers"]) == 2
+    assert len(pruned.card.metrics["rounds"][0]["heads"]) == 2
+    assert pruned.card.metrics["rounds"][0]["score"] > 0.9
+    with pytest.raises(ModelError, match="layers=4: the model has 4, and one must stay"):
+        prune(trained_teacher, task, PruneConfig(layers=4), tmp_path / "none")
+
+
 @pytest.mark.parametrize("step", [3, 30])
 def test_a_killed_run_goes_on_to_the_same_weights(
     step: int,
@@ -141,6 +151,6 @@ def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier("albert"), task, tmp_path / "albert")
     with pytest.raises(ModelError, match="a 'albert' model cannot be pruned"):
         prune(source, task, PruneConfig(heads=0.5), tmp_path / "out")
-    with pytest.raises(ConfigError, match="heads=0, ffn=0 and no vocab: there is nothing to prune"):
+    with pytest.raises(ConfigError, match="heads=0, ffn=0, layers=0 and no vocab: there"):
         prune(source, task, PruneConfig(), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["albert"]

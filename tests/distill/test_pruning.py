@@ -9,10 +9,12 @@ import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
+from bertender.core.families import encoder_layers, family_of
 from bertender.core.own_models import load_pretrained
 from bertender.core.pruned import PRUNABLE, heads_of, neurons_of
 from distill.pruning.cutting import Kept, cut, everything
 from distill.pruning.gates import gated
+from distill.pruning.layers import least_missed, without_layers
 from distill.signals import read_signals
 from tests.distill.toys import tiny_classifier, tiny_tokenizer
 
@@ -144,3 +146,37 @@ def test_what_cannot_be_cut_is_refused() -> None:
     beyond = Kept(whole.heads, (*whole.neurons[:3], (64,)))
     with pytest.raises(ModelError, match=r"layer 3 cannot keep neurons \[64\] of its 64"):
         cut(model, beyond)
+
+
+@pytest.mark.parametrize("model_type", PRUNABLE)
+def test_a_layer_that_does_nothing_goes_first(model_type: str) -> None:
+    """One that writes next to nothing: nobody misses it, and the answers stay."""
+    model = precise(model_type)
+    layer, family = encoder_layers(model)[2], family_of(model)
+    batch = {**tokens(), "labels": torch.tensor([0, 1, 1])}
+    with torch.no_grad():
+        for path in (family.attention_output, family.ffn_out):
+            layer.get_submodule(path).weight.zero_()
+            layer.get_submodule(path).bias.zero_()
+        for path in (family.attention_norm, family.ffn_norm):
+            norm = layer.get_submodule(path)
+            before = encoder_layers(model)[1].get_submodule(family.ffn_norm)
+            before.weight.fill_(1.0), before.bias.zero_()
+            norm.weight.fill_(1.0), norm.bias.zero_()
+    stay = least_missed(model, [batch], 1)
+    scored = tokens()
+    with torch.inference_mode():
+        whole = model(**scored).logits
+        shorter = without_layers(model, (0, 1, 3))(**scored).logits
+    torch.testing.assert_close(shorter, whole, rtol=0, atol=1e-6)
+    losses = {len(least_missed(model, [batch], count)) for count in range(4)}
+    assert losses == {4, 3, 2, 1} and len(stay) == 3
+
+
+def test_layers_of_an_uneven_model_go_with_their_widths() -> None:
+    pruned = cut(precise("bert"), UNEVEN)
+    shorter = without_layers(pruned, (0, 3))
+    assert heads_of(shorter.config) == [2, 3] and neurons_of(shorter.config) == [32, 24]
+    ours, theirs = encoder_layers(shorter)[1], encoder_layers(pruned)[3]
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(one, other)

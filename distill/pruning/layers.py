@@ -1,0 +1,104 @@
+"""Layer pruning: the layers that the loss misses least are left out as a whole.
+
+One after another: of those that are left, the layer goes without which the loss on some labelled
+texts is lowest. No paper's in particular; it is the plainest control for cleverer ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.examples import TensorBatch, model_inputs
+from bertender.core.families import encoder_layers, family_of
+
+__all__ = ["least_missed", "without_layers"]
+
+BY_LAYER = ("heads_kept", "neurons_kept")
+"""Settings of pruned models that have a value a layer."""
+
+
+def least_missed(
+    model: PreTrainedModel, batches: Sequence[TensorBatch], count: int
+) -> tuple[int, ...]:
+    """Return the layers that stay when so many go, from 0.
+
+    Args:
+        model: a classifier of a row of FAMILIES, put into eval mode.
+        batches: examples with `labels`, where the model is.
+        count: how many layers go, fewer than there are.
+
+    Raises:
+        ModelError: no layer would be left.
+    """
+    depth = len(encoder_layers(model))
+    if count >= depth:
+        raise ModelError(
+            f"layers={count}: the model has {depth}, and one must stay. Drop {depth - 1} at most."
+        )
+    model.eval()
+    gone: list[int] = []
+    for _ in range(count):
+        left = [layer for layer in range(depth) if layer not in gone]
+        gone.append(min(left, key=lambda layer: _loss_without(model, [*gone, layer], batches)))
+    return tuple(layer for layer in range(depth) if layer not in gone)
+
+
+def without_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
+    """Return a model of the same class that has these layers alone, in their order."""
+    config: Any = copy.deepcopy(model.config)
+    config.num_hidden_layers = len(kept)
+    for name in BY_LAYER:
+        if values := getattr(config, name, None):
+            setattr(config, name, [values[layer] for layer in kept])
+    shorter: PreTrainedModel = type(model)(config)
+    prefix = f"{model.base_model_prefix}.{family_of(model).layers}."
+    numbers = {str(layer): str(place) for place, layer in enumerate(kept)}
+    weights = {}
+    for name, weight in model.state_dict().items():
+        found = re.match(rf"{re.escape(prefix)}(\d+)(\..*)", name)
+        if found is None:
+            weights[name] = weight
+        elif found[1] in numbers:
+            weights[f"{prefix}{numbers[found[1]]}{found[2]}"] = weight
+    shorter.to(dtype=model.dtype)  # type: ignore[call-arg]  # its own annotation names no arguments
+    shorter.load_state_dict(weights)
+    shorter.train(model.training)
+    return shorter
+
+
+@torch.no_grad()
+def _loss_without(
+    model: PreTrainedModel, layers: Sequence[int], batches: Sequence[TensorBatch]
+) -> float:
+    total = 0.0
+    with ExitStack() as skipped:
+        for layer in layers:
+            skipped.enter_context(_skipped(encoder_layers(model)[layer]))
+        for batch in batches:
+            logits = model(**model_inputs(model, batch)).logits.float()
+            total += float(functional.cross_entropy(logits, batch["labels"], reduction="sum"))
+    return total
+
+
+@contextmanager
+def _skipped(layer: nn.Module) -> Iterator[None]:
+    """Let a layer give what it was given, inside the block."""
+
+    def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> Any:
+        return (inputs[0], *output[1:]) if isinstance(output, tuple) else inputs[0]
+
+    handle = layer.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
