@@ -52,6 +52,9 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
         *("distill", "--teacher", made["teacher"], "--layers", "1", *QUICK, "--epochs", "1"),
         *("--out", out),
     ),
+    "prune": lambda made, out: (
+        *("prune", made["teacher"], "--heads", "0.5", *QUICK, "--epochs", "1", "--out", out),
+    ),
     "export": lambda made, out: ("export", made["student"], "--out", out),
     "quantize": lambda made, out: ("quantize", made["onnx"], "--out", out),
     "verify": lambda made, out: ("verify", made["student"], made["int8"]),
