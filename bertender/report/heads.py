@@ -1,0 +1,52 @@
+"""What a pruning left, as lines for the terminal: scores, and a map of layers x heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["head_map", "pruning_lines"]
+
+SHADES = " ▁▂▃▄▅▆▇█"
+"""From nothing to the most."""
+
+
+def pruning_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Return what a pruned artifact's metrics say; nothing for other artifacts."""
+    if not (rounds := metrics.get("rounds")):
+        return []
+    last = rounds[-1]
+    lines = [
+        f"score {last['score']:.4g}, {last['score_after_cut']:.4g} before recovery, "
+        f"{metrics['unpruned']:.4g} unpruned",
+        f"heads by layer: {', '.join(map(str, last['heads']))}; "
+        f"neurons: {', '.join(map(str, last['neurons']))}",
+    ]
+    if readings := metrics.get("vocabulary"):
+        before, after = readings["before"], readings["after"]
+        lines.append(
+            f"vocabulary: {after['entries']} of {before['entries']} pieces; held-out texts have "
+            f"{after['pieces_per_text']:.1f} pieces ({before['pieces_per_text']:.1f} before), "
+            f"{after['unknown']:.2%} unknown ({before['unknown']:.2%})"
+        )
+    if scores := rounds[0]["head_importance"]:
+        lines += ["importance of the heads before the first cut, a layer a line:"]
+        lines += [f"  {line}" for line in head_map(scores)]
+    return lines
+
+
+def head_map(scores: Sequence[Sequence[float]]) -> list[str]:
+    """Return a line for each layer with a block for each head, as high as its score.
+
+    Args:
+        scores: at least 0, a row each layer, from the lowest.
+    """
+    most = max((score for layer in scores for score in layer), default=0.0) or 1.0
+    return [
+        f"{number:>2} {''.join(_shade(score / most) for score in layer)}"
+        for number, layer in enumerate(scores)
+    ]
+
+
+def _shade(share: float) -> str:
+    return SHADES[round(share * (len(SHADES) - 1))]

@@ -1,0 +1,41 @@
+"""What is said of a pruning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertender.report.heads import head_map, pruning_lines
+
+ROUND: dict[str, Any] = {
+    "heads": [2, 1],
+    "neurons": [4, 4],
+    "score": 0.875,
+    "score_after_cut": 0.5,
+    "head_importance": [[0.0, 0.5, 1.0], [0.25, 0.75, 0.125]],
+}
+READINGS = {
+    name: {"entries": entries, "pieces_per_text": 20.5, "unknown": 0.0}
+    for name, entries in (("before", 900), ("after", 300))
+}
+
+
+def test_a_head_is_as_high_as_its_score() -> None:
+    assert head_map(ROUND["head_importance"]) == [" 0  ▄█", " 1 ▂▆▁"]
+    assert head_map([[0.0, 0.0]]) == [" 0   "]
+
+
+def test_the_lines_say_what_is_left_and_what_it_scores() -> None:
+    later = {**ROUND, "heads": [1, 1], "score": 0.75}
+    first, second, third, *rest = pruning_lines(
+        {"unpruned": 0.9, "rounds": [ROUND, later], "vocabulary": READINGS}
+    )
+    assert first == "score 0.75, 0.5 before recovery, 0.9 unpruned"
+    assert second == "heads by layer: 1, 1; neurons: 4, 4"
+    assert third.startswith("vocabulary: 300 of 900 pieces; held-out texts have 20.5 pieces (20.5")
+    assert len(rest) == 3, "a map of the first round's scores"
+
+
+def test_other_artifacts_and_plain_vocabularies_have_fewer_lines() -> None:
+    assert pruning_lines({"epochs": []}) == []
+    only = {"unpruned": 0.9, "rounds": [{**ROUND, "head_importance": None}]}
+    assert len(pruning_lines(only)) == 2
