@@ -161,6 +161,8 @@ def with_earlier(benchmark: MethodsBenchmark, earlier: MethodsBenchmark) -> Meth
 def _completed(student: StudentResult, budget: Budget) -> StudentResult:
     """Return a result with what those of older runs did not state, and the budget says."""
     config = config_of(student.method, student.seed, budget)
+    if student.learning_rate is not None:
+        return student
     stated = {"layers": config.layers, "learning_rate": config.learning_rate}
     return student.model_copy(update=stated)
 

@@ -29,7 +29,8 @@ from distill.multitask import (
     sibling_paths,
 )
 from distill.pretrain import PretrainConfig, pretrain_by_name
-from distill.pruner import OF_THE_TASK, PruneConfig, prune
+from distill.prune_config import OF_THE_TASK, PruneConfig
+from distill.pruner import prune
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 

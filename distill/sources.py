@@ -21,7 +21,7 @@ from distill.augmentation.augment import AugmentedConfig, augmented
 from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import NO_LABEL
 from distill.methods import METHODS, Method
-from distill.signals import Signal
+from distill.signals import ATTENTION_SIGNALS, Signal
 
 __all__ = [
     "Start",
@@ -62,7 +62,9 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             "hub name."
         )
     _refuse_closed(teacher.model.config, method, student)
+    _refuse_uneven_teacher(teacher.model.config, method)
     if student is None:
+        _refuse_uneven_start(teacher.model.config, method)
         return Start(str(artifact.path), teacher.model, "")
     if method.uses_teacher_layers:
         raise ModelError(
@@ -71,6 +73,7 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
         )
     source = find_encoder(student, setting="student")
     model, tokenizer = load_classifier(source, artifact.card.task.labels)
+    _refuse_uneven_start(model.config, method)
     same = tokenizer.get_vocab() == load_tokenizer(artifact.path).get_vocab()
     if method.wants_teacher_tokens and not same:
         free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
@@ -80,6 +83,27 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             f"whole texts: {', '.join(free)}; or distilbert with weights cosine=0."
         )
     return Start(source, model, weights_digest(model), reads_teacher_tokens=same)
+
+
+def _refuse_uneven_teacher(config: PretrainedConfig, method: Method) -> None:
+    """Raise ModelError where attention is read of a teacher whose heads or neurons were pruned."""
+    reads_layers = bool(method.needs & ATTENTION_SIGNALS) or method.uses_teacher_layers
+    if family_name(config) != config.model_type and reads_layers:
+        raise ModelError(
+            f"the layers of a {config.model_type!r} teacher are not alike, and method "
+            f"{method.name!r} reads them. Distil the unpruned model, or choose a method that reads "
+            "answers and hidden states alone, such as distilbert."
+        )
+
+
+def _refuse_uneven_start(config: PretrainedConfig, method: Method) -> None:
+    """Raise ModelError where a student would start from layers that are not alike."""
+    if family_name(config) != config.model_type and method.starts_from_layers:
+        raise ModelError(
+            f"the layers of a {config.model_type!r} model are not alike, so that no student of "
+            f"method {method.name!r} can start from it. Distil first and prune the student; or "
+            "give student, an encoder that was not pruned."
+        )
 
 
 def _refuse_closed(config: PretrainedConfig, method: Method, student: str | None) -> None:

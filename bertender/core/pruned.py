@@ -59,9 +59,9 @@ class _PrunedModel(PreTrainedModel):
         super().__init__(config)
         size, row = head_size(config), PRUNABLE[config.pruned_from]
         layers = encoder_layers(self)
-        for layer, heads in zip(layers, config.heads_kept or (), strict=False):
+        kept = zip(layers, heads_of(config), neurons_of(config), strict=True)
+        for layer, heads, neurons in kept:
             self._keep_heads(layer, heads, size, row.set_heads)
-        for layer, neurons in zip(layers, config.neurons_kept or (), strict=False):
             self._keep_neurons(layer, neurons)
 
     def _keep_heads(

@@ -108,6 +108,8 @@ class Method:
     """The student must start from an encoder of its own, not from the teacher."""
     uses_teacher_layers: bool = False
     """The trainee runs the teacher's own layers, in the student."""
+    starts_from_layers: bool = True
+    """The student is shaped after the layers of what it starts from, which must be alike then."""
     own_vocabulary: bool = False
     """The student has a vocabulary of its own, trained on the corpus."""
     augmentation: str | None = None

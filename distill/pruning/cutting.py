@@ -37,6 +37,11 @@ class Kept:
     heads: tuple[tuple[int, ...], ...]
     neurons: tuple[tuple[int, ...], ...]
 
+    @staticmethod
+    def counts(config: PretrainedConfig) -> tuple[list[int], list[int]]:
+        """Return how many heads and neurons each layer of a model has."""
+        return heads_of(config), neurons_of(config)
+
 
 def everything(config: PretrainedConfig) -> Kept:
     """Return all heads and neurons of a model."""

@@ -21,7 +21,7 @@ from bertender.core.errors import ModelError
 from bertender.core.examples import TensorBatch, model_inputs
 from bertender.core.families import encoder_layers, family_of
 
-__all__ = ["least_missed", "without_layers"]
+__all__ = ["least_missed", "refuse_too_many_layers", "without_layers"]
 
 BY_LAYER = ("heads_kept", "neurons_kept")
 """Settings of pruned models that have a value a layer."""
@@ -40,17 +40,23 @@ def least_missed(
     Raises:
         ModelError: no layer would be left.
     """
+    refuse_too_many_layers(model, count)
     depth = len(encoder_layers(model))
-    if count >= depth:
-        raise ModelError(
-            f"layers={count}: the model has {depth}, and one must stay. Drop {depth - 1} at most."
-        )
     model.eval()
     gone: list[int] = []
     for _ in range(count):
         left = [layer for layer in range(depth) if layer not in gone]
         gone.append(min(left, key=lambda layer: _loss_without(model, [*gone, layer], batches)))
     return tuple(layer for layer in range(depth) if layer not in gone)
+
+
+def refuse_too_many_layers(model: PreTrainedModel, count: int) -> None:
+    """Raise ModelError when no layer would be left."""
+    depth = len(encoder_layers(model))
+    if count >= depth:
+        raise ModelError(
+            f"layers={count}: the model has {depth}, and one must stay. Drop {depth - 1} at most."
+        )
 
 
 def without_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:

@@ -1,7 +1,8 @@
 """Vocabulary pruning: the pieces that some texts need stay, with all single characters.
 
 A text whose pieces all stay is cut as before, and answered as before. Any other is cut into smaller
-ones, down to characters, so that none becomes unknown that was not.
+ones, down to characters; where each of these is a piece of its own, none becomes unknown that was
+not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from bertender.core.config import Record
 from bertender.core.errors import DataError, ModelError
+from bertender.core.families import FAMILIES, family_name
 
 __all__ = ["Pieces", "Reading", "cut_vocabulary", "needed_pieces", "read"]
 
@@ -29,8 +31,9 @@ NOT_OF_A_TOKENIZER = frozenset(
     {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
 )
 """Settings that number the pieces of a tokenizer or say where it came from."""
+OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
-Model = dict[str, Any]
+TokenizerModel = dict[str, Any]
 """The `model` of a tokenizer.json."""
 
 
@@ -38,13 +41,13 @@ Model = dict[str, Any]
 class _Kind:
     """A row of KINDS: how the pieces of one kind of tokenizer hang together."""
 
-    pieces: Callable[[Model], list[str]]
+    pieces: Callable[[TokenizerModel], list[str]]
     """Its pieces in the order of their numbers."""
     mark: str
     """What stands before pieces that are no characters of their own for it."""
-    parts: Callable[[Model], Mapping[str, list[str]]]
+    parts: Callable[[TokenizerModel], Mapping[str, list[str]]]
     """What each piece is merged from, where pieces are."""
-    keep: Callable[[Model, list[int]], Model]
+    keep: Callable[[TokenizerModel, list[int]], TokenizerModel]
     """(model, numbers that stay, in order) -> the model with these alone"""
 
 
@@ -102,6 +105,7 @@ def needed_pieces(
         raise ModelError(
             f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: {', '.join(KINDS)}."
         )
+    _refuse_gaps(description["model"])
     counts = _counted(tokenizer, texts)
     if not counts:
         raise DataError("there is no text to find the needed word pieces in. Give some.")
@@ -110,28 +114,46 @@ def needed_pieces(
     return Pieces(_rebuilt(tokenizer, description, KINDS[name], rows), tuple(rows))
 
 
+def _refuse_gaps(model: TokenizerModel) -> None:
+    """Raise ModelError where the pieces are not numbered one after another."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
+        raise ModelError(
+            "the numbers of the tokenizer's pieces have gaps (a line of its vocabulary is there "
+            "twice, perhaps), so that it cannot be pruned. Save it anew without them."
+        )
+
+
 def cut_vocabulary(model: PreTrainedModel, pieces: Pieces) -> None:
     """Keep the rows of a model's word embeddings that are those of the pieces, in place.
 
     Raises:
-        ModelError: the number of the padding would change, from which some architectures count
-            positions.
+        ModelError: the architecture counts positions from the number of the padding, which would
+            change.
     """
     old = model.get_input_embeddings()
     assert isinstance(old, nn.Embedding)
     numbers = {row: number for number, row in enumerate(pieces.rows)}
-    padding = model.config.pad_token_id
-    if padding is not None and numbers.get(padding) != padding:
-        raise ModelError(
-            f"the padding of this model is piece {padding}, and pieces before it would go: its "
-            "positions are counted from there. Its vocabulary cannot be pruned."
-        )
+    _refuse_moved_padding(model, numbers)
     table = old.weight.detach()[torch.tensor(pieces.rows, device=old.weight.device)]
-    model.set_input_embeddings(nn.Embedding.from_pretrained(table.clone(), False, old.padding_idx))
+    padding = None if old.padding_idx is None else numbers.get(old.padding_idx)
+    model.set_input_embeddings(nn.Embedding.from_pretrained(table.clone(), False, padding))
     model.config.vocab_size = len(pieces.rows)
-    for name in ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"):
+    for name in OF_SPECIAL_TOKENS:
         if (number := getattr(model.config, name, None)) is not None:
             setattr(model.config, name, numbers.get(number))
+
+
+def _refuse_moved_padding(model: PreTrainedModel, numbers: Mapping[int, int]) -> None:
+    family, padding = FAMILIES.get(family_name(model.config)), model.config.pad_token_id
+    if family is None or padding is None or family.first_position(model.config) == 0:
+        return
+    if numbers.get(padding) != padding:
+        raise ModelError(
+            f"the padding of this {model.config.model_type!r} model is piece {padding}, from which "
+            "its positions are counted, and pieces before it would go. Its vocabulary cannot be "
+            "pruned."
+        )
 
 
 def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[int]:
@@ -197,16 +219,16 @@ def _renumber(processor: dict[str, Any], numbers: Mapping[int, int]) -> None:
         _renumber(part, numbers)
 
 
-def _by_number(model: Model) -> list[str]:
+def _by_number(model: TokenizerModel) -> list[str]:
     return sorted(model["vocab"], key=model["vocab"].__getitem__)
 
 
-def _keep_mapping(model: Model, rows: list[int]) -> Model:
+def _keep_mapping(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
     pieces = _by_number(model)
     return {**model, "vocab": {pieces[row]: number for number, row in enumerate(rows)}}
 
 
-def _keep_scores(model: Model, rows: list[int]) -> Model:
+def _keep_scores(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
     unknown = model["unk_id"]
     return {
         **model,
@@ -215,7 +237,7 @@ def _keep_scores(model: Model, rows: list[int]) -> Model:
     }
 
 
-def _keep_merges(model: Model, rows: list[int]) -> Model:
+def _keep_merges(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
     kept = _keep_mapping(model, rows)
     merges = [pair for pair in map(_pair, model["merges"]) if _merged(pair) in kept["vocab"]]
     whole = [pair for pair in merges if set(pair) <= kept["vocab"].keys()]
@@ -230,7 +252,7 @@ def _merged(pair: list[str]) -> str:
     return "".join(pair)
 
 
-def _merge_parts(model: Model) -> Mapping[str, list[str]]:
+def _merge_parts(model: TokenizerModel) -> Mapping[str, list[str]]:
     """Return what each piece is merged from, by every merge that gives it."""
     parts: dict[str, list[str]] = {}
     for pair in map(_pair, model["merges"]):

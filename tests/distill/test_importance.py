@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from bertender.core.errors import ConfigError, DataError, UnknownNameError
+from bertender.core.errors import DataError, UnknownNameError
 from bertender.core.families import encoder_layers, family_of
 from bertender.core.pruned import PRUNABLE
-from distill.pruning.choice import Across, chosen, rounds_of
-from distill.pruning.cutting import cut
+from distill.pruning.choice import Across, chosen, shares_of_rounds
+from distill.pruning.cutting import Kept, cut, everything
 from distill.pruning.gates import gated
-from distill.pruning.importance import IMPORTANCES, Importance, importance_of
+from distill.pruning.importance import IMPORTANCES, importance_of
 from tests.distill.toys import tiny_classifier, tiny_tokenizer
 
 READING_TEXT = sorted(IMPORTANCES.keys() - {"magnitude", "random"})
@@ -101,7 +101,7 @@ def test_chance_is_drawn_from_the_seed_alone() -> None:
 def test_scores_of_a_pruned_model_are_those_of_what_is_left() -> None:
     model = precise()
     importance = importance_of(model, "magnitude", [])
-    kept = chosen(importance, 0.5, 0.5)
+    kept = Kept(chosen(importance.heads, [4] * 4, 0.5), everything(model.config).neurons)
     pruned = importance_of(cut(model, kept), "magnitude", [])
     for before, after, heads in zip(importance.heads, pruned.heads, kept.heads, strict=True):
         expected = functional.normalize(before[list(heads)], dim=0)
@@ -125,8 +125,8 @@ scores = st.lists(
 def test_the_share_goes_and_the_best_stay(
     layers: tuple[torch.Tensor, ...], share: float, across: Across
 ) -> None:
-    kept = chosen(Importance(layers, layers), share, share, across).heads
-    total = sum(map(len, layers))
+    before = [len(layer) for layer in layers]
+    kept, total = chosen(layers, before, share, across), sum(before)
     assert all(kept)
     if across == "model":
         assert sum(map(len, kept)) == max(total - round(total * share), len(layers))
@@ -139,22 +139,38 @@ def test_the_share_goes_and_the_best_stay(
 
 def test_across_the_model_the_least_of_all_layers_go() -> None:
     heads = (torch.tensor([0.9, 0.8, 0.7]), torch.tensor([0.1, 0.2, 0.3]))
-    kept = chosen(Importance(heads, heads), 1 / 3, 0.0)
-    assert kept.heads == ((0, 1, 2), (2,))
-    assert kept.neurons == ((0, 1, 2), (0, 1, 2))
-    assert chosen(Importance(heads, heads), 1 / 3, 0.0, "layer").heads == ((0, 1), (1, 2))
+    assert chosen(heads, [3, 3], 1 / 3) == ((0, 1, 2), (2,))
+    assert chosen(heads, [3, 3], 1 / 3, "layer") == ((0, 1), (1, 2))
+    assert chosen(heads, [3, 3], 0.0) == ((0, 1, 2), (0, 1, 2))
 
 
-@pytest.mark.parametrize("share", [1.0, 1.5, -0.1])
-def test_impossible_shares_are_refused(share: float) -> None:
-    heads = (torch.ones(3),)
-    with pytest.raises(ConfigError, match=rf"heads={share}: a share from 0 to below 1"):
-        chosen(Importance(heads, heads), share, 0.0)
+@given(
+    st.integers(1, 6),
+    st.integers(1, 12),
+    st.floats(0, 0.95),
+    st.integers(1, 20),
+    st.sampled_from(["model", "layer"]),
+)
+def test_many_rounds_leave_as_much_as_one(
+    layers: int, heads: int, share: float, rounds: int, across: Across
+) -> None:
+    """Counted, not as shares: each round rounds for itself."""
+    before = [heads] * layers
+    left = [torch.rand(heads, generator=torch.Generator().manual_seed(n)) for n in range(layers)]
+    at_once = chosen(tuple(left), before, share, across)
+    for each in shares_of_rounds(share, rounds):
+        kept = chosen(tuple(left), before, each, across)
+        left = [layer[list(numbers)] for layer, numbers in zip(left, kept, strict=True)]
+    assert sum(map(len, left)) == sum(map(len, at_once))
 
 
-@given(st.floats(0, 0.95), st.integers(1, 8))
-def test_rounds_cut_the_share_together(share: float, rounds: int) -> None:
-    left = 1.0
-    for each in rounds_of(share, rounds):
-        left *= 1 - each
-    assert left == pytest.approx(1 - share)
+def test_taylor_is_the_change_that_the_gradient_foretells() -> None:
+    model, given_ = precise(), batch()
+    family, layer = family_of(model), encoder_layers(model)[1]
+    weight = layer.get_submodule(family.attention_output).weight
+    tokens = {name: given_[name] for name in ("input_ids", "attention_mask")}
+    loss = functional.cross_entropy(model(**tokens).logits, given_["labels"], reduction="sum")
+    (slope,) = torch.autograd.grad(loss, [weight])
+    expected = (weight * slope).abs()[:, SIZE : 2 * SIZE].sum() / 3
+    found = IMPORTANCES["taylor"](model, [given_], 0).heads[1][1]
+    assert float(found) == pytest.approx(float(expected.detach()), rel=1e-5)

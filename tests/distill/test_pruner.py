@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from bertender.core.training import _PlannedTrainer
 from bertender.measure.accuracy import evaluate
 from bertender.tasks.task import Task
 from distill import pruner
-from distill.pruner import PruneConfig, prune
+from distill.distiller import DistillConfig, distill
+from distill.methods import METHODS
+from distill.prune_config import PruneConfig
+from distill.pruner import prune
 from distill.pruning.importance import IMPORTANCES
+from distill.pruning.rounds import Job
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.distill.test_general import die_at
-from tests.distill.toys import save_artifact, tiny_classifier
+from tests.distill.toys import save_artifact, save_encoder, tiny_classifier
 
 QUICK: dict[str, Any] = {
     "epochs": 3,
@@ -102,22 +106,62 @@ def test_layers_go_as_a_whole(trained_teacher: Artifact, task: Task, tmp_path: P
         prune(trained_teacher, task, PruneConfig(layers=4), tmp_path / "none")
 
 
-@pytest.mark.parametrize("step", [3, 30])
+@pytest.mark.parametrize("call", [3, 12, 13, 20])
 def test_a_killed_run_goes_on_to_the_same_weights(
-    step: int,
+    call: int,
     trained_teacher: Artifact,
     task: Task,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """In the first of two rounds, at its end, and in the second."""
     config = PruneConfig(heads=0.4, ffn=0.4, rounds=2, checkpoint_steps=2, **{**QUICK, "epochs": 1})
     whole = prune(trained_teacher, task, config, tmp_path / "whole")
-    steps = whole.card.metrics["steps"]
-    monkeypatch.setattr(_PlannedTrainer, "training_step", die_at(min(step, steps - 1)))
+    assert whole.card.metrics["steps"] == 24, "of both rounds"
+    training_step, calls = _PlannedTrainer.training_step, itertools.count()
+
+    def dying(self: Any, *given: Any, **named: Any) -> Any:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return training_step(self, *given, **named)
+
+    monkeypatch.setattr(_PlannedTrainer, "training_step", dying)
     with pytest.raises(KeyboardInterrupt):
         prune(trained_teacher, task, config, tmp_path / "killed")
     monkeypatch.undo()
     assert prune(trained_teacher, task, config, tmp_path / "killed").digest == whole.digest
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pruned_teacher_teaches_or_is_refused(
+    method: str, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = PruneConfig(heads=0.5, recover=False, **QUICK)
+    teacher = prune(trained_teacher, task, config, tmp_path / "pruned")
+    settings = {} if METHODS[method].starts_from_layers else {"epochs": 1}
+    if METHODS[method].wants_own_start:
+        settings = {"student": str(save_encoder("bert", tmp_path / "encoder")), "epochs": 1}
+    if settings:
+        distill(teacher, task, DistillConfig(method=method, **settings), tmp_path / "student")
+        return
+    with pytest.raises(ModelError, match=r"the layers of a 'bertender-pruned-bert' .* not alike"):
+        distill(teacher, task, DistillConfig(method=method), tmp_path / "student")
+
+
+def test_a_student_of_another_start_learns_from_a_pruned_teacher(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = PruneConfig(heads=0.5, recover=False, **QUICK)
+    teacher = prune(trained_teacher, task, config, tmp_path / "pruned")
+    start = str(save_encoder("bert", tmp_path / "encoder"))
+    student = distill(teacher, task, DistillConfig(student=start, epochs=1), tmp_path / "student")
+    assert student.card.family == "distilbert"
+    with pytest.raises(ModelError, match=r"not alike.*'tinybert' reads them"):
+        config = DistillConfig(method="tinybert", student=start)
+        distill(teacher, task, config, tmp_path / "refused")
+    with pytest.raises(ModelError, match="no student of method 'distilbert' can start from it"):
+        config = DistillConfig(student=str(teacher.path))
+        distill(trained_teacher, task, config, tmp_path / "refused")
 
 
 def test_without_recovery_nothing_is_trained(
@@ -133,19 +177,31 @@ def test_without_recovery_nothing_is_trained(
 def test_a_drop_beyond_the_allowed_one_is_refused(
     trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = PruneConfig(heads=0.5, recover=False, max_drop=1.0, **QUICK)
-    scores = iter([0.9, 0.885, 0.885, 0.9, 0.895, 0.895])  # before, after the cut, in the end
-    monkeypatch.setattr(pruner, "dev_score", lambda *given: {"accuracy": next(scores)})
-    with pytest.raises(AccuracyError, match=r"lost 1\.5 points of accuracy.*max_drop=1 allows"):
+    config = PruneConfig(heads=0.5, max_drop=0.5, **{**QUICK, "epochs": 1})
+    monkeypatch.setattr(pruner, "dev_score", lambda *given: {"accuracy": 0.91})
+    monkeypatch.setattr(Job, "score", lambda self, model: 0.9049)
+    with pytest.raises(AccuracyError, match=r"lost 0\.51 points of accuracy.*max_drop=0.5 allows"):
         prune(trained_teacher, task, config, tmp_path / "pruned")
     assert not (tmp_path / "pruned").exists()
-    prune(trained_teacher, task, config, tmp_path / "pruned")
-    assert next(scores, None) is None
+    monkeypatch.setattr(_PlannedTrainer, "training_step", lambda *given: pytest.fail("again"))
+    more = config.model_copy(update={"max_drop": 0.6})
+    prune(trained_teacher, task, more, tmp_path / "pruned")  # from the checkpoints
+    monkeypatch.setattr(Job, "score", lambda self, model: 0.905)
+    without = {"max_drop": 0.5, "recover": False}
+    prune(trained_teacher, task, config.model_copy(update=without), tmp_path / "exactly")
 
 
 def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"heads.*1\.0"):
-        PruneConfig.parse({"heads": 1.0})
+    for share in (1.0, 40.0, -0.1):
+        with pytest.raises(ConfigError, match=rf"heads={share}.*is no share"):
+            PruneConfig.parse({"heads": share})
+    idle = {
+        "rounds=2: only heads and neurons": {"rounds": 2, "vocab": "task"},
+        "vocab_floor=2: it counts": {"vocab_floor": 2, "heads": 0.5},
+    }
+    for said, settings in idle.items():
+        with pytest.raises(ConfigError, match=said):
+            PruneConfig(**settings).refuse_idle()
     with pytest.raises(UnknownNameError, match=r"no importance 'gradent'. Did you mean 'gradient'"):
         PruneConfig(heads=0.5, importance="gradent")
     source = save_artifact(tiny_classifier("albert"), task, tmp_path / "albert")
@@ -153,4 +209,7 @@ def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
         prune(source, task, PruneConfig(heads=0.5), tmp_path / "out")
     with pytest.raises(ConfigError, match="heads=0, ffn=0, layers=0 and no vocab: there"):
         prune(source, task, PruneConfig(), tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["albert"]
+    teacher = save_artifact(tiny_classifier("bert"), task, tmp_path / "bert")
+    with pytest.raises(ConfigError, match=r"heads=0.001: that is none of 16"):
+        prune(teacher, task, PruneConfig(heads=0.001), tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["albert", "bert"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import DataError, ModelError
 from bertender.core.text import load_tokenizer
@@ -113,7 +115,52 @@ def test_what_cannot_be_pruned_is_refused() -> None:
     tokenizer, pieces = CUT["wordpiece"]
     with pytest.raises(DataError, match="no text to find"):
         needed_pieces(tokenizer, ["", ""])
-    model = tiny_classifier("bert", vocab_size=len(tokenizer), pad_token_id=9)
+    model = tiny_classifier("roberta", vocab_size=len(tokenizer), pad_token_id=9)
     gone = Pieces(pieces.tokenizer, tuple(row for row in pieces.rows if row != 3))
-    with pytest.raises(ModelError, match="padding of this model is piece 9"):
+    with pytest.raises(ModelError, match="padding of this 'roberta' model is piece 9"):
         cut_vocabulary(model, gone)
+    description = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = description["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] += 1
+    gaps = BertTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(description)))
+    with pytest.raises(ModelError, match="have gaps"):
+        needed_pieces(gaps, FEW)
+
+
+def test_special_tokens_keep_their_meaning_where_their_numbers_change() -> None:
+    """RoBERTa's processor names its own by number, and a config may too."""
+    trained = whole("bpe")
+    description = json.loads(trained.backend_tokenizer.to_str())
+    numbers = {name: trained.convert_tokens_to_ids(name) for name in ("<s>", "</s>")}
+    description["post_processor"] = {
+        "type": "RobertaProcessing",
+        "cls": ["<s>", numbers["<s>"]],
+        "sep": ["</s>", numbers["</s>"]],
+        "trim_offsets": True,
+        "add_prefix_space": False,
+    }
+    description["added_tokens"].append(
+        {**description["added_tokens"][0], "id": len(trained), "content": "<last>"}
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(description)),
+        eos_token="<last>",
+        unk_token=trained.unk_token,
+        pad_token=trained.pad_token,
+    )
+    pieces = needed_pieces(tokenizer, FEW)
+    model = tiny_classifier("bert", vocab_size=len(tokenizer), eos_token_id=len(trained))
+    cut_vocabulary(model, pieces)
+    assert model.config.eos_token_id == pieces.tokenizer.convert_tokens_to_ids("<last>")
+    before, after = (each(FEW[0])["input_ids"] for each in (tokenizer, pieces.tokenizer))
+    assert [pieces.rows[number] for number in after] == before
+
+
+def test_a_bilstm_gives_up_words_too() -> None:
+    tokenizer, pieces = CUT["wordpiece"]
+    model = tiny_classifier("bertender-bilstm", vocab_size=len(tokenizer)).eval()
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokenizer(FEW[0])["input_ids"]])).logits
+        cut_vocabulary(model, pieces)
+        found = model(torch.tensor([pieces.tokenizer(FEW[0])["input_ids"]])).logits
+    torch.testing.assert_close(found, expected)

@@ -1,0 +1,136 @@
+"""Pruning in rounds: score what is left, cut the least important, train on the unpruned answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.batching import length_buckets
+from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.progress import track
+from bertender.core.pruned import heads_of, neurons_of
+from bertender.core.training import TrainingReport, computes_in_bf16, planned, train
+from bertender.tasks.task import Task
+from distill.methods import Phase
+from distill.phases import DistillationObjective
+from distill.prune_config import PruneConfig
+from distill.pruning.choice import chosen, shares_of_rounds
+from distill.pruning.cutting import Kept, cut
+from distill.pruning.importance import Importance, importance_of
+from distill.pruning.layers import least_missed, without_layers
+from distill.sources import Teacher, on_device
+from distill.teacher import dev_score
+from distill.terms import HardLabels, SoftLabels
+from distill.trainee import Trainee
+
+__all__ = ["Job", "in_rounds", "without_some_layers"]
+
+RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
+"""What a pruned model learns from: the answers of the unpruned one, and the labels."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all rounds share."""
+
+    teacher: Teacher
+    """The unpruned model."""
+    task: Task
+    config: PruneConfig
+    tokenizer: PreTrainedTokenizerBase
+    examples: TokenDataset
+    """With the unpruned model's logits, where it is learned from."""
+    work: Path
+    description: str
+
+    def score(self, model: PreTrainedModel) -> float:
+        """Return a model's score on the held-out texts."""
+        scores = dev_score(model, self.tokenizer, self.task, self.config.max_length)
+        return scores[self.task.metric]
+
+    def scored_batches(self, device: torch.device) -> Iterator[TensorBatch]:
+        """Yield some of the training examples, drawn by the seed, in batches of like length."""
+        config, examples = self.config, self.examples
+        count = min(config.scored_texts, len(examples))
+        generator = torch.Generator().manual_seed(config.seed)
+        drawn = torch.randperm(len(examples), generator=generator)[:count].tolist()
+        lengths = [examples.lengths[index] for index in drawn]
+        buckets = length_buckets(lengths, config.tokens_per_batch, config.batch_size)
+        for bucket in track(buckets, f"{self.description}: score", len(buckets)):
+            batch = examples.collate([examples[drawn[place]] for place in bucket])
+            yield {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def without_some_layers(
+    model: PreTrainedModel, job: Job
+) -> tuple[PreTrainedModel, dict[str, tuple[int, ...]]]:
+    """Drop as many layers as the config says; tell which stay."""
+    if not job.config.layers:
+        return model, {}
+    stay = least_missed(model, [*job.scored_batches(model.device)], job.config.layers)
+    return on_device(without_layers(model, stay)), {"layers": stay}
+
+
+def in_rounds(
+    model: PreTrainedModel, job: Job
+) -> tuple[PreTrainedModel, list[TrainingReport], list[dict[str, Any]]]:
+    """Cut and recover as often as the config says; tell what each round left and scored."""
+    config = job.config
+    before = Kept.counts(model.config)
+    reports: list[TrainingReport] = []
+    rounds: list[dict[str, Any]] = []
+    shares = (shares_of_rounds(share, config.rounds) for share in (config.heads, config.ffn))
+    for heads, neurons in zip(*shares, strict=True):
+        importance = _importance(model, job) if config.heads or config.ffn else None
+        if importance:
+            kept = Kept(
+                chosen(importance.heads, before[0], heads, config.across),
+                chosen(importance.neurons, before[1], neurons, config.across),
+            )
+            model = on_device(cut(model, kept))
+        after_cut = job.score(model)
+        if config.recover:
+            reports.append(_recover(model, job, len(reports)))
+        rounds.append(_told(model, importance, after_cut, job.score(model)))
+    return model, reports, rounds
+
+
+def _told(
+    model: PreTrainedModel, importance: Importance | None, after_cut: float, score: float
+) -> dict[str, Any]:
+    scores = importance.heads if importance else ()
+    return {
+        "heads": heads_of(model.config),
+        "neurons": neurons_of(model.config),
+        "head_importance": [[round(each, 4) for each in layer.tolist()] for layer in scores],
+        "score_after_cut": after_cut,
+        "score": score,
+    }
+
+
+def _importance(model: PreTrainedModel, job: Job) -> Importance:
+    batches = job.scored_batches(model.device)
+    return importance_of(model, job.config.importance, batches, job.config.seed)
+
+
+def _recover(model: PreTrainedModel, job: Job, number: int) -> TrainingReport:
+    """Train the pruned model in place; an interrupted run goes on in the round it was in."""
+    config, teacher = job.config, job.teacher.model
+    steps = len(planned(job.examples, config))
+    trainee = Trainee.of(model, teacher, RECOVERY, seed=config.seed, steps=steps)
+    depths = model.config.num_hidden_layers, teacher.config.num_hidden_layers
+    return train(
+        trainee,
+        job.examples,
+        DistillationObjective(teacher, RECOVERY.reads(*depths), computes_in_bf16(config)),
+        config,
+        job.work / f"round-{number}",
+        description=f"{job.description}: round {number + 1} of {config.rounds}",
+        at_epoch_end=lambda each: {job.task.metric: job.score(each.student)},
+        keep_end=True,
+    )
