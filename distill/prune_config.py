@@ -26,8 +26,8 @@ def _known_importance(name: str) -> str:
 def _is_share(share: float, info: ValidationInfo) -> float:
     if not 0 <= share < 1:
         raise ConfigError(
-            f"{info.field_name}={share} is no share of what there is: give 0 to below 1, as 0.4 for two of five. "
-            "A layer keeps one at least; `layers` drops whole ones."
+            f"{info.field_name}={share} is no share of what there is: give 0 to below 1, as 0.4 "
+            "for two of five. A layer keeps one at least; `layers` drops whole ones."
         )
     return share
 
