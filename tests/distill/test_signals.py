@@ -66,7 +66,7 @@ def test_hidden_states_and_logits_are_the_models_own(model: PreTrainedModel) -> 
         torch.testing.assert_close(signals.sentence_states[layer], states[:, 0])
 
 
-@pytest.mark.parametrize("signal", EVERYTHING)
+@pytest.mark.parametrize("signal", sorted(EVERYTHING))
 def test_only_the_wanted_layers_are_computed(
     signal: Signal, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
