@@ -28,6 +28,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
     "finetune": FEW_STEPS,
     "distill": {**FEW_STEPS, "layers": 2},
+    "prune": {**FEW_STEPS, "heads": 0.5, "vocab": "task"},
     "distill-general": {"layers": 1, "epochs": 1},
     "export": {},
     "quantize": {},
@@ -60,6 +61,7 @@ def sources(
     return {
         "finetune": [teacher],
         "distill": [teacher],
+        "prune": [teacher],
         "distill-general": [teacher],
         "export": [teacher],
         "quantize": [exported],

@@ -529,7 +529,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "nothing left": (
         {"weights": {"soft": 0, "hard": 0, "cosine": 0}},
         ConfigError,
-        "every term of 'distilbert' has weight 0",
+        "every term of 'distilbert' that the student learns from has weight 0",
     ),
     "no temperature": (
         {"method": "hard", "temperature": 3.0},
@@ -602,7 +602,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a map for a BiLSTM": (
         {"method": "bilstm", "layers": None, "layer_map": "skip"},
         ConfigError,
-        r"'bilstm' has no term with layers to change \(its terms: logits, hard\)",
+        r"'bilstm' has no term with layers to change \(its terms: logits\)",
     ),
     "softened logits": (
         {"method": "bilstm", "layers": None, "temperature": 2.0},
