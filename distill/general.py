@@ -9,25 +9,24 @@ encoder + corpus + GeneralConfig
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
-from pydantic import Field, model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.distributed import on_main_process
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.errors import ModelError
 from bertender.core.examples import TokenDataset
 from bertender.core.families import padding_embedding
 from bertender.core.text import longest_input
 from bertender.core.training import TrainingReport, computes_in_bf16
 from bertender.core.work import work_directory
-from distill.corpus import CORPUS_HELP, TEXT_COLUMN_HELP, Corpus, Watched, survey
+from distill.corpus import Corpus, Watched, survey
 from distill.data import fitting_tokenizer
 from distill.encoders import (
     find_encoder,
@@ -35,13 +34,13 @@ from distill.encoders import (
     load_masked_language_model,
     tensors_digest,
 )
+from distill.general_config import MASK_PROBABILITY, VOCABULARY_SIZE, GeneralConfig
 from distill.held_out import held_out_loss
-from distill.methods import GENERAL_METHODS, Method, Phase, method_named
+from distill.methods import GENERAL_METHODS, Method, Phase
 from distill.mixed_vocabulary import MixedVocabulary
 from distill.phases import DistillationObjective, refuse_misfits, train_phases
 from distill.pretrain import write_encoder
 from distill.reading import Masked, Reading, as_its_teacher, in_both_vocabularies
-from distill.student_config import StudentConfig, methods_own
 from distill.students import StudentShape, masked_language_model
 from distill.teacher import artifact_at
 from distill.token_store import stored_parts
@@ -51,54 +50,8 @@ __all__ = ["GeneralConfig", "GeneralTeacher", "distill_general", "distill_genera
 
 logger = logging.getLogger(__name__)
 
-MASK_PROBABILITY = 0.15
-VOCABULARY_SIZE = 4928
-NO_USE_FOR: Mapping[str, str] = {
-    "mask_probability": "masks no words",
-    "vocabulary_size": "leaves a student its teacher's vocabulary",
-}
 UNNAMED_LABELS = ("LABEL_0", "LABEL_1")
 """What transformers calls the labels of a model that has no task."""
-
-
-class GeneralConfig(StudentConfig):
-    """How to make a smaller encoder."""
-
-    rows: ClassVar[Mapping[str, Method]] = GENERAL_METHODS
-    shown_defaults: ClassVar[Mapping[str, str]] = methods_own(GENERAL_METHODS)
-
-    method: str = Field("tinybert", description=f"{', '.join(GENERAL_METHODS)}")
-    teacher: str = Field(
-        "all-MiniLM-L6-v2",
-        description="folder, artifact of `pretrain`, packaged encoder, or hub name to learn from",
-    )
-    corpus: str = Field("docs", description=CORPUS_HELP)
-    text_column: str = Field("text", description=TEXT_COLUMN_HELP)
-    mask_probability: float | None = Field(
-        None, gt=0, lt=1, description="share of tokens to predict; 0.15 where a method masks some"
-    )
-    vocabulary_size: int | None = Field(
-        None,
-        ge=100,
-        description="most entries of the student's vocabulary, where it has one of its own; 4928 "
-        "by default",
-    )
-
-    @model_validator(mode="after")
-    def _are_read(self) -> Self:
-        """Refuse settings of words that the method has no use for."""
-        method = method_named(self.method, GENERAL_METHODS)
-        uses = {
-            "mask_probability": method.predicts_words,
-            "vocabulary_size": method.own_vocabulary,
-        }
-        for name, used in uses.items():
-            if getattr(self, name) is not None and not used:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}: method {self.method!r} "
-                    f"{NO_USE_FOR[name]}. Leave it out, or choose another method."
-                )
-        return self
 
 
 @dataclass(frozen=True)
