@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.errors import ConfigError
 from bertender.core.training import TrainingConfig
 from distill.pruning.choice import ACROSS, Across
-from distill.pruning.importance import IMPORTANCES
+from distill.pruning.importance import IMPORTANCES, importance_named
 
 __all__ = ["OF_THE_TASK", "PruneConfig"]
 
@@ -18,8 +18,7 @@ OF_THE_TASK = "task"
 
 
 def _known_importance(name: str) -> str:
-    if name not in IMPORTANCES:
-        raise UnknownNameError("importance", name, IMPORTANCES)
+    importance_named(name)
     return name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from bertender.core.errors import ModelError
 from bertender.core.families import Family, family_name, family_of
 from bertender.core.pruned import PRUNABLE, head_size, heads_of, neurons_of
 
-__all__ = ["Kept", "cut", "everything", "refuse_uncuttable"]
+__all__ = ["Kept", "cut", "filled", "refuse_uncuttable"]
 
 
 OF_A_CLASS = frozenset(
@@ -37,20 +37,6 @@ class Kept:
     heads: tuple[tuple[int, ...], ...]
     neurons: tuple[tuple[int, ...], ...]
 
-    @staticmethod
-    def counts(config: PretrainedConfig) -> tuple[list[int], list[int]]:
-        """Return how many heads and neurons each layer of a model has."""
-        return heads_of(config), neurons_of(config)
-
-
-def everything(config: PretrainedConfig) -> Kept:
-    """Return all heads and neurons of a model."""
-    heads, neurons = (
-        tuple(tuple(range(count)) for count in counts)
-        for counts in (heads_of(config), neurons_of(config))
-    )
-    return Kept(heads, neurons)
-
 
 def cut(model: PreTrainedModel, kept: Kept) -> PreTrainedModel:
     """Return a model that has these heads and neurons alone.
@@ -69,11 +55,17 @@ def cut(model: PreTrainedModel, kept: Kept) -> PreTrainedModel:
     """
     refuse_uncuttable(model)
     _refuse_impossible(model.config, kept)
-    pruned = _untrained(model.config, kept)
-    pruned.to(dtype=model.dtype)  # type: ignore[call-arg]  # its own annotation names no arguments
-    pruned.load_state_dict(_remaining(model, kept))
-    pruned.train(model.training)
-    return pruned
+    return filled(_untrained(model.config, kept), _remaining(model, kept), model)
+
+
+def filled(
+    smaller: PreTrainedModel, weights: Mapping[str, torch.Tensor], model: PreTrainedModel
+) -> PreTrainedModel:
+    """Return a smaller model with these weights, in the precision and mode of the larger one."""
+    smaller.to(dtype=model.dtype)  # type: ignore[call-arg]  # its own annotation names no arguments
+    smaller.load_state_dict(weights)
+    smaller.train(model.training)
+    return smaller
 
 
 def _untrained(config: PretrainedConfig, kept: Kept) -> PreTrainedModel:

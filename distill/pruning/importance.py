@@ -28,7 +28,7 @@ from bertender.core.families import encoder_layers, family_of
 from bertender.core.pruned import heads_of, neurons_of
 from distill.pruning.gates import gated
 
-__all__ = ["IMPORTANCES", "Importance", "Scores", "importance_of"]
+__all__ = ["IMPORTANCES", "Importance", "Scores", "importance_named", "importance_of"]
 
 Scores = tuple[torch.Tensor, ...]
 """A layer each: (heads,) or (neurons,), at least 0."""
@@ -125,9 +125,14 @@ def importance_of(
         UnknownNameError: there is no importance of this name.
         DataError: there is no example, and the importance reads some.
     """
+    return importance_named(name)(model.eval(), batches, seed).normalised
+
+
+def importance_named(name: str) -> Scorer:
+    """Return a row of IMPORTANCES; UnknownNameError has the nearest name."""
     if name not in IMPORTANCES:
         raise UnknownNameError("importance", name, IMPORTANCES)
-    return IMPORTANCES[name](model.eval(), batches, seed).normalised
+    return IMPORTANCES[name]
 
 
 def _loss(model: PreTrainedModel, batch: TensorBatch) -> torch.Tensor:

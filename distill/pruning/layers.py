@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from bertender.core.errors import ModelError
 from bertender.core.examples import TensorBatch, model_inputs
 from bertender.core.families import encoder_layers, family_of
+from distill.pruning.cutting import filled
 
 __all__ = ["least_missed", "refuse_too_many_layers", "without_layers"]
 
@@ -76,10 +77,7 @@ def without_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedMod
             weights[name] = weight
         elif found[1] in numbers:
             weights[f"{prefix}{numbers[found[1]]}{found[2]}"] = weight
-    shorter.to(dtype=model.dtype)  # type: ignore[call-arg]  # its own annotation names no arguments
-    shorter.load_state_dict(weights)
-    shorter.train(model.training)
-    return shorter
+    return filled(shorter, weights, model)
 
 
 @torch.no_grad()

@@ -81,7 +81,7 @@ def in_rounds(
 ) -> tuple[PreTrainedModel, list[TrainingReport], list[dict[str, Any]]]:
     """Cut and recover as often as the config says; tell what each round left and scored."""
     config = job.config
-    before = Kept.counts(model.config)
+    heads_before, neurons_before = heads_of(model.config), neurons_of(model.config)
     reports: list[TrainingReport] = []
     rounds: list[dict[str, Any]] = []
     shares = (shares_of_rounds(share, config.rounds) for share in (config.heads, config.ffn))
@@ -89,14 +89,15 @@ def in_rounds(
         importance = _importance(model, job) if config.heads or config.ffn else None
         if importance:
             kept = Kept(
-                chosen(importance.heads, before[0], heads, config.across),
-                chosen(importance.neurons, before[1], neurons, config.across),
+                chosen(importance.heads, heads_before, heads, config.across),
+                chosen(importance.neurons, neurons_before, neurons, config.across),
             )
             model = on_device(cut(model, kept))
-        after_cut = job.score(model)
+        score = after_cut = job.score(model)
         if config.recover:
             reports.append(_recover(model, job, len(reports)))
-        rounds.append(_told(model, importance, after_cut, job.score(model)))
+            score = reports[-1].epochs[-1][job.task.metric]
+        rounds.append(_told(model, importance, after_cut, score))
     return model, reports, rounds
 
 

@@ -13,10 +13,10 @@ from bertender.core.errors import DataError, UnknownNameError
 from bertender.core.families import encoder_layers, family_of
 from bertender.core.pruned import PRUNABLE
 from distill.pruning.choice import Across, chosen, shares_of_rounds
-from distill.pruning.cutting import Kept, cut, everything
+from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
 from distill.pruning.importance import IMPORTANCES, importance_of
-from tests.distill.toys import tiny_classifier, tiny_tokenizer
+from tests.distill.toys import everything, tiny_classifier, tiny_tokenizer
 
 READING_TEXT = sorted(IMPORTANCES.keys() - {"magnitude", "random"})
 SIZE = 8

@@ -14,11 +14,11 @@ from bertender.core.errors import ModelError
 from bertender.core.families import encoder_layers, family_of
 from bertender.core.own_models import load_pretrained
 from bertender.core.pruned import PRUNABLE, heads_of, neurons_of
-from distill.pruning.cutting import Kept, cut, everything
+from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
 from distill.pruning.layers import least_missed, without_layers
 from distill.signals import read_signals
-from tests.distill.toys import tiny_classifier, tiny_tokenizer
+from tests.distill.toys import everything, tiny_classifier, tiny_tokenizer
 
 UNEVEN = Kept(
     heads=((0, 2), (1,), (0, 1, 2, 3), (3, 1, 0)),

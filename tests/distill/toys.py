@@ -13,6 +13,7 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -20,10 +21,11 @@ from transformers import (
 from bertender.core.artifact import Artifact
 from bertender.core.examples import Padding, TokenDataset
 from bertender.core.own_models import OWN_MODELS
-from bertender.core.pruned import PRUNABLE
+from bertender.core.pruned import PRUNABLE, heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from distill.corpus import pack_rows
 from distill.data import fitting_tokenizer
+from distill.pruning.cutting import Kept
 from tests.conftest import FRUIT, TOOLS, tiny_tokenizer, write_model
 
 LONGEST = 64
@@ -175,6 +177,15 @@ def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:
     return Task(
         "pairs", ("first", "second"), "accuracy", columns, split(train_size), split(dev_size)
     )
+
+
+def everything(config: PretrainedConfig) -> Kept:
+    """All heads and neurons of a model."""
+    heads, neurons = (
+        tuple(tuple(range(count)) for count in counts)
+        for counts in (heads_of(config), neurons_of(config))
+    )
+    return Kept(heads, neurons)
 
 
 def three_kinds(train_size: int = 90) -> Task:
