@@ -1,4 +1,4 @@
-"""What distilling costs three ways: as usual, with length buckets, and with kept answers besides.
+"""What distilling costs four ways: as usual, and with what makes it cheaper, one after another.
 
     python -m benchmarks.training TEACHER --work DIR --out FILE.json [--seeds 3] [--max-train 4000]
 
@@ -39,7 +39,7 @@ from bertender.measure.accuracy import evaluate
 from bertender.stages import recorded_task
 from bertender.steps import save_result
 from bertender.tasks.metrics import Score
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from distill.data import fitting_tokenizer, token_dataset
 from distill.distiller import DistillConfig
 from distill.kept import choose_kept, student_examples
@@ -49,6 +49,7 @@ from distill.sources import Teacher, find_start
 __all__ = ["WAYS", "TrainingBenchmark", "TrainingRun", "Way", "compare_ways", "padded", "run"]
 
 WARM_UP_TEXTS = 128
+NOTHING = Split((), ())
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Way:
     keeps: bool
     """The teacher's answers are computed once; else the teacher runs in each step."""
     precision: Literal["auto", "fp32"]
+    batches: Literal["sorted", "random"] = "sorted"
 
 
 WAYS: Mapping[str, Way] = {
@@ -69,6 +71,15 @@ WAYS: Mapping[str, Way] = {
         padded=True,
         keeps=False,
         precision="fp32",
+        batches="random",
+    ),
+    "random": Way(
+        "the teacher's answers kept, random batches padded to their longest, bf16 where the "
+        "machine has it: `bertender distill --batches random`",
+        padded=False,
+        keeps=True,
+        precision="auto",
+        batches="random",
     ),
     "buckets": Way(
         "the teacher in each step, batches of like length, fp32",
@@ -97,6 +108,7 @@ class TrainingRun(Record):
     teacher_s: float = Field(description="in the teacher, before and in the epochs")
     score: Score
     predictions: tuple[int, ...] = Field(description="label numbers of the held-out texts")
+    further_predictions: tuple[int, ...] = Field((), description="of the further texts")
 
     @property
     def seconds(self) -> float:
@@ -110,6 +122,9 @@ class TrainingBenchmark(Record):
     task: str
     metric: str
     labels: tuple[int, ...] = Field(description="true label numbers of the held-out texts")
+    further_labels: tuple[int, ...] = Field(
+        (), description="of texts of the training file that no student has read"
+    )
     texts: int = Field(description="training texts, a part of the task's own")
     tokens: float = Field(description="of a training text, on average")
     threads: int
@@ -133,24 +148,36 @@ def padded(examples: TokenDataset, length: int) -> TokenDataset:
 
 
 def compare_ways(
-    teacher: Artifact, task: Task, config: DistillConfig, seeds: int, work: Path
+    teacher: Artifact, task: Task, further: Split, config: DistillConfig, seeds: int, work: Path
 ) -> TrainingBenchmark:
-    """Distil by every way with every seed, after a short run of each that nobody times."""
+    """Distil by every way with every seed, after a short run of each that nobody times.
+
+    Args:
+        teacher: what the students learn from.
+        task: training and held-out texts.
+        further: more texts that no student learns from, for the accuracy alone.
+        config: what the ways share.
+        seeds: students of each way.
+        work: folder of the checkpoints.
+    """
     few = replace(task, train=task.train.first(WARM_UP_TEXTS))
     for name in WAYS:
-        _distil(name, teacher, few, config.model_copy(update={"epochs": 1}), work)
+        _distil(name, teacher, few, NOTHING, config.model_copy(update={"epochs": 1}), work)
     names = list(WAYS)
     runs = [
-        _distil(name, teacher, task, config.model_copy(update={"seed": seed}), work)
+        _distil(name, teacher, task, further, config.model_copy(update={"seed": seed}), work)
         for seed in range(seeds)
         for name in (*names[seed % len(names) :], *names[: seed % len(names)])
     ]
     tokens = token_dataset(task.train, load_tokenizer(teacher.path), config.max_length).lengths
-    shared = config.model_dump(mode="json", exclude={"seed", "precision", "teacher_cache_mb"})
+    shared = config.model_dump(
+        mode="json", exclude={"seed", "precision", "batches", "teacher_cache_mb"}
+    )
     return TrainingBenchmark(
         task=task.name,
         metric=task.metric,
         labels=task.dev.label_ids,
+        further_labels=further.label_ids,
         texts=len(task.train),
         tokens=sum(tokens) / len(tokens),
         threads=torch.get_num_threads(),
@@ -162,11 +189,15 @@ def compare_ways(
 
 
 def _distil(
-    name: str, artifact: Artifact, task: Task, config: DistillConfig, work: Path
+    name: str, artifact: Artifact, task: Task, further: Split, config: DistillConfig, work: Path
 ) -> TrainingRun:
     """Train a student one way; nothing that another run has kept is used."""
     way = WAYS[name]
-    given = {"precision": way.precision, "teacher_cache_mb": config.teacher_cache_mb * way.keeps}
+    given = {
+        "precision": way.precision,
+        "batches": way.batches,
+        "teacher_cache_mb": config.teacher_cache_mb * way.keeps,
+    }
     with TemporaryDirectory(dir=work) as folder:
         os.environ[CACHE_VARIABLE] = str(Path(folder) / "cache")
         gc.collect()
@@ -176,7 +207,8 @@ def _distil(
         student = run.train(
             padded(examples, config.max_length) if way.padded else examples, Path(folder), name
         )
-    score, predictions = run.scored(student)
+    score, predictions = run.scored(student, task.dev)
+    _, further_predictions = run.scored(student, further) if len(further) else (None, ())
     return TrainingRun(
         way=name,
         seed=config.seed,
@@ -185,6 +217,7 @@ def _distil(
         teacher_s=run.clock.seconds,
         score=score,
         predictions=predictions,
+        further_predictions=further_predictions,
     )
 
 
@@ -233,13 +266,13 @@ class _Run:
         self.began = now
         return {}
 
-    def scored(self, student: PreTrainedModel) -> tuple[Score, tuple[int, ...]]:
+    def scored(self, student: PreTrainedModel, texts: Split) -> tuple[Score, tuple[int, ...]]:
         tokenizer = fitting_tokenizer(self.start.source, student)
         encode = Tokenize(tokenizer, self.config.max_length)
         predictor = TorchPredictor(student)
         labels, parameters = self.task.labels, student.num_parameters()
         classifier = Classifier("student", labels, encode, predictor, parameters)
-        score, predictions = evaluate(classifier, self.task.dev, self.task.metric)
+        score, predictions = evaluate(classifier, texts, self.task.metric)
         return score, tuple(predictions.tolist())
 
 
@@ -249,17 +282,20 @@ def run(
     out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
     seeds: Annotated[int, typer.Option(help="students of each way")] = 3,
     max_train: Annotated[int, typer.Option(help="training texts")] = 4000,
+    further_texts: Annotated[int, typer.Option(help="of the training file, only scored")] = 0,
     epochs: Annotated[int, typer.Option(help="of each student")] = 2,
     learning_rate: Annotated[float, typer.Option(help="of each student")] = 1e-4,
     batch_size: Annotated[int, typer.Option(help="texts")] = 32,
     layers: Annotated[int, typer.Option(help="of each student")] = 3,
     threads: Annotated[int, typer.Option(help="of PyTorch; 0: every core")] = 0,
 ) -> None:
-    """Distil three ways, and write what each took and scored."""
+    """Distil four ways, and write what each took and scored."""
     show_progress()
     torch.set_num_threads(threads or environment().cores)
     source = Artifact.load(teacher)
-    task = recorded_task(source, {"max_train": max_train})
+    task = recorded_task(source, {"max_train": max_train + further_texts})
+    further = Split(task.train.examples[max_train:], task.train.label_ids[max_train:])
+    task = replace(task, train=task.train.first(max_train))
     config = DistillConfig(
         method="distilbert",
         weights={"cosine": 0},
@@ -269,7 +305,7 @@ def run(
         layers=layers,
     )
     work.mkdir(parents=True, exist_ok=True)
-    benchmark = compare_ways(source, task, config, seeds, work)
+    benchmark = compare_ways(source, task, further, config, seeds, work)
     for each in benchmark.runs:
         typer.echo(f"{each.way} {each.seed}: {each.seconds:.1f} s, {each.score.value:.4f}")
     if out is not None:

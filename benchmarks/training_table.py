@@ -17,7 +17,8 @@ __all__ = ["training_block"]
 def training_block(file: str, path: Path) -> str:
     """Return the table of the benchmark at `path`, what it was measured under, and its file."""
     benchmark = TrainingBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
-    runs = {name: [run for run in benchmark.runs if run.way == name] for name in WAYS}
+    ways = [name for name in WAYS if any(run.way == name for run in benchmark.runs)]
+    runs = {name: [run for run in benchmark.runs if run.way == name] for name in ways}
     metric = benchmark.metric
     head = (
         f"| Way | Seconds an epoch | Speedup | Texts/s | In the teacher | {metric}, mean | "
@@ -67,7 +68,10 @@ def _speedup(ratio: Speedup) -> str:
 def _circumstances(result: TrainingBenchmark) -> str:
     config, here = result.config, result.environment
     seeds = len({run.seed for run in result.runs})
-    ways = "\n".join(f"- `{name}`: {way.summary}" for name, way in WAYS.items())
+    present = {run.way for run in result.runs}
+    ways = "\n".join(
+        f"- `{name}`: {way.summary}" for name, way in WAYS.items() if name in present
+    )
     precision = "bf16" if result.bf16 else "fp32, as this machine has no bf16"
     return (
         f"{ways}\n\n"

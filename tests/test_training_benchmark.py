@@ -15,7 +15,7 @@ from bertender.core.environment import environment
 from bertender.core.examples import TokenDataset
 from bertender.core.training import TrainingConfig, planned
 from bertender.tasks.metrics import Score
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from distill import phases
 from distill.distiller import DistillConfig
 from tests.core.runs import toy_examples
@@ -71,24 +71,34 @@ def test_every_way_trains_on_every_text_in_as_many_steps(
     monkeypatch.setattr(phases, "read_signals", counted)
     monkeypatch.setattr(phases, "DistillationObjective", Watching)
     config = DistillConfig(**SETTINGS)
-    result = compare_ways(teacher, task, config, 2, tmp_path)
+    further = Split(task.dev.examples[:7], task.dev.label_ids[:7])
+    result = compare_ways(teacher, task, further, config, 2, tmp_path)
     steps = {name: len(seen) for name, seen in shapes.items()}
     assert len(set(steps.values())) == 1
-    assert online == {"usual": steps["usual"], "buckets": steps["buckets"], "kept": 0}
+    assert online == {
+        "usual": steps["usual"],
+        "random": 0,
+        "buckets": steps["buckets"],
+        "kept": 0,
+    }
     assert {sum(rows for rows, _ in seen) for seen in shapes.values()} == {96 + 2 * 2 * 96}
     assert {length for _, length in shapes["usual"]} == {32}
     assert shapes["buckets"] == shapes["kept"] != shapes["usual"]
-    assert [(run.way, run.seed) for run in result.runs][:4] == [
+    assert [rows for rows, _ in shapes["random"]] == [rows for rows, _ in shapes["usual"]]
+    assert shapes["random"] != shapes["usual"]
+    assert [(run.way, run.seed) for run in result.runs][:5] == [
         ("usual", 0),
+        ("random", 0),
         ("buckets", 0),
         ("kept", 0),
-        ("buckets", 1),
+        ("random", 1),
     ]
     for run in result.runs:
         assert len(run.epoch_s) == 2 and min(run.epoch_s) > 0
-        assert (run.kept_s > 0.001) is (run.way == "kept")
+        assert (run.kept_s > 0.001) is (run.way in ("random", "kept"))
         assert 0 < run.teacher_s < run.seconds
         assert len(run.predictions) == len(result.labels)
+        assert len(run.further_predictions) == len(result.further_labels) == 7
     assert not list(tmp_path.iterdir())
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["BatchPlan", "length_buckets", "plan_batches"]
+__all__ = ["BATCHES_PER_POOL", "BatchPlan", "length_buckets", "plan_batches"]
 
-BATCHES_PER_POOL = 50
+BATCHES_PER_POOL = {"sorted": 50, "random": 1}
 """Examples are sorted by length only within a pool of so many batches: sorting all of them would
-make the same batches in every epoch."""
+make the same batches in every epoch, and a pool of one batch makes random ones."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ def plan_batches(
     seed: int,
     processes: int = 1,
     groups: Sequence[int] | None = None,
+    batches_per_pool: int = BATCHES_PER_POOL["sorted"],
 ) -> BatchPlan:
     """Lay out a run: length-bucketed batches in random order, drawn anew for every epoch.
 
@@ -99,6 +100,7 @@ def plan_batches(
         groups: the number of each example's group; every batch is of one group. The batches of
             all groups are shuffled together, so that each has a share by its size (MT-DNN,
             arXiv 1901.11504, Algorithm 1). None makes one group of all.
+        batches_per_pool: a row of BATCHES_PER_POOL.
     """
     members = _by_group(groups or [0] * len(lengths))
     batches: list[tuple[int, ...]] = []
@@ -109,7 +111,13 @@ def plan_batches(
             batch
             for group in members
             for batch in _one_epoch(
-                lengths, group, batch_size, tokens_per_batch, processes, generator
+                lengths,
+                group,
+                batch_size,
+                tokens_per_batch,
+                processes,
+                batches_per_pool,
+                generator,
             )
         ]
         batches += [
@@ -133,10 +141,11 @@ def _one_epoch(
     batch_size: int,
     tokens_per_batch: int,
     processes: int,
+    batches_per_pool: int,
     generator: np.random.Generator,
 ) -> list[list[int]]:
     order = np.asarray(group)[generator.permutation(len(group))]
-    pool_size = batch_size * BATCHES_PER_POOL
+    pool_size = batch_size * batches_per_pool
     pool_size += -pool_size % processes
     batches = []
     for start in range(0, len(order), pool_size):

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from bertender.core.batching import BatchPlan, plan_batches
+from bertender.core.batching import BATCHES_PER_POOL, BatchPlan, plan_batches
 from bertender.core.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.core.config import Config
 from bertender.core.distributed import is_main_process
@@ -62,6 +62,10 @@ class TrainingConfig(Config):
     learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
     batch_size: int = Field(32, ge=1, description="most examples of a batch")
     tokens_per_batch: int = Field(8192, ge=1, description="most tokens of a batch, with padding")
+    batches: Literal["sorted", "random"] = Field(
+        "sorted",
+        description="of examples of like length, which is fastest, or at random",
+    )
     max_length: int = Field(128, ge=8, description="longer texts are truncated to so many tokens")
     warmup_ratio: float = Field(0.06, ge=0, le=1, description="share of the steps to warm up in")
     schedule: Literal["linear", "constant"] = Field(
@@ -161,6 +165,7 @@ def planned(
         tokens_per_batch=config.tokens_per_batch * processes,
         seed=config.seed,
         processes=processes,
+        batches_per_pool=BATCHES_PER_POOL[config.batches],
     )
 
 
