@@ -12,29 +12,11 @@ from bertender.core.families import FAMILIES, family_name
 from bertender.core.text import longest_input
 from bertender.core.words import begun_words, encode_words
 from bertender.tasks.tagging import TaggedSplit
-from bertender.tasks.task import Split
+from bertender.tasks.tokens import token_dataset
 from distill.losses import NO_LABEL
 from distill.tokenizer_gaps import fill_gaps, gap_settings
 
 __all__ = ["fitting_tokenizer", "tagged_dataset", "token_dataset"]
-
-
-def token_dataset(
-    split: Split, tokenizer: PreTrainedTokenizerBase, max_length: int, **columns: Any
-) -> TokenDataset:
-    """Tokenise a split.
-
-    Args:
-        split: labelled examples.
-        tokenizer: the tokenizer of the model to be trained.
-        max_length: longer examples are truncated to so many tokens, or to what the model takes.
-        columns: more columns, a row each example, for the objective (teacher logits).
-    """
-    texts = [list(column) for column in zip(*split.examples, strict=True)]
-    longest = min(max_length, longest_input(tokenizer))
-    tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
-    columns = {**tokens, "labels": split.label_ids, **columns}
-    return TokenDataset(columns, Padding.of(tokenizer))
 
 
 def tagged_dataset(

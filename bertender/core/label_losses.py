@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from distill.losses.means import precise
-
 __all__ = [
     "NO_LABEL",
     "hard_labels",
     "logit_mse",
+    "precise",
     "soft_cross_entropy",
     "soft_labels",
     "token_soft_labels",
@@ -21,6 +20,11 @@ __all__ = [
 
 NO_LABEL = -100
 """In the place of a label: the example, or in tagging the token, has none."""
+
+
+def precise(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in at least float32: sums and exponentials lose too much in bfloat16."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def soft_labels(

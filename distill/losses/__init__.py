@@ -6,8 +6,7 @@ stands where it is 0. No gradient flows into a teacher. Sums are taken in float3
 
 from __future__ import annotations
 
-from distill.losses.attention import attention_divergence, attention_mse, relation_divergence
-from distill.losses.labels import (
+from bertender.core.label_losses import (
     NO_LABEL,
     hard_labels,
     logit_mse,
@@ -16,6 +15,7 @@ from distill.losses.labels import (
     token_soft_labels,
     vocabulary_labels,
 )
+from distill.losses.attention import attention_divergence, attention_mse, relation_divergence
 from distill.losses.states import (
     hidden_cosine,
     hidden_mean_mse,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from bertender.core.label_losses import precise
+
 __all__ = ["mean", "precise"]
 
 
@@ -11,8 +13,3 @@ def mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return the mean of the values where the mask is 1."""
     weights = mask.to(values.dtype)
     return (values * weights).sum() / weights.sum()
-
-
-def precise(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor in at least float32: sums and exponentials lose too much in bfloat16."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
