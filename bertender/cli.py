@@ -65,6 +65,7 @@ COMMANDS: Mapping[str, Command] = {
     "classify": _command("classify", "classify", "Ask a served model about texts."),
     "tasks": _command("list", "tasks", "List the tasks that are known by name."),
     "methods": _command("list", "methods", "List the distillation methods."),
+    "schemes": _command("list", "schemes", "List the ways to quantize, and for which machines."),
     "recipes": _command("recipe", "recipes", "List the recipes."),
     "show": _command("show", "show", "Show an artifact and what it was made from."),
     "doctor": _command("list", "doctor", "Show what this machine has, and what that means."),

@@ -31,7 +31,7 @@ from distill.multitask import (
 from distill.pretrain import PretrainConfig, pretrain_by_name
 from distill.prune_config import OF_THE_TASK, PruneConfig
 from distill.pruner import prune
-from export.onnx_export import ExportConfig, export
+from export.onnx_export import ExportConfig, export, write_onnx
 from quantize.quantizer import QuantizeConfig, quantize
 
 __all__ = ["STAGES", "Stage", "recorded_task", "stage_named"]
@@ -113,6 +113,19 @@ def _distill_general(
 ) -> Artifact:
     """Distil what the config names, or, in a recipe, the artifact of an earlier step."""
     return distill_general_by_name(_with_teacher(sources, config), out)
+
+
+def _write_float(source: Artifact, directory: Path) -> None:
+    """Write the plain graph of a torch artifact."""
+    write_onnx(source, directory, opset=None)
+
+
+def _quantize(
+    sources: Sequence[Artifact], task: Task | None, config: QuantizeConfig, out: Path
+) -> Artifact:
+    """Quantize the source; schemes that train are handed the way to a graph."""
+    assert task is not None
+    return quantize(sources[0], task, config, out, write_onnx=_write_float)
 
 
 TaughtConfig = TypeVar("TaughtConfig", MultiTaskConfig, GeneralConfig)
@@ -211,7 +224,7 @@ STAGES: Mapping[str, Stage] = {
         ),
         Stage("prune", PruneConfig, _from_source(prune), source="artifact", files=_needed_texts),
         Stage("export", ExportConfig, _from_source(export), source="artifact"),
-        Stage("quantize", QuantizeConfig, _from_source(quantize), source="artifact"),
+        Stage("quantize", QuantizeConfig, _quantize, source="artifact"),
     )
 }
 

@@ -10,50 +10,57 @@ and SST-2 sentences, leaving these in float32 changed the mean distance from the
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 from pathlib import Path
 
-import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from bertender.core.environment import environment, has_int8_acceleration
-from bertender.core.errors import ModelError
+from quantize.affine import INTEGERS
+from quantize.job import Job, Written
+from quantize.quiet import quiet_tools
 
-__all__ = ["quantize_dynamically"]
+__all__ = ["quantize_nodes", "quantize_rest", "write_dynamic"]
 
-QUANTIZED_OPERATORS = ["MatMul", "Gemm", "Gather", "LSTM"]
+FULL_RANGE = INTEGERS["int8-symmetric"]
 
 
-def quantize_dynamically(source: Path, target: Path) -> None:
-    """Quantize the graph `source` into `target`.
+def write_dynamic(job: Job, target: Path, float_nodes: Sequence[str] = ()) -> Written:
+    """Quantize the job's graph into `target`, except some nodes."""
+    inventory = job.inventory
+    products = [each.node for each in inventory.products if each.node not in float_nodes]
+    tables = [node for node in inventory.tables if node not in float_nodes]
+    nodes = [*products, *inventory.lstms, *(tables if job.config.embeddings else ())]
+    quantize_nodes(job.graph, target, nodes, job.target.weights)
+    return Written((*products, *inventory.lstms), inventory.reasons)
 
-    Raises:
-        ModelError: not one matrix product could be quantized, so the result would be as slow as
-            its source.
+
+def quantize_rest(job: Job, source: Path, target: Path, float_nodes: Sequence[str] = ()) -> None:
+    """Quantize what has no static form: look-ups in tables, and LSTMs."""
+    tables = [node for node in job.inventory.tables if node not in float_nodes]
+    nodes = [*job.inventory.lstms, *(tables if job.config.embeddings else ())]
+    quantize_nodes(source, target, nodes, job.target.weights)
+
+
+def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: str) -> None:
+    """Quantize some nodes of the graph `source` into `target`.
+
+    Args:
+        source: a graph.
+        target: where to write.
+        nodes: names of products, look-ups in tables and LSTMs; none copies the graph.
+        weights: a symmetric row of INTEGERS.
     """
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)  # it advises on the root logger to optimise the graph first
-    try:
+    if not nodes:
+        target.write_bytes(source.read_bytes())
+        return
+    with quiet_tools():
         quantize_dynamic(
             source,
             target,
-            op_types_to_quantize=QUANTIZED_OPERATORS,
+            op_types_to_quantize=["MatMul", "Gemm", "Gather", "LSTM"],
+            # it makes a Gemm a product of this name, and an addition
+            nodes_to_quantize=[name for node in nodes for name in (node, f"{node}_MatMul")],
             per_channel=True,
             weight_type=QuantType.QInt8,
-            # without 8-bit dot products, two products of 8 bits are added in 16 and saturate;
-            # 7-bit weights cannot
-            reduce_range=not has_int8_acceleration(environment()),
-        )
-    finally:
-        root.setLevel(level)
-    _refuse_unquantized(target)
-
-
-def _refuse_unquantized(target: Path) -> None:
-    graph = onnx.load(target, load_external_data=False).graph
-    if not any(node.op_type == "MatMulInteger" for node in graph.node):
-        raise ModelError(
-            "no matrix product was quantized: the graph has none with constant weights. "
-            "Export the model again with `bertender export`."
+            reduce_range=INTEGERS[weights].highest < FULL_RANGE.highest,
         )

@@ -1,22 +1,29 @@
-"""Quantizing: an onnx artifact to a smaller one, behind the parity gate."""
+"""Quantizing: an artifact to a smaller, faster one, behind the gates of parity and accuracy."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from bertender.core.artifact import Artifact
-from bertender.core.errors import ModelError
+from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.errors import AccuracyError, ConfigError, ModelError
 from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.predictor import onnx_file, refuse_taggers
-from bertender.measure.gate import GateConfig, write_proven
+from bertender.measure.gate import Proof, write_proven
 from bertender.tasks.task import Task
-from quantize.schemes import scheme_named
+from quantize.config import SchemeConfig
+from quantize.job import Job, Written
+from quantize.kernels import operators, refuse_float_kernels
+from quantize.saturation import probe
+from quantize.schemes import Scheme, refuse_idle, scheme_named
+from quantize.targets import target_named
 
-__all__ = ["QuantizeConfig", "copy_companions", "quantize", "refuse_unquantizable"]
+__all__ = ["QuantizeConfig", "copy_companions", "quantize", "refuse_other_task", "refuse_unquantizable"]
 
 
 def _known(name: str) -> str:
@@ -24,52 +31,123 @@ def _known(name: str) -> str:
     return name
 
 
-class QuantizeConfig(GateConfig):
+class QuantizeConfig(SchemeConfig):
     """How to quantize."""
 
     scheme: Annotated[str, AfterValidator(_known)] = Field(
-        "dynamic", description="how to choose scales; `dynamic` needs no data"
+        "dynamic", description="how to choose scales: a row of `bertender schemes`"
     )
 
 
-def quantize(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Artifact:
+def quantize(
+    source: Artifact,
+    task: Task,
+    config: QuantizeConfig,
+    out: Path,
+    *,
+    write_onnx: Callable[[Artifact, Path], object],
+) -> Artifact:
     """Write an 8-bit model of `source`, and prove that it stays within the tolerance of int8.
 
+    Args:
+        source: a float32 onnx artifact; a torch one for schemes that train.
+        task: what the source answers; its training texts calibrate, its held-out texts prove.
+        config: see QuantizeConfig.
+        out: directory of the artifact.
+        write_onnx: writes a torch artifact's graph into a directory, for schemes that train.
+
     Raises:
-        UnknownNameError: no such scheme.
-        ModelError: the source is not a float32 onnx artifact, or it is a tagger.
-        ParityError: the answers moved too far; nothing is written then.
+        ConfigError: a setting that the scheme does not read, or a task with other labels.
+        ModelError: the source is of another kind, quantized already, or a tagger; the target runs
+            no 8-bit models faster; or the graph saturates or runs in float on this machine.
+        AccuracyError: the score fell by more than `max_drop`.
+        ParityError: the answers moved too far. Nothing is written then, nor in the cases above.
     """
     scheme = scheme_named(config.scheme)
-    refuse_taggers(source)
-    refuse_unquantizable(source)
+    refuse_idle(config.scheme, config)
+    refuse_unquantizable(source, scheme)
+    refuse_other_task(source, task)
+    refuse_unwritable(out, source)
+    target_name, target = target_named(config.target)
+    with TemporaryDirectory() as folder:
+        job = Job(source, onnx_file(source), out, task, config, target, Path(folder), write_onnx)
 
-    def write(directory: Path) -> None:
-        copy_companions(source, directory)
-        scheme.write(onnx_file(source), directory / ONNX_NAME)
+        def write(directory: Path) -> Proof:
+            copy_companions(source, directory)
+            written = scheme.write(job, directory / ONNX_NAME)
+            found = _proven(job, directory / ONNX_NAME, written)
+            metrics = {"quantization": {"target": target_name, **found}}
+            return Proof(written.reference, written.tolerance, metrics)
 
-    return write_proven(
-        source, task, config, out, stage="quantize", precision=scheme.precision, write=write
-    )
-
-
-def refuse_unquantizable(source: Artifact) -> None:
-    """Raise ModelError unless `source` is a float32 onnx artifact."""
-    if source.card.kind != "onnx":
-        raise ModelError(
-            f"{source.path} is of kind {source.card.kind!r}; only onnx artifacts are quantized. "
-            "Export it first: bertender export."
+        return write_proven(
+            source, task, config, out, stage="quantize", precision=scheme.precision, write=write
         )
-    if source.card.precision != "float32":
+
+
+def _proven(job: Job, graph: Path, written: Written) -> dict[str, Any]:
+    """Return what the artifact says of its graph; raise what speaks against it."""
+    found = operators(graph)
+    running = refuse_float_kernels(found, len(written.quantized))
+    return {
+        "products": len(written.quantized),
+        "running_in_integers": running,
+        "float_nodes": dict(written.float_nodes),
+        "operators": found,
+        "saturation": probe(job, graph),
+        **_scores(job, graph),
+        **written.found,
+    }
+
+
+def _scores(job: Job, graph: Path) -> dict[str, Any]:
+    """Return the scores before and after, where a drop is bounded; raise AccuracyError past it."""
+    allowed = job.config.max_drop
+    if allowed is None:
+        return {}
+    after = job.score(graph)
+    if job.drop(after) > allowed:
+        raise AccuracyError(
+            f"the quantized model lost {job.drop(after):.4g} points of {job.task.metric} "
+            f"({job.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no more. "
+            "Try --scheme mixed, which returns layers to float until it holds, another "
+            "calibrator, or --scheme qat."
+        )
+    return {"score_before": job.score_before, "score": after}
+
+
+def refuse_unquantizable(source: Artifact, scheme: Scheme) -> None:
+    """Raise ModelError unless `source` is what the scheme starts from."""
+    refuse_taggers(source)
+    kind, precision = source.card.kind, source.card.precision
+    if precision != "float32":
+        raise ModelError(f"{source.path} is {precision} already; give the float32 one it is from.")
+    if kind != scheme.source:
+        next_step = (
+            "Export it first: bertender export."
+            if scheme.source == "onnx"
+            else "Give the artifact that it was exported from."
+        )
         raise ModelError(
-            f"{source.path} is {source.card.precision} already; give the float32 export it is from."
+            f"{source.path} is of kind {kind!r}; only {scheme.source} artifacts are quantized by "
+            f"this scheme. {next_step}"
+        )
+
+
+def refuse_other_task(source: Artifact, task: Task) -> None:
+    """Raise ConfigError where the texts are of a task that the source does not answer."""
+    labels, columns = source.card.task.labels, source.card.task.text_columns
+    if labels != task.labels or len(columns) != len(task.text_columns):
+        raise ConfigError(
+            f"task {task.name!r} has the labels {', '.join(task.labels)} and "
+            f"{len(task.text_columns)} text column(s); {source.path} answers {', '.join(labels)} "
+            f"from {len(columns)}. Texts of another task calibrate and prove nothing: give its own."
         )
 
 
 def copy_companions(source: Artifact, directory: Path) -> None:
-    """Copy everything but the graph and the card: config.json and the tokenizer."""
+    """Copy everything but the model and the card: config.json and the tokenizer."""
     for name in source.card.files:
-        if name != ONNX_NAME:
+        if name not in (ONNX_NAME, "model.safetensors"):
             target = directory / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.path / name, target)

@@ -1,4 +1,4 @@
-"""SCHEMES: every way to quantize an ONNX graph, by name."""
+"""SCHEMES: every way to quantize a model, by name."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertender.core.errors import UnknownNameError
-from quantize.dynamic import quantize_dynamically
+from bertender.core.artifact import Kind
+from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.training import TrainingConfig
+from quantize.config import SchemeConfig
+from quantize.dynamic import write_dynamic
+from quantize.four_bit import write_four_bit
+from quantize.job import Job, Written
+from quantize.mixed import write_mixed
+from quantize.qat import write_trained
+from quantize.static import write_static
 
-__all__ = ["SCHEMES", "Scheme", "scheme_named"]
+__all__ = ["SCHEMES", "Scheme", "refuse_idle", "scheme_named"]
+
+CALIBRATION = frozenset({"calibrator", "percentile", "calibration_texts"})
+SENSITIVITY = frozenset({"sensitivity", "sensitivity_texts"})
 
 
 @dataclass(frozen=True)
@@ -17,19 +28,47 @@ class Scheme:
     """A row of SCHEMES."""
 
     summary: str
-    precision: str
+    write: Callable[[Job, Path], Written]
+    """(job, graph to write)"""
+    reads: frozenset[str] = frozenset()
+    """Settings that change something, beside those that all schemes read."""
+    precision: str = "int8"
     """The row of the parity gate's tolerances."""
-    write: Callable[[Path, Path], None]
-    """(graph to read, graph to write)"""
+    source: Kind = "onnx"
+    """What kind of artifact it starts from."""
 
 
 SCHEMES: Mapping[str, Scheme] = {
     "dynamic": Scheme(
-        summary="int8 weights per channel and embeddings; activation scales found while running",
-        precision="int8",
-        write=quantize_dynamically,
+        summary="int8 weights per channel; activation scales found while running, no data needed",
+        write=write_dynamic,
+    ),
+    "static": Scheme(
+        summary="int8 weights per channel; activation scales found before, on training texts",
+        write=write_static,
+        reads=CALIBRATION,
+    ),
+    "mixed": Scheme(
+        summary="int8, and the parts that suffer most in float until the score holds",
+        write=write_mixed,
+        reads=CALIBRATION | SENSITIVITY | {"base"},
+    ),
+    "four-bit": Scheme(
+        summary="4-bit weights in groups where the score holds, int8 elsewhere: for size",
+        write=write_four_bit,
+        reads=SENSITIVITY | {"block_size"},
+        precision="int4",
+    ),
+    "qat": Scheme(
+        summary="trained with 8-bit errors (Q8BERT), from a torch artifact; scales are learned",
+        write=write_trained,
+        reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
+        source="torch",
     ),
 }
+
+SHARED = frozenset({"scheme", "target", "embeddings", "max_drop", "parity_texts", "seed"})
+"""What every scheme reads."""
 
 
 def scheme_named(name: str) -> Scheme:
@@ -37,3 +76,13 @@ def scheme_named(name: str) -> Scheme:
     if name not in SCHEMES:
         raise UnknownNameError("quantization scheme", name, SCHEMES)
     return SCHEMES[name]
+
+
+def refuse_idle(name: str, config: SchemeConfig) -> None:
+    """Raise ConfigError where a setting was given that the scheme does not read."""
+    for setting in sorted(config.model_fields_set - SHARED - SCHEMES[name].reads):
+        readers = sorted(each for each, scheme in SCHEMES.items() if setting in scheme.reads)
+        raise ConfigError(
+            f"{setting}={getattr(config, setting)!r}: scheme {name!r} does not read it; "
+            f"{', '.join(readers)} does. Leave it out, or give --scheme {readers[0]}."
+        )

@@ -1,4 +1,4 @@
-"""bertender tasks, methods and doctor: what there is."""
+"""bertender tasks, methods, schemes and doctor: what there is."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from bertender.core.environment import environment
 from bertender.doctor import findings
 from bertender.tasks.registry import TASKS
 from distill.methods import GENERAL_METHODS, METHODS, Phase
+from quantize.schemes import SCHEMES
+from quantize.targets import TARGETS
 
-__all__ = ["doctor_command", "methods_command", "tasks_command"]
+__all__ = ["doctor_command", "methods_command", "schemes_command", "tasks_command"]
 
 TWO_LAYERS = 2
 """The depth that phases are listed for; a method that goes layer by layer has one for each."""
@@ -73,6 +75,27 @@ def _general(name: str) -> list[str]:
 
 def _loss(phase: Phase) -> str:
     return f"{phase.name}: " + " + ".join(f"{term.weight:g} {term.name}" for term in phase.terms)
+
+
+def schemes_command() -> Callable[..., None]:
+    """Build `bertender schemes`."""
+
+    def command(as_json: JsonFlag = False) -> None:
+        rows = [
+            {
+                "scheme": name,
+                "summary": scheme.summary,
+                "starts from": scheme.source,
+                "settings": sorted(scheme.reads),
+            }
+            for name, scheme in SCHEMES.items()
+        ]
+        _print(rows, as_json)
+        if not as_json:
+            for name, target in TARGETS.items():
+                print_entry(f"--target {name}", [target.summary, target.refused], "")
+
+    return command
 
 
 def doctor_command() -> Callable[..., None]:

@@ -5,14 +5,16 @@ Exporting and quantizing differ in how they write a graph; what follows the grap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
-from bertender.core.predictor import onnx_classifier, open_classifier
+from bertender.core.predictor import Classifier, onnx_classifier, open_classifier
 from bertender.measure.parity import (
     PARITY_TEXTS,
     check_parity,
@@ -22,7 +24,7 @@ from bertender.measure.parity import (
 )
 from bertender.tasks.task import Task
 
-__all__ = ["GateConfig", "write_proven"]
+__all__ = ["GateConfig", "Proof", "write_proven"]
 
 
 class GateConfig(Config):
@@ -34,6 +36,18 @@ class GateConfig(Config):
     seed: int = Field(0, ge=0, description="which texts the parity gate draws")
 
 
+@dataclass(frozen=True)
+class Proof:
+    """What a stage says of the graph that it has written."""
+
+    reference: Classifier | None = None
+    """What the graph must agree with; None for its source."""
+    tolerance: str | None = None
+    """The row of TOLERANCES; None for the one that its precision names."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """For the artifact's card."""
+
+
 def write_proven(
     source: Artifact,
     task: Task,
@@ -42,7 +56,7 @@ def write_proven(
     *,
     stage: str,
     precision: str,
-    write: Callable[[Path], None],
+    write: Callable[[Path], Proof | None],
 ) -> Artifact:
     """Write an onnx artifact of `source`, and prove that it answers as `source` does.
 
@@ -58,8 +72,8 @@ def write_proven(
     Raises:
         ParityError: the answers are too far apart; `out` is left as it was.
     """
-    reference = open_classifier(source)
-    labels, parameters = source.card.task.labels, reference.parameters
+    opened = open_classifier(source)
+    labels, parameters = source.card.task.labels, opened.parameters
     with new_artifact(
         out,
         kind="onnx",
@@ -71,11 +85,12 @@ def write_proven(
         precision=precision,
         parent=source,
     ) as draft:
-        write(draft.directory)
+        proof = write(draft.directory) or Proof()
         candidate = onnx_classifier(draft.directory, out.name, labels, parameters)
         examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
-        tolerance = find_tolerance(precision)
+        tolerance = find_tolerance(proof.tolerance or precision)
+        reference = proof.reference or opened
         parity = check_parity(reference, candidate, examples, tolerance, seed=config.seed)
         require_parity(parity)
-        draft.metrics.update(parameters=parameters, parity=parity.summary())
+        draft.metrics.update(parameters=parameters, parity=parity.summary(), **proof.metrics)
     return Artifact.load(out)

@@ -49,6 +49,12 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "int8": Tolerance(
         max_abs=0.4, mean_abs=0.08, min_cosine=0.9, min_agreement=0.97, tie_margin=0.05
     ),
+    "int4": Tolerance(
+        max_abs=0.6, mean_abs=0.12, min_cosine=0.8, min_agreement=0.95, tie_margin=0.05
+    ),
+    "fake-quantized": Tolerance(
+        max_abs=0.2, mean_abs=0.02, min_cosine=0.99, min_agreement=0.99, tie_margin=0.05
+    ),
     # The same model file behind an endpoint. Only the batches differ, and in fp32 they change
     # nothing but the order of sums. An int8 endpoint meets this with one text a request
     # (batch_sizes=(1,)); in batches it is as far from itself as the row int8 says.

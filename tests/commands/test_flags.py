@@ -129,6 +129,7 @@ BESIDE_ANOTHER = {
     ("prune", "ffn"): ("--rounds=2", "0.5"),
     ("prune", "layers"): ("--rounds=2", "3"),
     ("prune", "max_drop"): ("--rounds=2", "0.5"),
+    ("quantize", "max_drop"): ("--scheme=mixed", "0.5"),
 }
 """Fields that are refused without another flag: that flag, and a value."""
 SWITCHES = [
@@ -146,6 +147,13 @@ FLAGS = [
 ]
 UNLIKE_THEIR_DEFAULT = {
     "across": "layer",
+    "base": "static",
+    "batches": "random",
+    "block_size": "64",
+    "calibrator": "minmax",
+    "percentile": "99.5",
+    "sensitivity": "hessian-trace",
+    "target": "avx2",
     "importance": "taylor",
     "precision": "bf16",
     "augmentation": "tinybert",

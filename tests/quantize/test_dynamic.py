@@ -14,17 +14,20 @@ from bertender.core.errors import ModelError
 from bertender.core.predictor import onnx_file
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
-from quantize import dynamic
-from quantize.dynamic import quantize_dynamically
+from quantize.dynamic import write_dynamic
+from quantize.graph import take_inventory
 from tests.distill.toys import save_artifact, tiny_classifier
+from tests.quantize.jobs import job_of
 
 
 @pytest.fixture(scope="module")
-def graph(float_model: Artifact, tmp_path_factory: pytest.TempPathFactory) -> onnx.GraphProto:
+def graph(
+    float_model: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> onnx.GraphProto:
     """The tiny BERT's quantized graph."""
-    target = tmp_path_factory.mktemp("dynamic") / "model.onnx"
-    quantize_dynamically(onnx_file(float_model), target)
-    return onnx.load(target).graph
+    folder = tmp_path_factory.mktemp("dynamic")
+    write_dynamic(job_of(float_model, task, folder), folder / "model.onnx")
+    return onnx.load(folder / "model.onnx").graph
 
 
 def tensors(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
@@ -89,16 +92,11 @@ def test_weights_are_near_what_they_were(graph: onnx.GraphProto, float_model: Ar
         assert np.abs((stored - zero) * scale - wanted).max() <= 0.51 * scale.max()
 
 
-@pytest.mark.parametrize(("accelerated", "largest"), [(True, 127), (False, 64)])
+@pytest.mark.parametrize(("target", "largest"), [("vnni", 127), ("avx2", 64), ("arm64", 127)])
 def test_weights_keep_to_7_bits_where_products_would_saturate(
-    accelerated: bool,
-    largest: int,
-    float_model: Artifact,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    target: str, largest: int, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(dynamic, "has_int8_acceleration", lambda environment: accelerated)
-    quantize_dynamically(onnx_file(float_model), tmp_path / "model.onnx")
+    write_dynamic(job_of(float_model, task, tmp_path, target), tmp_path / "model.onnx")
     constants = tensors(onnx.load(tmp_path / "model.onnx").graph)
     weights = [array for array in constants.values() if array.dtype == np.int8 and array.ndim == 2]
     assert len(weights) == 26
@@ -111,14 +109,14 @@ def test_a_graph_without_weights_is_refused(tmp_path: Path) -> None:
     graph = helper.make_graph([node], "no weights", names[:2], names[2:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.save(model, tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match="no matrix product was quantized"):
-        quantize_dynamically(tmp_path / "model.onnx", tmp_path / "int8.onnx")
+    with pytest.raises(ModelError, match="1 matrix products and none of them has a constant"):
+        take_inventory(tmp_path / "model.onnx")
 
 
 def test_both_directions_of_an_lstm_are_8_bit(task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
-    exported = onnx_file(export(source, task, ExportConfig(), tmp_path / "onnx"))
-    quantize_dynamically(exported, tmp_path / "model.onnx")
+    exported = export(source, task, ExportConfig(), tmp_path / "onnx")
+    write_dynamic(job_of(exported, task, tmp_path), tmp_path / "model.onnx")
     graph = onnx.load(tmp_path / "model.onnx").graph
     constants, operators = tensors(graph), [node.op_type for node in graph.node]
     assert "LSTM" not in operators and operators.count("DynamicQuantizeLSTM") == 2

@@ -1,0 +1,105 @@
+"""Calibration: what values a graph's activations take on real text.
+
+Two passes over the texts, batch by batch: the first finds each tensor's least and largest value,
+the second counts its values between them. Nothing of a batch is kept, so memory is bounded by one
+batch whatever the number of texts. Batches have the lengths that texts have; padding is left out,
+for what a model computes there is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+
+from bertender.core.batching import length_buckets
+from bertender.core.errors import DataError
+from bertender.core.progress import track
+from bertender.core.text import Batch, Encode, Example
+from bertender.measure.accuracy import text_lengths
+from quantize.calibrators import Histogram
+
+__all__ = ["Batches", "histograms", "observed"]
+
+FloatArray = npt.NDArray[np.float32]
+BINS = 2048
+TOKENS_PER_BATCH = 2048
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Texts as batches of like length, which can be gone through more than once."""
+
+    encode: Encode
+    examples: Sequence[Example]
+    description: str = "calibrate"
+
+    def __post_init__(self) -> None:
+        if not self.examples:
+            raise DataError(
+                "no texts to calibrate on, and at least 1 is needed: the task has no training "
+                "examples. Give a task with some, by --task or --train."
+            )
+
+    def __iter__(self) -> Iterator[Batch]:
+        buckets = length_buckets(text_lengths(self.encode, self.examples), TOKENS_PER_BATCH)
+        for bucket in track(buckets, self.description, len(buckets)):
+            yield self.encode([self.examples[row] for row in bucket])
+
+
+def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[str, Histogram]:
+    """Count the values of some tensors of a graph, without padding.
+
+    Args:
+        graph: a float graph.
+        tensors: names of activations; those of (batch, seq, ...) are read where text is.
+        batches: the texts to run.
+    """
+    lows, highs = dict.fromkeys(tensors, np.inf), dict.fromkeys(tensors, -np.inf)
+    for values in observed(graph, tensors, batches):
+        for name, array in values.items():
+            lows[name] = min(lows[name], float(array.min()))
+            highs[name] = max(highs[name], float(array.max()))
+    counts = {name: np.zeros(BINS, dtype=np.int64) for name in tensors}
+    for values in observed(graph, tensors, batches):
+        for name, array in values.items():
+            counts[name] += np.histogram(array, BINS, (lows[name], highs[name]))[0]
+    return {name: Histogram(lows[name], highs[name], counts[name]) for name in tensors}
+
+
+def observed(
+    graph: Path, tensors: Sequence[str], batches: Batches
+) -> Iterator[Mapping[str, FloatArray]]:
+    """Yield, for each batch, the values of some tensors where there is text."""
+    names = list(dict.fromkeys(tensors))
+    with TemporaryDirectory() as folder:
+        session = _watching(graph, names, Path(folder))
+        inputs = [node.name for node in session.get_inputs()]
+        for batch in batches:
+            arrays = session.run(names, {name: batch.arrays[name] for name in inputs})
+            real = batch.arrays["attention_mask"].astype(bool)
+            yield {
+                name: array[real] if array.shape[:2] == real.shape else array.reshape(-1)
+                for name, array in zip(names, arrays, strict=True)
+            }
+
+
+def _watching(graph: Path, tensors: Sequence[str], folder: Path) -> onnxruntime.InferenceSession:
+    """Open a graph that also answers some of its inner tensors."""
+    model = onnx.load(graph)
+    answered = {output.name for output in model.graph.output}
+    for name in tensors:
+        if name not in answered:
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+    onnx.save(model, folder / "watched.onnx", save_as_external_data=True)  # above 2 GB, too
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(
+        str(folder / "watched.onnx"), options, providers=["CPUExecutionProvider"]
+    )

@@ -1,0 +1,78 @@
+"""What every scheme can be told; which of it a scheme reads, its row of SCHEMES says."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.training import TrainingConfig
+from bertender.measure.gate import GateConfig
+from quantize.calibrators import CALIBRATORS, calibrator_named
+from quantize.targets import AUTO, TARGETS, known_target
+
+__all__ = ["SENSITIVITY_NAMES", "SchemeConfig"]
+
+SENSITIVITY_NAMES = ("leave-one-out", "hessian-trace", "hessian-eigenvalue")
+"""The rows of SENSITIVITIES, which need a config themselves."""
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+
+
+def _known_calibrator(name: str) -> str:
+    calibrator_named(name)
+    return name
+
+
+def _known_sensitivity(name: str) -> str:
+    if name not in SENSITIVITY_NAMES:
+        raise UnknownNameError("sensitivity", name, SENSITIVITY_NAMES)
+    return name
+
+
+def _known_block(size: int) -> int:
+    if size not in BLOCK_SIZES:
+        raise ConfigError(
+            f"block_size={size} has no kernel; allowed are {', '.join(map(str, BLOCK_SIZES))}."
+        )
+    return size
+
+
+class SchemeConfig(GateConfig, TrainingConfig):
+    """How to quantize, whatever the scheme. Training settings are those of scheme qat."""
+
+    target: Annotated[str, AfterValidator(known_target)] = Field(
+        AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"
+    )
+    embeddings: bool = Field(True, description="8 bits for embedding tables, too")
+    max_drop: float | None = Field(
+        None, ge=0, description="most points of the metric to lose; more is refused"
+    )
+    calibrator: Annotated[str, AfterValidator(_known_calibrator)] = Field(
+        "mse", description=f"where static activations are clipped: {', '.join(CALIBRATORS)}"
+    )
+    percentile: float = Field(
+        99.99, gt=50, le=100, description="share of the values that calibrator percentile keeps"
+    )
+    calibration_texts: int = Field(
+        512, ge=1, description="training texts, at most, that activations are watched on"
+    )
+    base: Literal["dynamic", "static"] = Field(
+        "dynamic", description="how scheme mixed quantizes what stays quantized"
+    )
+    sensitivity: Annotated[str, AfterValidator(_known_sensitivity)] = Field(
+        SENSITIVITY_NAMES[0],
+        description=f"what mixed and four-bit return first: {', '.join(SENSITIVITY_NAMES)}",
+    )
+    sensitivity_texts: int = Field(
+        256, ge=1, description="training texts, at most, that sensitivity is measured on"
+    )
+    block_size: Annotated[int, AfterValidator(_known_block)] = Field(
+        32, description=f"inputs that share a 4-bit scale: {', '.join(map(str, BLOCK_SIZES))}"
+    )
+    soft_labels: float = Field(
+        1.0, ge=0, description="weight of the float model's answers beside the labels in qat"
+    )
+    epochs: int = Field(1, ge=1, description="passes over the training examples in qat")
+    learning_rate: float = Field(2e-5, gt=0, description="peak learning rate of AdamW in qat")
+    seed: int = Field(0, ge=0, description="which texts are drawn, and the order of training")

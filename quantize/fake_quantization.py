@@ -1,0 +1,200 @@
+"""A PyTorch model that computes with the errors of its 8-bit form, so that it learns to bear them.
+
+Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188), section 2: weights and the activations of every
+linear layer, and embedding tables, are rounded in the forward pass; the gradient passes as if they
+were not (straight-through). Ranges of activations are moving averages, those of weights their
+largest value now. Departures, for ONNX Runtime's kernels: activations are unsigned with a zero
+point, weights have a scale for each output, biases stay in float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+from transformers import PreTrainedModel
+
+from bertender.core.examples import TensorBatch, model_inputs
+from quantize.affine import INTEGERS, Integers
+from quantize.calibrators import Range
+
+__all__ = ["FakeQuantized", "rounded"]
+
+DECAY = 0.9999
+"""Of the moving averages (the paper's)."""
+LEAST_SCALE = float(torch.finfo(torch.float32).tiny)
+
+
+def rounded(
+    values: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | float, integers: Integers
+) -> torch.Tensor:
+    """Return what quantizing leaves of some values; the gradient is that of the values."""
+    steps = (values / scale).round() + zero_point
+    left = (steps.clamp(integers.lowest, integers.highest) - zero_point) * scale
+    return values + (left - values).detach()
+
+
+def _rounded_range(
+    values: torch.Tensor, low: torch.Tensor, high: torch.Tensor, integers: Integers
+) -> torch.Tensor:
+    """Round values to the integers that span a range, which is widened to hold 0."""
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    if integers.symmetric:
+        high = torch.maximum(-low, high)
+        low = -high
+    scale = ((high - low) / (integers.highest - integers.lowest)).clamp(min=LEAST_SCALE)
+    zero_point = 0.0 if integers.symmetric else (integers.lowest - low / scale).round()
+    return rounded(values, scale, zero_point, integers)
+
+
+class _RoundedWeight(nn.Module):
+    """A linear layer's weight (outputs, inputs), with a scale for each output."""
+
+    def __init__(self, integers: Integers) -> None:
+        super().__init__()
+        self.integers = integers
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        largest = weight.detach().abs().amax(dim=1, keepdim=True)
+        scale = (largest / self.integers.highest).clamp(min=LEAST_SCALE)
+        return rounded(weight, scale, 0.0, self.integers)
+
+
+class _RoundedTable(nn.Module):
+    """An embedding table, with one scale and zero point."""
+
+    def forward(self, table: torch.Tensor) -> torch.Tensor:
+        low, high = table.detach().aminmax()
+        return _rounded_range(table, low, high, INTEGERS["uint8"])
+
+
+class _Text:
+    """Where the batch has text: what activations are watched on."""
+
+    mask: torch.Tensor | None = None
+
+    def of(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the values (tokens, ...) of real tokens."""
+        if self.mask is not None and values.shape[:2] == self.mask.shape:
+            return values[self.mask]
+        return values
+
+
+class _RoundedActivation(nn.Module):
+    """What enters a linear layer, with a range that follows what is seen in training."""
+
+    low: torch.Tensor
+    high: torch.Tensor
+    seen: torch.Tensor
+
+    def __init__(self, integers: Integers, text: _Text) -> None:
+        super().__init__()
+        self.integers = integers
+        self.text = text
+        for name in ("low", "high"):
+            self.register_buffer(name, torch.zeros(()))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+        self.widening = False
+        """Take the whole range of what is seen, in the place of averages; nothing is rounded."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if self.training or self.widening:
+            self._watch(self.text.of(values.detach()))
+        if self.widening:
+            return values
+        return _rounded_range(values, self.low, self.high, self.integers)
+
+    def _watch(self, values: torch.Tensor) -> None:
+        for mine, now, wider in zip(
+            (self.low, self.high), values.aminmax(), (torch.minimum, torch.maximum), strict=True
+        ):
+            later = wider(mine, now) if self.widening else mine * DECAY + now * (1 - DECAY)
+            mine.copy_(torch.where(self.seen, later, now))
+        self.seen.fill_(True)
+
+
+class FakeQuantized(nn.Module):
+    """A classifier whose linear layers and embedding tables compute with 8-bit errors.
+
+    Args:
+        model: it is trained in place.
+        layers: paths of the linear layers to quantize.
+        tables: paths of the embeddings to quantize.
+        activations: a row of INTEGERS.
+        weights: a symmetric row of INTEGERS.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        layers: Iterable[str],
+        tables: Iterable[str],
+        activations: str,
+        weights: str,
+    ) -> None:
+        super().__init__()
+        self.student = model
+        self.text = _Text()
+        self.layers = tuple(dict.fromkeys(layers))
+        self.tables = tuple(dict.fromkeys(tables))
+        self.activations = nn.ModuleList(
+            _RoundedActivation(INTEGERS[activations], self.text) for _ in self.layers
+        )
+        for path, activation in zip(self.layers, self.activations, strict=True):
+            layer = model.get_submodule(path)
+            parametrize.register_parametrization(layer, "weight", _RoundedWeight(INTEGERS[weights]))
+            layer.register_forward_pre_hook(_entering(activation))
+        for path in self.tables:
+            parametrize.register_parametrization(
+                model.get_submodule(path), "weight", _RoundedTable()
+            )
+
+    def forward(self, batch: TensorBatch) -> torch.Tensor:
+        """Return the logits (batch, labels)."""
+        self.text.mask = batch["attention_mask"].bool()
+        try:
+            logits: torch.Tensor = self.student(**model_inputs(self.student, batch)).logits
+        finally:
+            self.text.mask = None
+        return logits
+
+    @contextmanager
+    def widening(self) -> Iterator[None]:
+        """Within, the model computes in float, and ranges grow to hold all that is seen."""
+        for activation in self._activations():
+            activation.widening = True
+        try:
+            yield
+        finally:
+            for activation in self._activations():
+                activation.widening = False
+
+    def ranges(self) -> Mapping[str, Range]:
+        """Return the range of what enters each linear layer, by its path."""
+        return {
+            path: (float(activation.low), float(activation.high))
+            for path, activation in zip(self.layers, self._activations(), strict=True)
+        }
+
+    def trained_weights(self) -> dict[str, torch.Tensor]:
+        """Return the model's weights before rounding, by the names that they had at first."""
+        original = ".parametrizations.weight.original"
+        return {
+            name.replace(original, ".weight"): tensor
+            for name, tensor in self.student.state_dict().items()
+        }
+
+    def _activations(self) -> list[Any]:
+        return list(self.activations)
+
+
+def _entering(activation: nn.Module) -> Any:
+    def hook(layer: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        values, *others = arguments
+        return (activation(values), *others)
+
+    return hook

@@ -1,0 +1,66 @@
+"""4-bit weights in groups, for size: products with weights of 4 bits, all else of 8.
+
+Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give groups of weights a range each; here a group is
+`block_size` inputs of one output. Activations stay in float, since ONNX Runtime's MatMulNBits turns
+the weights back while it multiplies. With `max_drop`, the parts that suffer most go back to 8 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+
+from quantize.dynamic import quantize_nodes
+from quantize.job import Job, Written
+from quantize.mixed import returned
+from quantize.quiet import quiet_tools
+
+__all__ = ["write_four_bit"]
+
+COMPUTE_IN_INT8 = 4
+"""MatMulNBits's accuracy level: activations in groups of 8 bits, where the CPU has kernels."""
+
+
+def write_four_bit(job: Job, target: Path) -> Written:
+    """Quantize the job's graph into `target`."""
+    if job.config.max_drop is None:
+        return _write(job, target, ())
+    return returned(job, target, _write, "8 bits", _candidates(job))
+
+
+def _candidates(job: Job) -> list[str]:
+    """Return the products that can have 4 bits: a Gemm has no such form."""
+    return [each.node for each in job.inventory.products if not each.is_gemm]
+
+
+def _write(job: Job, target: Path, left: Sequence[str]) -> Written:
+    """Write 4 bits for the candidates except some, which have 8 as all else has."""
+    inventory = job.inventory
+    small = [node for node in _candidates(job) if node not in left]
+    others = [each.node for each in inventory.products if each.node not in small]
+    tables = [*inventory.tables] if job.config.embeddings else []
+    quantize_nodes(job.graph, target, [*others, *inventory.lstms, *tables], job.target.weights)
+    _write_small(target, small, job.config.block_size)
+    found = {"products_of_4_bits": len(small)}
+    return Written((*small, *others, *inventory.lstms), inventory.reasons, found)
+
+
+def _write_small(graph: Path, nodes: Sequence[str], block_size: int) -> None:
+    """Give the weights of some products 4 bits, in the file."""
+    if not nodes:
+        return
+    with quiet_tools():
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+        quantizer = MatMulNBitsQuantizer(
+            onnx.load(graph),
+            bits=4,
+            block_size=block_size,
+            is_symmetric=True,
+            accuracy_level=COMPUTE_IN_INT8,
+            nodes_to_include=list(nodes),
+        )
+        quantizer.process()
+    onnx.save(quantizer.model.model, graph)

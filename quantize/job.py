@@ -1,0 +1,93 @@
+"""A quantization under way: what every scheme is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertender.core.artifact import Artifact
+from bertender.core.onnx_predictor import OnnxPredictor
+from bertender.core.predictor import Classifier, open_classifier
+from bertender.measure.accuracy import evaluate
+from bertender.tasks.task import Task
+from quantize.calibration import Batches
+from quantize.config import SchemeConfig
+from quantize.graph import Inventory, take_inventory
+from quantize.targets import Target
+
+__all__ = ["Job", "Written"]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a scheme has done."""
+
+    quantized: tuple[str, ...]
+    """Nodes that multiply by integers now."""
+    float_nodes: Mapping[str, str] = field(default_factory=dict)
+    """Node that is not what the scheme makes of the others -> why."""
+    found: Mapping[str, Any] = field(default_factory=dict)
+    """What else the artifact shall say."""
+    reference: Classifier | None = None
+    """What the graph must agree with, where that is not the source."""
+    tolerance: str | None = None
+    """A row of TOLERANCES, where that is not the precision's own."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every scheme is given.
+
+    `graph` is the float graph (of a torch source there is none yet), `out` where the artifact will
+    be, `folder` for what is thrown away in the end; `write_onnx` writes a torch artifact's graph
+    into a directory.
+    """
+
+    source: Artifact
+    graph: Path
+    out: Path
+    task: Task
+    config: SchemeConfig
+    target: Target
+    folder: Path
+    write_onnx: Callable[[Artifact, Path], object]
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        return take_inventory(self.graph)
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        """The float model."""
+        return open_classifier(self.source)
+
+    @cached_property
+    def score_before(self) -> float:
+        """The float model's score on the held-out texts."""
+        return self.score_of(self.classifier)
+
+    def score(self, graph: Path) -> float:
+        """Return a graph's score on the held-out texts."""
+        return self.score_of(self.opened(graph))
+
+    def opened(self, graph: Path) -> Classifier:
+        """Return the classifier that answers by another graph."""
+        return replace(self.classifier, predictor=OnnxPredictor(graph))
+
+    def score_of(self, classifier: Classifier) -> float:
+        return evaluate(classifier, self.task.dev, self.task.metric)[0].value
+
+    def drop(self, score: float) -> float:
+        """Return the points lost, rounded so that half a point is not more than half a point."""
+        return round(100 * (self.score_before - score), 6)
+
+    def texts(self, count: int, description: str) -> Batches:
+        """Return some of the training texts, drawn by the seed."""
+        examples = self.task.train.examples
+        drawn = np.random.default_rng(self.config.seed).permutation(len(examples))[:count]
+        return Batches(self.classifier.encode, [examples[row] for row in drawn], description)

@@ -1,0 +1,56 @@
+"""What a quantized graph becomes when ONNX Runtime opens it: the operators that really run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+import onnxruntime
+
+from bertender.core.errors import ModelError
+
+__all__ = ["INTEGER_PRODUCTS", "operators", "refuse_float_kernels"]
+
+INTEGER_PRODUCTS = frozenset(
+    {
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeMatMul",
+        "MatMulInteger",
+        "MatMulIntegerToFloat",
+        "MatMulNBits",
+        "QGemm",
+        "QLinearMatMul",
+    }
+)
+"""Operators that multiply by integer weights."""
+
+
+def operators(graph: Path) -> dict[str, int]:
+    """Count the operators of a graph as ONNX Runtime runs it on this CPU, after its fusions."""
+    with TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        nodes = onnx.load(options.optimized_model_filepath, load_external_data=False).graph.node
+    return dict(sorted(Counter(node.op_type for node in nodes).items()))
+
+
+def refuse_float_kernels(found: dict[str, int], wanted: int) -> int:
+    """Return how many products run in integers, or raise ModelError if fewer than were quantized.
+
+    Args:
+        found: what `operators` counts.
+        wanted: how many products were quantized.
+    """
+    running = sum(count for name, count in found.items() if name in INTEGER_PRODUCTS)
+    if running < wanted:
+        raise ModelError(
+            f"{wanted} products were quantized and ONNX Runtime runs {running} of them in "
+            "integers; all are wanted. The others would be turned back into floats for each "
+            "batch, slower than before. Its version may lack a fusion: install the one of "
+            "constraints.txt, or use another --scheme."
+        )
+    return running

@@ -1,0 +1,166 @@
+"""Quantization-aware training, and the graph with the scales that were learned.
+
+Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188): fine-tune with the errors of 8 bits in the forward
+pass. Beside the labels, the float model's own answers are learned, unless told otherwise. The
+graph is written from the learned ranges, so that it answers as the fake-quantized model does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.errors import ModelError
+from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.label_losses import hard_labels, soft_labels
+from bertender.core.onnx_predictor import ONNX_NAME
+from bertender.core.predictor import TorchPredictor, load_torch_classifier
+from bertender.core.text import load_tokenizer
+from bertender.core.training import LossParts, Objective, TrainingReport, train
+from bertender.core.work import work_directory
+from bertender.measure.accuracy import predict
+from bertender.tasks.tokens import token_dataset
+from quantize.calibrators import Range
+from quantize.fake_quantization import FakeQuantized
+from quantize.graph import Inventory, take_inventory
+from quantize.job import Job, Written
+from quantize.static import write_with_ranges
+
+__all__ = ["write_trained"]
+
+TEACHER_LOGITS = "teacher_logits"
+TOLERANCE = "fake-quantized"
+REPEATED = re.compile(r"_\d+(?=\.|$)")
+"""What the exporter adds to the name of a module that runs more than once."""
+
+
+def write_trained(job: Job, target: Path) -> Written:
+    """Train the job's model with 8-bit errors, and write its graph to `target`."""
+    inventory = _inventory_before(job)
+    model = load_torch_classifier(job.source, attn_implementation="eager")
+    known = {name for name, _ in model.named_modules()}
+    layers = {each.node: _path(each.module, known) for each in inventory.products}
+    tables = [name.removesuffix(".weight") for name in inventory.tables.values()]
+    quantized = FakeQuantized(
+        model,
+        layers.values(),
+        tables if job.config.embeddings else (),
+        job.target.activations,
+        job.target.weights,
+    )
+    report = _trained(job, quantized)
+    trained = replace(job, graph=_float_graph(job, quantized, target))
+    ranges = _by_tensor(trained.inventory, quantized, known)
+    written = write_with_ranges(trained, target, ranges)
+    quantized.eval()
+    reference = replace(
+        job.classifier, name="fake-quantized", predictor=TorchPredictor(quantized.student)
+    )
+    found = {**written.found, "epochs": report.epochs, "losses": report.losses}
+    reasons = trained.inventory.reasons
+    return Written(written.quantized, reasons, found, reference, TOLERANCE)
+
+
+def _inventory_before(job: Job) -> Inventory:
+    """Return what the untrained model's graph is made of: what there is to quantize."""
+    folder = job.folder / "before"
+    folder.mkdir()
+    job.write_onnx(job.source, folder)
+    inventory = take_inventory(folder / ONNX_NAME)
+    if inventory.lstms:
+        raise ModelError(
+            f"{job.source.path} has {len(inventory.lstms)} LSTMs, and scheme 'qat' trains linear "
+            "layers. Export it, and quantize it with --scheme dynamic."
+        )
+    return inventory
+
+
+def _path(module: str, known: set[str]) -> str:
+    """Return the path of a module that the graph names, without the number of its run."""
+    return module if module in known else REPEATED.sub("", module)
+
+
+def _trained(job: Job, quantized: FakeQuantized) -> TrainingReport:
+    """Train in place: find ranges first, then learn from the labels and the float model."""
+    config = job.config
+    if config.precision == "auto":  # bfloat16 has no more digits than the 8-bit steps
+        config = config.model_copy(update={"precision": "fp32"})
+    quantized.eval()
+    with quantized.widening(), torch.inference_mode():
+        for batch in job.texts(config.calibration_texts, "find ranges"):
+            arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}
+            quantized(arrays)
+    settings = config.model_dump(mode="json", exclude={"max_drop", "parity_texts"})
+    identity = ("quantize", settings, job.task.fingerprint(), job.source.digest)
+    with work_directory(job.out, *identity) as work:
+        return train(
+            quantized,
+            _examples(job),
+            _objective(config.soft_labels),
+            config,
+            work,
+            description=f"quantize {job.out.name}",
+            at_epoch_end=lambda each: {job.task.metric: _score(job, each.student)},
+        )
+
+
+def _examples(job: Job) -> TokenDataset:
+    split, config = job.task.train, job.config
+    answers = {}
+    if config.soft_labels:
+        answers[TEACHER_LOGITS] = torch.from_numpy(predict(job.classifier, split.examples))
+    return token_dataset(split, load_tokenizer(job.source.path), config.max_length, **answers)
+
+
+def _objective(soft: float) -> Objective:
+    def objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        logits = model(batch)
+        parts = {"hard": hard_labels(logits, batch["labels"])}
+        if soft:
+            parts["soft"] = soft * soft_labels(logits, batch[TEACHER_LOGITS], 1.0)
+        return parts
+
+    return objective
+
+
+def _score(job: Job, model: PreTrainedModel) -> float:
+    return job.score_of(replace(job.classifier, predictor=TorchPredictor(model)))
+
+
+def _float_graph(job: Job, quantized: FakeQuantized, target: Path) -> Path:
+    """Export the trained weights, unrounded; the graph's companions stay beside `target`."""
+    model = load_torch_classifier(job.source)
+    model.load_state_dict(quantized.trained_weights())
+    job.write_onnx(_as_artifact(job, model), target.parent)
+    return target.rename(job.folder / ONNX_NAME)
+
+
+def _as_artifact(job: Job, model: PreTrainedModel) -> Artifact:
+    """Write a trained model where nobody but the exporter sees it."""
+    card, path = job.source.card, job.folder / "trained"
+    with new_artifact(
+        path,
+        kind="torch",
+        family=card.family,
+        task=card.task,
+        stage="quantize",
+        config=job.config,
+        seed=job.config.seed,
+        parent=job.source,
+    ) as draft:
+        model.save_pretrained(draft.directory)
+        load_tokenizer(job.source.path).save_pretrained(draft.directory)
+    return Artifact.load(path)
+
+
+def _by_tensor(inventory: Inventory, quantized: FakeQuantized, known: set[str]) -> dict[str, Range]:
+    """Return the learned ranges by the names of the graph's tensors."""
+    learned = quantized.ranges()
+    return {
+        product.activation: learned[_path(product.module, known)] for product in inventory.products
+    }

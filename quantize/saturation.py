@@ -1,0 +1,99 @@
+"""The saturation probe: does this CPU compute the graph's integers exactly?
+
+x86 without 8-bit dot products adds pairs of products in 16 bits; sums beyond that are cut off
+without an error. The probe answers real texts twice, by the graph as it runs and by an emulation
+whose products are exact, and compares the logits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+
+from bertender.core.errors import ModelError
+from quantize.job import Job
+
+__all__ = ["PROBED_TEXTS", "TOLERATED", "emulated", "probe", "refuse_saturated"]
+
+FloatArray = npt.NDArray[np.float32]
+PROBED_TEXTS = 64
+TOLERATED = 0.02
+"""Mean difference of the logits over the largest of them."""
+
+
+def probe(job: Job, graph: Path) -> dict[str, Any]:
+    """Compare a graph's answers with exact ones; raise ModelError where they differ."""
+    exact = _session(emulated(graph, job.folder / "emulated.onnx"), optimised=False)
+    running = _session(graph, optimised=True)
+    inputs = [node.name for node in running.get_inputs()]
+    found, wanted = [], []
+    for batch in job.texts(PROBED_TEXTS, "probe saturation"):
+        arrays = {name: batch.arrays[name] for name in inputs}
+        found.append(running.run(["logits"], arrays)[0])
+        wanted.append(exact.run(["logits"], arrays)[0])
+    return refuse_saturated(np.concatenate(found), np.concatenate(wanted))
+
+
+def refuse_saturated(found: FloatArray, wanted: FloatArray) -> dict[str, Any]:
+    """Return how far logits (texts, labels) are from the exact; raise ModelError past TOLERATED."""
+    scale = float(np.abs(wanted).max()) or 1.0
+    differences = np.abs(found - wanted) / scale
+    summary = {
+        "texts": len(wanted),
+        "mean_difference": float(differences.mean()),
+        "max_difference": float(differences.max()),
+    }
+    if summary["mean_difference"] > TOLERATED:
+        raise ModelError(
+            f"this CPU does not add the graph's 8-bit products exactly: logits are off by "
+            f"{summary['mean_difference']:.3f} of the largest on average, allowed is {TOLERATED}. "
+            "Its instructions saturate in 16 bits: quantize with --target avx2, whose weights "
+            "have 7 bits."
+        )
+    return summary
+
+
+def emulated(graph: Path, target: Path) -> Path:
+    """Write a graph whose integer products are computed in float64, where their sums are exact.
+
+    Products between QuantizeLinear pairs need no change: unfused they run in float.
+    """
+    model = onnx.load(graph)
+    nodes = [each for node in model.graph.node for each in _exact(node)]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, target)
+    return target
+
+
+def _exact(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    if node.op_type != "MatMulInteger":
+        return [node]
+    made, centred = [], []
+    for value, zero in ((node.input[0], node.input[2]), (node.input[1], node.input[3])):
+        stem = f"{node.name}/{value}"
+        made += [
+            helper.make_node("Cast", [value], [f"{stem}/wide"], to=TensorProto.DOUBLE),
+            helper.make_node("Cast", [zero], [f"{stem}/zero"], to=TensorProto.DOUBLE),
+            helper.make_node("Sub", [f"{stem}/wide", f"{stem}/zero"], [f"{stem}/centred"]),
+        ]
+        centred.append(f"{stem}/centred")
+    product = f"{node.name}/exact"
+    made.append(helper.make_node("MatMul", centred, [product]))
+    made.append(helper.make_node("Cast", [product], list(node.output), to=TensorProto.INT32))
+    return made
+
+
+def _session(graph: Path, *, optimised: bool) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if not optimised:
+        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = level
+    return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,70 @@
+"""SENSITIVITIES: which parts of a model suffer most from being quantized.
+
+Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give more bits to layers whose loss is curved most. The
+curvature is one row here; the plainest measure, the loss that a part's quantization adds, another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.progress import track
+from bertender.measure.accuracy import predict
+from quantize.curvature import top_eigenvalues, traces
+from quantize.job import Job, Written
+
+__all__ = ["SENSITIVITIES", "Sensitivity", "Write", "divergence"]
+
+FloatArray = npt.NDArray[np.float32]
+Write = Callable[[Job, Path, Sequence[str]], Written]
+"""(job, graph to write, nodes to leave as they were)"""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """A row of SENSITIVITIES."""
+
+    summary: str
+    measure: Callable[[Job, Write, Sequence[str]], dict[str, float]]
+    """(job, how to quantize, candidate nodes) -> each node's sensitivity; larger is worse"""
+
+
+def _leave_one_out(job: Job, write: Write, nodes: Sequence[str]) -> dict[str, float]:
+    """Return how much nearer the answers come when one node alone is left as it was.
+
+    The distance is the KL divergence from the float model's answers to training texts.
+    """
+    texts = job.texts(job.config.sensitivity_texts, "").examples
+    wanted = predict(job.classifier, texts)
+
+    def loss(*left: str) -> float:
+        graph = job.folder / "left-out.onnx"
+        write(job, graph, left)
+        return divergence(wanted, predict(job.opened(graph), texts))
+
+    everything = loss()
+    return {node: everything - loss(node) for node in track(nodes, "leave one out", len(nodes))}
+
+
+def divergence(wanted: FloatArray, found: FloatArray) -> float:
+    """Return the mean KL divergence of answers from wanted ones, both logits (texts, labels)."""
+    wanted_log, found_log = (_log_softmax(each.astype(np.float64)) for each in (wanted, found))
+    return float((np.exp(wanted_log) * (wanted_log - found_log)).sum(axis=1).mean())
+
+
+def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+SENSITIVITIES: Mapping[str, Sensitivity] = {
+    "leave-one-out": Sensitivity("what leaving one part in float wins of the loss", _leave_one_out),
+    "hessian-trace": Sensitivity("the loss's mean curvature by a part's weights", traces),
+    "hessian-eigenvalue": Sensitivity("the loss's largest curvature by them", top_eigenvalues),
+}
+

@@ -1,0 +1,48 @@
+"""Static quantization: scales of activations are found once, on real text, before the model runs.
+
+Nothing is computed of an activation but its rounding, and a text's answer does not depend on what
+it is batched with. What is beyond the range of the calibration texts saturates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from quantize.calibration import histograms
+from quantize.calibrators import Range, calibrator_named
+from quantize.dynamic import quantize_rest
+from quantize.job import Job, Written
+from quantize.qdq import write_qdq
+
+__all__ = ["calibrated_ranges", "write_static", "write_with_ranges"]
+
+
+def write_static(job: Job, target: Path, float_nodes: Sequence[str] = ()) -> Written:
+    """Quantize the job's graph into `target`, except some nodes."""
+    return write_with_ranges(job, target, calibrated_ranges(job), float_nodes)
+
+
+def write_with_ranges(
+    job: Job, target: Path, ranges: Mapping[str, Range], float_nodes: Sequence[str] = ()
+) -> Written:
+    """Quantize the job's graph into `target` with ranges that are known, except some nodes."""
+    products = [each for each in job.inventory.products if each.node not in float_nodes]
+    with TemporaryDirectory(dir=job.folder) as folder:
+        between = Path(folder) / "products.onnx"
+        write_qdq(job.graph, between, products, ranges, job.target.activations, job.target.weights)
+        quantize_rest(job, between, target, float_nodes)
+    found = {"ranges": {name: list(ranges[name]) for name in sorted(ranges)}}
+    quantized = (*(each.node for each in products), *job.inventory.lstms)
+    return Written(quantized, job.inventory.reasons, found)
+
+
+def calibrated_ranges(job: Job) -> dict[str, Range]:
+    """Return the range of each product's activation, by the tensor's name."""
+    config = job.config
+    tensors = sorted({product.activation for product in job.inventory.products})
+    batches = job.texts(config.calibration_texts, "calibrate")
+    clip = calibrator_named(config.calibrator).clip
+    seen = histograms(job.graph, tensors, batches)
+    return {name: clip(seen[name], config.percentile) for name in tensors}

@@ -1,0 +1,71 @@
+"""TARGETS: which integers suit the machine that will serve.
+
+8-bit products are added up in 32 bits where the CPU has instructions for that (VNNI, AMX, the dot
+products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong answers,
+without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bertender.core.environment import Environment, environment, has_int8_acceleration
+from bertender.core.errors import ModelError, UnknownNameError
+
+__all__ = ["AUTO", "TARGETS", "Target", "known_target", "target_named"]
+
+AUTO = "auto"
+ARM = ("aarch64", "arm64")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A row of TARGETS."""
+
+    summary: str
+    activations: str = "uint8"
+    """A row of INTEGERS."""
+    weights: str = "int8-symmetric"
+    """A row of INTEGERS."""
+    refused: str = ""
+    """Why nothing is quantized for it; empty where that is sound."""
+
+
+TARGETS: Mapping[str, Target] = {
+    "vnni": Target("x86 with 8-bit dot products: AVX-512 VNNI, AVX-VNNI or AMX"),
+    "avx2": Target("x86 without them: 7-bit weights, whose sums fit", weights="int7-symmetric"),
+    "arm64": Target("64-bit ARM, whose kernels want signed activations", "int8-symmetric"),
+    "gpu": Target(
+        "an NVIDIA GPU",
+        refused="ONNX Runtime's CUDA provider has no 8-bit kernels for these products, so that "
+        "each would be turned back into floats: slower than 16 bits. Export in float16 instead, "
+        "as bertender export --precision float16, or quantize for the CPU",
+    ),
+}
+
+
+def known_target(name: str) -> str:
+    """Return the name of a row of TARGETS, or "auto"; else raise UnknownNameError."""
+    if name != AUTO and name not in TARGETS:
+        raise UnknownNameError("target", name, (AUTO, *TARGETS))
+    return name
+
+
+def target_named(name: str, machine: Environment | None = None) -> tuple[str, Target]:
+    """Return a row of TARGETS with its name; for "auto", that of a machine, by default this one.
+
+    Raises:
+        ModelError: an 8-bit model would be slower there than the one it is made of.
+    """
+    chosen = _suited_to(machine or environment()) if name == AUTO else name
+    target = TARGETS[chosen]
+    if target.refused:
+        raise ModelError(f"target={name!r}: {target.refused}.")
+    return chosen, target
+
+
+def _suited_to(machine: Environment) -> str:
+    if machine.platform.split()[-1].lower() in ARM:
+        return "arm64"
+    return "vnni" if has_int8_acceleration(machine) else "avx2"

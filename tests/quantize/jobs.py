@@ -1,0 +1,37 @@
+"""Quantizations under way, for tests of what schemes do with them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bertender.core.artifact import Artifact
+from bertender.core.predictor import onnx_file
+from bertender.tasks.task import Task
+from export.onnx_export import write_onnx
+from quantize.job import Job
+from quantize.quantizer import QuantizeConfig
+from quantize.targets import TARGETS
+
+QAT_QUICK = {"epochs": 1, "batch_size": 16, "max_length": 32, "precision": "fp32"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "dynamic": {},
+    "static": {"calibration_texts": 32},
+    "mixed": {"max_drop": 100.0, "sensitivity": "hessian-trace", "sensitivity_texts": 8},
+    "four-bit": {"sensitivity": "hessian-trace", "sensitivity_texts": 8},
+    "qat": {"calibration_texts": 32, **QAT_QUICK},
+}
+"""What makes each scheme quick."""
+
+
+def config_of(scheme: str, **settings: Any) -> QuantizeConfig:
+    return QuantizeConfig(scheme=scheme, target="vnni", **{**SETTINGS[scheme], **settings})
+
+
+def job_of(
+    source: Artifact, task: Task, folder: Path, target: str = "vnni", **settings: Any
+) -> Job:
+    config = QuantizeConfig(target=target, **settings)
+    out, graph = folder / "out", onnx_file(source)
+    return Job(source, graph, out, task, config, TARGETS[target], folder, partial(write_onnx, opset=None))

@@ -1,0 +1,161 @@
+"""Training with 8-bit errors: what is rounded, where gradients go, and the graph of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
+from bertender.core.predictor import load_torch_classifier, onnx_file, open_classifier
+from bertender.stages import STAGES
+from bertender.tasks.task import Task
+from quantize.affine import INTEGERS, affine
+from quantize.fake_quantization import DECAY, FakeQuantized, rounded
+from quantize.qat import write_trained
+from tests.distill.toys import save_artifact, tiny_classifier
+from tests.quantize.jobs import QAT_QUICK, config_of, job_of
+
+LAYER = "bert.encoder.layer.1.output.dense"
+TABLE = "bert.embeddings.word_embeddings"
+
+
+def fake(**settings: object) -> FakeQuantized:
+    model = tiny_classifier("bert").eval()
+    given = {"layers": [LAYER], "tables": [TABLE], **settings}
+    return FakeQuantized(model, **given, activations="uint8", weights="int8-symmetric").eval()
+
+
+def batch(task: Task, artifact: Artifact, count: int = 8) -> dict[str, torch.Tensor]:
+    arrays = open_classifier(artifact).encode(task.train.examples[:count]).arrays
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def test_the_gradient_passes_as_if_nothing_were_rounded() -> None:
+    values = torch.tensor([-5.0, -0.26, 0.1, 0.3, 9.0], requires_grad=True)
+    found = rounded(values, torch.tensor(0.25), 2.0, INTEGERS["uint8"])
+    assert found.tolist() == [-0.5, -0.25, 0.0, 0.25, 9.0]  # -0.5 is the least: -2 steps
+    (found * torch.arange(5.0)).sum().backward()
+    assert values.grad is not None and values.grad.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_weights_have_a_scale_for_each_output_and_tables_one() -> None:
+    model = fake()
+    weight = model.trained_weights()[f"{LAYER}.weight"]
+    found = model.student.get_submodule(LAYER).weight
+    scales = weight.abs().amax(dim=1, keepdim=True) / 127
+    assert torch.allclose(found, (weight / scales).round() * scales, atol=1e-7)
+    assert not torch.equal(found, weight)
+    table = model.trained_weights()[f"{TABLE}.weight"]
+    one = affine(float(table.min()), float(table.max()), INTEGERS["uint8"])
+    left = one.rounded(table.numpy())
+    assert np.abs(model.student.get_submodule(TABLE).weight.detach().numpy() - left).max() < 1e-6
+
+
+def test_names_and_weights_are_the_model_s_own() -> None:
+    plain, model = tiny_classifier("bert"), fake()
+    assert model.trained_weights().keys() == plain.state_dict().keys()
+    plain.load_state_dict(model.trained_weights())
+
+
+def test_ranges_are_averages_over_real_tokens(task: Task, teacher: Artifact) -> None:
+    model, texts = fake(), batch(task, teacher)
+    seen: list[torch.Tensor] = []
+    layer = model.student.get_submodule(LAYER)
+    layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]), prepend=True)
+    with model.widening(), torch.no_grad():
+        model(texts)
+    real = seen[0][texts["attention_mask"].bool()]
+    assert texts["attention_mask"].min() == 0
+    first = model.ranges()[LAYER]
+    assert first == pytest.approx((float(real.min()), float(real.max())))
+    with torch.no_grad():
+        model(texts)
+    assert model.ranges()[LAYER] == first, "in eval mode nothing moves"
+    model.train()
+    with torch.no_grad():
+        model(texts)
+    now = seen[-1][texts["attention_mask"].bool()]
+    wanted = [
+        old * DECAY + float(new) * (1 - DECAY)
+        for old, new in zip(first, now.aminmax(), strict=True)
+    ]
+    assert model.ranges()[LAYER] == pytest.approx(tuple(wanted))
+
+
+def test_the_errors_are_those_of_eight_bits(task: Task, teacher: Artifact) -> None:
+    texts = batch(task, teacher)
+    plain = tiny_classifier("bert").eval()
+    layers = [name for name, each in plain.named_modules() if isinstance(each, torch.nn.Linear)]
+    model = fake(layers=layers)
+    with model.widening(), torch.no_grad():
+        model(texts)
+    with torch.no_grad():
+        wanted, found = plain(**texts).logits, model(texts)
+    difference = (found - wanted).abs().max() / wanted.abs().max()
+    assert 1e-5 < difference < 0.1
+
+
+def test_the_graph_answers_as_the_fake_quantized_model(task: Task, tmp_path: Path) -> None:
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    (tmp_path / "draft").mkdir()
+    job = job_of(source, task, tmp_path, scheme="qat", calibration_texts=32, **QAT_QUICK)
+    written = write_trained(job, tmp_path / "draft" / "model.onnx")
+    assert written.reference is not None
+    texts = task.dev.examples
+    wanted = written.reference.logits(texts)
+    found = job.opened(tmp_path / "draft" / "model.onnx").logits(texts)
+    far = np.abs(job.classifier.logits(texts) - wanted).mean()
+    assert np.abs(found - wanted).mean() < 0.02 * np.abs(wanted).max()
+    assert np.abs(found - wanted).mean() < 0.2 * far, "and it has learned something"
+
+
+def test_training_lowers_the_loss_and_leaves_the_source(task: Task, tmp_path: Path) -> None:
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    before = {file: (source.path / file).read_bytes() for file in source.card.files}
+    config = config_of("qat", epochs=4, learning_rate=1e-3)
+    artifact = STAGES["quantize"].run([source], task, config, tmp_path / "int8")
+    losses = artifact.card.metrics["quantization"]["losses"]
+    assert losses[-1]["hard"] < 0.9 * losses[0]["hard"]
+    assert {file: (source.path / file).read_bytes() for file in source.card.files} == before
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["int8", "source"]
+    weights = [
+        numpy_helper.to_array(item)
+        for item in onnx.load(onnx_file(artifact)).graph.initializer
+        if item.name.endswith("MatMul_quantized") or "_quantized" in item.name
+    ]
+    assert {weight.dtype for weight in weights} <= {np.dtype(each) for each in ("i1", "u1", "i4")}
+
+
+@pytest.mark.parametrize("soft", [0.0, 1.0])
+def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
+    soft: float, task: Task, tmp_path: Path
+) -> None:
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    config = config_of("qat", soft_labels=soft)
+    artifact = STAGES["quantize"].run([source], task, config, tmp_path / "int8")
+    losses = artifact.card.metrics["quantization"]["losses"]
+    assert ("soft" in losses[0]) is bool(soft)
+
+
+@pytest.mark.parametrize("family", ["albert", "distilbert", "roberta", "electra"])
+def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
+    source = save_artifact(tiny_classifier(family), task, tmp_path / "source")
+    artifact = STAGES["quantize"].run([source], task, config_of("qat"), tmp_path / "int8")
+    found = artifact.card.metrics["quantization"]
+    linear = sum(
+        isinstance(each, torch.nn.Linear) for each in load_torch_classifier(source).modules()
+    )
+    assert found["running_in_integers"] == found["products"] >= linear
+
+
+def test_an_lstm_is_refused(task: Task, tmp_path: Path) -> None:
+    source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
+    with pytest.raises(ModelError, match=r"has 2 LSTMs.*trains linear layers.*--scheme dynamic"):
+        STAGES["quantize"].run([source], task, config_of("qat"), tmp_path / "int8")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]

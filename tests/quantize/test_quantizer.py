@@ -1,0 +1,288 @@
+"""Every row of SCHEMES: smaller, near its source, the same each time; or nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import (
+    AccuracyError,
+    BertenderError,
+    ConfigError,
+    DataError,
+    ModelError,
+    ParityError,
+    UnknownNameError,
+)
+from bertender.core.predictor import onnx_file, open_classifier
+from bertender.stages import STAGES
+from bertender.tasks.task import Split, Task
+from export.onnx_export import ExportConfig, export
+from quantize import quantizer
+from quantize.quantizer import QuantizeConfig
+from quantize.schemes import SCHEMES, SHARED
+from tests.distill.toys import pair_task, save_artifact, tiny_classifier
+from tests.quantize.jobs import SETTINGS, config_of
+
+every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
+ONE_GRAPH = [name for name, row in SCHEMES.items() if row.source == "onnx"]
+
+
+def quantize(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Artifact:
+    """As the stage does it, which knows how to export."""
+    return STAGES["quantize"].run([source], task, config, out)
+
+
+@pytest.fixture(scope="module")
+def sources(float_model: Artifact) -> dict[str, Artifact]:
+    """What each kind of scheme starts from: the tiny BERT, and its export."""
+    assert float_model.card.parent is not None
+    trained = Artifact.load(float_model.path / float_model.card.parent.path)
+    return {"onnx": float_model, "torch": trained}
+
+
+def source_of(scheme: str, sources: dict[str, Artifact]) -> Artifact:
+    return sources[SCHEMES[scheme].source]
+
+
+@pytest.fixture(scope="module", params=SCHEMES)
+def quantized(
+    request: pytest.FixtureRequest,
+    sources: dict[str, Artifact],
+    task: Task,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Artifact:
+    """The tiny BERT by each scheme."""
+    out = tmp_path_factory.mktemp("quantized") / "int8"
+    return quantize(source_of(request.param, sources), task, config_of(request.param), out)
+
+
+def test_every_scheme_is_tested() -> None:
+    assert SETTINGS.keys() == SCHEMES.keys()
+
+
+def test_the_file_is_smaller(quantized: Artifact, float_model: Artifact) -> None:
+    assert onnx_file(quantized).stat().st_size < 0.75 * onnx_file(float_model).stat().st_size
+
+
+def test_the_answers_stay_near(quantized: Artifact, float_model: Artifact, task: Task) -> None:
+    ours, theirs = (
+        open_classifier(artifact).logits(task.dev.examples) for artifact in (quantized, float_model)
+    )
+    assert not np.array_equal(ours, theirs)
+    far = {"qat": 0.5, "four-bit": 0.3}.get(quantized.card.config["scheme"], 0.1)
+    assert np.abs(ours - theirs).max() < far * np.abs(theirs).max()
+
+
+def test_the_card_says_what_was_done(quantized: Artifact, sources: dict[str, Artifact]) -> None:
+    card = quantized.card
+    row, source = SCHEMES[card.config["scheme"]], source_of(card.config["scheme"], sources)
+    assert card.precision == row.precision
+    assert (card.kind, card.stage, card.family) == ("onnx", "quantize", source.card.family)
+    assert card.parent is not None and card.parent.digest == source.digest
+    assert card.metrics["parameters"] == open_classifier(source).parameters
+    assert card.metrics["parity"]["passed"]
+
+
+def test_the_card_says_what_runs_in_integers_and_why_the_rest_does_not(
+    quantized: Artifact,
+) -> None:
+    found = quantized.card.metrics["quantization"]
+    assert found["target"] == "vnni"
+    assert found["products"] == found["running_in_integers"] == 4 * 6 + 2
+    assert len(found["float_nodes"]) == 4 * 2, "scores and contexts of each layer"
+    assert all("attention" in reason for reason in found["float_nodes"].values())
+    assert found["saturation"]["mean_difference"] < 0.02
+    graph = onnx.load(onnx_file(quantized)).graph
+    assert not [
+        node.name
+        for node in graph.node
+        if node.op_type in ("MatMul", "Gemm")
+        and node.input[1] in {item.name for item in graph.initializer}
+    ]
+
+
+def test_config_and_tokenizer_come_along(quantized: Artifact, float_model: Artifact) -> None:
+    ours, theirs = dict(quantized.card.files), dict(float_model.card.files)
+    assert ours.pop("model.onnx") != theirs.pop("model.onnx")
+    assert ours == theirs
+
+
+@every_scheme
+def test_the_same_source_gives_the_same_bytes(
+    scheme: str, sources: dict[str, Artifact], task: Task, tmp_path: Path
+) -> None:
+    source, config = source_of(scheme, sources), config_of(scheme)
+    first, second = (quantize(source, task, config, tmp_path / name) for name in ("a", "b"))
+    assert onnx_file(first).read_bytes() == onnx_file(second).read_bytes()
+    assert first.digest == second.digest
+
+
+@every_scheme
+def test_embeddings_can_stay_in_float(
+    scheme: str, sources: dict[str, Artifact], task: Task, tmp_path: Path
+) -> None:
+    config = config_of(scheme, embeddings=False)
+    artifact = quantize(source_of(scheme, sources), task, config, tmp_path / "int8")
+    constants = {
+        item.name: numpy_helper.to_array(item)
+        for item in onnx.load(onnx_file(artifact)).graph.initializer
+    }
+    tables = {name: value for name, value in constants.items() if "_embeddings.weight" in name}
+    assert len(tables) == 3
+    assert {table.dtype for table in tables.values()} == {np.dtype(np.float32)}
+
+
+@every_scheme
+def test_pairs(scheme: str, tmp_path: Path) -> None:
+    task = pair_task()
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    onnx_model = export(source, task, ExportConfig(), tmp_path / "onnx")
+    given = {"onnx": onnx_model, "torch": source}[SCHEMES[scheme].source]
+    artifact = quantize(given, task, config_of(scheme), tmp_path / "int8")
+    assert "token_type_ids" in open_classifier(artifact).predictor.inputs
+
+
+@every_scheme
+def test_answers_that_move_too_far_are_refused_and_gone(
+    scheme: str,
+    sources: dict[str, Artifact],
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write = SCHEMES[scheme].write
+
+    def write_negated(job: Any, target: Path) -> Any:
+        written = write(job, target)
+        model = onnx.load(target)
+        for item in model.graph.initializer:
+            if item.name.startswith("classifier") and item.name.endswith("_scale"):
+                item.CopyFrom(numpy_helper.from_array(-9 * numpy_helper.to_array(item), item.name))
+        onnx.save(model, target)
+        return written
+
+    monkeypatch.setitem(SCHEMES, scheme, replace(SCHEMES[scheme], write=write_negated))
+    with pytest.raises(ParityError, match="int8 does not answer as"):
+        quantize(source_of(scheme, sources), task, config_of(scheme), tmp_path / "int8")
+    assert not any(tmp_path.iterdir())
+
+
+@every_scheme
+def test_a_score_that_falls_too_far_is_refused_and_gone(
+    scheme: str,
+    sources: dict[str, Artifact],
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quantizer.Job, "score", lambda self, graph: self.score_before - 0.011)
+    source = source_of(scheme, sources)
+    with pytest.raises(AccuracyError, match=r"1\.1 points of accuracy.*max_drop=1\b"):
+        quantize(source, task, config_of(scheme, max_drop=1.0), tmp_path / "int8")
+    assert not (tmp_path / "int8").exists()
+    if scheme != "qat":  # which keeps its checkpoints
+        assert not any(tmp_path.iterdir())
+    kept = quantize(source, task, config_of(scheme, max_drop=1.1), tmp_path / "int8")
+    assert kept.card.metrics["quantization"]["score"] < 1
+
+
+@pytest.mark.parametrize("scheme", ONE_GRAPH)
+def test_only_float_graphs_are_quantized(
+    scheme: str, teacher: Artifact, task: Task, float_model: Artifact, tmp_path: Path
+) -> None:
+    config = config_of(scheme)
+    with pytest.raises(ModelError, match=r"kind 'torch'; only onnx.*Export it first"):
+        quantize(teacher, task, config, tmp_path / "out")
+    once = quantize(float_model, task, config, tmp_path / "once")
+    with pytest.raises(ModelError, match=r"is int\d already; give the float32 one"):
+        quantize(once, task, config, tmp_path / "twice")
+    assert [path.name for path in tmp_path.iterdir()] == ["once"]
+
+
+def test_training_starts_from_a_torch_artifact(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=r"kind 'onnx'; only torch.*that it was exported from"):
+        quantize(float_model, task, config_of("qat"), tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+OTHER_TASKS = [
+    (pair_task(), r"2 text column\(s\).*from 1\. Texts of another task"),
+    ("labels", "has the labels yes, no"),
+]
+
+
+@every_scheme
+@pytest.mark.parametrize(("other", "message"), OTHER_TASKS)
+def test_texts_of_another_task_are_refused(
+    scheme: str,
+    other: Any,
+    message: str,
+    sources: dict[str, Artifact],
+    task: Task,
+    tmp_path: Path,
+) -> None:
+    if other == "labels":
+        other = replace(task, labels=("yes", "no"))
+    with pytest.raises(ConfigError, match=message):
+        quantize(source_of(scheme, sources), other, config_of(scheme), tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("scheme", ["static", "mixed", "qat"])
+def test_without_texts_nothing_is_calibrated(
+    scheme: str, sources: dict[str, Artifact], task: Task, tmp_path: Path
+) -> None:
+    empty = replace(task, train=Split((), ()))
+    settings = {"mixed": {"base": "static"}}.get(scheme, {})
+    with pytest.raises((DataError, BertenderError), match="no texts to calibrate on"):
+        quantize(source_of(scheme, sources), empty, config_of(scheme, **settings), tmp_path / "out")
+    assert not [path for path in tmp_path.iterdir() if path.name == "out"]
+
+
+IDLE = [
+    ("dynamic", {"calibrator": "mse"}, r"'dynamic' does not read it; mixed, static does"),
+    ("static", {"epochs": 2}, r"'static' does not read it; qat does.*--scheme qat"),
+    ("four-bit", {"base": "static"}, r"'four-bit' does not read it; mixed does"),
+    ("qat", {"sensitivity": "hessian-trace"}, r"four-bit, mixed does"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "settings", "message"), IDLE)
+def test_settings_that_change_nothing_are_refused(
+    scheme: str,
+    settings: dict[str, Any],
+    message: str,
+    sources: dict[str, Artifact],
+    task: Task,
+    tmp_path: Path,
+) -> None:
+    config = QuantizeConfig(scheme=scheme, **settings)
+    with pytest.raises(ConfigError, match=message):
+        quantize(source_of(scheme, sources), task, config, tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_each_setting_is_read_by_a_scheme() -> None:
+    read = set().union(SHARED, *(row.reads for row in SCHEMES.values()))
+    assert read == set(QuantizeConfig.model_fields)
+
+
+def test_a_gpu_is_refused(float_model: Artifact, task: Task, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="slower than 16 bits"):
+        quantize(float_model, task, QuantizeConfig(target="gpu"), tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_unknown_scheme_is_refused(float_model: Artifact, task: Task, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"scheme 'dinamic'. Did you mean 'dynamic'"):
+        quantize(float_model, task, QuantizeConfig(scheme="dinamic"), tmp_path / "out")

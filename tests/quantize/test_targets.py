@@ -1,0 +1,56 @@
+"""Integers by machine: what a CPU adds exactly, and what no GPU runs faster."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.core.environment import Environment, environment
+from bertender.core.errors import ModelError, UnknownNameError
+from quantize.affine import INTEGERS
+from quantize.targets import TARGETS, known_target, target_named
+
+
+def machine(platform: str = "Linux x86_64", *flags: str) -> Environment:
+    return environment().model_copy(update={"platform": platform, "cpu_flags": flags})
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"),
+    [
+        (machine("Linux x86_64", "avx2", "avx512_vnni"), "vnni"),
+        (machine("Windows AMD64", "avx_vnni"), "vnni"),
+        (machine("Linux x86_64", "avx2", "avx512f"), "avx2"),
+        (machine("Linux x86_64"), "avx2"),
+        (machine("Linux aarch64"), "arm64"),
+        (machine("Darwin arm64"), "arm64"),
+    ],
+)
+def test_auto_is_what_the_machine_adds_exactly(here: Environment, expected: str) -> None:
+    assert target_named("auto", here) == (expected, TARGETS[expected])
+    assert target_named("avx2", here)[0] == "avx2"
+
+
+def test_a_gpu_is_refused_with_the_reason_and_what_to_do() -> None:
+    with pytest.raises(ModelError, match=r"gpu.*no 8-bit kernels.*slower than 16 bits.*float16"):
+        target_named("gpu")
+
+
+@pytest.mark.parametrize("name", [name for name, row in TARGETS.items() if not row.refused])
+def test_weights_are_symmetric_and_both_rows_exist(name: str) -> None:
+    assert INTEGERS[TARGETS[name].weights].symmetric
+    assert TARGETS[name].activations in INTEGERS
+    assert known_target(name) == name
+
+
+def test_only_targets_whose_sums_fit_have_8_bit_weights() -> None:
+    def fits(name: str) -> bool:
+        row = TARGETS[name]
+        largest = INTEGERS[row.activations].highest * INTEGERS[row.weights].highest
+        return 2 * largest < 2**15
+
+    assert fits("avx2") and not fits("vnni")
+
+
+def test_an_unknown_target_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"target 'vnmi'. Did you mean 'vnni'"):
+        known_target("vnmi")
