@@ -69,9 +69,7 @@ def _circumstances(result: TrainingBenchmark) -> str:
     config, here = result.config, result.environment
     seeds = len({run.seed for run in result.runs})
     present = {run.way for run in result.runs}
-    ways = "\n".join(
-        f"- `{name}`: {way.summary}" for name, way in WAYS.items() if name in present
-    )
+    ways = "\n".join(f"- `{name}`: {way.summary}" for name, way in WAYS.items() if name in present)
     precision = "bf16" if result.bf16 else "fp32, as this machine has no bf16"
     return (
         f"{ways}\n\n"

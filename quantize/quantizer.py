@@ -23,7 +23,13 @@ from quantize.saturation import probe
 from quantize.schemes import Scheme, refuse_idle, scheme_named
 from quantize.targets import target_named
 
-__all__ = ["QuantizeConfig", "copy_companions", "quantize", "refuse_other_task", "refuse_unquantizable"]
+__all__ = [
+    "QuantizeConfig",
+    "copy_companions",
+    "quantize",
+    "refuse_other_task",
+    "refuse_unquantizable",
+]
 
 
 def _known(name: str) -> str:

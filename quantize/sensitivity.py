@@ -67,4 +67,3 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
     "hessian-trace": Sensitivity("the loss's mean curvature by a part's weights", traces),
     "hessian-eigenvalue": Sensitivity("the loss's largest curvature by them", top_eigenvalues),
 }
-

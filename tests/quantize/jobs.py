@@ -34,4 +34,6 @@ def job_of(
 ) -> Job:
     config = QuantizeConfig(target=target, **settings)
     out, graph = folder / "out", onnx_file(source)
-    return Job(source, graph, out, task, config, TARGETS[target], folder, partial(write_onnx, opset=None))
+    return Job(
+        source, graph, out, task, config, TARGETS[target], folder, partial(write_onnx, opset=None)
+    )

@@ -15,9 +15,9 @@ from bertender.core.errors import AccuracyError, ConfigError, ModelError, Unknow
 from bertender.core.predictor import onnx_file
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
+from quantize.config import SENSITIVITY_NAMES
 from quantize.four_bit import write_four_bit
 from quantize.job import Job
-from quantize.config import SENSITIVITY_NAMES
 from quantize.mixed import BASES, write_mixed
 from quantize.quantizer import QuantizeConfig
 from quantize.sensitivity import SENSITIVITIES, divergence

@@ -1,0 +1,166 @@
+"""Prunes more and more of a classifier's heads by each importance, with and without recovery.
+
+    python -m benchmarks.pruning TEACHER --work DIR --out FILE.json [--shares 0.1,0.5,0.9]
+
+Every point starts from the unpruned model. Without recovery, cuts by chance are drawn by each of
+`--seeds`, since they differ; with it, each point is trained once, on `--max-train` texts. Points
+that FILE.json has already, made with the same settings, are not made again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from pydantic import Field
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record
+from bertender.core.environment import Environment, environment
+from bertender.core.predictor import load_torch_classifier, open_classifier
+from bertender.core.progress import show_progress
+from bertender.core.pruned import heads_of
+from bertender.measure.accuracy import evaluate
+from bertender.stages import recorded_task
+from bertender.steps import save_result
+from bertender.tasks.task import Task
+from distill.prune_config import PruneConfig
+from distill.pruner import prune
+
+__all__ = ["CONTROL", "IMPORTANCES_SHOWN", "PruningBenchmark", "PruningPoint", "points_of", "run"]
+
+CONTROL = "random"
+IMPORTANCES_SHOWN = ("gradient", "taylor", "magnitude", CONTROL)
+
+
+class PruningPoint(Record):
+    """One cut."""
+
+    importance: str
+    share: float = Field(description="of the heads, cut")
+    recovered: bool = Field(description="trained after the cut, on the unpruned model's answers")
+    seed: int
+    heads: tuple[int, ...] = Field(description="that each layer kept")
+    score: float
+
+
+class PruningBenchmark(Record):
+    """All cuts of a model, and under what."""
+
+    task: str
+    metric: str
+    n: int = Field(description="held-out texts")
+    unpruned: float
+    heads: tuple[int, ...] = Field(description="of each layer, before")
+    recovery_texts: int
+    config: dict[str, Any] = Field(description="what the cuts share, of PruneConfig")
+    environment: Environment
+    points: tuple[PruningPoint, ...]
+
+
+def points_of(
+    shares: tuple[float, ...], recovered_shares: tuple[float, ...], seeds: int
+) -> list[tuple[str, float, bool, int]]:
+    """Return what to measure: (importance, share, recovered, seed)."""
+    plain = [
+        (importance, share, False, seed)
+        for share in shares
+        for importance in IMPORTANCES_SHOWN
+        for seed in range(seeds if importance == CONTROL else 1)
+    ]
+    trained = [
+        (importance, share, True, 0)
+        for share in recovered_shares
+        for importance in IMPORTANCES_SHOWN
+    ]
+    return [*plain, *trained]
+
+
+def _cut(
+    parent: Artifact, task: Task, config: PruneConfig, work: Path
+) -> tuple[tuple[int, ...], float]:
+    """Return how many heads each layer kept, and the score."""
+    with TemporaryDirectory(dir=work) as folder:
+        metrics = prune(parent, task, config, Path(folder) / "pruned").card.metrics
+    last = metrics["rounds"][-1]
+    return tuple(last["heads"]), float(last["score"])
+
+
+def run(
+    teacher: Annotated[Path, typer.Argument(help="artifact of a classifier")],
+    work: Annotated[Path, typer.Option(help="a folder for checkpoints, which go again")],
+    out: Annotated[Path, typer.Option(help="the JSON to write, or to go on with")],
+    shares: Annotated[str, typer.Option(help="of the heads, cut without recovery")] = (
+        "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
+    ),
+    recovered_shares: Annotated[str, typer.Option(help="cut, then trained")] = "0.3,0.5,0.7,0.9",
+    seeds: Annotated[int, typer.Option(help="of the cuts by chance")] = 3,
+    max_train: Annotated[int, typer.Option(help="texts of the recovery")] = 2000,
+    epochs: Annotated[int, typer.Option(help="of the recovery")] = 1,
+    learning_rate: Annotated[float, typer.Option(help="of the recovery")] = 5e-5,
+) -> None:
+    """Cut, score and write every point."""
+    show_progress()
+    parent = Artifact.load(teacher)
+    task = recorded_task(parent, {"max_train": max_train})
+    shared = {"epochs": epochs, "learning_rate": learning_rate, "scored_texts": 1000}
+    benchmark = _begun(parent, task, shared)
+    if out.is_file():
+        earlier = PruningBenchmark.model_validate_json(out.read_text(encoding="utf-8"))
+        benchmark = benchmark.model_copy(update={"points": _same(earlier, benchmark)})
+    work.mkdir(parents=True, exist_ok=True)
+    plan = points_of(_numbers(shares), _numbers(recovered_shares), seeds)
+    made = {(each.importance, each.share, each.recovered, each.seed) for each in benchmark.points}
+    for importance, share, recovered, seed in plan:
+        if (importance, share, recovered, seed) in made:
+            continue
+        settings = {"heads": share, "importance": importance, "recover": recovered, "seed": seed}
+        heads, value = _cut(parent, task, PruneConfig(**shared, **settings), work)
+        point = PruningPoint(
+            importance=importance,
+            share=share,
+            recovered=recovered,
+            seed=seed,
+            heads=heads,
+            score=value,
+        )
+        benchmark = benchmark.model_copy(update={"points": (*benchmark.points, point)})
+        save_result(benchmark, out)
+        typer.echo(f"{importance} {share:g} {'recovered' if recovered else 'cut'}: {value:.4f}")
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(",") if part)
+
+
+def _begun(parent: Artifact, task: Task, shared: dict[str, Any]) -> PruningBenchmark:
+    """Return a benchmark without points."""
+    result, _ = evaluate(open_classifier(parent), task.dev, task.metric)
+    return PruningBenchmark(
+        task=task.name,
+        metric=task.metric,
+        n=len(task.dev),
+        unpruned=result.value,
+        heads=tuple(heads_of(load_torch_classifier(parent).config)),
+        recovery_texts=len(task.train),
+        config=shared,
+        environment=environment(),
+        points=(),
+    )
+
+
+def _same(earlier: PruningBenchmark, now: PruningBenchmark) -> tuple[PruningPoint, ...]:
+    """Return the points of an earlier run, or fail where it was another model or setting."""
+    told = ("task", "n", "unpruned", "heads", "recovery_texts", "config")
+    others = [name for name in told if getattr(earlier, name) != getattr(now, name)]
+    if others:
+        raise typer.BadParameter(
+            f"the file was made with another {', '.join(others)}: give another --out"
+        )
+    return earlier.points
+
+
+if __name__ == "__main__":
+    typer.run(run)

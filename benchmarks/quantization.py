@@ -1,0 +1,157 @@
+"""Quantizes a classifier by every scheme and calibrator, and measures all of them together.
+
+    python -m benchmarks.quantization TEACHER --work DIR --out FILE.json [--epochs 1]
+
+The models stay in `--work`; one that is there already is not made again, so that a first call
+(`--no-measure`) may run beside other work and a last one measures on an idle machine. A scheme that
+a gate refuses is a row with the reason. Latency is measured twice, interleaved in one process: on
+texts at their natural length, and on texts joined until they have 128 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import Field
+
+from bertender.core.artifact import CARD_NAME, Artifact
+from bertender.core.config import Record
+from bertender.core.errors import AccuracyError, ModelError, ParityError
+from bertender.core.predictor import open_classifier
+from bertender.core.progress import show_progress
+from bertender.core.text import Example
+from bertender.measure.accuracy import text_lengths
+from bertender.measure.compare import CompareConfig, Comparison, compare
+from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
+from bertender.stages import STAGES, recorded_task
+from bertender.steps import save_result
+from bertender.tasks.task import Task
+
+__all__ = ["LONG_TOKENS", "VARIANTS", "QuantizationBenchmark", "long_texts", "run"]
+
+LONG_TOKENS = 128
+LONG_TEXTS = 20
+"""Timed one by one in a round."""
+
+VARIANTS: Mapping[str, dict[str, Any]] = {
+    "dynamic": {"scheme": "dynamic"},
+    "static-minmax": {"scheme": "static", "calibrator": "minmax"},
+    "static-percentile": {"scheme": "static", "calibrator": "percentile"},
+    "static-entropy": {"scheme": "static", "calibrator": "entropy"},
+    "static-mse": {"scheme": "static", "calibrator": "mse"},
+    "mixed": {"scheme": "mixed", "base": "static", "sensitivity": "hessian-trace"},
+    "four-bit": {"scheme": "four-bit"},
+    "qat": {"scheme": "qat"},
+}
+"""Name of a row -> the settings of its quantization."""
+MIXED_MAX_DROP = 0.3
+"""Points of the metric; what a mixed model may lose on the held-out texts."""
+
+
+class QuantizationBenchmark(Record):
+    """Every variant that passed its gates, measured, and why others did not."""
+
+    comparison: Comparison = Field(description="at natural lengths; the float32 graph is first")
+    long: LatencyReport = Field(description="the same rows on texts of 128 tokens")
+    refused: dict[str, str] = Field(description="variant -> the error")
+    found: dict[str, dict[str, Any]] = Field(description="variant -> what its card says of it")
+
+
+def long_texts(examples: Sequence[Example], artifact: Artifact, count: int) -> list[Example]:
+    """Return texts of at least 128 tokens, each made of several; the encoder cuts the rest off."""
+    encode = open_classifier(artifact, max_length=LONG_TOKENS).encode
+    made: list[Example] = []
+    words = ""
+    for example in examples:
+        words = f"{words} {' '.join(example)}"
+        if text_lengths(encode, [(words,)])[0] == LONG_TOKENS:
+            made.append((words,) if len(example) == 1 else (words, example[1]))
+            words = ""
+        if len(made) == count:
+            break
+    return made
+
+
+def _made(
+    teacher: Artifact, task: Task, work: Path, **training: Any
+) -> tuple[list[Artifact], dict[str, str]]:
+    """Export and quantize what is not there yet; return what there is, and what was refused."""
+    onnx = _stage("export", {}, [teacher], task, work / "float32")
+    kept, refused = [onnx], {}
+    for name, settings in VARIANTS.items():
+        given = dict(settings)
+        if name == "mixed":
+            given["max_drop"] = MIXED_MAX_DROP
+        if name == "qat":
+            given |= training
+        try:
+            source = teacher if name == "qat" else onnx
+            kept.append(_stage("quantize", given, [source], task, work / name))
+        except (AccuracyError, ModelError, ParityError) as error:
+            refused[name] = str(error).splitlines()[0].replace(str(work), "")
+            typer.echo(f"{name}: {error}", err=True)
+    return kept, refused
+
+
+def _stage(
+    name: str, settings: dict[str, Any], sources: list[Artifact], task: Task, out: Path
+) -> Artifact:
+    if (out / CARD_NAME).is_file():
+        return Artifact.load(out)
+    stage = STAGES[name]
+    return stage.run(sources, task, stage.config.parse(settings), out)
+
+
+def run(
+    teacher: Annotated[Path, typer.Argument(help="artifact of a torch classifier")],
+    work: Annotated[Path, typer.Option(help="where the models stay")],
+    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    max_train: Annotated[int | None, typer.Option(help="texts that qat learns from")] = None,
+    epochs: Annotated[int, typer.Option(help="of qat")] = 1,
+    learning_rate: Annotated[float, typer.Option(help="of qat")] = 2e-5,
+    rounds: Annotated[int, typer.Option(help="of the timings")] = 10,
+    measure: Annotated[bool, typer.Option(help="or only make the models")] = True,
+) -> None:
+    """Make every variant, measure them together and write the JSON."""
+    show_progress()
+    source = Artifact.load(teacher)
+    task = recorded_task(source, {"max_train": max_train} if max_train else {})
+    training = {"epochs": epochs, "learning_rate": learning_rate}
+    artifacts, refused = _made(source, task, work, **training)
+    if not measure:
+        return
+    config = CompareConfig(rounds=rounds)
+    benchmark = QuantizationBenchmark(
+        comparison=compare(artifacts, task, config),
+        long=_timed_long(artifacts, task, config),
+        refused=refused,
+        found={each.name: _said(each) for each in artifacts[1:]},
+    )
+    if out is not None:
+        save_result(benchmark, out)
+
+
+def _timed_long(artifacts: Sequence[Artifact], task: Task, config: CompareConfig) -> LatencyReport:
+    threads = threads_of(config)
+    opened = [open_classifier(each, threads=threads, max_length=LONG_TOKENS) for each in artifacts]
+    texts = long_texts(task.dev.examples, artifacts[0], 2 * LONG_TEXTS)
+    few = LatencyConfig(rounds=config.rounds, single_texts=LONG_TEXTS, seed=config.seed)
+    return measure_latency(opened, texts, few)
+
+
+def _said(artifact: Artifact) -> dict[str, Any]:
+    """Return what a card says of the quantization, without what is long."""
+    said = artifact.card.metrics["quantization"]
+    long = ("ranges", "losses", "float_nodes")
+    return {
+        **{name: value for name, value in said.items() if name not in long},
+        "settings": artifact.card.config,
+        "returned": [why for why in said["float_nodes"].values() if "returned" in why],
+    }
+
+
+if __name__ == "__main__":
+    typer.run(run)

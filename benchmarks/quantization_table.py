@@ -1,0 +1,80 @@
+"""The tables of quantization benchmarks, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.points import points
+from benchmarks.quantization import LONG_TOKENS, QuantizationBenchmark
+from bertender.measure.comparison import ComparisonRow
+from bertender.measure.latency import Latency
+from bertender.measure.samples import Speedup
+from bertender.report.cells import DASH, Cell, markdown_rows, short
+from bertender.report.table import circumstances_lines
+
+__all__ = ["quantization_block"]
+
+MEGABYTE = 10**6
+HEADINGS: tuple[Cell, ...] = (
+    ("Model",),
+    ("Score",),
+    ("Points over float32",),
+    ("MB",),
+    ("p50 ms",),
+    ("Speedup",),
+    (f"p50 ms, {LONG_TOKENS} tokens",),
+    (f"Speedup, {LONG_TOKENS} tokens",),
+    ("Batch speedup",),
+    ("Agreement",),
+)
+
+
+def quantization_block(files: Mapping[str, Path]) -> str:
+    """Return a table for each file, and under what all were measured."""
+    results = {
+        file: QuantizationBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+        for file, path in files.items()
+    }
+    notes = circumstances_lines(next(iter(results.values())).comparison.circumstances)[1:]
+    tables = [_table(result) for result in results.values()]
+    raw = ", ".join(f"`{file}`" for file in results)
+    return "\n".join([*tables, *(f"- {note}" for note in notes), "", f"Raw: {raw}", ""])
+
+
+def _table(result: QuantizationBenchmark) -> str:
+    under = result.comparison.circumstances
+    rows = result.comparison.rows
+    lines = markdown_rows(
+        HEADINGS,
+        [
+            _cells(row, rows[0], long, result.long.rows[0])
+            for row, long in zip(rows, result.long.rows, strict=True)
+        ],
+        [False, *[True] * (len(HEADINGS) - 1)],
+    )
+    refused = [f"- `{name}` was refused: {reason}" for name, reason in result.refused.items()]
+    title = f"**{under.task}: {under.metric}, n = {under.n}**"
+    return "\n".join([title, "", *lines, "", *refused, *([""] if refused else [])])
+
+
+def _cells(
+    row: ComparisonRow, first: ComparisonRow, long: Latency, long_first: Latency
+) -> list[Cell]:
+    agreement = row.parity.agreement if row.parity else None
+    return [
+        (f"`{row.name}`",),
+        (f"{row.score.value:.3f}", f"[{row.score.low:.3f}, {row.score.high:.3f}]"),
+        (points(row.change) if row.change else DASH,),
+        (short(row.size.artifact_size_bytes / MEGABYTE),),
+        (short(row.latency.single.p50_ms),),
+        (_speedup(row.latency.speedup),),
+        (short(long.single.p50_ms),),
+        (_speedup(long.speedup),),
+        (f"{row.latency.texts_per_second / first.latency.texts_per_second:.1f}x",),
+        (DASH if agreement is None else f"{agreement:.3f}",),
+    ]
+
+
+def _speedup(ratio: Speedup) -> str:
+    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
