@@ -32,7 +32,7 @@ from distill.pruner import prune
 __all__ = ["CONTROL", "IMPORTANCES_SHOWN", "PruningBenchmark", "PruningPoint", "points_of", "run"]
 
 CONTROL = "random"
-IMPORTANCES_SHOWN = ("gradient", "taylor", "magnitude", CONTROL)
+IMPORTANCES_SHOWN = ("gradient", "magnitude", CONTROL)
 
 
 class PruningPoint(Record):
@@ -95,7 +95,7 @@ def run(
     shares: Annotated[str, typer.Option(help="of the heads, cut without recovery")] = (
         "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
     ),
-    recovered_shares: Annotated[str, typer.Option(help="cut, then trained")] = "0.3,0.5,0.7,0.9",
+    recovered_shares: Annotated[str, typer.Option(help="cut, then trained")] = "0.5,0.7,0.9",
     seeds: Annotated[int, typer.Option(help="of the cuts by chance")] = 3,
     max_train: Annotated[int, typer.Option(help="texts of the recovery")] = 2000,
     epochs: Annotated[int, typer.Option(help="of the recovery")] = 1,

@@ -13,7 +13,7 @@ from bertender.report.cells import DASH, markdown_rows
 __all__ = ["pruning_block", "pruning_svg"]
 
 WIDTH, HEIGHT, MARGIN = 560, 320, 44
-COLOURS = dict(zip(IMPORTANCES_SHOWN, ("#0072b2", "#009e73", "#d55e00", "#666666"), strict=True))
+COLOURS = dict(zip(IMPORTANCES_SHOWN, ("#0072b2", "#d55e00", "#666666"), strict=True))
 """Told apart by those who see no red or green (Okabe and Ito)."""
 
 

@@ -55,7 +55,7 @@ class Job:
     config: SchemeConfig
     target: Target
     folder: Path
-    write_onnx: Callable[[Artifact, Path], object]
+    write_onnx: Callable[[Artifact, Path], object] | None = None
 
     @cached_property
     def inventory(self) -> Inventory:

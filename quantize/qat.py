@@ -70,7 +70,7 @@ def _inventory_before(job: Job) -> Inventory:
     """Return what the untrained model's graph is made of: what there is to quantize."""
     folder = job.folder / "before"
     folder.mkdir()
-    job.write_onnx(job.source, folder)
+    _write_graph(job, job.source, folder)
     inventory = take_inventory(folder / ONNX_NAME)
     if inventory.lstms:
         raise ModelError(
@@ -78,6 +78,11 @@ def _inventory_before(job: Job) -> Inventory:
             "layers. Export it, and quantize it with --scheme dynamic."
         )
     return inventory
+
+
+def _write_graph(job: Job, artifact: Artifact, directory: Path) -> None:
+    assert job.write_onnx is not None
+    job.write_onnx(artifact, directory)
 
 
 def _path(module: str, known: set[str]) -> str:
@@ -136,7 +141,7 @@ def _float_graph(job: Job, quantized: FakeQuantized, target: Path) -> Path:
     """Export the trained weights, unrounded; the graph's companions stay beside `target`."""
     model = load_torch_classifier(job.source)
     model.load_state_dict(quantized.trained_weights())
-    job.write_onnx(_as_artifact(job, model), target.parent)
+    _write_graph(job, _as_artifact(job, model), target.parent)
     return target.rename(job.folder / ONNX_NAME)
 
 

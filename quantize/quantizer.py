@@ -51,7 +51,7 @@ def quantize(
     config: QuantizeConfig,
     out: Path,
     *,
-    write_onnx: Callable[[Artifact, Path], object],
+    write_onnx: Callable[[Artifact, Path], object] | None = None,
 ) -> Artifact:
     """Write an 8-bit model of `source`, and prove that it stays within the tolerance of int8.
 
@@ -60,7 +60,7 @@ def quantize(
         task: what the source answers; its training texts calibrate, its held-out texts prove.
         config: see QuantizeConfig.
         out: directory of the artifact.
-        write_onnx: writes a torch artifact's graph into a directory, for schemes that train.
+        write_onnx: writes a torch artifact's graph into a directory; schemes that train need it.
 
     Raises:
         ConfigError: a setting that the scheme does not read, or a task with other labels.
@@ -74,6 +74,8 @@ def quantize(
     refuse_unquantizable(source, scheme)
     refuse_other_task(source, task)
     refuse_unwritable(out, source)
+    if scheme.source == "torch" and write_onnx is None:
+        raise ConfigError(f"scheme {config.scheme!r} wants `write_onnx`, the way to a graph.")
     target_name, target = target_named(config.target)
     with TemporaryDirectory() as folder:
         job = Job(source, onnx_file(source), out, task, config, target, Path(folder), write_onnx)

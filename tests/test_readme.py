@@ -22,6 +22,8 @@ from distill.corpus_files import READERS
 from distill.methods import GENERAL_METHODS, METHODS, Method
 from distill.objectives import OBJECTIVES
 from distill.vocabularies import TOKENIZERS
+from quantize.schemes import SCHEMES
+from quantize.targets import TARGETS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -92,6 +94,13 @@ def test_every_method_is_explained(head: str, rows: Mapping[str, Method]) -> Non
     (table,) = (table for table in text.split("\n\n") if f"| {head} |" in table)
     explained = re.findall(r"^\| `([a-z0-9-]+)` \| [^|]{30,} \|", table, re.M)
     assert sorted(explained) == sorted(rows)
+
+
+@pytest.mark.parametrize(("head", "rows"), [("When to choose", SCHEMES), ("What is", TARGETS)])
+def test_every_scheme_and_target_is_explained(head: str, rows: Mapping[str, object]) -> None:
+    text = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
+    (table,) = (table for table in text.split("\n\n") if f"| {head} " in table)
+    assert re.findall(r"^\| `([a-z0-9-]+)` \| [^|]{30,} \|", table, re.M) == list(rows)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -16,6 +16,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.timing import Timing, read_timing
 from bertender.measure.size import measure_size
 from bertender.report.heads import pruning_lines
+from bertender.report.quantization import quantization_lines
 
 __all__ = [
     "artifact_summary",
@@ -113,7 +114,7 @@ def _measured(metrics: Mapping[str, Any]) -> list[str]:
             f"parity with {parity['reference']}: agreement {parity['agreement']:.4f} over "
             f"{parity['texts']} texts, largest logit difference {parity['max_abs_difference']:.2g}"
         )
-    return [*lines, *pruning_lines(metrics)]
+    return [*lines, *pruning_lines(metrics), *quantization_lines(metrics)]
 
 
 def _timed(timing: Timing | None) -> list[str]:

@@ -30,6 +30,7 @@ from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES, SHARED
 from tests.distill.toys import pair_task, save_artifact, tiny_classifier
 from tests.quantize.jobs import SETTINGS, config_of
+from tests.served import ask_one_by_one, one_by_one, served
 
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 ONE_GRAPH = [name for name, row in SCHEMES.items() if row.source == "onnx"]
@@ -286,3 +287,19 @@ def test_a_gpu_is_refused(float_model: Artifact, task: Task, tmp_path: Path) -> 
 def test_an_unknown_scheme_is_refused(float_model: Artifact, task: Task, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"scheme 'dinamic'. Did you mean 'dynamic'"):
         quantize(float_model, task, QuantizeConfig(scheme="dinamic"), tmp_path / "out")
+
+
+@pytest.mark.server
+@pytest.mark.slow
+@every_scheme
+def test_the_endpoint_answers_as_the_artifact(
+    scheme: str, sources: dict[str, Artifact], task: Task, tmp_path: Path
+) -> None:
+    """On the real Triton."""
+    artifact = quantize(source_of(scheme, sources), task, config_of(scheme), tmp_path / "int8")
+    texts = task.dev.examples[:6]
+    labels, logits = one_by_one(open_classifier(artifact), texts)
+    with served(artifact, tmp_path) as server:
+        served_labels, served_logits = ask_one_by_one(server.http_url, texts)
+    assert served_labels == labels
+    assert np.abs(served_logits - logits).max() < 1e-4 * np.abs(logits).max()

@@ -1,0 +1,50 @@
+"""What a quantization has found, in a few lines, from an artifact's card alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["quantization_lines"]
+
+SHOWN_PARTS = 5
+
+
+def quantization_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the lines; none where nothing was quantized."""
+    found = metrics.get("quantization")
+    if not found:
+        return []
+    operators = ", ".join(f"{count} {name}" for name, count in _integer(found).items())
+    lines = [
+        f"for {found['target']}: {found['running_in_integers']} of {found['products']} quantized "
+        f"products run in integers ({operators}); {len(found['float_nodes'])} nodes stay in float",
+        f"sums differ from exact ones by {found['saturation']['mean_difference']:.2g} of the "
+        "largest logit on average",
+    ]
+    if "score" in found:
+        lines.append(f"score {found['score_before']:.4g} before, {found['score']:.4g} now")
+    return [*lines, *_sensitivity(found)]
+
+
+def _integer(found: Mapping[str, Any]) -> dict[str, int]:
+    """Return the counted operators that multiply by integers or turn floats into them."""
+    words = ("Integer", "Quantize", "NBits", "QGemm", "QLinear")
+    return {
+        name: count
+        for name, count in found["operators"].items()
+        if any(word in name for word in words)
+    }
+
+
+def _sensitivity(found: Mapping[str, Any]) -> list[str]:
+    """Return the most sensitive parts, and what became of them."""
+    table = found.get("sensitivity")
+    if not table:
+        return []
+    back = {node for node, why in found["float_nodes"].items() if "returned to" in why}
+    rows = [
+        f"  {value:10.3g}  {node}{'  (went back)' if node in back else ''}"
+        for node, value in list(table.items())[: max(SHOWN_PARTS, len(back))]
+    ]
+    return ["most sensitive parts:", *rows]

@@ -1,0 +1,35 @@
+"""What is said of a quantization at its end."""
+
+from __future__ import annotations
+
+from bertender.report.quantization import quantization_lines
+
+FOUND = {
+    "target": "vnni",
+    "products": 26,
+    "running_in_integers": 26,
+    "operators": {"Add": 9, "MatMul": 8, "MatMulIntegerToFloat": 24, "QGemm": 2},
+    "float_nodes": {"/scores": "both sides are activations", "/b": "returned to float: number 1"},
+    "saturation": {"mean_difference": 0.00123},
+}
+
+
+def test_nothing_is_said_where_nothing_was_quantized() -> None:
+    assert quantization_lines({"parameters": 7}) == []
+
+
+def test_what_runs_and_how_exactly() -> None:
+    first, second = quantization_lines({"quantization": FOUND})
+    assert "26 of 26 quantized products run in integers" in first
+    assert "(24 MatMulIntegerToFloat, 2 QGemm); 2 nodes stay in float" in first
+    assert "0.0012 of the largest logit" in second
+
+
+def test_scores_and_the_sensitivity_table() -> None:
+    table = {f"/{letter}": 1.0 / place for place, letter in enumerate("bacdefgh", start=1)}
+    found = {**FOUND, "score_before": 0.91, "score": 0.9, "sensitivity": table}
+    _, _, score, title, *rows = quantization_lines({"quantization": found})
+    assert score == "score 0.91 before, 0.9 now"
+    assert title == "most sensitive parts:"
+    assert [row.split()[1] for row in rows] == ["/b", "/a", "/c", "/d", "/e"]
+    assert "(went back)" in rows[0] and "(went back)" not in rows[1]

@@ -1,0 +1,65 @@
+"""The quantization benchmark: every variant beside the float graph, refusals as rows with reasons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import quantization
+from benchmarks.quantization import LONG_TOKENS, QuantizationBenchmark, long_texts, run
+from benchmarks.quantization_table import quantization_block
+from bertender.core.predictor import open_classifier
+from bertender.measure.accuracy import text_lengths
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig
+from tests.distill.toys import save_artifact, tiny_classifier
+
+FEW = {
+    "dynamic": {"scheme": "dynamic"},
+    "hopeless": {"scheme": "dynamic", "max_drop": 0.0, "target": "gpu"},
+}
+
+
+def test_every_variant_is_a_config_and_every_scheme_a_variant() -> None:
+    from quantize.schemes import SCHEMES
+
+    configs = [QuantizeConfig.parse(settings) for settings in quantization.VARIANTS.values()]
+    assert {config.scheme for config in configs} == set(SCHEMES)
+
+
+def test_long_texts_have_as_many_tokens_as_are_counted(task: Task, tmp_path: Path) -> None:
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    artifact = export(source, task, ExportConfig(), tmp_path / "onnx")
+    encode = open_classifier(artifact, max_length=LONG_TOKENS).encode
+    longest = encode.max_length  # type: ignore[attr-defined]
+    monkey = min(LONG_TOKENS, longest)
+    texts = long_texts(task.dev.examples, artifact, 2)
+    assert all(length == monkey for length in text_lengths(encode, texts))
+
+
+@pytest.mark.slow
+def test_it_measures_what_passes_and_names_what_does_not(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    monkeypatch.setattr(quantization, "recorded_task", lambda artifact, changes: task)
+    monkeypatch.setattr(quantization, "VARIANTS", FEW)
+    monkeypatch.setattr(quantization, "LONG_TEXTS", 2)
+    monkeypatch.setattr(quantization, "LONG_TOKENS", 12)
+    out = tmp_path / "result.json"
+    run(source.path, tmp_path / "work", out, None, 1, 2e-5, 2, True)
+    result = QuantizationBenchmark.model_validate_json(out.read_text())
+    assert [row.name for row in result.comparison.rows] == ["float32", "dynamic"]
+    assert len(result.long.rows) == 2
+    assert list(result.refused) == ["hopeless"] and "slower than 16" in result.refused["hopeless"]
+    assert str(tmp_path) not in json.dumps(result.refused)
+    assert result.found["dynamic"]["products"] == 26
+    made = (tmp_path / "work" / "dynamic" / "model.onnx").stat().st_mtime_ns
+    text = quantization_block({"result.json": out})
+    assert "| `dynamic` |" in text and "- `hopeless` was refused:" in text
+    assert f"{result.comparison.rows[1].score.value:.3f}" in text
+    run(source.path, tmp_path / "work", None, None, 1, 2e-5, 2, False)
+    assert (tmp_path / "work" / "dynamic" / "model.onnx").stat().st_mtime_ns == made
