@@ -84,7 +84,7 @@ def test_the_picture_has_a_line_for_each_curve_at_its_height() -> None:
 
 @pytest.mark.slow
 def test_points_that_are_there_are_not_made_again(
-    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "recorded_task", lambda artifact, changes: task)
     out, cuts = tmp_path / "result.json", []
@@ -92,7 +92,7 @@ def test_points_that_are_there_are_not_made_again(
     monkeypatch.setattr(pruning, "_cut", lambda *given: (cuts.append(given[2]), cut(*given))[1])
 
     def go(shares: str, epochs: int = 1) -> PruningBenchmark:
-        run(trained_teacher.path, tmp_path / "work", out, shares, "", 2, 40, epochs, 5e-5)
+        run(teacher.path, tmp_path / "work", out, shares, "", 2, 40, epochs, 5e-5)
         return PruningBenchmark.model_validate_json(out.read_text())
 
     first = go("0.5")

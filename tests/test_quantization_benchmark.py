@@ -1,4 +1,4 @@
-"""The quantization benchmark: every variant beside the float graph, refusals as rows with reasons."""
+"""The quantization benchmark: variants beside the float graph, refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bertender.measure.accuracy import text_lengths
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig
+from quantize.schemes import SCHEMES
 from tests.distill.toys import save_artifact, tiny_classifier
 
 FEW = {
@@ -24,8 +25,6 @@ FEW = {
 
 
 def test_every_variant_is_a_config_and_every_scheme_a_variant() -> None:
-    from quantize.schemes import SCHEMES
-
     configs = [QuantizeConfig.parse(settings) for settings in quantization.VARIANTS.values()]
     assert {config.scheme for config in configs} == set(SCHEMES)
 
@@ -35,9 +34,9 @@ def test_long_texts_have_as_many_tokens_as_are_counted(task: Task, tmp_path: Pat
     artifact = export(source, task, ExportConfig(), tmp_path / "onnx")
     encode = open_classifier(artifact, max_length=LONG_TOKENS).encode
     longest = encode.max_length  # type: ignore[attr-defined]
-    monkey = min(LONG_TOKENS, longest)
+    wanted = min(LONG_TOKENS, longest)
     texts = long_texts(task.dev.examples, artifact, 2)
-    assert all(length == monkey for length in text_lengths(encode, texts))
+    assert all(length == wanted for length in text_lengths(encode, texts))
 
 
 @pytest.mark.slow
