@@ -176,4 +176,5 @@ def _each_text(input_ids: torch.Tensor, mask: torch.Tensor) -> tuple[Spans, Span
     after = (end + 1).clamp(max=input_ids.shape[1] - 1)
     doubled = separators.gather(1, after[:, None])[:, 0] & (after + 1 < lengths)
     second = torch.minimum(end + 1 + doubled.long(), lengths - 1)
-    return Spans(torch.ones_like(end), end.clamp(min=1)), Spans(second, lengths - second)
+    first = torch.minimum(torch.ones_like(end), lengths - 1)  # of one token, that one
+    return Spans(first, end.clamp(min=1)), Spans(second, lengths - second)

@@ -69,7 +69,7 @@ class Parity(Figures):
     reference: str
     candidate: str
     tolerance: Tolerance
-    texts: int
+    texts: int = Field(description="whole ones; some are asked about in parts as well")
     rows: int = Field(description="answers compared: each text once for each arrangement")
     logit_scale: float | None = Field(description="largest absolute reference logit; None of none")
     cases: tuple[CaseParity, ...]
@@ -120,7 +120,7 @@ def check_parity(
         reference=reference.name,
         candidate=candidate.name,
         tolerance=tolerance,
-        texts=len(answers.texts),
+        texts=sum(text.tokens is None for text in answers.texts),
         rows=len(answers),
         logit_scale=answers.scale or None,
         cases=_cases(answers),

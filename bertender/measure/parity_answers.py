@@ -1,12 +1,7 @@
-"""What the parity gate compares: a reference's and a candidate's logits of the same texts.
-
-The arrangements ("cases") are chosen to show what batching breaks: a forgotten padding mask, a
-fixed batch or sequence axis, truncation at another length.
-"""
+"""What the parity gate compares: a reference's and a candidate's logits of the same texts."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +12,10 @@ import numpy.typing as npt
 from bertender.core.errors import ModelError
 from bertender.core.predictor import Classifier
 from bertender.core.progress import Bar, progress_bar
-from bertender.core.text import LONGEST_INPUT_BY_DEFAULT, Example, Tokenize
+from bertender.core.text import Example
+from bertender.measure.parity_cases import Case, Question, arrange, ask, questions_of
 
-__all__ = ["Answers", "Case", "arrange", "collect_answers", "no_answers"]
+__all__ = ["Answers", "collect_answers", "no_answers"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -30,25 +26,13 @@ largest logit on."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """One arrangement of the texts: the batches, as indices of texts.
-
-    An `edge` case holds a text or two: too few for a share or a mean.
-    """
-
-    name: str
-    batches: tuple[tuple[int, ...], ...]
-    edge: bool = False
-
-
-@dataclass(frozen=True)
 class Answers:
     """Finite logits side by side; each array has one row for an answer of the candidate.
 
     `scale` is the largest absolute logit of the reference, over all texts.
     """
 
-    texts: tuple[Example, ...]
+    texts: tuple[Question, ...]
     cases: tuple[Case, ...]
     text_ids: IntArray
     case_ids: IntArray
@@ -98,7 +82,7 @@ class Answers:
     def describe(self, row: int) -> str:
         """Return which text a row is, and where it stood."""
         case = self.cases[int(self.case_ids[row])].name
-        return f"{_quote(self.texts[int(self.text_ids[row])])} ({case})"
+        return f"{self.texts[int(self.text_ids[row])].quote()} ({case})"
 
 
 def no_answers(labels: int) -> Answers:
@@ -119,8 +103,9 @@ def collect_answers(
     Whatever makes rows incomparable (an error of the candidate, a wrong shape, NaN) is described
     in `problems`, and the rows are left out.
     """
-    texts = (*examples, *_edge_texts(reference, candidate, examples))
-    cases = arrange(len(examples), batch_sizes, seed)
+    texts = questions_of(reference, candidate, examples)
+    cut = sum(text.tokens is not None for text in texts)
+    cases = arrange(len(examples), cut, batch_sizes, seed)
     total = len(texts) + sum(len(batch) for case in cases for batch in case.batches)
     problems: list[str] = []
     with progress_bar(f"parity {candidate.name}", total) as bar:
@@ -149,50 +134,10 @@ def collect_answers(
     )
 
 
-def arrange(examples: int, batch_sizes: Sequence[int], seed: int) -> tuple[Case, ...]:
-    """Lay out the cases over so many examples, a one-word text and an over-long text after them."""
-    order = np.random.default_rng(seed).permutation(examples).tolist()
-    one_word, too_long = examples, examples + 1
-    cases = [Case(f"batch of {size}", tuple(_chunks(order, size))) for size in batch_sizes]
-    cases += [
-        Case("one word, alone", ((one_word,),), edge=True),
-        Case("truncated, alone", ((too_long,),), edge=True),
-    ]
-    if max(batch_sizes) > 1:
-        cases.append(Case("one word beside truncated", ((one_word, too_long),), edge=True))
-    return tuple(cases)
-
-
-def _chunks(order: list[int], size: int) -> Iterator[tuple[int, ...]]:
-    for start in range(0, len(order), size):
-        yield tuple(order[start : start + size])
-
-
-def _edge_texts(
-    reference: Classifier, candidate: Classifier, examples: Sequence[Example]
-) -> tuple[Example, Example]:
-    """Return the first word of the first example, and examples strung together past truncation."""
-    limit = max(_longest_input(reference), _longest_input(candidate))
-    one_word = tuple((text.split() or ["a"])[0] for text in examples[0])
-    columns = zip(*examples, strict=True)
-    return one_word, tuple(_strung(texts, limit + 1) for texts in columns)
-
-
-def _strung(texts: Sequence[str], count: int) -> str:
-    """Return `count` words of the texts, from the start again at their end."""
-    words = [word for text in texts for word in text.split()] or ["a"]
-    return " ".join(itertools.islice(itertools.cycle(words), count))  # a word is a token at least
-
-
-def _longest_input(classifier: Classifier) -> int:
-    encode = classifier.encode
-    return encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT
-
-
-def _ask_reference(reference: Classifier, texts: Sequence[Example], bar: Bar) -> FloatArray:
+def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> FloatArray:
     answers = np.empty((len(texts), len(reference.labels)))
     for index, text in enumerate(texts):
-        logits = reference.logits([text])
+        logits = ask(reference, [text])
         if logits.shape != (1, len(reference.labels)):
             raise ModelError(
                 f"reference {reference.name} answers one text with logits of shape "
@@ -205,7 +150,7 @@ def _ask_reference(reference: Classifier, texts: Sequence[Example], bar: Bar) ->
 
 def _ask_candidate(
     candidate: Classifier,
-    texts: Sequence[Example],
+    texts: Sequence[Question],
     case: Case,
     bar: Bar,
     problems: list[str],
@@ -214,34 +159,29 @@ def _ask_candidate(
     labels = len(candidate.labels)
     for batch in case.batches:
         try:
-            logits = np.asarray(candidate.logits([texts[index] for index in batch]))
+            logits = ask(candidate, [texts[index] for index in batch])
         except Exception as error:  # runtimes share no base class, and all failures are wanted
             problems.append(f"{case.name}: the candidate failed with {_first_line(error)}")
             return
         if logits.shape != (len(batch), labels):
             problems.append(
                 f"{case.name}: logits have shape {logits.shape}, must be ({len(batch)}, {labels}) "
-                f"for {len(batch)} texts and {labels} labels; first {_quote(texts[batch[0]])}"
+                f"for {len(batch)} texts and {labels} labels; first {texts[batch[0]].quote()}"
             )
             return
         yield from zip(batch, logits, strict=True)
         bar.advance(len(batch))
 
 
-def _non_finite(who: str, logits: FloatArray, texts: Sequence[Example]) -> list[str]:
+def _non_finite(who: str, logits: FloatArray, texts: Sequence[Question]) -> list[str]:
     """Say how many answers are not finite; `texts` are those of the logits' rows."""
     broken = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
     if not broken:
         return []
     return [
         f"{who} logits are NaN or infinite in {len(broken)} of {len(logits)} answers, allowed 0; "
-        f"first: {_quote(texts[broken[0]])}"
+        f"first: {texts[broken[0]].quote()}"
     ]
-
-
-def _quote(example: Example) -> str:
-    text = " | ".join(example)
-    return repr(text if len(text) <= 80 else f"{text[:77]}...")
 
 
 def _first_line(error: Exception) -> str:

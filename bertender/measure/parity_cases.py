@@ -1,0 +1,153 @@
+"""Which texts the parity gate asks, and beside whom: the cases.
+
+They are chosen to show what batching breaks: a forgotten padding mask, a fixed batch or sequence
+axis, truncation at another length. Beside the task's own texts there are a one-word text, one that
+must be truncated and, of that one, its first tokens: alone and in batches of several lengths, from
+[CLS] with nothing behind it but padding to the longest input.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.examples import Padding
+from bertender.core.predictor import Classifier
+from bertender.core.text import LONGEST_INPUT_BY_DEFAULT, Batch, Example, Tokenize
+
+__all__ = ["Case", "Question", "arrange", "ask", "questions_of"]
+
+CUT_TOKENS = (1, 2, 7, 31, 127)
+"""Where they are below the longest input. 1 is [CLS] alone, which no text is short enough for."""
+CUT_ROWS = 4
+"""Texts of a batch of several lengths: few, as one of them is as long as can be."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A text that both models are asked about, or its first tokens."""
+
+    example: Example
+    tokens: int | None = None
+    """How many of its first tokens are left; None for all."""
+
+    def quote(self) -> str:
+        """Return the text, shortened, and what is left of it."""
+        text = " | ".join(self.example)
+        shown = repr(text if len(text) <= 80 else f"{text[:77]}...")
+        return shown if self.tokens is None else f"the first {self.tokens} tokens of {shown}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One arrangement of the questions: the batches, as indices of questions.
+
+    An `edge` case holds a few texts: too few for a share or a mean.
+    """
+
+    name: str
+    batches: tuple[tuple[int, ...], ...]
+    edge: bool = False
+
+
+def questions_of(
+    reference: Classifier, candidate: Classifier, examples: Sequence[Example]
+) -> tuple[Question, ...]:
+    """Return what is asked: the examples; one word; an over-long text; that one, cut to lengths.
+
+    Texts are cut where both models read tokens. An endpoint reads texts.
+    """
+    limits = [_longest_input(classifier) for classifier in (reference, candidate)]
+    one_word = tuple((text.split() or ["a"])[0] for text in examples[0])
+    columns = zip(*examples, strict=True)
+    too_long = tuple(_strung(texts, max(limits) + 1) for texts in columns)
+    readable = all(_can_be_cut(classifier) for classifier in (reference, candidate))
+    cut = [length for length in CUT_TOKENS if readable and length < min(limits)]
+    return (
+        *map(Question, (*examples, one_word, too_long)),
+        *(Question(too_long, length) for length in cut),
+    )
+
+
+def arrange(examples: int, cut: int, batch_sizes: Sequence[int], seed: int) -> tuple[Case, ...]:
+    """Lay out the cases over the questions of `questions_of`.
+
+    Args:
+        examples: how many come first.
+        cut: how many come last, cut to more and more tokens.
+        batch_sizes: of the batches over all examples.
+        seed: the order of the examples.
+    """
+    order = np.random.default_rng(seed).permutation(examples).tolist()
+    one_word, too_long = examples, examples + 1
+    lengths = list(range(too_long + 1, too_long + 1 + cut))
+    cases = [Case(f"batch of {size}", tuple(_chunks(order, size))) for size in batch_sizes]
+    cases += [
+        Case("one word, alone", ((one_word,),), edge=True),
+        Case("truncated, alone", ((too_long,),), edge=True),
+    ]
+    if cut:
+        cases.append(Case("cut to lengths, alone", tuple((one,) for one in lengths), edge=True))
+    if max(batch_sizes) > 1:
+        cases.append(Case("one word beside truncated", ((one_word, too_long),), edge=True))
+    if cut and max(batch_sizes) > 1:
+        batches = tuple(_beside_shorter([*lengths, too_long]))
+        cases.append(Case("cut to lengths, beside shorter", batches, edge=True))
+    return tuple(cases)
+
+
+def ask(classifier: Classifier, questions: Sequence[Question]) -> npt.NDArray[np.float32]:
+    """Return a model's logits (batch, labels) of some questions, as one batch."""
+    batch = classifier.encode([question.example for question in questions])
+    if any(question.tokens is not None for question in questions):
+        assert isinstance(classifier.encode, Tokenize)
+        padding = Padding.of(classifier.encode.tokenizer)
+        batch = _cut(batch, [question.tokens for question in questions], padding)
+    return np.asarray(classifier.predictor.logits(batch))
+
+
+def _cut(batch: Batch, limits: Sequence[int | None], padding: Padding) -> Batch:
+    """Turn each row's tokens past its limit into padding, and drop columns of padding alone."""
+    mask = batch.arrays["attention_mask"]  # (batch, seq)
+    longest = mask.shape[1]
+    left = np.array([longest if limit is None else limit for limit in limits])
+    kept = (np.arange(longest) < left[:, None]) & (mask > 0)
+    width = int(kept.sum(axis=1).max())
+    arrays = {
+        name: np.where(kept, array, padding.value(name) or 0)[:, :width]
+        for name, array in batch.arrays.items()
+    }
+    return Batch(batch.examples, arrays)
+
+
+def _beside_shorter(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield, for each of the lengths in rising order, a batch of it, the least and others."""
+    for place, longest in enumerate(lengths):
+        shorter = itertools.cycle(lengths[: place + 1])
+        yield (longest, *itertools.islice(shorter, CUT_ROWS - 1))
+
+
+def _can_be_cut(classifier: Classifier) -> bool:
+    """Tell whether a model reads tokens, with [CLS] as the first of them."""
+    encode = classifier.encode
+    return isinstance(encode, Tokenize) and encode.tokenizer.padding_side == "right"
+
+
+def _chunks(order: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    for start in range(0, len(order), size):
+        yield tuple(order[start : start + size])
+
+
+def _strung(texts: Sequence[str], count: int) -> str:
+    """Return `count` words of the texts, from the start again at their end."""
+    words = [word for text in texts for word in text.split()] or ["a"]
+    return " ".join(itertools.islice(itertools.cycle(words), count))  # a word is a token at least
+
+
+def _longest_input(classifier: Classifier) -> int:
+    encode = classifier.encode
+    return encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT
