@@ -7,7 +7,6 @@ of a token that is not masked, that is no number.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -20,18 +19,16 @@ LARGEST = 1e4
 with it stay far from 65504, the largest number of float16."""
 
 
-def fit_half_range(graph: Path) -> None:
-    """Bring every single finite number beyond float16's range to +-LARGEST, in the file.
+def fit_half_range(model: onnx.ModelProto) -> None:
+    """Bring every single finite number beyond float16's range to +-LARGEST, in the graph given.
 
     Tables of weights stay as they are, for they would answer otherwise.
     """
-    model = onnx.load(graph)
     for constant in _single_numbers(model):
         value = numpy_helper.to_array(constant)
         if np.isfinite(value).all() and np.abs(value).max() > np.finfo(np.float16).max:
             fitting = np.sign(value) * value.dtype.type(LARGEST)
             constant.CopyFrom(numpy_helper.from_array(fitting, constant.name))
-    onnx.save(model, graph)
 
 
 def _single_numbers(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

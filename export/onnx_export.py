@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import onnx
 from optimum.exporters.onnx import onnx_export_from_model
 from pydantic import Field
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
@@ -22,6 +24,8 @@ from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import load_tokenizer
 from bertender.measure.gate import GateConfig, write_proven
 from bertender.tasks.task import Task
+from export.graph_file import MOST_MB, save_graph
+from export.graph_report import report_graph
 from export.half_range import fit_half_range
 from export.own_export import OWN_WRITERS
 
@@ -40,6 +44,12 @@ class ExportConfig(GateConfig):
         le=20,  # the exporter's first with every operator of these models, and its last
         description="ONNX operator set; by default the lowest sound one",
     )
+    external_above_mb: int = Field(
+        MOST_MB,
+        ge=0,
+        le=MOST_MB,
+        description="megabytes of weights that one file may hold; more lie in a file beside it",
+    )
 
 
 def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Artifact:
@@ -56,7 +66,7 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
     """
     refuse_taggers(source)
     refuse_unexportable(source)
-    write = partial(write_onnx, source, opset=config.opset)
+    write = partial(write_onnx, source, config)
     return write_proven(source, task, config, out, stage="export", precision="float32", write=write)
 
 
@@ -69,16 +79,23 @@ def refuse_unexportable(source: Artifact) -> None:
         )
 
 
-def write_onnx(source: Artifact, directory: Path, opset: int | None) -> None:
-    """Write model.onnx, config.json and the tokenizer into `directory`."""
+def write_onnx(source: Artifact, config: ExportConfig, directory: Path) -> dict[str, Any]:
+    """Write model.onnx, config.json and the tokenizer into `directory`.
+
+    Returns:
+        What the artifact's card says of the graph.
+    """
     # eager attention is the pattern that graph fusions know
     model = load_torch_classifier(source, attn_implementation="eager")
     _refuse_read_padding(source, model)
     write = OWN_WRITERS.get(source.card.family, _write_with_optimum)
     with _quiet_exporter():
-        write(model, directory, opset)
-    fit_half_range(directory / ONNX_NAME)
+        write(model, directory, config.opset)
     load_tokenizer(source.path).save_pretrained(directory)
+    graph = onnx.load(directory / ONNX_NAME)
+    fit_half_range(graph)
+    save_graph(graph, directory / ONNX_NAME, config.external_above_mb)
+    return {"graph": report_graph(graph)}
 
 
 def _write_with_optimum(model: PreTrainedModel, directory: Path, opset: int | None) -> None:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.errors import AccuracyError, ConfigError, ModelError
-from bertender.core.onnx_predictor import ONNX_NAME
+from bertender.core.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.core.predictor import onnx_file, refuse_taggers
 from bertender.measure.gate import Proof, write_proven
 from bertender.tasks.task import Task
@@ -155,7 +155,7 @@ def refuse_other_task(source: Artifact, task: Task) -> None:
 def copy_companions(source: Artifact, directory: Path) -> None:
     """Copy everything but the model and the card: config.json and the tokenizer."""
     for name in source.card.files:
-        if name not in (ONNX_NAME, "model.safetensors"):
+        if name not in (ONNX_NAME, ONNX_DATA_NAME, "model.safetensors"):
             target = directory / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.path / name, target)

@@ -15,6 +15,7 @@ from rich.text import Text
 from bertender.core.artifact import Artifact
 from bertender.core.timing import Timing, read_timing
 from bertender.measure.size import measure_size
+from bertender.report.graph import graph_lines
 from bertender.report.heads import pruning_lines
 from bertender.report.quantization import quantization_lines
 
@@ -114,7 +115,8 @@ def _measured(metrics: Mapping[str, Any]) -> list[str]:
             f"parity with {parity['reference']}: agreement {parity['agreement']:.4f} over "
             f"{parity['texts']} texts, largest logit difference {parity['max_abs_difference']:.2g}"
         )
-    return [*lines, *pruning_lines(metrics), *quantization_lines(metrics)]
+    told = (graph_lines(metrics), pruning_lines(metrics), quantization_lines(metrics))
+    return [*lines, *(line for lines_of in told for line in lines_of)]
 
 
 def _timed(timing: Timing | None) -> list[str]:

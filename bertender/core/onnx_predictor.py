@@ -11,10 +11,13 @@ import onnxruntime
 from bertender.core.errors import ModelError
 from bertender.core.text import Batch
 
-__all__ = ["ONNX_NAME", "OnnxPredictor"]
+__all__ = ["ONNX_DATA_NAME", "ONNX_NAME", "OnnxPredictor"]
 
 ONNX_NAME = "model.onnx"
 """The graph's file in an onnx artifact, where Optimum looks for it too."""
+
+ONNX_DATA_NAME = "model.onnx_data"
+"""Where the weights of a graph are that is too large for one file; Optimum's name for it."""
 
 
 class OnnxPredictor:

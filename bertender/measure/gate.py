@@ -67,7 +67,8 @@ def write_proven(
         out: directory of the artifact.
         stage: the stage's name.
         precision: of the new graph: the row of the gate's tolerances.
-        write: puts model.onnx, config.json and the tokenizer into the directory it is given.
+        write: puts model.onnx, config.json and the tokenizer into the directory it is given; what
+            it returns goes to the card's metrics.
 
     Raises:
         ParityError: the answers are too far apart; `out` is left as it was.

@@ -169,6 +169,7 @@ UNLIKE_THEIR_DEFAULT = {
     "temperature": "0.5",
     "tolerance": "int8",
     **dict.fromkeys(("opset", "max_length", "max_train", "max_dev", "texts"), "15"),
+    "external_above_mb": "15",
     **dict.fromkeys(("layers", "hidden_size", "heads", "feed_forward_size"), "15"),
 }
 """What to write for fields whose default does not tell what they take."""

@@ -1,0 +1,15 @@
+"""What an exported graph is, as lines for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["graph_lines"]
+
+
+def graph_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Return what an onnx artifact's metrics say of its graph; nothing for other artifacts."""
+    if not (graph := metrics.get("graph")):
+        return []
+    return [f"graph: opset {graph['opset']}, {graph['nodes']} nodes"]
