@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 from optimum.exporters.onnx import onnx_export_from_model
@@ -27,6 +27,7 @@ from bertender.tasks.task import Task
 from export.graph_file import MOST_MB, save_graph
 from export.graph_report import report_graph
 from export.half_range import fit_half_range
+from export.optimization import OPTIMIZATIONS
 from export.own_export import OWN_WRITERS
 
 __all__ = ["ExportConfig", "export", "refuse_unexportable", "write_onnx"]
@@ -43,6 +44,11 @@ class ExportConfig(GateConfig):
         ge=14,
         le=20,  # the exporter's first with every operator of these models, and its last
         description="ONNX operator set; by default the lowest sound one",
+    )
+    optimize: Literal["none", "basic", "fused"] = Field(
+        "none",
+        description="fold constants (basic), or also make each layer a few operators that ONNX "
+        "Runtime alone has (fused)",
     )
     external_above_mb: int = Field(
         MOST_MB,
@@ -61,7 +67,7 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
 
     Raises:
         ModelError: the source is not a torch classifier, of an architecture without an export, or
-            a MobileBERT that reads its padding.
+            a MobileBERT that reads its padding; or no attention of it can be fused as asked.
         ParityError: the graph answers differently; nothing is written then.
     """
     refuse_taggers(source)
@@ -85,9 +91,23 @@ def write_onnx(source: Artifact, config: ExportConfig, directory: Path) -> dict[
     Returns:
         What the artifact's card says of the graph.
     """
+    path, optimization = directory / ONNX_NAME, OPTIMIZATIONS[config.optimize]
     # eager attention is the pattern that graph fusions know
     model = load_torch_classifier(source, attn_implementation="eager")
     _refuse_read_padding(source, model)
+    optimization.prepare(model)
+    _write_plain(source, model, config, directory)
+    graph = optimization.run(path)
+    report = report_graph(graph, config.optimize, model.config.num_hidden_layers)
+    optimization.check(model, report)
+    save_graph(graph, path, config.external_above_mb)
+    return {"graph": report}
+
+
+def _write_plain(
+    source: Artifact, model: PreTrainedModel, config: ExportConfig, directory: Path
+) -> None:
+    """Write the files of `write_onnx` with the graph as it is traced, in float32."""
     write = OWN_WRITERS.get(source.card.family, _write_with_optimum)
     with _quiet_exporter():
         write(model, directory, config.opset)
@@ -95,7 +115,6 @@ def write_onnx(source: Artifact, config: ExportConfig, directory: Path) -> dict[
     graph = onnx.load(directory / ONNX_NAME)
     fit_half_range(graph)
     save_graph(graph, directory / ONNX_NAME, config.external_above_mb)
-    return {"graph": report_graph(graph)}
 
 
 def _write_with_optimum(model: PreTrainedModel, directory: Path, opset: int | None) -> None:

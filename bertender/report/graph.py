@@ -12,4 +12,8 @@ def graph_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return what an onnx artifact's metrics say of its graph; nothing for other artifacts."""
     if not (graph := metrics.get("graph")):
         return []
-    return [f"graph: opset {graph['opset']}, {graph['nodes']} nodes"]
+    lines = [f"graph: opset {graph['opset']}, {graph['nodes']} nodes, optimize {graph['optimize']}"]
+    if fused := graph["fused"]:
+        counts = ", ".join(f"{count} {name}" for name, count in fused.items())
+        lines.append(f"fused of {graph['layers']} layers: {counts}")
+    return lines

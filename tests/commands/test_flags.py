@@ -160,6 +160,7 @@ UNLIKE_THEIR_DEFAULT = {
     "method": "minilm",
     "more_tasks": "mrpc",
     "objective": "wwm",
+    "optimize": "basic",
     "short_length": "15",
     "tokenizer": "bpe",
     "schedule": "constant",

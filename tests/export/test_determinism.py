@@ -23,7 +23,7 @@ for number, settings in enumerate(({settings})):
     write_onnx(Artifact.load(sys.argv[1]), ExportConfig(**settings), folder)
     print(hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest())
 """
-SETTINGS = ("{}",)
+SETTINGS = ("{}", "{'optimize': 'basic'}", "{'optimize': 'fused'}")
 
 
 @pytest.mark.slow

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from bertender.report.graph import graph_lines
 
-
-def test_the_lines_say_what_was_written() -> None:
-    assert graph_lines({"graph": {"opset": 18, "nodes": 36}}) == ["graph: opset 18, 36 nodes"]
+GRAPH = {"opset": 18, "optimize": "fused", "nodes": 36, "layers": 4, "fused": {}}
 
 
-def test_other_artifacts_have_no_lines() -> None:
+def test_the_lines_say_what_was_written_and_what_was_fused() -> None:
+    fused = {"Attention": 3, "BiasGelu": 4}
+    assert graph_lines({"graph": {**GRAPH, "fused": fused}}) == [
+        "graph: opset 18, 36 nodes, optimize fused",
+        "fused of 4 layers: 3 Attention, 4 BiasGelu",
+    ]
+
+
+def test_other_artifacts_and_plain_graphs_have_fewer_lines() -> None:
     assert graph_lines({"epochs": []}) == []
+    assert len(graph_lines({"graph": GRAPH})) == 1

@@ -1,0 +1,96 @@
+"""OPTIMIZATIONS: what is done to a graph before it is written.
+
+Opening a graph, ONNX Runtime optimises it in any case, for the machine that it runs on. What is
+done here is done for all machines, and stays in the file: `bertender quantize` and other runtimes
+find it there. A fused graph has operators that ONNX Runtime alone can run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx
+from transformers import PreTrainedModel
+
+from export.fusion import prepare_for_fusion, require_fused_attention
+
+__all__ = ["OPTIMIZATIONS", "Optimization"]
+
+PATTERNS = "bert"
+"""The optimizer's name for the patterns of encoders."""
+
+
+def _nothing(*given: Any) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """A row of OPTIMIZATIONS."""
+
+    run: Callable[[Path], onnx.ModelProto]
+    """Returns the graph at a path, optimised."""
+    prepare: Callable[[PreTrainedModel], None] = _nothing
+    """Is given the model before its graph is written."""
+    check: Callable[[PreTrainedModel, Mapping[str, Any]], None] = _nothing
+    """(model, GraphReport) raises where the optimised graph is not what was asked for."""
+
+
+def _optimized(graph: Path, *, fuse: bool) -> onnx.ModelProto:
+    """Return a graph with its constants folded and, if asked, its layers fused."""
+    # loaded here, because it takes a second that other commands need not wait
+    from onnxruntime.transformers.fusion_options import FusionOptions
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    options = FusionOptions(PATTERNS)
+    # the other form counts a text's tokens, and is right only where padding stands behind them
+    options.use_raw_attention_mask(True)
+    with _without_advice():
+        optimized = optimize_model(
+            str(graph),
+            PATTERNS,
+            num_heads=0,  # 0: each layer's own, by its shapes
+            hidden_size=0,
+            optimization_options=options,
+            opt_level=1,
+            only_onnxruntime=not fuse,
+        )
+    model: onnx.ModelProto = optimized.model
+    _keep_used_domains(model)
+    return model
+
+
+def _keep_used_domains(model: onnx.ModelProto) -> None:
+    """List the operator sets that a graph needs; ONNX Runtime lists all that it knows."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    del model.opset_import[:]
+    for domain in sorted({node.domain for node in model.graph.node}):
+        model.opset_import.append(onnx.helper.make_opsetid(domain, versions.get(domain, 1)))
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Keep the optimizer's warnings from the user: it expects all layers to have equal heads."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+
+
+OPTIMIZATIONS: Mapping[str, Optimization] = {
+    "none": Optimization(onnx.load),
+    "basic": Optimization(partial(_optimized, fuse=False)),
+    "fused": Optimization(
+        partial(_optimized, fuse=True),
+        prepare=prepare_for_fusion,
+        check=require_fused_attention,
+    ),
+}

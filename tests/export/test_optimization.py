@@ -1,0 +1,150 @@
+"""Optimised graphs: the same answers, fused where a family can be, and never silently not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
+from bertender.core.families import FAMILIES
+from bertender.core.predictor import onnx_file, open_classifier
+from bertender.tasks.task import Task
+from export import onnx_export
+from export.fusion import FUSIONS
+from export.onnx_export import ExportConfig, export
+from export.optimization import OPTIMIZATIONS
+from tests.distill.toys import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
+
+LAYERS = 4
+FIRST_LAYER_LEFT = {"albert"}
+"""A projection of the embeddings stands before the first layer, and hides its pattern."""
+
+
+def origin(model_type: str) -> str:
+    return model_type.removeprefix("bertender-pruned-")
+
+
+ARCHITECTURES = [*SHAPES, *OWN_SHAPES]
+FUSIBLE = [name for name in ARCHITECTURES if not FUSIONS[origin(name)].obstacle]
+
+
+def exported(model_type: str, task: Task, folder: Path, **settings: Any) -> Artifact:
+    source = save_artifact(tiny_classifier(model_type, pad_token_id=0), task, folder / "source")
+    return export(source, task, ExportConfig(**settings), folder / "onnx")
+
+
+def graph_of(artifact: Artifact) -> Mapping[str, Any]:
+    report: Mapping[str, Any] = artifact.card.metrics["graph"]
+    return report
+
+
+def test_every_architecture_has_a_row() -> None:
+    assert FUSIONS.keys() >= {*FAMILIES, *map(origin, ARCHITECTURES)}
+    assert set(OPTIMIZATIONS) == {"none", "basic", "fused"}
+
+
+@pytest.mark.parametrize("model_type", FUSIBLE)
+def test_attention_is_fused_in_every_layer(model_type: str, task: Task, tmp_path: Path) -> None:
+    """With uneven heads, too: the shapes of pruned models have 2, 1, 4 and 3."""
+    artifact = exported(model_type, task, tmp_path, optimize="fused")
+    report = graph_of(artifact)
+    layers = LAYERS - (model_type in FIRST_LAYER_LEFT)
+    assert (report["fused"]["Attention"], report["layers"]) == (layers, LAYERS)
+    assert report["fused"]["SkipLayerNormalization"] == 2 * LAYERS
+    graph = onnx.load(onnx_file(artifact))
+    assert {entry.domain for entry in graph.opset_import} == {"", "com.microsoft"}
+    heads = [
+        attribute.i
+        for node in graph.graph.node
+        for attribute in node.attribute
+        if attribute.name == "num_heads"
+    ]
+    assert heads == (OWN_SHAPES.get(model_type, {}).get("heads_kept") or [4] * layers)
+
+
+@pytest.mark.parametrize("optimize", ["basic", "fused"])
+@pytest.mark.parametrize("opset", [14, 20])
+def test_the_pattern_is_found_in_every_operator_set(
+    opset: int, optimize: str, teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """Layer norms are one operator from 17 on."""
+    config = ExportConfig(opset=opset, optimize=optimize)
+    report = graph_of(export(teacher, task, config, tmp_path / "onnx"))
+    assert report["opset"] == opset
+    assert report["fused"].get("Attention", 0) == LAYERS * (optimize == "fused")
+
+
+@pytest.mark.parametrize("model_type", [name for name in ARCHITECTURES if name not in FUSIBLE])
+def test_a_family_without_fused_attention_is_refused_with_the_reason(
+    model_type: str, task: Task, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError) as raised:
+        exported(model_type, task, tmp_path, optimize="fused")
+    said = str(raised.value)
+    assert (
+        f"in a '{model_type}' model, at least 1 is wanted: {FUSIONS[model_type].obstacle}" in said
+    )
+    assert "Use --optimize basic, or a family that is fused: albert, bert," in said
+    assert not (tmp_path / "onnx").exists()
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_a_basic_graph_is_smaller_and_has_plain_operators(
+    model_type: str, task: Task, tmp_path: Path
+) -> None:
+    artifact = exported(model_type, task, tmp_path, optimize="basic")
+    plain = onnx_export.write_onnx(
+        Artifact.load(tmp_path / "source"), ExportConfig(), directory(tmp_path / "plain")
+    )["graph"]
+    report = graph_of(artifact)
+    assert report["nodes"] < plain["nodes"] and report["opset"] == plain["opset"]
+    assert report["fused"] == {} and report["optimize"] == "basic"
+    assert [entry.domain for entry in onnx.load(onnx_file(artifact)).opset_import] == [""]
+
+
+def directory(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_attention_that_is_not_recognised_is_an_error_that_says_what_wrote_it(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a release of transformers that writes it otherwise."""
+    blind = replace(OPTIMIZATIONS["fused"], run=OPTIMIZATIONS["basic"].run)
+    monkeypatch.setattr(onnx_export, "OPTIMIZATIONS", {**OPTIMIZATIONS, "fused": blind})
+    said = r"written as 'eager' by transformers 4\.[0-9.]+, is no pattern that onnxruntime 1\."
+    with pytest.raises(ModelError, match=said):
+        export(teacher, task, ExportConfig(optimize="fused"), tmp_path / "onnx")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_family_that_nobody_has_looked_at_is_refused(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer = {name: row for name, row in FUSIONS.items() if name != "bert"}
+    monkeypatch.setattr("export.fusion.FUSIONS", fewer)
+    with pytest.raises(ModelError, match="no pattern is known for its layers"):
+        export(teacher, task, ExportConfig(optimize="fused"), tmp_path / "onnx")
+
+
+@pytest.mark.parametrize("optimize", OPTIMIZATIONS)
+def test_weights_in_a_file_of_their_own_are_optimised_alike(
+    optimize: str, teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    one, two = (
+        export(
+            teacher, task, ExportConfig(optimize=optimize, external_above_mb=int(mb)), tmp_path / mb
+        )
+        for mb in ("0", "2000")
+    )
+    assert graph_of(one) == graph_of(two)
+    logits = [open_classifier(each).logits(task.dev.examples) for each in (one, two)]
+    assert np.array_equal(*logits)
