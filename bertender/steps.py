@@ -41,7 +41,9 @@ class VerifyConfig(Config):
         None, ge=1, description="held-out texts to compare; all of them by default"
     )
     tolerance: str | None = Field(
-        None, description="float32, int8 or served; by default the candidate's precision"
+        None,
+        description="float32, float16, bfloat16, int8 or served; by default the candidate's "
+        "precision",
     )
     seed: int = Field(0, ge=0, description="which texts are drawn, and in which order")
 

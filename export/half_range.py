@@ -19,15 +19,15 @@ LARGEST = 1e4
 with it stay far from 65504, the largest number of float16."""
 
 
-def fit_half_range(model: onnx.ModelProto) -> None:
-    """Bring every single finite number beyond float16's range to +-LARGEST, in the graph given.
+def fit_half_range(model: onnx.ModelProto, stand_in: float = LARGEST) -> None:
+    """Bring every single finite number beyond float16's range to +-`stand_in`, in the graph given.
 
     Tables of weights stay as they are, for they would answer otherwise.
     """
     for constant in _single_numbers(model):
         value = numpy_helper.to_array(constant)
         if np.isfinite(value).all() and np.abs(value).max() > np.finfo(np.float16).max:
-            fitting = np.sign(value) * value.dtype.type(LARGEST)
+            fitting = np.sign(value) * value.dtype.type(stand_in)
             constant.CopyFrom(numpy_helper.from_array(fitting, constant.name))
 
 

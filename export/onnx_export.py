@@ -21,14 +21,16 @@ from bertender.core.errors import ModelError
 from bertender.core.families import padding_embedding
 from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.predictor import load_torch_classifier, refuse_taggers
-from bertender.core.text import load_tokenizer
+from bertender.core.text import Tokenize, load_tokenizer
 from bertender.measure.gate import GateConfig, write_proven
+from bertender.measure.parity import parity_sample
 from bertender.tasks.task import Task
 from export.graph_file import MOST_MB, save_graph
 from export.graph_report import report_graph
 from export.half_range import fit_half_range
 from export.optimization import OPTIMIZATIONS
 from export.own_export import OWN_WRITERS
+from export.precisions import PRECISIONS
 
 __all__ = ["ExportConfig", "export", "refuse_unexportable", "write_onnx"]
 
@@ -44,6 +46,14 @@ class ExportConfig(GateConfig):
         ge=14,
         le=20,  # the exporter's first with every operator of these models, and its last
         description="ONNX operator set; by default the lowest sound one",
+    )
+    precision: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32",
+        description="of the graph; float16 is for GPUs, bfloat16 halves the file and computes in "
+        "float32",
+    )
+    overflow: Literal["refuse", "allow"] = Field(
+        "refuse", description="what to do where held-out texts come near the largest float16"
     )
     optimize: Literal["none", "basic", "fused"] = Field(
         "none",
@@ -67,13 +77,21 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
 
     Raises:
         ModelError: the source is not a torch classifier, of an architecture without an export, or
-            a MobileBERT that reads its padding; or no attention of it can be fused as asked.
+            a MobileBERT that reads its padding; no attention of it can be fused as asked; or
+            float16 may not hold what it computes.
         ParityError: the graph answers differently; nothing is written then.
     """
     refuse_taggers(source)
     refuse_unexportable(source)
-    write = partial(write_onnx, source, config)
-    return write_proven(source, task, config, out, stage="export", precision="float32", write=write)
+    return write_proven(
+        source,
+        task,
+        config,
+        out,
+        stage="export",
+        precision=config.precision,
+        write=partial(write_onnx, source, task, config),
+    )
 
 
 def refuse_unexportable(source: Artifact) -> None:
@@ -85,36 +103,45 @@ def refuse_unexportable(source: Artifact) -> None:
         )
 
 
-def write_onnx(source: Artifact, config: ExportConfig, directory: Path) -> dict[str, Any]:
+def write_onnx(
+    source: Artifact, task: Task, config: ExportConfig, directory: Path
+) -> dict[str, Any]:
     """Write model.onnx, config.json and the tokenizer into `directory`.
 
     Returns:
-        What the artifact's card says of the graph.
+        What the artifact's card says of the graph, and of its numbers where they were looked at.
     """
-    path, optimization = directory / ONNX_NAME, OPTIMIZATIONS[config.optimize]
+    path, precision = directory / ONNX_NAME, PRECISIONS[config.precision]
+    optimization = OPTIMIZATIONS[config.optimize]
     # eager attention is the pattern that graph fusions know
     model = load_torch_classifier(source, attn_implementation="eager")
     _refuse_read_padding(source, model)
     optimization.prepare(model)
-    _write_plain(source, model, config, directory)
+    _trace(source, model, config, directory)
+    encode = Tokenize(load_tokenizer(directory))
+    examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
+    numbers = precision.examine(path, encode, examples, config.overflow == "allow")
+    _fit(path, config)
     graph = optimization.run(path)
     report = report_graph(graph, config.optimize, model.config.num_hidden_layers)
     optimization.check(model, report)
-    save_graph(graph, path, config.external_above_mb)
-    return {"graph": report}
+    save_graph(precision.convert(graph), path, config.external_above_mb)
+    return {"graph": report, **({"numbers": numbers} if numbers else {})}
 
 
-def _write_plain(
-    source: Artifact, model: PreTrainedModel, config: ExportConfig, directory: Path
-) -> None:
-    """Write the files of `write_onnx` with the graph as it is traced, in float32."""
+def _trace(source: Artifact, model: PreTrainedModel, config: ExportConfig, directory: Path) -> None:
+    """Write the files of `write_onnx`, the graph as it is traced: in float32."""
     write = OWN_WRITERS.get(source.card.family, _write_with_optimum)
     with _quiet_exporter():
         write(model, directory, config.opset)
     load_tokenizer(source.path).save_pretrained(directory)
-    graph = onnx.load(directory / ONNX_NAME)
+
+
+def _fit(path: Path, config: ExportConfig) -> None:
+    """Bring the masks of the graph at `path` into the range of float16."""
+    graph = onnx.load(path)
     fit_half_range(graph)
-    save_graph(graph, directory / ONNX_NAME, config.external_above_mb)
+    save_graph(graph, path, config.external_above_mb)
 
 
 def _write_with_optimum(model: PreTrainedModel, directory: Path, opset: int | None) -> None:

@@ -48,7 +48,10 @@ json.dump(answers, sys.stdout)
 
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    """A teacher, its student, and the ONNX and int8 models of both, for pairs of texts."""
+    """A teacher, its student, and what both are exported and quantized to, for pairs of texts.
+
+    A parted graph has fused operators in float16, and its weights in a file of their own.
+    """
     folder, task = tmp_path_factory.mktemp("models"), pair_task()
     pace = {"epochs": 6, "learning_rate": 3e-3, "batch_size": 16, "precision": "fp32"}
     model, config = tiny_classifier("bert"), FinetuneConfig(**pace)
@@ -58,6 +61,8 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
     for name, source in tuple(made.items()):
         onnx = export(source, task, ExportConfig(), folder / f"{name}-onnx")
         made[onnx.name] = onnx
+        parted = ExportConfig(precision="float16", optimize="fused", external_above_mb=0)
+        made[f"{name}-parted"] = export(source, task, parted, folder / f"{name}-parted")
         made[f"{name}-int8"] = quantize(onnx, task, QuantizeConfig(), folder / f"{name}-int8")
     return made
 
@@ -91,7 +96,9 @@ NAMES = {
     "student": "DistilBertForSequenceClassification",
     "teacher-onnx": "ORTModelForSequenceClassification",
     "teacher-int8": "ORTModelForSequenceClassification",
+    "teacher-parted": "ORTModelForSequenceClassification",
     "student-onnx": "ORTModelForSequenceClassification",
+    "student-parted": "ORTModelForSequenceClassification",
     "student-int8": "ORTModelForSequenceClassification",
 }
 
@@ -115,4 +122,4 @@ def test_the_answers_are_the_same(
 
 def test_the_folders_hold_no_pickle_and_no_code(artifacts: dict[str, Artifact]) -> None:
     endings = {Path(name).suffix for artifact in artifacts.values() for name in artifact.card.files}
-    assert endings <= {".json", ".txt", ".safetensors", ".onnx"}
+    assert endings <= {".json", ".txt", ".safetensors", ".onnx", ".onnx_data"}

@@ -16,4 +16,9 @@ def graph_lines(metrics: Mapping[str, Any]) -> list[str]:
     if fused := graph["fused"]:
         counts = ", ".join(f"{count} {name}" for name, count in fused.items())
         lines.append(f"fused of {graph['layers']} layers: {counts}")
+    if numbers := metrics.get("numbers"):
+        lines.append(
+            f"largest number on {numbers['texts']} texts: {numbers['largest']:.4g}, at "
+            f"{numbers['place']}"
+        )
     return lines

@@ -125,6 +125,7 @@ BESIDE_ANOTHER = {
     ("distill-general", "earlier_learning_rate"): ("--method=mobilebert", "0.5"),
     ("distill-general", "mask_probability"): ("--method=distilbert", "0.25"),
     ("distill-general", "vocabulary_size"): ("--method=small-vocab", "150"),
+    ("export", "precision"): ("--optimize=basic", "float16"),  # of training, bf16 and others
     ("prune", "heads"): ("--rounds=2", "0.5"),  # a share here, a number in other stages
     ("prune", "ffn"): ("--rounds=2", "0.5"),
     ("prune", "layers"): ("--rounds=2", "3"),
@@ -161,6 +162,7 @@ UNLIKE_THEIR_DEFAULT = {
     "more_tasks": "mrpc",
     "objective": "wwm",
     "optimize": "basic",
+    "overflow": "allow",
     "short_length": "15",
     "tokenizer": "bpe",
     "schedule": "constant",
@@ -251,4 +253,5 @@ def changed(key: str, config: Config, default: Config) -> bool:
 
 def test_help_shows_choices_and_where_defaults_come_from() -> None:
     assert "auto|bf16|fp32" in succeed("finetune", "--help").stdout
-    assert "(the artifact's)" in succeed("export", "--help").stdout
+    shown = succeed("export", "--help").stdout.replace("│", " ")
+    assert "(the artifact's)" in " ".join(shown.split()), "broken into lines where it is narrow"

@@ -20,10 +20,15 @@ from tests.conftest import toy_task
 for number, settings in enumerate(({settings})):
     folder = Path(sys.argv[2]) / str(number)
     folder.mkdir()
-    write_onnx(Artifact.load(sys.argv[1]), ExportConfig(**settings), folder)
+    write_onnx(Artifact.load(sys.argv[1]), toy_task(), ExportConfig(**settings), folder)
     print(hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest())
 """
-SETTINGS = ("{}", "{'optimize': 'basic'}", "{'optimize': 'fused'}")
+SETTINGS = (
+    "{}",
+    "{'optimize': 'basic'}",
+    "{'optimize': 'fused', 'precision': 'float16'}",
+    "{'optimize': 'fused', 'precision': 'bfloat16'}",
+)
 
 
 @pytest.mark.slow

@@ -89,10 +89,10 @@ def test_the_inputs_are_the_architectures(exported: tuple[Artifact, Artifact]) -
 
 
 def test_the_same_source_gives_the_same_bytes(
-    exported: tuple[Artifact, Artifact], tmp_path: Path
+    exported: tuple[Artifact, Artifact], task: Task, tmp_path: Path
 ) -> None:
     source, artifact = exported
-    report = write_onnx(source, ExportConfig(), tmp_path)
+    report = write_onnx(source, task, ExportConfig(), tmp_path)
     assert (tmp_path / "model.onnx").read_bytes() == onnx_file(artifact).read_bytes()
     assert report["graph"] == artifact.card.metrics["graph"]
 

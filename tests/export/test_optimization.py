@@ -101,7 +101,7 @@ def test_a_basic_graph_is_smaller_and_has_plain_operators(
 ) -> None:
     artifact = exported(model_type, task, tmp_path, optimize="basic")
     plain = onnx_export.write_onnx(
-        Artifact.load(tmp_path / "source"), ExportConfig(), directory(tmp_path / "plain")
+        Artifact.load(tmp_path / "source"), task, ExportConfig(), directory(tmp_path / "plain")
     )["graph"]
     report = graph_of(artifact)
     assert report["nodes"] < plain["nodes"] and report["opset"] == plain["opset"]

@@ -15,6 +15,12 @@ def test_the_lines_say_what_was_written_and_what_was_fused() -> None:
     ]
 
 
+def test_what_float16_must_hold_is_said() -> None:
+    numbers = {"texts": 9, "largest": 123.456, "place": "Add /bert/add"}
+    *_, line = graph_lines({"graph": GRAPH, "numbers": numbers})
+    assert line == "largest number on 9 texts: 123.5, at Add /bert/add"
+
+
 def test_other_artifacts_and_plain_graphs_have_fewer_lines() -> None:
     assert graph_lines({"epochs": []}) == []
     assert len(graph_lines({"graph": GRAPH})) == 1
