@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.fusion_table import fusion_block
 from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
 from benchmarks.tagging_table import tagging_block
@@ -108,6 +109,11 @@ BLOCKS: Mapping[str, Block] = {
         "docs/methods.md",
         ("benchmarks/results/2026-11-21-snips-slots-cpu.json",),
         of_one(tagging_block),
+    ),
+    "fusion": Block(
+        "docs/export.md",
+        ("benchmarks/results/2026-11-21-sst2-fusion-cpu.json",),
+        of_one(fusion_block),
     ),
     "pretraining-memory": Block(
         "docs/pretraining.md",

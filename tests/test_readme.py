@@ -16,12 +16,15 @@ from transformers import BertConfig
 from benchmarks.readme import BLOCKS, ROOT, rewritten
 from bertender.cli import COMMANDS, main
 from bertender.core.artifact import Artifact
+from bertender.measure.gate import GateConfig
 from bertender.tasks.task import Split, Task
 from distill.augmentation import AUGMENTATIONS
 from distill.corpus_files import READERS
 from distill.methods import GENERAL_METHODS, METHODS, Method
 from distill.objectives import OBJECTIVES
 from distill.vocabularies import TOKENIZERS
+from export.fusion import FUSIONS
+from export.onnx_export import ExportConfig
 from quantize.schemes import SCHEMES
 from quantize.targets import TARGETS
 
@@ -132,6 +135,18 @@ def test_every_augmentation_is_explained() -> None:
     section = text.partition("## More texts out of few")[2].partition("\n## ")[0]
     explained = re.findall(r"^- `([a-z0-9-]+)`: .{40,}", section, re.M)
     assert sorted(explained) == sorted(AUGMENTATIONS)
+
+
+def test_whose_attention_is_fused_is_explained() -> None:
+    text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    section = text.partition("## Optimised graphs")[2].partition("\n## ")[0]
+    explained = dict(re.findall(r"^\| `([a-z0-9-]+)` \| ([^|]+) \|$", section, re.M))
+    assert explained.keys() == FUSIONS.keys()
+    for name, row in FUSIONS.items():
+        assert explained[name].startswith(f"No: {row.obstacle}" if row.obstacle else ("Yes", "In"))
+    flags = set(re.findall(r"^\| `--([a-z-]+)`", text, re.M)) | {"overflow"}
+    fields = set(ExportConfig.model_fields) - set(GateConfig.model_fields)
+    assert flags == {name.replace("_", "-") for name in fields}
 
 
 def test_every_folder_of_the_tree_is_there() -> None:

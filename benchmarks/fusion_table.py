@@ -1,0 +1,89 @@
+"""The table of what optimising a graph before it is written gains, from its raw result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.fusion import GRAPHS, LONG_TOKENS, FusionBenchmark
+from bertender.measure.latency import Latency
+from bertender.measure.samples import speedup
+
+__all__ = ["fusion_block"]
+
+IDLE_SHARE = 0.05
+"""Of the cores; below it, others hardly change a time."""
+
+Samples = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A column of times: its title, its rows, and the milliseconds of a row, rounds x texts."""
+
+    title: str
+    rows: Callable[[FusionBenchmark], Sequence[Latency]]
+    samples: Callable[[Latency], Samples]
+
+
+SHAPES = (
+    _Shape("one text", lambda result: result.natural.rows, lambda row: row.single_ms),
+    _Shape(
+        f"one of {LONG_TOKENS} tokens", lambda result: result.long.rows, lambda row: row.single_ms
+    ),
+    _Shape(
+        "32 mixed",
+        lambda result: result.natural.rows,
+        lambda row: [[value] for value in row.batch_ms],
+    ),
+)
+
+
+def fusion_block(file: str, path: Path) -> str:
+    """Return each graph's times and its speedup over the one that was not optimised."""
+    result = FusionBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    titles = ["Graph", "Fused operators", *(f"{shape.title}: ms, speedup" for shape in SHAPES)]
+    lines = [
+        _row(titles),
+        _row(["---", "---", *["---:"] * len(SHAPES)]),
+        *(_row(_cells(name, result)) for name in GRAPHS),
+        "",
+        _circumstances(result),
+        "",
+        f"Raw: `{file}`",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(name: str, result: FusionBenchmark) -> list[str]:
+    fused = ", ".join(f"{count} {operator}" for operator, count in result.fused[name].items())
+    return [name, fused or "-", *(_times(shape, name, result) for shape in SHAPES)]
+
+
+def _times(shape: _Shape, name: str, result: FusionBenchmark) -> str:
+    """Return the median, and how many times as fast as the plain graph of the same precision."""
+    rows: Mapping[str, Latency] = {row.name: row for row in shape.rows(result)}
+    samples, plain = (shape.samples(rows[each]) for each in (name, GRAPHS[name].against))
+    values = sorted(value for texts in samples for value in texts)
+    shown = f"{values[len(values) // 2]:.2f}"
+    if name == GRAPHS[name].against:
+        return f"{shown}, -"
+    ratio = speedup(plain, samples)
+    return f"{shown}, {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def _circumstances(result: FusionBenchmark) -> str:
+    here, config = result.environment, result.natural.config
+    shared = "" if result.busy_elsewhere < IDLE_SHARE else " on a machine shared with other work"
+    versions = ", ".join(f"{name} {here.versions[name]}" for name in ("onnxruntime", "torch"))
+    return (
+        f"{result.task}, a teacher of {result.teacher_layers} layers; {config.rounds} rounds, rows "
+        f"interleaved{shared} (others had {result.busy_elsewhere:.0%} of the cores), tokenisation "
+        f"included; medians, and speedups over the plain graph of the same precision by rounds, "
+        f"with intervals of 95 %. {here.cpu_model}, threads: {result.natural.threads}; {versions}."
+    )
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,51 @@
+"""The benchmark of optimised graphs: every graph answers, is timed, and has its row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fusion import GRAPHS, LONG_TOKENS, compare_graphs, long_texts
+from benchmarks.fusion_table import fusion_block
+from bertender.core.artifact import Artifact
+from bertender.core.text import Tokenize
+from bertender.measure.latency import LatencyConfig
+from bertender.tasks.task import Task
+from tests.conftest import tiny_tokenizer
+
+
+def test_long_texts_fill_the_longest_input(task: Task) -> None:
+    texts = long_texts(task.dev.examples)
+    encode = Tokenize(tiny_tokenizer(), 64)
+    assert {encode([text]).arrays["input_ids"].shape for text in texts} == {(1, 64)}
+    assert all(len(text[0].split()) == LONG_TOKENS for text in texts)
+    assert len(set(texts)) == len(texts) == len(task.dev)
+
+
+@pytest.mark.slow
+def test_every_graph_is_timed_and_has_a_row(teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    config = LatencyConfig(rounds=2, single_texts=3, batch_size=4, threads=1)
+    result = compare_graphs(teacher, task, config, tmp_path)
+    for report in (result.natural, result.long):
+        assert [row.name for row in report.rows] == list(GRAPHS)
+    assert result.long.batch_texts == 1
+    assert [name for name, fused in result.fused.items() if fused] == [
+        "float32 fused",
+        "int8 fused",
+    ]
+    sizes = {path.name: path.stat().st_size for path in tmp_path.glob("*.onnx")}
+    assert sizes["int8-fused.onnx"] < 0.6 * (tmp_path / "fused" / "model.onnx").stat().st_size
+
+    assert 0 <= result.busy_elsewhere <= 1
+    for busy in (0.01, 0.5):
+        shown = result.model_copy(update={"busy_elsewhere": busy})
+        (tmp_path / "result.json").write_text(shown.model_dump_json())
+        text = fusion_block("result.json", tmp_path / "result.json")
+        assert ("shared with other work" in text) == (busy == 0.5)
+        assert f"others had {busy:.0%} of the cores" in text
+    plain = next(line for line in text.splitlines() if line.startswith("| float32 |"))
+    assert plain.count(", -") == 3
+    fused = next(line for line in text.splitlines() if line.startswith("| int8 fused |"))
+    assert "4 Attention" in fused and fused.count("x [") == 3
+    assert "Raw: `result.json`" in text and "4 layers" in text
