@@ -115,17 +115,16 @@ def _distill_general(
     return distill_general_by_name(_with_teacher(sources, config), out)
 
 
-def _write_float(source: Artifact, directory: Path) -> None:
-    """Write the plain graph of a torch artifact."""
-    write_onnx(source, directory, opset=None)
-
-
 def _quantize(
     sources: Sequence[Artifact], task: Task | None, config: QuantizeConfig, out: Path
 ) -> Artifact:
     """Quantize the source; schemes that train are handed the way to a graph."""
     assert task is not None
-    return quantize(sources[0], task, config, out, write_onnx=_write_float)
+
+    def write(trained: Artifact, directory: Path) -> None:
+        write_onnx(trained, task, ExportConfig(), directory)
+
+    return quantize(sources[0], task, config, out, write_onnx=write)
 
 
 TaughtConfig = TypeVar("TaughtConfig", MultiTaskConfig, GeneralConfig)

@@ -6,7 +6,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ from bertender.core.families import padding_embedding
 from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import Tokenize, load_tokenizer
-from bertender.measure.gate import GateConfig, write_proven
+from bertender.measure.gate import GateConfig, Proof, write_proven
 from bertender.measure.parity import parity_sample
 from bertender.tasks.task import Task
 from export.graph_file import MOST_MB, save_graph
@@ -90,7 +89,7 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
         out,
         stage="export",
         precision=config.precision,
-        write=partial(write_onnx, source, task, config),
+        write=lambda directory: Proof(metrics=write_onnx(source, task, config, directory)),
     )
 
 

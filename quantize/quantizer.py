@@ -129,6 +129,11 @@ def refuse_unquantizable(source: Artifact, scheme: Scheme) -> None:
     kind, precision = source.card.kind, source.card.precision
     if precision != "float32":
         raise ModelError(f"{source.path} is {precision} already; give the float32 one it is from.")
+    if source.card.config.get("optimize") == "fused":
+        raise ModelError(
+            f"{source.path} is of fused operators, whose weights are not quantized one by one, and "
+            "which run no faster. Export it again without --optimize fused."
+        )
     if kind != scheme.source:
         next_step = (
             "Export it first: bertender export."

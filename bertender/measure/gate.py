@@ -56,7 +56,7 @@ def write_proven(
     *,
     stage: str,
     precision: str,
-    write: Callable[[Path], Proof | None],
+    write: Callable[[Path], Proof],
 ) -> Artifact:
     """Write an onnx artifact of `source`, and prove that it answers as `source` does.
 
@@ -67,8 +67,8 @@ def write_proven(
         out: directory of the artifact.
         stage: the stage's name.
         precision: of the new graph: the row of the gate's tolerances.
-        write: puts model.onnx, config.json and the tokenizer into the directory it is given; what
-            it returns goes to the card's metrics.
+        write: puts model.onnx, config.json and the tokenizer into the directory it is given, and
+            says what the graph must agree with.
 
     Raises:
         ParityError: the answers are too far apart; `out` is left as it was.
@@ -86,7 +86,7 @@ def write_proven(
         precision=precision,
         parent=source,
     ) as draft:
-        proof = write(draft.directory) or Proof()
+        proof = write(draft.directory)
         candidate = onnx_classifier(draft.directory, out.name, labels, parameters)
         examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
         tolerance = find_tolerance(proof.tolerance or precision)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertender.core.artifact import Artifact
 from bertender.core.predictor import onnx_file
 from bertender.tasks.task import Task
-from export.onnx_export import write_onnx
+from export.onnx_export import ExportConfig, write_onnx
 from quantize.job import Job
 from quantize.quantizer import QuantizeConfig
 from quantize.targets import TARGETS
@@ -34,6 +33,8 @@ def job_of(
 ) -> Job:
     config = QuantizeConfig(target=target, **settings)
     out, graph = folder / "out", onnx_file(source)
-    return Job(
-        source, graph, out, task, config, TARGETS[target], folder, partial(write_onnx, opset=None)
-    )
+
+    def write(trained: Artifact, directory: Path) -> None:
+        write_onnx(trained, task, ExportConfig(), directory)
+
+    return Job(source, graph, out, task, config, TARGETS[target], folder, write)

@@ -303,3 +303,10 @@ def test_the_endpoint_answers_as_the_artifact(
         served_labels, served_logits = ask_one_by_one(server.http_url, texts)
     assert served_labels == labels
     assert np.abs(served_logits - logits).max() < 1e-4 * np.abs(logits).max()
+
+
+def test_a_fused_graph_is_refused(sources: dict[str, Artifact], task: Task, tmp_path: Path) -> None:
+    fused = export(sources["torch"], task, ExportConfig(optimize="fused"), tmp_path / "fused")
+    with pytest.raises(ModelError, match=r"fused operators.*again without --optimize fused"):
+        quantize(fused, task, config_of("dynamic"), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["fused"]
