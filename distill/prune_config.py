@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
@@ -12,6 +13,19 @@ from distill.pruning.choice import ACROSS, Across
 from distill.pruning.importance import IMPORTANCES, importance_named
 
 __all__ = ["OF_THE_TASK", "PruneConfig"]
+
+OF_RECOVERY = frozenset(
+    {
+        "checkpoint_steps",
+        "epochs",
+        "learning_rate",
+        "precision",
+        "schedule",
+        "warmup_ratio",
+        "weight_decay",
+    }
+)
+"""Settings that nothing but training reads."""
 
 OF_THE_TASK = "task"
 """In the place of a corpus: the task's own training texts."""
@@ -62,26 +76,59 @@ class PruneConfig(TrainingConfig):
         1000, ge=1, description="training texts, at most, that importance is measured on"
     )
     recover: bool = Field(True, description="train after each cut on the unpruned model's answers")
+    retraining_free: bool = Field(
+        False, description="train nothing: rescale what is left by least squares instead"
+    )
     max_drop: float | None = Field(
         None, ge=0, description="most points of the metric to lose; more is refused"
     )
     epochs: int = Field(1, ge=1, description="passes over the training examples in each recovery")
 
+    @property
+    def cuts_parts(self) -> bool:
+        """Whether heads or neurons are cut."""
+        return bool(self.heads or self.ffn)
+
+    @property
+    def recovers(self) -> bool:
+        """Whether anything is trained."""
+        return self.recover and not self.retraining_free
+
     def refuse_idle(self) -> None:
         """Raise ConfigError where nothing would be pruned, or a setting would change nothing."""
-        cuts = self.heads or self.ffn
-        if not (cuts or self.layers or self.vocab):
-            raise ConfigError(
-                "heads=0, ffn=0, layers=0 and no vocab: there is nothing to prune. Give the share "
-                "of the heads or of the neurons to cut, as heads=0.4, how many layers, or "
-                "vocab=task."
-            )
-        if self.rounds > 1 and not cuts:
-            raise ConfigError(
-                f"rounds={self.rounds}: only heads and neurons are cut in rounds. Give heads or "
-                "ffn, or leave rounds out."
-            )
-        if self.vocab_floor > 1 and self.vocab is None:
-            raise ConfigError(
-                f"vocab_floor={self.vocab_floor}: it counts the pieces of which texts? Give vocab."
-            )
+        for refused, why in (*self._idle(), *self._contradicting()):
+            if refused:
+                raise ConfigError(why)
+
+    def _idle(self) -> Iterator[tuple[bool, str]]:
+        """Yield whether a setting would change nothing, and what is said then."""
+        yield (
+            not (self.cuts_parts or self.layers or self.vocab),
+            "heads=0, ffn=0, layers=0 and no vocab: there is nothing to prune. Give the share of "
+            "the heads or of the neurons to cut, as heads=0.4, how many layers, or vocab=task.",
+        )
+        yield (
+            self.rounds > 1 and not self.cuts_parts,
+            f"rounds={self.rounds}: only heads and neurons are cut in rounds. Give heads or ffn, "
+            "or leave rounds out.",
+        )
+        yield (
+            self.vocab_floor > 1 and self.vocab is None,
+            f"vocab_floor={self.vocab_floor}: it counts the pieces of which texts? Give vocab.",
+        )
+        yield (
+            self.retraining_free and not self.cuts_parts,
+            "retraining_free=True: only heads and neurons that are left of a layer are rescaled. "
+            "Give heads or ffn, or leave retraining_free out.",
+        )
+
+    def _contradicting(self) -> Iterator[tuple[bool, str]]:
+        """Yield whether two settings contradict each other, and what is said then."""
+        trained = sorted(OF_RECOVERY & self.model_fields_set)
+        if "recover" in self.model_fields_set and self.recover:
+            trained.append("recover")
+        yield (
+            self.retraining_free and bool(trained),
+            f"retraining_free=True and {', '.join(f'{n}={getattr(self, n)}' for n in trained)}: "
+            "nothing is trained then. Leave out one of the two.",
+        )

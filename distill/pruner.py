@@ -86,7 +86,7 @@ def _answers(
     teacher: Teacher, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
 ) -> dict[str, torch.Tensor]:
     """Return what the unpruned model answers to the training texts, where it is learned."""
-    if not config.recover:
+    if not config.recovers:
         return {}
     return teacher_answers(
         teacher.model,

@@ -1,9 +1,12 @@
-"""Pruning in rounds: score what is left, cut the least important, train on the unpruned answers."""
+"""Pruning in rounds: score what is left, cut the least important, mend the rest.
+
+It is mended by training on the unpruned model's answers, or by rescaling, or not at all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from distill.pruning.choice import chosen, shares_of_rounds
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.importance import Importance, importance_of
 from distill.pruning.layers import least_missed, without_layers
+from distill.pruning.rescaling import rescale
 from distill.sources import Teacher, on_device
 from distill.teacher import dev_score
 from distill.terms import HardLabels, SoftLabels
@@ -79,14 +83,14 @@ def without_some_layers(
 def in_rounds(
     model: PreTrainedModel, job: Job
 ) -> tuple[PreTrainedModel, list[TrainingReport], list[dict[str, Any]]]:
-    """Cut and recover as often as the config says; tell what each round left and scored."""
-    config = job.config
+    """Cut and mend as often as the config says; tell what each round left and scored."""
+    config, whole = job.config, model
     heads_before, neurons_before = heads_of(model.config), neurons_of(model.config)
     reports: list[TrainingReport] = []
     rounds: list[dict[str, Any]] = []
     shares = (shares_of_rounds(share, config.rounds) for share in (config.heads, config.ffn))
     for heads, neurons in zip(*shares, strict=True):
-        importance = _importance(model, job) if config.heads or config.ffn else None
+        importance = _importance(model, job) if config.cuts_parts else None
         if importance:
             kept = Kept(
                 chosen(importance.heads, heads_before, heads, config.across),
@@ -94,11 +98,22 @@ def in_rounds(
             )
             model = on_device(cut(model, kept))
         score = after_cut = job.score(model)
-        if config.recover:
+        rescaled = _rescaled(model, whole, job)
+        if rescaled:
+            score = job.score(model)
+        if config.recovers:
             reports.append(_recover(model, job, len(reports)))
             score = reports[-1].epochs[-1][job.task.metric]
-        rounds.append(_told(model, importance, after_cut, score))
+        rounds.append({**_told(model, importance, after_cut, score), **rescaled})
     return model, reports, rounds
+
+
+def _rescaled(model: PreTrainedModel, whole: PreTrainedModel, job: Job) -> dict[str, Any]:
+    """Rescale the pruned model in place, where the config says so; tell what it did."""
+    if not job.config.retraining_free:
+        return {}
+    done = rescale(model, whole, [*job.scored_batches(model.device)])
+    return {"rescaled": [asdict(each) for each in done]}
 
 
 def _told(

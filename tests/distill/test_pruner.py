@@ -33,6 +33,7 @@ QUICK: dict[str, Any] = {
     "precision": "fp32",
     "scored_texts": 40,
 }
+RESCALED: dict[str, Any] = {"retraining_free": True, "heads": 0.5}
 
 
 @pytest.mark.parametrize("name", IMPORTANCES)
@@ -174,6 +175,26 @@ def test_without_recovery_nothing_is_trained(
     assert left["score"] == left["score_after_cut"] and pruned.card.metrics["steps"] == 0
 
 
+def test_rescaling_takes_the_place_of_training(
+    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_PlannedTrainer, "training_step", lambda *given: pytest.fail("trained"))
+    config = PruneConfig(heads=0.5, ffn=0.5, rounds=2, retraining_free=True, scored_texts=40)
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    first, last = pruned.card.metrics["rounds"]
+    assert pruned.card.metrics["steps"] == 0 and sum(last["heads"]) == 8
+    for done in (first["rescaled"], last["rescaled"]):
+        assert [(each["layer"], each["part"]) for each in done][:2] == [
+            (0, "heads"),
+            (0, "neurons"),
+        ]
+        assert all(each["error_after"] <= each["error_before"] for each in done) and len(done) == 8
+    score, _ = evaluate(open_classifier(pruned), task.dev, task.metric)
+    assert score.value == pytest.approx(last["score"]) and score.value > 0.9
+    layers = PruneConfig(heads=0.5, layers=1, vocab="task", retraining_free=True, scored_texts=40)
+    assert prune(trained_teacher, task, layers, tmp_path / "shorter").card.metrics["layers"]
+
+
 def test_a_drop_beyond_the_allowed_one_is_refused(
     trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +219,13 @@ def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
     idle = {
         "rounds=2: only heads and neurons": {"rounds": 2, "vocab": "task"},
         "vocab_floor=2: it counts": {"vocab_floor": 2, "heads": 0.5},
+        "retraining_free=True: only heads and neurons": {"retraining_free": True, "layers": 1},
+        "retraining_free=True and epochs=2, learning_rate=0.1: nothing is trained": {
+            **RESCALED,
+            "epochs": 2,
+            "learning_rate": 0.1,
+        },
+        "retraining_free=True and recover=True: nothing is trained": {**RESCALED, "recover": True},
     }
     for said, settings in idle.items():
         with pytest.raises(ConfigError, match=said):

@@ -20,8 +20,9 @@ from transformers import (
 
 from bertender.core.artifact import Artifact
 from bertender.core.examples import Padding, TokenDataset
+from bertender.core.families import encoder_layers, family_of
 from bertender.core.own_models import OWN_MODELS
-from bertender.core.pruned import PRUNABLE, heads_of, neurons_of
+from bertender.core.pruned import PRUNABLE, head_size, heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from distill.corpus import pack_rows
 from distill.data import fitting_tokenizer
@@ -203,3 +204,41 @@ def packed(
     rows = list(pack_rows(passages, tokenizer, max_length))
     columns = {name: [row[name] for row in rows] for name in ("input_ids", "attention_mask")}
     return TokenDataset(columns, Padding.of(tokenizer))
+
+
+def with_copied_parts(model: PreTrainedModel, share: float = 0.5) -> PreTrainedModel:
+    """Make head 1 and neuron 1 of each layer copies of 0 that write a share of what these write."""
+    family, size = family_of(model), head_size(model.config)
+    inner = ((family.query, size), (family.key, size), (family.value, size), (family.ffn_in, 1))
+    outer = ((family.attention_output, size), (family.ffn_out, 1))
+    with torch.no_grad():
+        for layer in encoder_layers(model):
+            for path, width in inner:
+                for rows in layer.get_submodule(path).parameters():
+                    rows[width : 2 * width] = rows[:width]
+            for path, width in outer:
+                columns = layer.get_submodule(path).weight
+                columns[:, width : 2 * width] = share * columns[:, :width]
+    return model
+
+
+def twice_as_wide(model: PreTrainedModel, share: float) -> PreTrainedModel:
+    """A BERT that answers the same with two of each head and neuron.
+
+    The first of all pairs come first and write a share of what there was, the second the rest.
+    """
+    row, family = PRUNABLE["bert"], family_of(model)
+    heads, neurons = ([2 * each for each in of(model.config)] for of in (heads_of, neurons_of))
+    settings = {**model.config.to_dict(), "model_type": row.config.model_type}
+    wider = row.classifier(row.config(**settings, heads_kept=heads, neurons_kept=neurons))
+    weights, inner = (
+        dict(model.state_dict()),
+        (family.query, family.key, family.value, family.ffn_in),
+    )
+    for name, weight in weights.items():
+        if any(f".{path}." in name for path in inner):
+            weights[name] = torch.cat([weight, weight])
+        elif f".{family.ffn_out}.weight" in name:  # of attention too, which ends in the same words
+            weights[name] = torch.cat([share * weight, (1 - share) * weight], 1)
+    wider.load_state_dict(weights)
+    return wider.eval()

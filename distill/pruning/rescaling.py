@@ -1,0 +1,213 @@
+"""Rescaling: what is left after a cut makes up for what went, by least squares and no training.
+
+Mask tuning of Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers" (arXiv
+2204.09656). Part by part, from the first layer's attention to the last layer's feed-forward part,
+each head or neuron that is left gets a scale s of its own, which minimises over the real tokens
+    |r - sum of (s - 1) * what the head or neuron writes|^2 + damping * |s - 1|^2,
+where r is by how much the part's sum with its shortcut (what its layer norm reads) differs from
+that of the unpruned model, which reads the same text from its own embeddings on. The scales go into
+the weights that read the head or the neuron, so that the model keeps its shape.
+Of the last layer only the first token counts, the one that the classifier reads, as in the
+published code. Departures: the normal equations are solved as they are, in float64, where the
+published code runs LSMR (they have no more unknowns than a layer has neurons, and need no second
+look at the texts); the damping is a share of their mean diagonal, so that it means the same for any
+number of texts; and a part whose scales leave [-10, 10] stays as it was, while tuning goes on
+with the next one, where the published code ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from bertender.core.errors import DataError
+from bertender.core.examples import TensorBatch, model_inputs
+from bertender.core.families import encoder_layers, family_of
+from bertender.core.pruned import heads_of, neurons_of
+
+__all__ = ["DAMPING", "Rescaled", "fold", "rescale"]
+
+DAMPING = 1e-3
+LARGEST_SCALE = 10.0
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """What rescaling one part of a layer did to its output."""
+
+    layer: int
+    part: str
+    error_before: float
+    """Squared distance to the unpruned model's output, over its own square."""
+    error_after: float
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A row of PARTS: what a layer adds to its shortcut, by paths that are fields of Family."""
+
+    name: str
+    writes: str
+    norm: str
+    counts: Callable[[PretrainedConfig], list[int]]
+
+
+PARTS = (
+    _Part("heads", "attention_output", "attention_norm", heads_of),
+    _Part("neurons", "ffn_out", "ffn_norm", neurons_of),
+)
+"""The parts of a layer in the order they run."""
+
+
+class _Reached(Exception):  # noqa: N818  # no error: a run has given what it was started for
+    """Ends a run of a model."""
+
+
+@dataclass
+class _Sums:
+    """What the normal equations of a part are made of, over the tokens seen so far."""
+
+    products: torch.Tensor
+    """Of what heads or neurons give, (width, width)."""
+    moments: torch.Tensor
+    """Of that with what is missing in the output, (width, hidden)."""
+    missing: float = 0.0
+    """Square of what is missing."""
+    whole: float = 0.0
+    """Square of the unpruned model's output."""
+
+    @classmethod
+    def of(cls, linear: nn.Linear) -> _Sums:
+        empty = linear.weight.new_zeros
+        width, hidden = linear.in_features, linear.out_features
+        return cls(
+            empty((width, width), dtype=torch.float64), empty((width, hidden), dtype=torch.float64)
+        )
+
+    def add(self, given: torch.Tensor, output: torch.Tensor, wanted: torch.Tensor) -> None:
+        """Count tokens: what the part reads (tokens, width), its output (tokens, hidden) and the
+        unpruned model's."""
+        given, missing = given.double(), wanted.double() - output.double()
+        self.products += given.T @ given
+        self.moments += given.T @ missing
+        self.missing += float(missing.square().sum())
+        self.whole += float(wanted.double().square().sum())
+
+
+def rescale(
+    pruned: PreTrainedModel,
+    whole: PreTrainedModel,
+    batches: Sequence[TensorBatch],
+    damping: float = DAMPING,
+) -> list[Rescaled]:
+    """Scale the heads and neurons of a pruned model, in place, and return what it did.
+
+    Args:
+        pruned: a row of PRUNABLE, put into eval mode.
+        whole: the model before the cut, with as many layers, on the same device.
+        batches: texts with an `attention_mask`, where the models are.
+        damping: how much scales are held at 1, over what the mean head or neuron of a part writes.
+
+    Raises:
+        DataError: there is no text.
+    """
+    if not batches:
+        raise DataError("there is no text to rescale heads and neurons on. Give some.")
+    pruned.eval(), whole.eval()
+    depth = len(encoder_layers(pruned))
+    places = ((layer, part) for layer in range(depth) for part in PARTS)
+    return [_rescale_part(pruned, whole, layer, part, batches, damping) for layer, part in places]
+
+
+@torch.no_grad()
+def fold(linear: nn.Linear, scales: torch.Tensor) -> None:
+    """Scale what a linear layer reads, (heads,) or (neurons,), in its weights."""
+    width = linear.in_features // len(scales)
+    linear.weight *= scales.to(linear.weight).repeat_interleave(width)
+
+
+@torch.no_grad()
+def _rescale_part(
+    pruned: PreTrainedModel,
+    whole: PreTrainedModel,
+    layer: int,
+    part: _Part,
+    batches: Iterable[TensorBatch],
+    damping: float,
+) -> Rescaled:
+    family = family_of(pruned)
+    path = getattr(family, part.writes)
+    linear = cast(nn.Linear, encoder_layers(pruned)[layer].get_submodule(path))
+    sums = _Sums.of(linear)
+    paths = (path, getattr(family, part.norm))
+    for tokens in _tokens(pruned, whole, layer, paths, batches):
+        sums.add(*tokens)
+    changes, error = _solved(sums, linear, part.counts(pruned.config)[layer], damping)
+    fold(linear, 1 + changes)
+    square = max(sums.whole, torch.finfo(torch.float64).tiny)
+    return Rescaled(layer, part.name, sums.missing / square, error / square)
+
+
+def _tokens(
+    pruned: PreTrainedModel,
+    whole: PreTrainedModel,
+    layer: int,
+    paths: tuple[str, str],
+    batches: Iterable[TensorBatch],
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield what `_Sums.add` takes of each batch: the tokens that the next layer reads."""
+    last = layer == len(encoder_layers(pruned)) - 1
+    for batch in batches:
+        read = batch["attention_mask"].bool().clone()  # (batch, seq)
+        if last:
+            read[:, 1:] = False
+        given, output = _inputs_of(pruned, layer, paths, batch)
+        (wanted,) = _inputs_of(whole, layer, paths[1:], batch)
+        yield given[read], output[read], wanted[read]
+
+
+def _inputs_of(
+    model: PreTrainedModel, layer: int, paths: Sequence[str], batch: TensorBatch
+) -> list[torch.Tensor]:
+    """Run a model up to some modules of a layer; return what each is given, in their order."""
+    given: list[torch.Tensor] = []
+
+    def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        given.append(inputs[0])
+        if len(given) == len(paths):
+            raise _Reached
+
+    module = encoder_layers(model)[layer]
+    hooks = [module.get_submodule(path).register_forward_pre_hook(keep) for path in paths]
+    try:
+        with suppress(_Reached):
+            model(**model_inputs(model, batch))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return given
+
+
+def _solved(
+    sums: _Sums, linear: nn.Linear, count: int, damping: float
+) -> tuple[torch.Tensor, float]:
+    """Return by how much the scales of heads or neurons differ from 1, and the error then.
+
+    What two channels write together, over all tokens, is the product of what they give times the
+    product of their columns of the weight; a head is the sum of its channels.
+    """
+    columns = linear.weight.double()  # (hidden, width)
+    together = sums.products * (columns.T @ columns)  # (width, width)
+    gram = together.unflatten(0, (count, -1)).unflatten(-1, (count, -1)).sum((1, 3))
+    moments = (sums.moments * columns.T).sum(1).unflatten(0, (count, -1)).sum(1)  # (count,)
+    held = damping * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny
+    changes = torch.linalg.solve(gram + held * torch.eye(count).to(gram), moments)
+    if not (1 + changes).abs().le(LARGEST_SCALE).all():  # nor is a scale that is no number
+        return torch.zeros_like(changes), sums.missing
+    return changes, sums.missing + float(changes @ gram @ changes - 2 * changes @ moments)
