@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from bertender.core.errors import ConfigError
 from bertender.core.training import TrainingConfig
@@ -27,6 +28,9 @@ OF_RECOVERY = frozenset(
 )
 """Settings that nothing but training reads."""
 
+WITH_A_TARGET = "fisher"
+"""The importance where heads are weighed against neurons."""
+
 OF_THE_TASK = "task"
 """In the place of a corpus: the task's own training texts."""
 
@@ -45,14 +49,41 @@ def _is_share(share: float, info: ValidationInfo) -> float:
     return share
 
 
+def _factor(value: Any) -> Any:
+    """Read "2.0x" or 2.0 as how many times as fast."""
+    try:
+        factor = float(str(value).strip().lower().removesuffix("x"))
+    except ValueError:
+        factor = math.nan
+    if not 1 < factor < math.inf:
+        raise ConfigError(
+            f"target_latency={value!r} does not say how many times as fast: give a number above "
+            "1, as 2.0x."
+        )
+    return factor
+
+
 class PruneConfig(TrainingConfig):
     """What to prune, and how to recover. Training settings are those of each round's recovery."""
+
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        "importance": "gradient; fisher with target_latency"
+    }
 
     heads: Annotated[float, AfterValidator(_is_share)] = Field(
         0.0, description="share of the attention heads to cut, 0 to below 1"
     )
     ffn: Annotated[float, AfterValidator(_is_share)] = Field(
         0.0, description="share of the feed-forward neurons to cut, 0 to below 1"
+    )
+    target_latency: Annotated[float, BeforeValidator(_factor)] | None = Field(
+        None,
+        description="instead of shares: how many times as fast to become, as 2.0x; heads are "
+        "weighed against neurons by the time that they take on this machine",
+    )
+    latency_texts: int = Field(1, ge=1, description="texts of a batch that is timed for that")
+    latency_tokens: int | None = Field(
+        None, ge=1, description="tokens of each; the mean of the training texts by default"
     )
     layers: int = Field(
         0, ge=0, description="layers to drop at first, those that the loss misses least"
@@ -84,10 +115,18 @@ class PruneConfig(TrainingConfig):
     )
     epochs: int = Field(1, ge=1, description="passes over the training examples in each recovery")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _comparable(cls, values: Any) -> Any:
+        """Heads are weighed against neurons by what can be compared, unless told otherwise."""
+        if isinstance(values, dict) and values.get("target_latency") is not None:
+            return {"importance": WITH_A_TARGET, **values}
+        return values
+
     @property
     def cuts_parts(self) -> bool:
         """Whether heads or neurons are cut."""
-        return bool(self.heads or self.ffn)
+        return bool(self.heads or self.ffn or self.target_latency)
 
     @property
     def recovers(self) -> bool:
@@ -105,12 +144,13 @@ class PruneConfig(TrainingConfig):
         yield (
             not (self.cuts_parts or self.layers or self.vocab),
             "heads=0, ffn=0, layers=0 and no vocab: there is nothing to prune. Give the share of "
-            "the heads or of the neurons to cut, as heads=0.4, how many layers, or vocab=task.",
+            "the heads or of the neurons to cut, as heads=0.4, how many layers, vocab=task, or "
+            "target_latency=2.0x.",
         )
         yield (
             self.rounds > 1 and not self.cuts_parts,
-            f"rounds={self.rounds}: only heads and neurons are cut in rounds. Give heads or ffn, "
-            "or leave rounds out.",
+            f"rounds={self.rounds}: only heads and neurons are cut in rounds. Give heads, ffn "
+            "or target_latency, or leave rounds out.",
         )
         yield (
             self.vocab_floor > 1 and self.vocab is None,
@@ -119,7 +159,13 @@ class PruneConfig(TrainingConfig):
         yield (
             self.retraining_free and not self.cuts_parts,
             "retraining_free=True: only heads and neurons that are left of a layer are rescaled. "
-            "Give heads or ffn, or leave retraining_free out.",
+            "Give heads, ffn or target_latency, or leave retraining_free out.",
+        )
+        timed = sorted({"latency_texts", "latency_tokens"} & self.model_fields_set)
+        yield (
+            bool(timed) and self.target_latency is None,
+            f"{self._said(timed)}: nothing is timed without a target. Give target_latency, or "
+            "leave it out.",
         )
 
     def _contradicting(self) -> Iterator[tuple[bool, str]]:
@@ -129,6 +175,16 @@ class PruneConfig(TrainingConfig):
             trained.append("recover")
         yield (
             self.retraining_free and bool(trained),
-            f"retraining_free=True and {', '.join(f'{n}={getattr(self, n)}' for n in trained)}: "
-            "nothing is trained then. Leave out one of the two.",
+            f"retraining_free=True and {self._said(trained)}: nothing is trained then. Leave out "
+            "one of the two.",
         )
+        shares = sorted({"across", "ffn", "heads"} & self.model_fields_set)
+        yield (
+            self.target_latency is not None and bool(shares),
+            f"target_latency={self.target_latency}x and {self._said(shares)}: the target says "
+            "itself how many heads and neurons go from which layers. Leave out one of the two.",
+        )
+
+    def _said(self, names: Iterable[str]) -> str:
+        """Return some of the settings as they were given."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)

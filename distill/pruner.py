@@ -29,8 +29,10 @@ from distill.corpus import Corpus
 from distill.data import token_dataset
 from distill.prune_config import OF_THE_TASK, PruneConfig
 from distill.pruning.cutting import refuse_uncuttable
+from distill.pruning.latency import HERE, Stopwatches
 from distill.pruning.layers import refuse_too_many_layers
 from distill.pruning.rounds import Job, in_rounds, without_some_layers
+from distill.pruning.target import Target, find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
 from distill.sources import Teacher
 from distill.teacher import dev_score, write_classifier
@@ -38,8 +40,17 @@ from distill.teacher import dev_score, write_classifier
 __all__ = ["prune"]
 
 
-def prune(parent: Artifact, task: Task, config: PruneConfig, out: Path) -> Artifact:
+def prune(
+    parent: Artifact,
+    task: Task,
+    config: PruneConfig,
+    out: Path,
+    *,
+    stopwatches: Stopwatches = HERE,
+) -> Artifact:
     """Cut a classifier's least important parts and write it as a torch artifact.
+
+    `stopwatches` say how long what takes, where the config has a `target_latency`.
 
     Raises:
         ConfigError, ModelError: there is nothing to cut, or the architecture cannot be; raised
@@ -53,25 +64,27 @@ def prune(parent: Artifact, task: Task, config: PruneConfig, out: Path) -> Artif
     _refuse_impossible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
     tokenizer, readings = _with_fewer_pieces(model, whole, task, config)
-    answers = _answers(teacher, whole, task, config)
     settings = config.model_dump(mode="json", exclude={"max_drop"})
     pieces = sorted(tokenizer.get_vocab().items())
     with work_directory(out, "prune", settings, task.fingerprint(), parent.digest, pieces) as work:
-        examples = token_dataset(task.train, tokenizer, config.max_length, **answers)
-        job = Job(teacher, task, config, tokenizer, examples, work, f"prune {out.name}")
+        texts = token_dataset(task.train, tokenizer, config.max_length)
+        target = find_target(teacher.model, texts.lengths, config, stopwatches, work)
+        examples = texts.with_columns(**_answers(teacher, whole, task, config))
+        job = Job(teacher, task, config, tokenizer, examples, work, f"prune {out.name}", target)
         before = dev_score(teacher.model, whole, task, config.max_length)[task.metric]
         model, stay = without_some_layers(model, job)
         model, reports, rounds = in_rounds(model, job)
         _refuse_drop(task.metric, before, rounds[-1]["score"], config)
         write = partial(write_classifier, out, "prune", model, tokenizer, task, config, parent)
         found = {"unpruned": before, **stay, "rounds": rounds, **readings}
-        on_main_process(lambda: write(_joined(reports), **found))
+        speed = partial(_speed, target, model, stopwatches)
+        on_main_process(lambda: write(_joined(reports), **found, **speed()))
     return Artifact.load(out)
 
 
 def _refuse_impossible(model: PreTrainedModel, config: PruneConfig) -> None:
     """Raise what can be said before anything is computed."""
-    if config.heads or config.ffn or config.layers:
+    if config.cuts_parts or config.layers:
         refuse_uncuttable(model)
         refuse_too_many_layers(model, config.layers)
     shares = {"heads": (config.heads, heads_of), "ffn": (config.ffn, neurons_of)}
@@ -115,6 +128,13 @@ def _with_fewer_pieces(
 
 def _texts(split: Split) -> Iterator[str]:
     return (text for example in split.examples for text in example)
+
+
+def _speed(
+    target: Target | None, model: PreTrainedModel, stopwatches: Stopwatches
+) -> dict[str, Any]:
+    """Return how fast the pruned model is, where that was asked for."""
+    return {"latency": target.reached(model, stopwatches)} if target else {}
 
 
 def _joined(reports: Sequence[TrainingReport]) -> TrainingReport:

@@ -29,6 +29,7 @@ __all__ = [
     "LatencyConfig",
     "LatencyReport",
     "measure_latency",
+    "quiet",
     "threads_of",
 ]
 
@@ -94,7 +95,7 @@ def measure_latency(
     samples = [_Samples() for _ in classifiers]
     generator = np.random.default_rng(config.seed)
     rounds = config.warmup_rounds + config.rounds
-    with _quiet(threads), progress_bar("time", rounds * len(classifiers)) as bar:
+    with quiet(threads), progress_bar("time", rounds * len(classifiers)) as bar:
         for _ in range(rounds):
             singles = _draw(examples, config.single_texts, generator)
             batch = _draw(examples, config.batch_size, generator)
@@ -140,7 +141,7 @@ def _time_ms(classifier: Classifier, examples: Sequence[Example]) -> float:
 
 
 @contextmanager
-def _quiet(threads: int) -> Iterator[None]:
+def quiet(threads: int) -> Iterator[None]:
     """Set PyTorch's threads and keep the garbage collector out of the timings."""
     threads_before, collected = torch.get_num_threads(), gc.isenabled()
     torch.set_num_threads(threads)

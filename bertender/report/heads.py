@@ -22,6 +22,8 @@ def pruning_lines(metrics: Mapping[str, Any]) -> list[str]:
         f"heads by layer: {', '.join(map(str, last['heads']))}; "
         f"neurons: {', '.join(map(str, last['neurons']))}",
     ]
+    if speed := metrics.get("latency"):
+        lines.append(_speed(speed))
     if readings := metrics.get("vocabulary"):
         before, after = readings["before"], readings["after"]
         lines.append(
@@ -33,6 +35,16 @@ def pruning_lines(metrics: Mapping[str, Any]) -> list[str]:
         lines += ["importance of the heads before the first cut, a layer a line:"]
         lines += [f"  {line}" for line in head_map(scores)]
     return lines
+
+
+def _speed(speed: Mapping[str, Any]) -> str:
+    measured, load = speed["measured"], speed["table"]["load"]
+    return (
+        f"{measured['value']:.2f}x as fast as unpruned [{measured['low']:.2f}, "
+        f"{measured['high']:.2f}], {speed['predicted']:.2f}x foretold, {speed['target']:g}x asked "
+        f"for; texts in a batch: {load['texts']}, tokens: {load['tokens']}, "
+        f"threads: {load['threads']}, in PyTorch on the CPU"
+    )
 
 
 def head_map(scores: Sequence[Sequence[float]]) -> list[str]:

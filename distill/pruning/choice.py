@@ -10,7 +10,7 @@ import torch
 
 from distill.pruning.importance import Scores
 
-__all__ = ["ACROSS", "Across", "chosen", "shares_of_rounds"]
+__all__ = ["ACROSS", "Across", "chosen", "shares_of_rounds", "the_best"]
 
 Across = Literal["model", "layer"]
 """Among which heads the least important ones are sought."""
@@ -31,10 +31,12 @@ def chosen(
         across: the whole model, which leaves uneven layers, or each layer for itself.
     """
     counts = ACROSS[across](scores, before, share)
-    return tuple(
-        tuple(sorted(layer.argsort(descending=True, stable=True)[:count].tolist()))
-        for layer, count in zip(scores, counts, strict=True)
-    )
+    return tuple(map(the_best, scores, counts))
+
+
+def the_best(layer: torch.Tensor, count: int) -> tuple[int, ...]:
+    """Return the numbers of the highest scores (heads,) or (neurons,) of a layer, in order."""
+    return tuple(sorted(layer.argsort(descending=True, stable=True)[:count].tolist()))
 
 
 def shares_of_rounds(share: float, rounds: int) -> list[float]:

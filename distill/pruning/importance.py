@@ -3,18 +3,22 @@
 `gradient` is how much the loss of an example would change with a gate on the head (Michel et al.
 2019, arXiv 1905.10650, eq. 2): |sum over tokens of context . its gradient|, on average over the
 examples. It is the gradient with respect to a gate of 1 that each example has for itself, so that
-padding, which no loss reads, has no part. `taylor` is the first-order change of the loss when the
+padding, which no loss reads, has no part. `fisher` is the
+square of the same gradient, on average over the examples (Kwon et al. 2022, arXiv 2204.09656):
+halved, by how much the loss rises without the head or neuron, to second order, so that heads and
+neurons can be held against each other. `taylor` is the first-order change of the loss when the
 weights that read a head or a neuron become 0 (Molchanov et al. 2019, arXiv 1906.10771): |weight .
 its gradient|, summed over the weights. `magnitude` is the norm of these weights, which asks for no
 text. `random` is the control.
-Scores of a layer are divided by their norm, as in the published code of Michel et al., so that
-layers can be compared: gradients shrink with depth.
+`Importance.normalised` divides the scores of a layer by their norm, as the published code of Michel
+et al. does, so that layers can be compared: gradients shrink with depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -55,8 +59,14 @@ Scorer = Callable[[PreTrainedModel, Iterable[TensorBatch], int], Importance]
 """(classifier, batches with `labels`, seed) -> scores, not normalised"""
 
 
-def _gradient(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -> Importance:
-    """Score by the gradient of each example's loss with respect to gates of its own."""
+def _gates(
+    model: PreTrainedModel,
+    batches: Iterable[TensorBatch],
+    seed: int,
+    *,
+    size_of: Callable[[torch.Tensor], torch.Tensor],
+) -> Importance:
+    """Score by the size of the gradient of each example's loss with respect to gates of its own."""
     sums: list[torch.Tensor] | None = None
     examples = 0
     for batch in batches:
@@ -68,7 +78,7 @@ def _gradient(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int)
         depth = model.config.num_hidden_layers
         with gated(model, gates[:depth], gates[depth:]):
             loss = _loss(model, batch)
-        found = [each.abs().sum(0) for each in torch.autograd.grad(loss, gates)]
+        found = [size_of(each).sum(0) for each in torch.autograd.grad(loss, gates)]
         sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
         examples += size
     return _mean(sums, examples, model.config.num_hidden_layers)
@@ -103,7 +113,8 @@ def _random(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -
 
 
 IMPORTANCES: Mapping[str, Scorer] = {
-    "gradient": _gradient,
+    "gradient": partial(_gates, size_of=torch.abs),
+    "fisher": partial(_gates, size_of=torch.square),
     "taylor": _taylor,
     "magnitude": _magnitude,
     "random": _random,
@@ -113,7 +124,7 @@ IMPORTANCES: Mapping[str, Scorer] = {
 def importance_of(
     model: PreTrainedModel, name: str, batches: Iterable[TensorBatch], seed: int = 0
 ) -> Importance:
-    """Return what each head and neuron of a classifier is worth, comparable across layers.
+    """Return what each head and neuron of a classifier is worth, as it is measured.
 
     Args:
         model: a row of FAMILIES, put into eval mode.
@@ -125,7 +136,7 @@ def importance_of(
         UnknownNameError: there is no importance of this name.
         DataError: there is no example, and the importance reads some.
     """
-    return importance_named(name)(model.eval(), batches, seed).normalised
+    return importance_named(name)(model.eval(), batches, seed)
 
 
 def importance_named(name: str) -> Scorer:

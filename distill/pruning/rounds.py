@@ -5,8 +5,9 @@ It is mended by training on the unpruned model's answers, or by rescaling, or no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,22 @@ from bertender.tasks.task import Task
 from distill.methods import Phase
 from distill.phases import DistillationObjective
 from distill.prune_config import PruneConfig
-from distill.pruning.choice import chosen, shares_of_rounds
+from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.importance import Importance, importance_of
 from distill.pruning.layers import least_missed, without_layers
 from distill.pruning.rescaling import rescale
+from distill.pruning.search import fitting
+from distill.pruning.target import Target
 from distill.sources import Teacher, on_device
 from distill.teacher import dev_score
 from distill.terms import HardLabels, SoftLabels
 from distill.trainee import Trainee
 
 __all__ = ["Job", "in_rounds", "without_some_layers"]
+
+Choice = Callable[[Importance], Kept]
+"""What heads and neurons are worth, as it is measured -> which ones stay"""
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
 """What a pruned model learns from: the answers of the unpruned one, and the labels."""
@@ -51,6 +57,8 @@ class Job:
     """With the unpruned model's logits, where it is learned from."""
     work: Path
     description: str
+    target: Target | None = None
+    """How fast to become, where shares do not say what goes."""
 
     def score(self, model: PreTrainedModel) -> float:
         """Return a model's score on the held-out texts."""
@@ -84,28 +92,56 @@ def in_rounds(
     model: PreTrainedModel, job: Job
 ) -> tuple[PreTrainedModel, list[TrainingReport], list[dict[str, Any]]]:
     """Cut and mend as often as the config says; tell what each round left and scored."""
-    config, whole = job.config, model
-    heads_before, neurons_before = heads_of(model.config), neurons_of(model.config)
+    whole = model
+    stay = [list(range(count)) for count in heads_of(model.config)]
     reports: list[TrainingReport] = []
     rounds: list[dict[str, Any]] = []
-    shares = (shares_of_rounds(share, config.rounds) for share in (config.heads, config.ffn))
-    for heads, neurons in zip(*shares, strict=True):
-        importance = _importance(model, job) if config.cuts_parts else None
-        if importance:
-            kept = Kept(
-                chosen(importance.heads, heads_before, heads, config.across),
-                chosen(importance.neurons, neurons_before, neurons, config.across),
-            )
+    for choose in _choices(model, job):
+        importance = _importance(model, job) if choose else None
+        if choose and importance:
+            kept = choose(importance)
+            stay = [[old[new] for new in each] for old, each in zip(stay, kept.heads, strict=True)]
             model = on_device(cut(model, kept))
         score = after_cut = job.score(model)
         rescaled = _rescaled(model, whole, job)
         if rescaled:
             score = job.score(model)
-        if config.recovers:
+        if job.config.recovers:
             reports.append(_recover(model, job, len(reports)))
             score = reports[-1].epochs[-1][job.task.metric]
-        rounds.append({**_told(model, importance, after_cut, score), **rescaled})
+        told = _told(model, importance, after_cut, score)
+        rounds.append({**told, "heads_kept": stay, **rescaled})
     return model, reports, rounds
+
+
+def _choices(model: PreTrainedModel, job: Job) -> Sequence[Choice | None]:
+    """Return what chooses in each round; None where heads and neurons stay as they are."""
+    config = job.config
+    if job.target:
+        limits_ms = job.target.limits_ms(config.rounds)
+        return [partial(fitting, table=job.target.table, limit_ms=limit) for limit in limits_ms]
+    if not config.cuts_parts:
+        return [None]
+    before = heads_of(model.config), neurons_of(model.config)
+    shares = (shares_of_rounds(share, config.rounds) for share in (config.heads, config.ffn))
+    return [
+        partial(_by_share, before=before, shares=each, across=config.across)
+        for each in zip(*shares, strict=True)
+    ]
+
+
+def _by_share(
+    importance: Importance,
+    before: tuple[list[int], list[int]],
+    shares: tuple[float, float],
+    across: Across,
+) -> Kept:
+    """Return what is left when shares of the heads and of the neurons have gone."""
+    scores = importance.normalised
+    return Kept(
+        chosen(scores.heads, before[0], shares[0], across),
+        chosen(scores.neurons, before[1], shares[1], across),
+    )
 
 
 def _rescaled(model: PreTrainedModel, whole: PreTrainedModel, job: Job) -> dict[str, Any]:
@@ -119,7 +155,7 @@ def _rescaled(model: PreTrainedModel, whole: PreTrainedModel, job: Job) -> dict[
 def _told(
     model: PreTrainedModel, importance: Importance | None, after_cut: float, score: float
 ) -> dict[str, Any]:
-    scores = importance.heads if importance else ()
+    scores = importance.normalised.heads if importance else ()
     return {
         "heads": heads_of(model.config),
         "neurons": neurons_of(model.config),

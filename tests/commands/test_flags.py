@@ -131,6 +131,7 @@ BESIDE_ANOTHER = {
     ("prune", "layers"): ("--rounds=2", "3"),
     ("prune", "max_drop"): ("--rounds=2", "0.5"),
     ("quantize", "max_drop"): ("--scheme=mixed", "0.5"),
+    ("prune", "target_latency"): ("--importance=taylor", "2.5x"),
 }
 """Fields that are refused without another flag: that flag, and a value."""
 SWITCHES = [
@@ -173,6 +174,9 @@ UNLIKE_THEIR_DEFAULT = {
     "tolerance": "int8",
     **dict.fromkeys(("opset", "max_length", "max_train", "max_dev", "texts"), "15"),
     "external_above_mb": "15",
+    **dict.fromkeys(
+        ("opset", "max_length", "max_train", "max_dev", "texts", "latency_tokens"), "15"
+    ),
     **dict.fromkeys(("layers", "hidden_size", "heads", "feed_forward_size"), "15"),
 }
 """What to write for fields whose default does not tell what they take."""

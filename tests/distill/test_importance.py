@@ -84,11 +84,20 @@ def test_what_nobody_reads_is_worth_nothing(name: str) -> None:
     with torch.no_grad():
         layer.get_submodule(family.attention_output).weight[:, SIZE : 2 * SIZE] = 0
         layer.get_submodule(family.ffn_out).weight[:, 7] = 0
-    found = importance_of(model, name, [batch()])
+    found = importance_of(model, name, [batch()]).normalised
     assert found.heads[2][1] == 0 and found.neurons[2][7] == 0
     assert found.heads[2].argmin() == 1 and (found.heads[2] > 0).sum() == 3
     for layer_scores in (*found.heads, *found.neurons):
         assert float(layer_scores.norm()) == pytest.approx(1, abs=1e-5), "comparable layers"
+
+
+def test_the_squared_gradient_foretells_what_the_loss_rises_by() -> None:
+    """Of examples apart: its mean is the mean of the squares, not the square of a mean."""
+    model, whole = precise(), batch()
+    rows = [{key: value[row : row + 1] for key, value in whole.items()} for row in range(3)]
+    each = [importance_of(model, "gradient", [row]).neurons[1].square() for row in rows]
+    found = importance_of(model, "fisher", [whole]).neurons[1]
+    torch.testing.assert_close(found, torch.stack(each).mean(0), rtol=1e-5, atol=0)
 
 
 def test_chance_is_drawn_from_the_seed_alone() -> None:
@@ -100,9 +109,9 @@ def test_chance_is_drawn_from_the_seed_alone() -> None:
 
 def test_scores_of_a_pruned_model_are_those_of_what_is_left() -> None:
     model = precise()
-    importance = importance_of(model, "magnitude", [])
+    importance = importance_of(model, "magnitude", []).normalised
     kept = Kept(chosen(importance.heads, [4] * 4, 0.5), everything(model.config).neurons)
-    pruned = importance_of(cut(model, kept), "magnitude", [])
+    pruned = importance_of(cut(model, kept), "magnitude", []).normalised
     for before, after, heads in zip(importance.heads, pruned.heads, kept.heads, strict=True):
         expected = functional.normalize(before[list(heads)], dim=0)
         torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-6)

@@ -16,15 +16,23 @@ from bertender.core.training import _PlannedTrainer
 from bertender.measure.accuracy import evaluate
 from bertender.tasks.task import Task
 from distill import pruner
+from distill.data import token_dataset
 from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS
 from distill.prune_config import PruneConfig
 from distill.pruner import prune
 from distill.pruning.importance import IMPORTANCES
+from distill.pruning.latency import LatencyTable, Stopwatches
 from distill.pruning.rounds import Job
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.distill.toys import save_artifact, save_encoder, tiny_classifier
+from tests.distill.toys import (
+    MADE_UP,
+    save_artifact,
+    save_encoder,
+    tiny_classifier,
+    tiny_tokenizer,
+)
 
 QUICK: dict[str, Any] = {
     "epochs": 3,
@@ -195,6 +203,93 @@ def test_rescaling_takes_the_place_of_training(
     assert prune(trained_teacher, task, layers, tmp_path / "shorter").card.metrics["layers"]
 
 
+TARGET: dict[str, Any] = {"target_latency": "2.0x", **{**QUICK, "epochs": 1}}
+OTHER_WAYS = {
+    "recovery": {},
+    "rounds": {"rounds": 2},
+    "no recovery": {"recover": False},
+    "another importance": {"importance": "magnitude"},
+    "fewer layers": {"layers": 1},
+    "many texts": {"latency_texts": 8, "latency_tokens": 32},
+}
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_a_target_is_met_by_the_table(
+    way: str, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = PruneConfig.parse({**TARGET, **OTHER_WAYS[way]})
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned", stopwatches=MADE_UP)
+    speed, rounds = pruned.card.metrics["latency"], pruned.card.metrics["rounds"]
+    table = LatencyTable.model_validate(speed["table"])
+    before_ms = table.predicted_ms([4] * 4, [64] * 4)
+    after_ms = table.predicted_ms(rounds[-1]["heads"], rounds[-1]["neurons"])
+    assert before_ms / 2 - 0.07 < after_ms <= before_ms / 2, "a neuron takes 0.0625 ms"
+    assert speed["predicted"] == pytest.approx(before_ms / after_ms) and speed["target"] == 2.0
+    assert speed["measured"] == {"value": 2.5, "low": 2.25, "high": 2.75}
+    mean = round(np.mean(token_dataset(task.train, tiny_tokenizer(), 128).lengths))
+    texts, tokens = (8, 32) if way == "many texts" else (1, mean)
+    assert (table.load.texts, table.load.tokens) == (texts, tokens)
+    assert config.importance == ("magnitude" if way == "another importance" else "fisher")
+
+
+def test_a_target_without_training(
+    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_PlannedTrainer, "training_step", lambda *given: pytest.fail("trained"))
+    config = PruneConfig(target_latency=1.5, retraining_free=True, scored_texts=40)
+    pruned = prune(trained_teacher, task, config, tmp_path / "pruned", stopwatches=MADE_UP)
+    assert pruned.card.metrics["rounds"][0]["rescaled"] and config.target_latency == 1.5
+
+
+def test_a_killed_run_goes_by_the_table_that_it_began_with(
+    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PruneConfig.parse({**TARGET, "checkpoint_steps": 2})
+    whole = prune(trained_teacher, task, config, tmp_path / "whole", stopwatches=MADE_UP)
+    training_step, calls = _PlannedTrainer.training_step, itertools.count()
+
+    def dying(self: Any, *given: Any, **named: Any) -> Any:
+        if next(calls) == 5:
+            raise KeyboardInterrupt
+        return training_step(self, *given, **named)
+
+    monkeypatch.setattr(_PlannedTrainer, "training_step", dying)
+    with pytest.raises(KeyboardInterrupt):
+        prune(trained_teacher, task, config, tmp_path / "killed", stopwatches=MADE_UP)
+    monkeypatch.undo()
+    measured = Stopwatches(lambda *given: pytest.fail("measured again"), MADE_UP.speedup)
+    again = prune(trained_teacher, task, config, tmp_path / "killed", stopwatches=measured)
+    assert again.digest == whole.digest
+
+
+@pytest.mark.parametrize("value", ["fast", "1.0x", 1, 0, "-2x", "inf", "nan", "", None])
+def test_a_target_says_how_many_times_as_fast(value: Any) -> None:
+    if value is None:
+        assert PruneConfig.parse({"target_latency": value}).importance == "gradient"
+        return
+    with pytest.raises(ConfigError, match=r"target_latency=.*does not say.*as 2\.0x"):
+        PruneConfig.parse({"target_latency": value})
+
+
+@pytest.mark.parametrize(("layers", "best"), [(0, "5.14"), (2, "8.64")])
+def test_what_no_pruning_reaches_is_refused_before_anything_is_computed(
+    layers: int,
+    best: str,
+    trained_teacher: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("dev_score", "teacher_answers"):
+        monkeypatch.setattr(pruner, name, lambda *given: pytest.fail("too late"))
+    config = PruneConfig(target_latency=20, layers=layers)
+    said = rf"target_latency=20x.*each of its {4 - layers} layers the model is {best}x.*Ask for"
+    with pytest.raises(ConfigError, match=said):
+        prune(trained_teacher, task, config, tmp_path / "out", stopwatches=MADE_UP)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_drop_beyond_the_allowed_one_is_refused(
     trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +319,15 @@ def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
             **RESCALED,
             "epochs": 2,
             "learning_rate": 0.1,
+        },
+        "target_latency=2.0x and ffn=0.5, heads=0.25: the target": {
+            **{"target_latency": 2, "heads": 0.25, "ffn": 0.5},
+        },
+        "target_latency=2.0x and across=layer: the target": {
+            **{"target_latency": 2, "across": "layer"},
+        },
+        "latency_texts=8, latency_tokens=9: nothing is timed": {
+            **{"latency_texts": 8, "latency_tokens": 9, "heads": 0.5},
         },
         "retraining_free=True and recover=True: nothing is trained": {**RESCALED, "recover": True},
     }

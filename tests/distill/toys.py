@@ -23,10 +23,12 @@ from bertender.core.examples import Padding, TokenDataset
 from bertender.core.families import encoder_layers, family_of
 from bertender.core.own_models import OWN_MODELS
 from bertender.core.pruned import PRUNABLE, head_size, heads_of, neurons_of
+from bertender.measure.samples import Speedup
 from bertender.tasks.task import Split, Task
 from distill.corpus import pack_rows
 from distill.data import fitting_tokenizer
 from distill.pruning.cutting import Kept
+from distill.pruning.latency import LatencyTable, Load, Point, Stopwatches
 from tests.conftest import FRUIT, TOOLS, tiny_tokenizer, write_model
 
 LONGEST = 64
@@ -242,3 +244,28 @@ def twice_as_wide(model: PreTrainedModel, share: float) -> PreTrainedModel:
             weights[name] = torch.cat([share * weight, (1 - share) * weight], 1)
     wider.load_state_dict(weights)
     return wider.eval()
+
+
+def made_up_table(heads: int = 4, neurons: int = 64, **changes: Any) -> LatencyTable:
+    """A head takes 0.5 ms and 16 neurons 1 ms, each part 0.25 ms besides, the rest 1 ms."""
+
+    def points(most: int, each_ms: float) -> tuple[Point, ...]:
+        counts = sorted({1, max(most // 2, 1), most})
+        return tuple(Point(count=n, rounds_ms=(0.25 + n * each_ms,)) for n in counts)
+
+    parts = {
+        "load": Load(texts=1, tokens=12, threads=1),
+        "cpu_model": "made up",
+        "attention": points(heads, 0.5),
+        "feed_forward": points(neurons, 1 / 16),
+        "rest_ms": (1.0,),
+    }
+    return LatencyTable.model_validate({**parts, **changes})
+
+
+def made_up_speedup(reference: PreTrainedModel, candidate: PreTrainedModel, load: Load) -> Speedup:
+    return Speedup(value=2.5, low=2.25, high=2.75)
+
+
+MADE_UP = Stopwatches(lambda model, load: made_up_table(load=load), made_up_speedup)
+"""Times of the toys that no clock has seen."""

@@ -35,6 +35,19 @@ def test_the_lines_say_what_is_left_and_what_it_scores() -> None:
     assert len(rest) == 3, "a map of the first round's scores"
 
 
+def test_a_target_is_told_beside_what_was_reached() -> None:
+    speed = {
+        "target": 2.0,
+        "predicted": 2.01,
+        "measured": {"value": 1.92, "low": 1.9, "high": 1.95},
+        "table": {"load": {"texts": 1, "tokens": 26, "threads": 2}},
+    }
+    lines = pruning_lines({"unpruned": 0.9, "rounds": [ROUND], "latency": speed})
+    assert lines[2].startswith(
+        "1.92x as fast as unpruned [1.90, 1.95], 2.01x foretold, 2x asked for; texts in a batch: 1"
+    )
+
+
 def test_other_artifacts_and_plain_vocabularies_have_fewer_lines() -> None:
     assert pruning_lines({"epochs": []}) == []
     only = {"unpruned": 0.9, "rounds": [{**ROUND, "head_importance": None}]}

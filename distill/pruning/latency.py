@@ -1,0 +1,209 @@
+"""How long the parts of a model take on this machine, by how many heads and neurons they have.
+
+Copies of the model with fewer heads and neurons run in turns, in an order shuffled from round to
+round, while hooks read the clock between the parts of each layer. So what is timed is the model's
+own code, in the order and with the caches that it runs with. The times are PyTorch's on the CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from transformers import PreTrainedModel
+
+from bertender.core.config import Record
+from bertender.core.environment import environment
+from bertender.core.examples import TensorBatch, model_inputs
+from bertender.core.families import encoder_layers, family_of
+from bertender.core.progress import track
+from bertender.core.pruned import heads_of, neurons_of
+from bertender.measure.latency import quiet
+from bertender.measure.samples import Speedup, speedup
+from distill.pruning.cutting import Kept, cut
+
+__all__ = ["HERE", "LatencyTable", "Load", "Point", "Stopwatches"]
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the heads and of the neurons, at which a part is timed; 0 stands for one."""
+ROUNDS = 15
+RUNS = 5
+"""In a row of one model, of which the median counts, after one that does not."""
+
+_Key = tuple[str, int]
+"""A part of a layer and how many heads or neurons it has."""
+_Times = Mapping[_Key, float]
+"""Milliseconds of a run."""
+REST: _Key = ("rest", 0)
+TOTAL: _Key = ("total", 0)
+
+
+class Load(Record):
+    """What is timed."""
+
+    texts: int = Field(ge=1, description="of a batch")
+    tokens: int = Field(ge=1, description="of each text")
+    threads: int = Field(ge=1, description="of PyTorch")
+
+
+class Point(Record):
+    """A part of a layer with so many heads or neurons: a time each round."""
+
+    count: int
+    rounds_ms: tuple[float, ...]
+
+    @property
+    def median_ms(self) -> float:
+        """The middle one of the rounds."""
+        return float(np.median(self.rounds_ms))
+
+
+class LatencyTable(Record):
+    """How long a layer's parts take by their size, and everything else together."""
+
+    load: Load
+    cpu_model: str
+    attention: tuple[Point, ...] = Field(description="by heads, up to the norm behind it")
+    feed_forward: tuple[Point, ...] = Field(description="by neurons, up to the norm behind it")
+    rest_ms: tuple[float, ...] = Field(description="of a run outside the layers, a turn each")
+
+    def attention_ms(self, heads: Sequence[int] | range) -> list[float]:
+        """Return what attention takes in layers of so many heads each."""
+        return _between(self.attention, heads)
+
+    def feed_forward_ms(self, neurons: Sequence[int] | range) -> list[float]:
+        """Return what the feed-forward part takes in layers of so many neurons each."""
+        return _between(self.feed_forward, neurons)
+
+    def predicted_ms(self, heads: Sequence[int], neurons: Sequence[int]) -> float:
+        """Return what a model takes whose layers have so many heads and neurons."""
+        layers = (*self.attention_ms(heads), *self.feed_forward_ms(neurons))
+        return float(np.median(self.rest_ms)) + sum(layers)
+
+
+def _between(points: Sequence[Point], counts: Sequence[int] | range) -> list[float]:
+    """Return times on straight lines between the points; more parts never take less time."""
+    points = sorted(points, key=lambda point: point.count)
+    times_ms = np.maximum.accumulate([point.median_ms for point in points])
+    return [float(each) for each in np.interp(counts, [p.count for p in points], times_ms)]
+
+
+@dataclass(frozen=True)
+class Stopwatches:
+    """Where times come from: from this machine, or made up for a test."""
+
+    table: Callable[[PreTrainedModel, Load], LatencyTable]
+    """(model, load) -> the times of its parts, for up to as many heads and neurons as it has"""
+    speedup: Callable[[PreTrainedModel, PreTrainedModel, Load], Speedup]
+    """(reference, candidate, load) -> how many times as fast the candidate is"""
+
+
+def _measured_table(model: PreTrainedModel, load: Load) -> LatencyTable:
+    models = [_copied(model, share) for share in SHARES]
+    samples: dict[_Key, list[float]] = defaultdict(list)
+    for _, times_ms in _in_turns(models, load, "time heads and neurons"):
+        for key, time_ms in times_ms.items():
+            samples[key].append(round(time_ms, 5))
+    return LatencyTable(
+        load=load,
+        cpu_model=environment().cpu_model,
+        attention=_points(samples, "attention"),
+        feed_forward=_points(samples, "feed_forward"),
+        rest_ms=tuple(samples[REST]),
+    )
+
+
+def _points(samples: Mapping[_Key, list[float]], part: str) -> tuple[Point, ...]:
+    counts = sorted(count for name, count in samples if name == part)
+    return tuple(Point(count=each, rounds_ms=tuple(samples[part, each])) for each in counts)
+
+
+def _measured_speedup(
+    reference: PreTrainedModel, candidate: PreTrainedModel, load: Load
+) -> Speedup:
+    models = [_copied(each, 1.0) for each in (reference, candidate)]
+    rounds_ms: list[list[list[float]]] = [[], []]
+    for place, times_ms in _in_turns(models, load, "time the pruned model"):
+        rounds_ms[place].append([times_ms[TOTAL]])
+    return speedup(rounds_ms[0], rounds_ms[1])
+
+
+HERE = Stopwatches(_measured_table, _measured_speedup)
+"""This machine's own times."""
+
+
+def _copied(model: PreTrainedModel, share: float) -> PreTrainedModel:
+    """Return a copy on the CPU with a share of each layer's heads and neurons, one at least."""
+    heads, neurons = (
+        tuple(tuple(range(max(round(count * share), 1))) for count in counts)
+        for counts in (heads_of(model.config), neurons_of(model.config))
+    )
+    smaller = cut(model, Kept(heads, neurons))  # which is built on the CPU
+    smaller.eval()
+    return smaller
+
+
+def _in_turns(
+    models: Sequence[PreTrainedModel], load: Load, description: str
+) -> Iterator[tuple[int, _Times]]:
+    """Time each of the models once a round, in an order of its own; yield its place and times."""
+    generator = np.random.default_rng(0)
+    turns = [place for _ in range(ROUNDS) for place in generator.permutation(len(models)).tolist()]
+    with quiet(load.threads), torch.inference_mode():
+        for place in track(turns, description, len(turns)):
+            tokens = _tokens(models[place], load)
+            _, *runs = (_timed(models[place], tokens) for _ in range(1 + RUNS))
+            yield place, {key: float(np.median([run[key] for run in runs])) for key in runs[0]}
+
+
+def _tokens(model: PreTrainedModel, load: Load) -> TensorBatch:
+    """Return texts of the load's size; which words they have makes no difference in time."""
+    shape = (load.texts, load.tokens)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(model.config.vocab_size, shape, generator=generator)
+    return model_inputs(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+
+
+def _timed(model: PreTrainedModel, tokens: TensorBatch) -> _Times:
+    """Run a model once; return the time of its parts, of layers alike the median."""
+    with _ticking(model) as ticks:
+        started = time.perf_counter_ns()
+        model(**tokens)
+        total_ms = (time.perf_counter_ns() - started) / 1e6
+    attention_ms, feed_forward_ms = (np.diff(np.reshape(ticks, (-1, 3))).T / 1e6).tolist()
+    times_ms: dict[_Key, list[float]] = defaultdict(list)
+    for heads, time_ms in zip(heads_of(model.config), attention_ms, strict=True):
+        times_ms["attention", heads].append(time_ms)
+    for neurons, time_ms in zip(neurons_of(model.config), feed_forward_ms, strict=True):
+        times_ms["feed_forward", neurons].append(time_ms)
+    rest_ms = total_ms - sum(attention_ms) - sum(feed_forward_ms)
+    medians = {key: float(np.median(each)) for key, each in times_ms.items()}
+    return {**medians, TOTAL: total_ms, REST: rest_ms}
+
+
+@contextmanager
+def _ticking(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Note the time in ns when a layer starts, when its attention is done, and when it ends."""
+    ticks: list[int] = []
+
+    def tick(*call: Any) -> None:
+        ticks.append(time.perf_counter_ns())
+
+    norm = family_of(model).attention_norm
+    hooks = []
+    for layer in encoder_layers(model):
+        hooks.append(layer.register_forward_pre_hook(tick))
+        hooks.append(layer.get_submodule(norm).register_forward_hook(tick))
+        hooks.append(layer.register_forward_hook(tick))
+    try:
+        yield ticks
+    finally:
+        for hook in hooks:
+            hook.remove()
