@@ -10,8 +10,8 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import Family, family_name, family_of
-from bertender.core.pruned import PRUNABLE, head_size, heads_of, neurons_of
+from bertender.core.families import encoder_layers, family_name, family_of
+from bertender.core.pruned import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
 
 __all__ = ["Kept", "cut", "filled", "refuse_uncuttable"]
 
@@ -20,6 +20,7 @@ OF_A_CLASS = frozenset(
     {
         "architectures",
         "dtype",
+        "head_numbers",
         "heads_kept",
         "model_type",
         "neurons_kept",
@@ -77,7 +78,12 @@ def _untrained(config: PretrainedConfig, kept: Kept) -> PreTrainedModel:
         own: Any = row.origin.config_class
         plain: PreTrainedModel = row.origin(own(**{**settings, row.width: neurons[0]}))
         return plain
-    return row.classifier(row.config(**settings, heads_kept=heads, neurons_kept=neurons))
+    numbers = [
+        [before[head] for head in sorted(stay)]
+        for before, stay in zip(head_numbers_of(config), kept.heads, strict=True)
+    ]
+    uneven = row.config(**settings, heads_kept=heads, neurons_kept=neurons, head_numbers=numbers)
+    return row.classifier(uneven)
 
 
 def refuse_uncuttable(model: PreTrainedModel) -> None:
@@ -104,25 +110,18 @@ def _refuse_impossible(config: PretrainedConfig, kept: Kept) -> None:
 def _remaining(model: PreTrainedModel, kept: Kept) -> dict[str, torch.Tensor]:
     """Return a model's weights without the rows and columns of what is cut."""
     family, size = family_of(model), head_size(model.config)
+    by_head = PRUNABLE[family_name(model.config)].by_head
     weights = dict(model.state_dict())
-    for number, (heads, neurons) in enumerate(zip(kept.heads, kept.neurons, strict=True)):
+    layers = zip(encoder_layers(model), kept.heads, kept.neurons, strict=True)
+    for number, (layer, heads, neurons) in enumerate(layers):
         prefix = f"{model.base_model_prefix}.{family.layers}.{number}"
         channels = [head * size + channel for head in sorted(heads) for channel in range(size)]
-        for path, dimension, numbers in _cuts(family, channels, sorted(neurons)):
-            _select(weights, f"{prefix}.{path}", dimension, numbers)
+        for path in by_head(layer):
+            _select(weights, f"{prefix}.{path}", 0, channels)
+        _select(weights, f"{prefix}.{family.attention_output}", 1, channels)
+        _select(weights, f"{prefix}.{family.ffn_in}", 0, sorted(neurons))
+        _select(weights, f"{prefix}.{family.ffn_out}", 1, sorted(neurons))
     return weights
-
-
-def _cuts(
-    family: Family, channels: Sequence[int], neurons: Sequence[int]
-) -> list[tuple[str, int, Sequence[int]]]:
-    """Return the linear layers that are cut, in which dimension of the weight, and what stays."""
-    return [
-        *((path, 0, channels) for path in (family.query, family.key, family.value)),
-        (family.attention_output, 1, channels),
-        (family.ffn_in, 0, neurons),
-        (family.ffn_out, 1, neurons),
-    ]
 
 
 def _select(

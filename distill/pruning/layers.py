@@ -24,7 +24,7 @@ from distill.pruning.cutting import filled
 
 __all__ = ["least_missed", "refuse_too_many_layers", "without_layers"]
 
-BY_LAYER = ("heads_kept", "neurons_kept")
+BY_LAYER = ("head_numbers", "heads_kept", "neurons_kept")
 """Settings of pruned models that have a value a layer."""
 
 

@@ -12,6 +12,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
 from bertender.core.predictor import open_classifier
+from bertender.core.pruned import PRUNABLE
 from bertender.core.training import _PlannedTrainer
 from bertender.measure.accuracy import evaluate
 from bertender.tasks.task import Task
@@ -69,6 +70,23 @@ def test_it_exports_and_quantizes(trained_teacher: Artifact, task: Task, tmp_pat
     int8 = quantize(exported, task, QuantizeConfig(), tmp_path / "int8")
     score, _ = evaluate(open_classifier(int8), task.dev, task.metric)
     assert score.value > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", PRUNABLE)
+def test_every_architecture_goes_the_whole_way(model_type: str, task: Task, tmp_path: Path) -> None:
+    """Cut, trained again, opened, exported and quantized, each behind the gate of its stage."""
+    model = tiny_classifier(model_type, pad_token_id=0)
+    source = save_artifact(model, task, tmp_path / "source")
+    config = PruneConfig(heads=0.5, ffn=0.5, **{**QUICK, "epochs": 1})
+    pruned = prune(source, task, config, tmp_path / "pruned")
+    assert pruned.card.family == f"bertender-pruned-{model_type}"
+    assert pruned.card.metrics["steps"] > 0
+    score, _ = evaluate(open_classifier(pruned), task.dev, task.metric)
+    assert score.value == pytest.approx(pruned.card.metrics["rounds"][0]["score"])
+    exported = export(pruned, task, ExportConfig(), tmp_path / "onnx")
+    int8 = quantize(exported, task, QuantizeConfig(), tmp_path / "int8")
+    assert int8.card.family == pruned.card.family
 
 
 def test_rounds_cut_as_much_as_one(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:

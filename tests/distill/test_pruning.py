@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from bertender.core.errors import ModelError
 from bertender.core.families import encoder_layers, family_of
 from bertender.core.own_models import load_pretrained
-from bertender.core.pruned import PRUNABLE, heads_of, neurons_of
+from bertender.core.pruned import PRUNABLE, head_numbers_of, heads_of, neurons_of
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
 from distill.pruning.layers import least_missed, without_layers
@@ -65,6 +67,48 @@ def test_what_is_cut_answers_as_what_is_gated_off(model_type: str) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
     assert (whole - expected).abs().max() > 1e-3, "what is cut away matters"
     assert pruned.num_parameters() < model.num_parameters()
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "keys shared with positions": {"share_att_key": True},
+    "positions of one kind": {"pos_att_type": ["p2c"]},
+    "a convolution beside the first layer": {"conv_kernel_size": 3, "conv_act": "gelu"},
+    "no relative positions": {"relative_attention": False, "position_biased_input": True},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_kind_of_deberta_is_cut(name: str) -> None:
+    model, batch = tiny_classifier("deberta-v2", **VARIANTS[name]).double().eval(), tokens()
+    with torch.inference_mode(), gated(model, *gates(model, UNEVEN)):
+        expected = model(**batch).logits
+    with torch.inference_mode():
+        found = cut(model, UNEVEN)(**batch).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+def test_each_layer_of_mpnet_has_its_own_columns_of_the_shared_bias() -> None:
+    """Of a bias that is all that tells the heads of a layer apart."""
+    model, batch = precise("mpnet"), tokens()
+    with torch.no_grad():
+        model.base_model.encoder.relative_attention_bias.weight.normal_(std=3.0)
+    with torch.inference_mode(), gated(model, *gates(model, UNEVEN)):
+        expected = model(**batch).logits
+    pruned = cut(model, UNEVEN)
+    assert head_numbers_of(pruned.config) == [[0, 2], [1], [0, 1, 2, 3], [0, 1, 3]]
+    again = copy.deepcopy(pruned)
+    with torch.inference_mode():
+        torch.testing.assert_close(again(**batch).logits, expected, rtol=0, atol=1e-9)
+        shorter = without_layers(pruned, (0, 3))
+        assert head_numbers_of(shorter.config) == [[0, 2], [0, 1, 3]]
+        torch.testing.assert_close(
+            shorter(**batch).logits,
+            cut(without_layers(model, (0, 3)), Kept(UNEVEN.heads[::3], UNEVEN.neurons[::3]))(
+                **batch
+            ).logits,
+            rtol=0,
+            atol=1e-9,
+        )
 
 
 @pytest.mark.parametrize("model_type", PRUNABLE)

@@ -91,6 +91,7 @@ OWN_SHAPES: Mapping[str, Mapping[str, Any]] = {
         row.config.model_type: {
             **SHAPES[name],
             "heads_kept": [2, 1, 4, 3],
+            "head_numbers": [[0, 2], [1], [0, 1, 2, 3], [0, 1, 3]],
             "neurons_kept": [32, 1, 64, 24],
         }
         for name, row in PRUNABLE.items()
@@ -211,16 +212,19 @@ def packed(
 def with_copied_parts(model: PreTrainedModel, share: float = 0.5) -> PreTrainedModel:
     """Make head 1 and neuron 1 of each layer copies of 0 that write a share of what these write."""
     family, size = family_of(model), head_size(model.config)
-    inner = ((family.query, size), (family.key, size), (family.value, size), (family.ffn_in, 1))
+    row = PRUNABLE[model.config.model_type]
     outer = ((family.attention_output, size), (family.ffn_out, 1))
     with torch.no_grad():
         for layer in encoder_layers(model):
-            for path, width in inner:
+            for path, width in (*((path, size) for path in row.by_head(layer)), (family.ffn_in, 1)):
                 for rows in layer.get_submodule(path).parameters():
                     rows[width : 2 * width] = rows[:width]
             for path, width in outer:
                 columns = layer.get_submodule(path).weight
                 columns[:, width : 2 * width] = share * columns[:, :width]
+        if model.config.model_type == "mpnet":  # it adds a bias of its own to each head
+            bias = model.base_model.encoder.relative_attention_bias.weight
+            bias[:, 1] = bias[:, 0]
     return model
 
 
