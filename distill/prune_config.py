@@ -66,9 +66,7 @@ def _factor(value: Any) -> Any:
 class PruneConfig(TrainingConfig):
     """What to prune, and how to recover. Training settings are those of each round's recovery."""
 
-    shown_defaults: ClassVar[Mapping[str, str]] = {
-        "importance": "gradient; fisher with target_latency"
-    }
+    shown_defaults: ClassVar[Mapping[str, str]] = {"importance": "gradient; fisher for a target"}
 
     heads: Annotated[float, AfterValidator(_is_share)] = Field(
         0.0, description="share of the attention heads to cut, 0 to below 1"

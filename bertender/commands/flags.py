@@ -80,8 +80,9 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
 def _flag(name: str, field: FieldInfo, shown: bool | str, *, forget: bool) -> inspect.Parameter:
     option = f"--{name.replace('_', '-')}"
     kind = _plain_type(field.annotation)
-    names = (f"{option}/--no-{option[2:]}",) if kind is bool else (option,)
     default = _default(field, kind)
+    # what is off need not be turned off, and a long second name takes the room of the others
+    names = (f"{option}/--no-{option[2:]}",) if default is True else (option,)
     recorded = "the artifact's" if forget and default is not None else shown
     option_type: Any = kind | None
     annotation: Any = Annotated[
