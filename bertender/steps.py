@@ -27,7 +27,7 @@ from bertender.tasks.task import Task
 from serve.check import EndpointConfig, check_endpoint
 from serve.installation import find_installation
 
-__all__ = ["STEPS", "StepKind", "VerifyConfig", "save_result", "verify"]
+__all__ = ["STEPS", "StepKind", "VerifyConfig", "save_result", "save_text", "verify"]
 
 
 MOST_ROWS = 100
@@ -111,8 +111,13 @@ def _check_endpoint(
 
 def save_result(result: Record, out: Path) -> None:
     """Write a measurement as JSON at `out`: all of it appears, or what was there stays."""
+    save_text(result.model_dump_json(indent=1) + "\n", out)
+
+
+def save_text(text: str, out: Path) -> None:
+    """Write a file at `out`: all of it appears, or what was there stays."""
     with replacing(out) as temporary:
-        temporary.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _stage_step(stage: Stage) -> StepKind:

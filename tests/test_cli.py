@@ -53,7 +53,7 @@ OWN_FLAGS = {
     "export": {"--out"},
     "quantize": {"--out"},
     "verify": {"--out"},
-    "compare": {"--out", "--saved", "--markdown"},
+    "compare": {"--out", "--saved", "--html", "--markdown"},
     "serve": {"--repository-only"},
     "classify": {"--pair", "--url"},
 }

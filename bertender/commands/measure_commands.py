@@ -17,10 +17,11 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.parity import require_parity
+from bertender.report.html import html_report
 from bertender.report.parity import parity_table
 from bertender.report.table import markdown_table, terminal_table
 from bertender.stages import recorded_task
-from bertender.steps import VerifyConfig, save_result, verify
+from bertender.steps import VerifyConfig, save_result, save_text, verify
 from bertender.tasks.task import TaskConfig
 
 __all__ = ["compare_command", "print_comparison", "verify_command"]
@@ -46,6 +47,9 @@ OutFile = Annotated[
 SavedFile = Annotated[
     Path | None,
     typer.Option("--saved", metavar="FILE", help="show this saved comparison; measure nothing"),
+]
+HtmlFile = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="write the report as this HTML file")
 ]
 MarkdownFlag = Annotated[bool, typer.Option("--markdown", help="print Markdown")]
 
@@ -84,15 +88,18 @@ def compare_command() -> Callable[..., None]:
         artifacts: ArtifactArguments = None,
         out: OutFile = None,
         saved: SavedFile = None,
+        html: HtmlFile = None,
         markdown: MarkdownFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
         _refuse_idle_flags(context, saved, markdown and as_json, values)
-        if out and out.is_dir():  # said before minutes of measuring, not after
-            raise ConfigError(f"--out {out} is a directory; give the name of a JSON file.")
+        _refuse_directory("--out", out, "JSON")
+        _refuse_directory("--html", html, "HTML")
         comparison = _read(saved) if saved else _measure(artifacts or [], values)
         if out:
             save_result(comparison, out)
+        if html:
+            save_text(html_report(comparison), html)
         if as_json:
             print_json(comparison.model_dump(mode="json"))
         elif markdown:
@@ -122,6 +129,12 @@ def _refuse_idle_flags(
     ]
     if idle:
         raise typer.BadParameter(f"--saved measures nothing, so it takes no {', '.join(idle)}.")
+
+
+def _refuse_directory(flag: str, path: Path | None, kind: str) -> None:
+    """Raise ConfigError before minutes of measuring, not after."""
+    if path and path.is_dir():
+        raise ConfigError(f"{flag} {path} is a directory; give the name of a {kind} file.")
 
 
 def _measure(paths: list[Path], values: dict[str, Any]) -> Comparison:

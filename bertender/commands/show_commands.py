@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 from bertender.commands.flags import JsonFlag
 from bertender.commands.output import artifact_summary, print_json, say
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ArtifactError
+from bertender.core.lineage import lineage
 
 __all__ = ["show_command"]
 
@@ -25,30 +25,14 @@ def show_command() -> Callable[..., None]:
         ],
         as_json: JsonFlag = False,
     ) -> None:
-        lineage = list(_lineage(Artifact.load(artifact)))
+        ancestors = list(lineage(Artifact.load(artifact)))
         if as_json:
-            print_json([_entry(ancestor) for ancestor in lineage])
+            print_json([_entry(ancestor) for ancestor in ancestors])
             return
-        for depth, ancestor in enumerate(lineage):
+        for depth, ancestor in enumerate(ancestors):
             _print_ancestor(ancestor, "  " * depth)
 
     return command
-
-
-def _lineage(artifact: Artifact) -> Iterator[Artifact | str]:
-    """Yield an artifact and its ancestors; one that is gone, or another by now, as words."""
-    yield artifact
-    while parent := artifact.card.parent:
-        path = (artifact.path.resolve() / parent.path).resolve()
-        try:
-            artifact = Artifact.load(path)
-        except ArtifactError as error:
-            yield f"parent {parent.digest[:12]}: {error}"
-            return
-        if artifact.digest != parent.digest:
-            yield f"parent {parent.digest[:12]}: {path} holds another artifact by now"
-            return
-        yield artifact
 
 
 def _entry(ancestor: Artifact | str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.core.lineage import lineage
 from bertender.core.predictor import Classifier, open_classifier
 from bertender.measure.accuracy import evaluate, text_lengths, word_count
 from bertender.measure.comparison import (
@@ -26,6 +27,7 @@ from bertender.measure.comparison import (
     Comparison,
     ComparisonRow,
     Lengths,
+    PrunedHeads,
 )
 from bertender.measure.latency import (
     Latency,
@@ -147,6 +149,7 @@ def _row(
         change=change,
         latency=latency,
         parity=parity,
+        pruned=_pruned_heads(artifact),
     )
 
 
@@ -195,6 +198,21 @@ def _refuse_other_labels(artifacts: Sequence[Artifact], task: Task) -> None:
             f"task {task.name!r} has labels {task.labels}, but {'; '.join(others)}. "
             "Compare artifacts of one task, and give that task."
         )
+
+
+def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:
+    """Return which heads are left of a pruned model, which an export or an int8 graph may be of."""
+    made_of = (each for each in lineage(artifact) if isinstance(each, Artifact))
+    model = next((each for each in made_of if each.card.kind == "torch"), artifact)
+    rounds = model.card.metrics.get("rounds") or [{}]
+    if not (rounds[0].get("head_importance") and rounds[-1].get("heads_kept")):
+        return None
+    importance = rounds[0]["head_importance"]
+    return PrunedHeads(
+        layers=model.card.metrics.get("layers") or range(len(importance)),
+        importance=importance,
+        kept=rounds[-1]["heads_kept"],
+    )
 
 
 def _parity_of(artifact: Artifact) -> ParitySummary | None:

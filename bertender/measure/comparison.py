@@ -12,7 +12,14 @@ from bertender.measure.parity import ParitySummary
 from bertender.measure.size import Size
 from bertender.tasks.metrics import Change, Score
 
-__all__ = ["Circumstances", "CompareConfig", "Comparison", "ComparisonRow", "Lengths"]
+__all__ = [
+    "Circumstances",
+    "CompareConfig",
+    "Comparison",
+    "ComparisonRow",
+    "Lengths",
+    "PrunedHeads",
+]
 
 
 class CompareConfig(LatencyConfig):
@@ -48,6 +55,14 @@ class Circumstances(Record):
     config: CompareConfig
 
 
+class PrunedHeads(Record):
+    """Which heads a pruning has left, and what all of them were worth before it."""
+
+    layers: tuple[int, ...] = Field(description="numbers of the layers that were not dropped")
+    importance: tuple[tuple[float, ...], ...] = Field(description="a row each of these, of heads")
+    kept: tuple[tuple[int, ...], ...] = Field(description="numbers of the heads that are left")
+
+
 class ComparisonRow(Record):
     """One artifact, measured."""
 
@@ -63,6 +78,9 @@ class ComparisonRow(Record):
     change: Change | None = Field(description="against the first row; None in the first row")
     latency: Latency = Field(description="with raw samples, and the speedup over the first row")
     parity: ParitySummary | None = Field(description="with its parent, from the card; else None")
+    pruned: PrunedHeads | None = Field(
+        None, description="of a model whose heads were pruned, and of its export; else None"
+    )
 
 
 class Comparison(Record):

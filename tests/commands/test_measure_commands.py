@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.measure.comparison import Comparison
 from bertender.measure.parity import Parity
+from bertender.report.html import html_report
 from bertender.report.table import markdown_table
 from tests.commands.conftest import Made
 from tests.conftest import NoConfig
@@ -114,6 +115,27 @@ def test_a_saved_table_may_be_saved_again(saved: Path, tmp_path: Path) -> None:
     succeed("compare", "--saved", saved, "--out", tmp_path / "again.json")
     assert (tmp_path / "again.json").read_text() == saved.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["again.json"]
+
+
+def test_compare_writes_a_page_with_the_heads_of_what_was_pruned(
+    made: Made, tmp_path: Path
+) -> None:
+    pruned, onnx, page = (tmp_path / name for name in ("pruned", "onnx", "page.html"))
+    fast = ("--no-recover", "--importance", "magnitude", "--layers", "1")
+    succeed("prune", made["student"], "--heads", "0.5", *fast, "--out", pruned)
+    succeed("export", pruned, "--out", onnx)
+    words = ("compare", made["student"], pruned, onnx, *FAST)
+    rows = last_line(succeed(*words, "--html", page, "--json"))["rows"]
+    assert rows[0]["pruned"] is None and rows[1]["pruned"] == rows[2]["pruned"]
+    assert len(rows[1]["pruned"]["layers"]) == 1 and len(rows[1]["pruned"]["kept"][0]) == 2
+    assert page.read_text().count("<h2>Heads of") == 2
+
+
+def test_a_saved_table_is_shown_as_a_page(saved: Path, tmp_path: Path) -> None:
+    succeed("compare", "--saved", saved, "--html", tmp_path / "page.html")
+    comparison = Comparison.model_validate_json(saved.read_text())
+    assert (tmp_path / "page.html").read_text() == html_report(comparison)
+    assert "is a directory" in fail("compare", "--saved", saved, "--html", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""A comparison as one HTML file: the table, its circumstances, and which heads pruning has left.
+
+Everything comes from the saved Comparison, every word of it is escaped, and the file asks no other
+for anything.
+"""
+
+from __future__ import annotations
+
+from jinja2 import Environment, StrictUndefined
+
+from bertender.measure.comparison import Comparison
+from bertender.report.heat_map import heat_map
+from bertender.report.table import COLUMNS, circumstances_lines
+
+__all__ = ["html_report"]
+
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{{ title }}</title>
+<style>
+body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #1b1f24 }
+table { border-collapse: collapse }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid #d5d9de; text-align: left }
+.number { text-align: right; font-variant-numeric: tabular-nums }
+.beside { color: #5b6570; font-size: .85em }
+.heads td { width: 1.6rem; height: 1.6rem; padding: 0; border: 1px solid #fff; text-align: center }
+.heads th { border: 0 }
+</style>
+<h1>{{ title }}</h1>
+<table>
+<tr>
+{%- for column in columns %}
+<th{% if column.numeric %} class="number"{% endif %}>{{ column.heading | join(", ") }}</th>
+{%- endfor %}
+</tr>
+{%- for row in rows %}
+<tr>
+{%- for column, cell in row %}
+<td{% if column.numeric %} class="number"{% endif %}>{{ cell[0] }}
+{%- for part in cell[1:] %}<div class="beside">{{ part }}</div>{% endfor %}</td>
+{%- endfor %}
+</tr>
+{%- endfor %}
+</table>
+<ul>
+{%- for note in notes %}
+<li>{{ note }}</li>
+{%- endfor %}
+</ul>
+{%- for name, layers in maps %}
+<h2>Heads of {{ name }}</h2>
+<p>A layer a row; the darker, the more important before the first cut. &times; marks what was
+cut.</p>
+<table class="heads">
+{%- for layer, heads in layers %}
+<tr><th>layer {{ layer }}</th>
+{%- for head in heads %}
+<td title="{{ head.words }}" style="background: {{ head.colour }}">
+{%- if not head.kept %}&times;{% endif %}</td>
+{%- endfor %}
+</tr>
+{%- endfor %}
+</table>
+{%- endfor %}
+</html>
+"""
+
+
+def html_report(comparison: Comparison) -> str:
+    """Render the comparison as an HTML page."""
+    circumstances = comparison.circumstances
+    title, *notes = circumstances_lines(circumstances)
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(TEMPLATE)
+    headings = [
+        {"heading": column.heading(circumstances), "numeric": column.numeric} for column in COLUMNS
+    ]
+    return page.render(
+        title=title,
+        notes=notes,
+        columns=headings,
+        rows=[[(column, column.cell(row)) for column in COLUMNS] for row in comparison.rows],
+        maps=[(row.name, heat_map(row.pruned)) for row in comparison.rows if row.pruned],
+    )
