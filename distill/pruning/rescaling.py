@@ -2,17 +2,20 @@
 
 Mask tuning of Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers" (arXiv
 2204.09656). Part by part, from the first layer's attention to the last layer's feed-forward part,
-each head or neuron that is left gets a scale s of its own, which minimises over the real tokens
-    |r - sum of (s - 1) * what the head or neuron writes|^2 + damping * |s - 1|^2,
+each head or neuron that is left gets a scale s of its own, and the part a constant vector c, which
+minimise over the real tokens
+    |r - c - sum of (s - 1) * what the head or neuron writes|^2 + damping * |s - 1|^2,
 where r is by how much the part's sum with its shortcut (what its layer norm reads) differs from
 that of the unpruned model, which reads the same text from its own embeddings on. The scales go into
-the weights that read the head or the neuron, so that the model keeps its shape.
-Of the last layer only the first token counts, the one that the classifier reads, as in the
-published code. Departures: the normal equations are solved as they are, in float64, where the
-published code runs LSMR (they have no more unknowns than a layer has neurons, and need no second
-look at the texts); the damping is a share of their mean diagonal, so that it means the same for any
-number of texts; and a part whose scales leave [-10, 10] stays as it was, while tuning goes on
-with the next one, where the published code ends.
+the weights that read the head or the neuron and the constant into their bias, so that the model
+keeps its shape. Of the last layer only the first token counts, the one that the classifier reads,
+as in the published code.
+Departures: the constant is ours, for what is cut writes something else than 0 on average. The
+normal equations are solved as they are, in float64, where the published code runs LSMR (they have
+no more unknowns than a layer has neurons, and need no second look at the texts). The damping is a
+share of their mean diagonal, so that it means the same for any number of texts. Where scales leave
+[-10, 10] a part gets its constant alone and tuning goes on with the next one; the published code
+ends there.
 """
 
 from __future__ import annotations
@@ -29,11 +32,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 from bertender.core.errors import DataError
 from bertender.core.examples import TensorBatch, model_inputs
 from bertender.core.families import encoder_layers, family_of
+from bertender.core.progress import track
 from bertender.core.pruned import heads_of, neurons_of
 
 __all__ = ["DAMPING", "Rescaled", "fold", "rescale"]
 
-DAMPING = 1e-3
+DAMPING = 1e-2
 LARGEST_SCALE = 10.0
 
 
@@ -77,6 +81,11 @@ class _Sums:
     """Of what heads or neurons give, (width, width)."""
     moments: torch.Tensor
     """Of that with what is missing in the output, (width, hidden)."""
+    given: torch.Tensor
+    """Sum of what heads or neurons give, (width,)."""
+    shift: torch.Tensor
+    """Sum of what is missing, (hidden,)."""
+    tokens: int = 0
     missing: float = 0.0
     """Square of what is missing."""
     whole: float = 0.0
@@ -84,20 +93,31 @@ class _Sums:
 
     @classmethod
     def of(cls, linear: nn.Linear) -> _Sums:
-        empty = linear.weight.new_zeros
         width, hidden = linear.in_features, linear.out_features
-        return cls(
-            empty((width, width), dtype=torch.float64), empty((width, hidden), dtype=torch.float64)
-        )
+        shapes = ((width, width), (width, hidden), (width,), (hidden,))
+        return cls(*(linear.weight.new_zeros(shape, dtype=torch.float64) for shape in shapes))
 
     def add(self, given: torch.Tensor, output: torch.Tensor, wanted: torch.Tensor) -> None:
         """Count tokens: what the part reads (tokens, width), its output (tokens, hidden) and the
         unpruned model's."""
-        given, missing = given.double(), wanted.double() - output.double()
-        self.products += given.T @ given
+        missing = wanted - output
+        self.products += given.T @ given  # in the model's own precision; the sums are in float64
         self.moments += given.T @ missing
-        self.missing += float(missing.square().sum())
+        self.given += given.sum(0)
+        self.shift += missing.sum(0)
+        self.tokens += len(given)
+        self.missing += float(missing.double().square().sum())
         self.whole += float(wanted.double().square().sum())
+
+    @property
+    def centred(self) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """The products, the moments and what is missing when a constant may be added."""
+        mean = self.shift / self.tokens
+        return (
+            self.products - self.given.outer(self.given) / self.tokens,
+            self.moments - self.given.outer(mean),
+            self.missing - float(self.shift @ mean),
+        )
 
 
 def rescale(
@@ -121,15 +141,23 @@ def rescale(
         raise DataError("there is no text to rescale heads and neurons on. Give some.")
     pruned.eval(), whole.eval()
     depth = len(encoder_layers(pruned))
-    places = ((layer, part) for layer in range(depth) for part in PARTS)
-    return [_rescale_part(pruned, whole, layer, part, batches, damping) for layer, part in places]
+    places = [(layer, part) for layer in range(depth) for part in PARTS]
+    return [
+        _rescale_part(pruned, whole, layer, part, batches, damping)
+        for layer, part in track(places, "rescale", len(places))
+    ]
 
 
 @torch.no_grad()
-def fold(linear: nn.Linear, scales: torch.Tensor) -> None:
-    """Scale what a linear layer reads, (heads,) or (neurons,), in its weights."""
+def fold(linear: nn.Linear, scales: torch.Tensor, constant: torch.Tensor | None = None) -> None:
+    """Scale what a linear layer reads, (heads,) or (neurons,), in its weights.
+
+    A constant (hidden,) is added to what it writes.
+    """
     width = linear.in_features // len(scales)
     linear.weight *= scales.to(linear.weight).repeat_interleave(width)
+    if constant is not None:
+        linear.bias += constant.to(linear.bias)
 
 
 @torch.no_grad()
@@ -149,7 +177,9 @@ def _rescale_part(
     for tokens in _tokens(pruned, whole, layer, paths, batches):
         sums.add(*tokens)
     changes, error = _solved(sums, linear, part.counts(pruned.config)[layer], damping)
-    fold(linear, 1 + changes)
+    width = linear.in_features // len(changes)
+    written = linear.weight.double() @ (changes.repeat_interleave(width) * sums.given)
+    fold(linear, 1 + changes, (sums.shift - written) / sums.tokens)
     square = max(sums.whole, torch.finfo(torch.float64).tiny)
     return Rescaled(layer, part.name, sums.missing / square, error / square)
 
@@ -202,12 +232,13 @@ def _solved(
     What two channels write together, over all tokens, is the product of what they give times the
     product of their columns of the weight; a head is the sum of its channels.
     """
+    products, moments, missing = sums.centred
     columns = linear.weight.double()  # (hidden, width)
-    together = sums.products * (columns.T @ columns)  # (width, width)
+    together = products * (columns.T @ columns)  # (width, width)
     gram = together.unflatten(0, (count, -1)).unflatten(-1, (count, -1)).sum((1, 3))
-    moments = (sums.moments * columns.T).sum(1).unflatten(0, (count, -1)).sum(1)  # (count,)
+    wanted = (moments * columns.T).sum(1).unflatten(0, (count, -1)).sum(1)  # (count,)
     held = damping * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny
-    changes = torch.linalg.solve(gram + held * torch.eye(count).to(gram), moments)
+    changes = torch.linalg.solve(gram + held * torch.eye(count).to(gram), wanted)
     if not (1 + changes).abs().le(LARGEST_SCALE).all():  # nor is a scale that is no number
-        return torch.zeros_like(changes), sums.missing
-    return changes, sums.missing + float(changes @ gram @ changes - 2 * changes @ moments)
+        return torch.zeros_like(changes), missing
+    return changes, missing + float(changes @ gram @ changes - 2 * changes @ wanted)

@@ -118,26 +118,42 @@ def test_padding_and_batches_have_no_part() -> None:
 
 
 def test_of_the_last_layer_the_first_token_counts() -> None:
-    """The first token of one text has 32 channels, fewer than there are neurons to scale."""
+    """The first tokens of two texts have 64 numbers, fewer than there are unknowns."""
     whole = precise("bert")
     kept = everything(whole.config)
     pruned = cut(whole, replace(kept, neurons=(*kept.neurons[:3], tuple(range(4, 64)))))
-    one_text = {name: each[2:3] for name, each in tokens().items()}
-    *_, last = rescale(pruned, whole, [one_text], damping=1e-9)
+    two_texts = {name: each[1:3] for name, each in tokens().items()}
+    *_, last = rescale(pruned, whole, [two_texts], damping=1e-9)
     assert last.error_after < 1e-9 < last.error_before
     with torch.inference_mode():
-        ours, theirs = (model(**one_text).logits for model in (pruned, whole))
+        ours, theirs = (model(**two_texts).logits for model in (pruned, whole))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
-def test_a_part_whose_scales_run_away_is_left_alone() -> None:
+def test_a_part_whose_scales_run_away_gets_a_constant_alone() -> None:
     whole = with_copied_parts(precise("bert"), share=20.0)
     pruned = cut(whole, WITHOUT_COPIES)
-    weights = {name: weight.clone() for name, weight in pruned.state_dict().items()}
+    before = {name: weight.clone() for name, weight in pruned.state_dict().items()}
     first, *_ = rescale(pruned, whole, [tokens()], damping=1e-12)
-    assert first.error_after == first.error_before > 0
-    name = "bert.encoder.layer.0.attention.output.dense.weight"
-    assert torch.equal(pruned.state_dict()[name], weights[name])
+    assert 0 < first.error_after < first.error_before
+    name = "bert.encoder.layer.0.attention.output.dense"
+    assert torch.equal(pruned.state_dict()[f"{name}.weight"], before[f"{name}.weight"])
+    assert not torch.equal(pruned.state_dict()[f"{name}.bias"], before[f"{name}.bias"])
+
+
+def test_what_is_always_the_same_is_made_up_for_by_the_constant() -> None:
+    """Neurons that no token moves, and a damping that lets no scale move."""
+    whole = precise("bert")
+    family = family_of(whole)
+    with torch.no_grad():
+        for layer in encoder_layers(whole):
+            inner = layer.get_submodule(family.ffn_in)
+            inner.weight[:32], inner.bias[:32] = 0.0, 2.0
+    kept = everything(whole.config)
+    pruned = cut(whole, replace(kept, neurons=(tuple(range(32, 64)),) * 4))
+    assert (logits(pruned) - logits(whole)).abs().max() > 1e-3
+    rescale(pruned, whole, [tokens()], damping=1e12)
+    torch.testing.assert_close(logits(pruned), logits(whole), rtol=0, atol=1e-6)
 
 
 def test_planted_redundancy_is_worth_its_score(trained_teacher: Artifact, task: Task) -> None:
