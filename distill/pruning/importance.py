@@ -11,7 +11,8 @@ weights that read a head or a neuron become 0 (Molchanov et al. 2019, arXiv 1906
 its gradient|, summed over the weights. `magnitude` is the norm of these weights, which asks for no
 text. `random` is the control.
 `Importance.normalised` divides the scores of a layer by their norm, as the published code of Michel
-et al. does, so that layers can be compared: gradients shrink with depth.
+et al. does, so that layers can be compared: gradients shrink with depth. `Importance.by_layer` has
+the same end and leaves the heads and neurons of a layer as they are to each other.
 """
 
 from __future__ import annotations
@@ -50,6 +51,19 @@ class Importance:
         """The same with each layer's scores divided by their norm."""
         heads, neurons = (
             tuple(functional.normalize(layer, dim=0) for layer in scores)
+            for scores in (self.heads, self.neurons)
+        )
+        return Importance(heads, neurons)
+
+    @property
+    def by_layer(self) -> Importance:
+        """The same with a layer's scores, of heads and neurons together, divided by their sum."""
+        sums = [
+            max(float(heads.sum() + neurons.sum()), torch.finfo(heads.dtype).tiny)
+            for heads, neurons in zip(self.heads, self.neurons, strict=True)
+        ]
+        heads, neurons = (
+            tuple(layer / total for layer, total in zip(scores, sums, strict=True))
             for scores in (self.heads, self.neurons)
         )
         return Importance(heads, neurons)

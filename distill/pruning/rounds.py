@@ -26,6 +26,7 @@ from distill.prune_config import PruneConfig
 from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.importance import Importance, importance_of
+from distill.pruning.latency import LatencyTable
 from distill.pruning.layers import least_missed, without_layers
 from distill.pruning.rescaling import rescale
 from distill.pruning.search import fitting
@@ -119,7 +120,7 @@ def _choices(model: PreTrainedModel, job: Job) -> Sequence[Choice | None]:
     config = job.config
     if job.target:
         limits_ms = job.target.limits_ms(config.rounds)
-        return [partial(fitting, table=job.target.table, limit_ms=limit) for limit in limits_ms]
+        return [partial(_by_time, table=job.target.table, limit_ms=limit) for limit in limits_ms]
     if not config.cuts_parts:
         return [None]
     before = heads_of(model.config), neurons_of(model.config)
@@ -142,6 +143,11 @@ def _by_share(
         chosen(scores.heads, before[0], shares[0], across),
         chosen(scores.neurons, before[1], shares[1], across),
     )
+
+
+def _by_time(importance: Importance, table: LatencyTable, limit_ms: float) -> Kept:
+    """Return what is worth most of what fits into a time."""
+    return fitting(importance.by_layer, table, limit_ms)
 
 
 def _rescaled(model: PreTrainedModel, whole: PreTrainedModel, job: Job) -> dict[str, Any]:

@@ -8,8 +8,11 @@ millisecond in importance, a Lagrange multiplier, is sought by bisection: at a p
 itself keeps the number of heads or neurons for which lost importance plus priced time is least,
 and the whole fits as soon as the price is high enough. What time is left then buys the heads and
 neurons with the most importance a millisecond that still fit.
-Importance must mean the same for heads and neurons of all layers, as raw squared gradients do:
-halved, they are what the loss rises by (the diagonal of the Fisher information).
+Importance must mean the same for heads and neurons, as squared gradients do: halved, they are what
+the loss rises by (the diagonal of the Fisher information). The paper compares them across layers as
+they are; the pruner gives each layer's share of its sum (`Importance.by_layer`). As they are, a
+6-layer teacher of SST-2 at twice its speed had 7 to 79 neurons left in its upper three layers and
+scored 0.71, untrained, and by shares 0.78.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ def fitting(importance: Importance, table: LatencyTable, limit_ms: float) -> Kep
     Each layer keeps one head and one neuron at least, whatever the limit (see `fastest_ms`).
 
     Args:
-        importance: raw, so that heads and neurons can be compared.
+        importance: such that heads and neurons of all layers can be compared.
         table: the times of parts of up to so many heads and neurons.
         limit_ms: for the whole model.
     """

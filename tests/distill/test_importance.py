@@ -15,7 +15,7 @@ from bertender.core.pruned import PRUNABLE
 from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
-from distill.pruning.importance import IMPORTANCES, importance_of
+from distill.pruning.importance import IMPORTANCES, Importance, importance_of
 from tests.distill.toys import everything, tiny_classifier, tiny_tokenizer
 
 READING_TEXT = sorted(IMPORTANCES.keys() - {"magnitude", "random"})
@@ -98,6 +98,16 @@ def test_the_squared_gradient_foretells_what_the_loss_rises_by() -> None:
     each = [importance_of(model, "gradient", [row]).neurons[1].square() for row in rows]
     found = importance_of(model, "fisher", [whole]).neurons[1]
     torch.testing.assert_close(found, torch.stack(each).mean(0), rtol=1e-5, atol=0)
+
+
+def test_layers_are_compared_by_their_sums_with_heads_and_neurons_as_they_were() -> None:
+    found = importance_of(precise(), "fisher", [batch()])
+    shares = found.by_layer
+    for heads, neurons, before in zip(shares.heads, shares.neurons, found.heads, strict=True):
+        assert float(heads.sum() + neurons.sum()) == pytest.approx(1)
+        torch.testing.assert_close(heads / heads[0], before / before[0])
+    nothing = Importance((torch.zeros(2),), (torch.zeros(3),)).by_layer
+    assert not nothing.heads[0].any() and not nothing.neurons[0].any()
 
 
 def test_chance_is_drawn_from_the_seed_alone() -> None:
