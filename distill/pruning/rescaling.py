@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -94,8 +95,8 @@ class _Sums:
     @classmethod
     def of(cls, linear: nn.Linear) -> _Sums:
         width, hidden = linear.in_features, linear.out_features
-        shapes = ((width, width), (width, hidden), (width,), (hidden,))
-        return cls(*(linear.weight.new_zeros(shape, dtype=torch.float64) for shape in shapes))
+        empty = partial(linear.weight.new_zeros, dtype=torch.float64)
+        return cls(empty((width, width)), empty((width, hidden)), empty(width), empty(hidden))
 
     def add(self, given: torch.Tensor, output: torch.Tensor, wanted: torch.Tensor) -> None:
         """Count tokens: what the part reads (tokens, width), its output (tokens, hidden) and the
@@ -155,9 +156,9 @@ def fold(linear: nn.Linear, scales: torch.Tensor, constant: torch.Tensor | None 
     A constant (hidden,) is added to what it writes.
     """
     width = linear.in_features // len(scales)
-    linear.weight *= scales.to(linear.weight).repeat_interleave(width)
+    linear.weight.mul_(scales.to(linear.weight).repeat_interleave(width))
     if constant is not None:
-        linear.bias += constant.to(linear.bias)
+        linear.bias.add_(constant.to(linear.bias))
 
 
 @torch.no_grad()
