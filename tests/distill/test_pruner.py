@@ -242,7 +242,7 @@ def test_a_target_is_met_by_the_table(
     table = LatencyTable.model_validate(speed["table"])
     before_ms = table.predicted_ms([4] * 4, [64] * 4)
     after_ms = table.predicted_ms(rounds[-1]["heads"], rounds[-1]["neurons"])
-    assert before_ms / 2 - 0.07 < after_ms <= before_ms / 2, "a neuron takes 0.0625 ms"
+    assert before_ms / 2 - 1 < after_ms <= before_ms / 2, "16 neurons take 1 ms"
     assert speed["predicted"] == pytest.approx(before_ms / after_ms) and speed["target"] == 2.0
     assert speed["measured"] == {"value": 2.5, "low": 2.25, "high": 2.75}
     mean = round(np.mean(token_dataset(task.train, tiny_tokenizer(), 128).lengths))

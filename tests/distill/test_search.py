@@ -83,7 +83,7 @@ def test_it_fits_and_loses_little_more_than_the_best_of_all(
     fastest = fastest_ms(times, depth)
     whole = times.predicted_ms([HEADS] * depth, [NEURONS] * depth)
     limit_ms = fastest + share * (whole - fastest) + 1e-9
-    kept = fitting(worths, times, limit_ms)
+    kept = fitting(worths, times, limit_ms, step=1)
     assert predicted_ms(kept, times) <= limit_ms + 1e-9
     assert all((*kept.heads, *kept.neurons))
     for layer, numbers in zip(
@@ -103,17 +103,26 @@ def test_with_time_enough_nothing_of_worth_goes(
     worths, times = importance(given_layers), table(given_curves)
     depth = len(given_layers)
     whole = times.predicted_ms([HEADS] * depth, [NEURONS] * depth)
-    assert lost(fitting(worths, times, whole + 1e-9), worths) == pytest.approx(0, abs=1e-9)
+    assert lost(fitting(worths, times, whole + 1e-9, step=1), worths) == pytest.approx(0, abs=1e-9)
 
 
 def test_where_heads_are_dear_they_go_and_where_they_are_cheap_they_stay() -> None:
     worths = importance([([0.4, 0.2, 0.3], [0.1] * NEURONS)])
     dear = table(([1.0, 2.0, 3.0], [0.1, 0.2, 0.3, 0.4]))
-    kept = fitting(worths, dear, 1.0 + 2.45)
+    kept = fitting(worths, dear, 1.0 + 2.45, step=1)
     assert (kept.heads, kept.neurons) == (((0, 2),), ((0, 1, 2, 3),))
     cheap = table(([0.1, 0.2, 0.3], [1.0, 2.0, 3.0, 4.0]))
-    kept = fitting(worths, cheap, 1.0 + 2.35)
+    kept = fitting(worths, cheap, 1.0 + 2.35, step=1)
     assert (kept.heads, kept.neurons) == (((0, 1, 2),), ((0, 1),))
+
+
+@pytest.mark.parametrize("limit_ms", [1.5, 4.0, 6.5, 9.0, 20.0])
+def test_neurons_stay_in_steps_that_are_fast(limit_ms: float) -> None:
+    torch.manual_seed(0)
+    worths = Importance((torch.rand(4), torch.rand(4)), (torch.rand(64), torch.rand(40)))
+    kept = fitting(worths, made_up_table(), limit_ms)
+    assert set(map(len, kept.neurons)) <= {1, 16, 32, 48, 64, 40}
+    assert len(kept.neurons[1]) in (1, 16, 32, 40)
 
 
 def test_times_between_points_lie_on_lines_and_never_fall() -> None:
