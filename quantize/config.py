@@ -44,7 +44,7 @@ class SchemeConfig(GateConfig, TrainingConfig):
     target: Annotated[str, AfterValidator(known_target)] = Field(
         AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"
     )
-    embeddings: bool = Field(True, description="8 bits for embedding tables, too")
+    no_embeddings: bool = Field(False, description="leave embedding tables in float")
     max_drop: float | None = Field(
         None, ge=0, description="most points of the metric to lose; more is refused"
     )

@@ -30,31 +30,37 @@ PROBES = 4
 """Random directions for a trace, and steps of a power iteration."""
 
 
-Curvature = Callable[[torch.Tensor, torch.Tensor, torch.Generator], float]
-"""(loss, weight, generator) -> a figure of the Hessian of the loss by the weight"""
+Curvatures = Callable[
+    [Sequence[torch.Tensor], Sequence[torch.Tensor], torch.Generator], list[float]
+]
+"""(gradients of a loss, the weights they are by, generator) -> a figure of each weight's Hessian"""
 
 
 def traces(job: Job, write: Any, nodes: Sequence[str]) -> dict[str, float]:
     """Return each node's expected second-order loss: mean curvature times squared error."""
-    return _sensitivities(job, nodes, _trace)
+    return _sensitivities(job, nodes, _traces)
 
 
 def top_eigenvalues(job: Job, write: Any, nodes: Sequence[str]) -> dict[str, float]:
     """Return each node's worst second-order loss: largest curvature times squared error."""
-    return _sensitivities(job, nodes, _top_eigenvalue)
+    return _sensitivities(job, nodes, _top_eigenvalues)
 
 
-def _sensitivities(job: Job, nodes: Sequence[str], figure: Curvature) -> dict[str, float]:
+def _sensitivities(job: Job, nodes: Sequence[str], figures: Curvatures) -> dict[str, float]:
     model = load_torch_classifier(_trained(job), attn_implementation="eager").eval()
-    parts = [*_parts(job)]
-    found = {}
-    for node in track(nodes, "curvature", len(nodes)):
-        weight = _weight(model, job, node)
-        generator = torch.Generator().manual_seed(job.config.seed)
-        figures = torch.tensor([figure(_loss(model, part), weight, generator) for part in parts])
-        curvature = figures.mean().abs() + figures.std(unbiased=False)
-        found[node] = float(curvature * _squared_error(weight.detach(), job.target.weights))
-    return found
+    weights = [_weight(model, job, node) for node in nodes]
+    generator = torch.Generator().manual_seed(job.config.seed)
+    found = []
+    for part in track(_parts(job), "curvature", PARTS):
+        gradients = torch.autograd.grad(_loss(model, part), weights, create_graph=True)
+        found.append(figures(gradients, weights, generator))
+    of_parts = torch.tensor(found)  # (parts, nodes)
+    curvature = of_parts.mean(dim=0).abs() + of_parts.std(dim=0, unbiased=False)
+    errors = [_squared_error(weight.detach(), job.target.weights) for weight in weights]
+    return {
+        node: float(curve) * error
+        for node, curve, error in zip(nodes, curvature, errors, strict=True)
+    }
 
 
 def _trained(job: Job) -> Artifact:
@@ -103,39 +109,47 @@ def _weight(model: PreTrainedModel, job: Job, node: str) -> torch.nn.Parameter:
     return model.get_parameter({**modules, **job.inventory.tables}[node])
 
 
-def _trace(loss: torch.Tensor, weight: torch.Tensor, generator: torch.Generator) -> float:
-    """Estimate the Hessian's mean diagonal by Hutchinson's random signs."""
-    product = _hessian_product(loss, weight)
-    signs = [
-        torch.randint(0, 2, weight.shape, generator=generator).float() * 2 - 1
-        for _ in range(PROBES)
+def _traces(
+    gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], generator: torch.Generator
+) -> list[float]:
+    """Estimate each Hessian's mean diagonal by Hutchinson's random signs.
+
+    All weights at once: what one weight's signs say of another's gradient has a mean of 0.
+    """
+    sums = torch.zeros(len(weights))
+    for _ in range(PROBES):
+        signs = [
+            torch.randint(0, 2, weight.shape, generator=generator).float() * 2 - 1
+            for weight in weights
+        ]
+        images = torch.autograd.grad(gradients, weights, signs, retain_graph=True)
+        sums += torch.stack(
+            [(sign * image).mean() for sign, image in zip(signs, images, strict=True)]
+        )
+    return (sums / PROBES).tolist()
+
+
+def _top_eigenvalues(
+    gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], generator: torch.Generator
+) -> list[float]:
+    """Estimate each Hessian's largest eigenvalue by power iteration."""
+    return [
+        _top_eigenvalue(gradient, weight, generator)
+        for gradient, weight in zip(gradients, weights, strict=True)
     ]
-    return sum(float((sign * product(sign)).mean()) for sign in signs) / PROBES
 
 
-def _top_eigenvalue(loss: torch.Tensor, weight: torch.Tensor, generator: torch.Generator) -> float:
-    """Estimate the Hessian's largest eigenvalue by power iteration."""
-    product = _hessian_product(loss, weight)
+def _top_eigenvalue(
+    gradient: torch.Tensor, weight: torch.Tensor, generator: torch.Generator
+) -> float:
     direction = torch.randn(weight.shape, generator=generator)
     eigenvalue = 0.0
     for _ in range(PROBES):
         direction = direction / direction.norm().clamp(min=torch.finfo(torch.float32).tiny)
-        image = product(direction)
+        (image,) = torch.autograd.grad(gradient, weight, direction, retain_graph=True)
         eigenvalue = float((direction * image).sum())
         direction = image
     return eigenvalue
-
-
-def _hessian_product(
-    loss: torch.Tensor, weight: torch.Tensor
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    (gradient,) = torch.autograd.grad(loss, weight, create_graph=True)
-
-    def product(direction: torch.Tensor) -> torch.Tensor:
-        (image,) = torch.autograd.grad(gradient, weight, direction, retain_graph=True)
-        return image.detach()
-
-    return product
 
 
 def _squared_error(weight: torch.Tensor, integers: str) -> float:

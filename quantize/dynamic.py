@@ -29,7 +29,7 @@ def write_dynamic(job: Job, target: Path, float_nodes: Sequence[str] = ()) -> Wr
     inventory = job.inventory
     products = [each.node for each in inventory.products if each.node not in float_nodes]
     tables = [node for node in inventory.tables if node not in float_nodes]
-    nodes = [*products, *inventory.lstms, *(tables if job.config.embeddings else ())]
+    nodes = [*products, *inventory.lstms, *(() if job.config.no_embeddings else tables)]
     quantize_nodes(job.graph, target, nodes, job.target.weights)
     return Written((*products, *inventory.lstms), inventory.reasons)
 
@@ -37,7 +37,7 @@ def write_dynamic(job: Job, target: Path, float_nodes: Sequence[str] = ()) -> Wr
 def quantize_rest(job: Job, source: Path, target: Path, float_nodes: Sequence[str] = ()) -> None:
     """Quantize what has no static form: look-ups in tables, and LSTMs."""
     tables = [node for node in job.inventory.tables if node not in float_nodes]
-    nodes = [*job.inventory.lstms, *(tables if job.config.embeddings else ())]
+    nodes = [*job.inventory.lstms, *(() if job.config.no_embeddings else tables)]
     quantize_nodes(source, target, nodes, job.target.weights)
 
 

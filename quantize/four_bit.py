@@ -40,7 +40,7 @@ def _write(job: Job, target: Path, left: Sequence[str]) -> Written:
     inventory = job.inventory
     small = [node for node in _candidates(job) if node not in left]
     others = [each.node for each in inventory.products if each.node not in small]
-    tables = [*inventory.tables] if job.config.embeddings else []
+    tables = [] if job.config.no_embeddings else [*inventory.tables]
     quantize_nodes(job.graph, target, [*others, *inventory.lstms, *tables], job.target.weights)
     _write_small(target, small, job.config.block_size)
     found = {"products_of_4_bits": len(small)}

@@ -41,7 +41,7 @@ def write_mixed(job: Job, target: Path) -> Written:
             "scheme 'mixed' returns parts to float until the score holds: say how much of it may "
             "be lost, in points, as --max-drop 0.5. Without a bound, take --scheme dynamic."
         )
-    tables = [*job.inventory.tables] if job.config.embeddings else []
+    tables = [] if job.config.no_embeddings else [*job.inventory.tables]
     nodes = [*(product.node for product in job.inventory.products), *tables]
     return returned(job, target, BASES[job.config.base](job), "float", nodes)
 

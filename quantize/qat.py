@@ -49,7 +49,7 @@ def write_trained(job: Job, target: Path) -> Written:
     quantized = FakeQuantized(
         model,
         layers.values(),
-        tables if job.config.embeddings else (),
+        () if job.config.no_embeddings else tables,
         job.target.activations,
         job.target.weights,
     )

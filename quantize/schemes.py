@@ -67,7 +67,7 @@ SCHEMES: Mapping[str, Scheme] = {
     ),
 }
 
-SHARED = frozenset({"scheme", "target", "embeddings", "max_drop", "parity_texts", "seed"})
+SHARED = frozenset({"scheme", "target", "no_embeddings", "max_drop", "parity_texts", "seed"})
 """What every scheme reads."""
 
 

@@ -15,6 +15,7 @@ from bertender.core.errors import AccuracyError, ConfigError, ModelError, Unknow
 from bertender.core.predictor import onnx_file
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
+from quantize import curvature
 from quantize.config import SENSITIVITY_NAMES
 from quantize.four_bit import write_four_bit
 from quantize.job import Job
@@ -82,7 +83,7 @@ def test_the_most_sensitive_go_back_until_the_score_holds(
 def test_a_score_that_never_holds_is_refused(
     float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"max_drop": 0.1, "sensitivity": "hessian-trace", "embeddings": False, **FEW}
+    settings = {"max_drop": 0.1, "sensitivity": "hessian-trace", "no_embeddings": True, **FEW}
     job = job_of(float_model, task, tmp_path, **settings)
     monkeypatch.setitem(vars(job), "score_before", 0.9)
     monkeypatch.setattr(Job, "score", lambda self, graph: 0.897)
@@ -156,3 +157,16 @@ def test_an_unknown_sensitivity_is_refused() -> None:
     assert tuple(SENSITIVITIES) == SENSITIVITY_NAMES
     with pytest.raises(UnknownNameError, match=r"'leave-one-in'\. Did you mean 'leave-one-out'"):
         QuantizeConfig(sensitivity="leave-one-in")
+
+
+def test_traces_and_eigenvalues_of_a_known_hessian() -> None:
+    """Of 1/2 x'Ax the Hessian is A."""
+    matrix = torch.diag(torch.tensor([5.0, 1.0, 1.0, 1.0]))
+    weights = [torch.ones(4, requires_grad=True), torch.ones(2, requires_grad=True)]
+    loss = weights[0] @ matrix @ weights[0] / 2 + 3 * weights[1].square().sum() / 2
+    gradients = torch.autograd.grad(loss, weights, create_graph=True)
+    generator = torch.Generator().manual_seed(0)
+    assert curvature._traces(gradients, weights, generator) == pytest.approx([2.0, 3.0])
+    assert curvature._top_eigenvalues(gradients, weights, generator) == pytest.approx(
+        [5.0, 3.0], rel=0.02
+    )

@@ -130,7 +130,7 @@ def test_the_same_source_gives_the_same_bytes(
 def test_embeddings_can_stay_in_float(
     scheme: str, sources: dict[str, Artifact], task: Task, tmp_path: Path
 ) -> None:
-    config = config_of(scheme, embeddings=False)
+    config = config_of(scheme, no_embeddings=True)
     artifact = quantize(source_of(scheme, sources), task, config, tmp_path / "int8")
     constants = {
         item.name: numpy_helper.to_array(item)
