@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.points import gain
@@ -20,19 +21,20 @@ def training_block(file: str, path: Path) -> str:
     ways = [name for name in WAYS if any(run.way == name for run in benchmark.runs)]
     runs = {name: [run for run in benchmark.runs if run.way == name] for name in ways}
     metric = benchmark.metric
+    further = len(benchmark.further_labels)
+    last = f" On {further} further texts |" if further else ""
     head = (
         f"| Way | Seconds an epoch | Speedup | Texts/s | In the teacher | {metric}, mean | "
-        "Points over the first |\n"
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        f"Points over the first |{last}\n"
+        f"| --- | ---: | ---: | ---: | ---: | ---: | ---: |{' ---: |' if further else ''}\n"
     )
     rows = "\n".join(_row(name, runs, benchmark) for name in runs)
     return f"{head}{rows}\n\n{_circumstances(benchmark)}\n\nRaw: `{file}`\n"
 
 
 def _row(name: str, by_way: Mapping[str, list[TrainingRun]], result: TrainingBenchmark) -> str:
-    runs, first = (
-        sorted(by_way[way], key=lambda run: run.seed) for way in (name, next(iter(WAYS)))
-    )
+    usual = next(iter(WAYS))
+    runs, first = (sorted(by_way[way], key=lambda run: run.seed) for way in (name, usual))
     epoch_s = statistics.median(second for run in runs for second in _epochs(run))
     share = statistics.mean(run.teacher_s / run.seconds for run in runs)
     score = statistics.mean(run.score.value for run in runs)
@@ -43,9 +45,25 @@ def _row(name: str, by_way: Mapping[str, list[TrainingRun]], result: TrainingBen
         f"{result.texts / epoch_s:.0f}",
         f"{share:.0%}",
         f"{score:.3f}",
-        "-" if name == next(iter(WAYS)) else gain(result.metric, result.labels, first, runs),
+        "-" if name == usual else gain(result.metric, result.labels, first, runs),
+        *(_further(name == usual, first, runs, result) if result.further_labels else ()),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _further(
+    is_first: bool, first: list[TrainingRun], runs: list[TrainingRun], result: TrainingBenchmark
+) -> tuple[str]:
+    """Return the cell of the texts that no student has read, beside the held-out ones."""
+    if is_first:
+        return ("-",)
+    answers = [[_Answers(run.further_predictions) for run in way] for way in (first, runs)]
+    return (gain(result.metric, result.further_labels, *answers),)
+
+
+@dataclass(frozen=True)
+class _Answers:
+    predictions: tuple[int, ...]
 
 
 def _epochs(run: TrainingRun) -> list[float]:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's quantization tools write their advice on the root logger; here it stays theirs."""
+"""ONNX Runtime's quantization tools log each node that they look at; here that stays theirs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["quiet_tools"]
 
 @contextmanager
 def quiet_tools() -> Iterator[None]:
-    """Keep the tools' messages from the user, and the handlers that they add from everybody.
+    """Let nothing below an error be logged, and keep the handlers that were there.
 
-    To be around their import, too: one of the modules sets the root logger up for itself.
+    To be around the tools' import, too: one of the modules sets the root logger up for itself.
     """
-    root = logging.getLogger()
-    level, handlers = root.level, [*root.handlers]
-    root.setLevel(logging.ERROR)
+    root, disabled = logging.getLogger(), logging.root.manager.disable
+    handlers = [*root.handlers]
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
+        logging.disable(disabled)
         root.handlers[:] = handlers
-        root.setLevel(level)

@@ -78,8 +78,44 @@ def scheme_named(name: str) -> Scheme:
     return SCHEMES[name]
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """Another setting, without which some change nothing."""
+
+    settings: frozenset[str]
+    idle: Callable[[str, SchemeConfig], bool]
+    """(scheme, config) -> whether that setting is missing"""
+    next_step: str
+
+
+WANTED = (
+    _Wanted(
+        frozenset({"percentile"}),
+        lambda name, config: config.calibrator != "percentile",
+        "--calibrator percentile",
+    ),
+    _Wanted(
+        CALIBRATION,
+        lambda name, config: name == "mixed" and config.base != "static",
+        "--base static, whose activations are calibrated",
+    ),
+    _Wanted(
+        SENSITIVITY,
+        lambda name, config: config.max_drop is None,
+        "--max-drop, for which parts go back",
+    ),
+)
+
+
 def refuse_idle(name: str, config: SchemeConfig) -> None:
-    """Raise ConfigError where a setting was given that the scheme does not read."""
+    """Raise ConfigError where a setting was given that would change nothing."""
+    for wanted in WANTED:
+        for setting in sorted(config.model_fields_set & wanted.settings & SCHEMES[name].reads):
+            if wanted.idle(name, config):
+                raise ConfigError(
+                    f"{setting}={getattr(config, setting)!r} changes nothing here: it wants "
+                    f"{wanted.next_step}. Give that too, or leave it out."
+                )
     for setting in sorted(config.model_fields_set - SHARED - SCHEMES[name].reads):
         readers = sorted(each for each, scheme in SCHEMES.items() if setting in scheme.reads)
         raise ConfigError(

@@ -132,8 +132,20 @@ def test_the_table_counts_what_was_kept_in_each_epoch(tmp_path: Path) -> None:
     )
     (tmp_path / "result.json").write_text(benchmark.model_dump_json())
     text = training_block("result.json", tmp_path / "result.json")
+    assert "further" not in text
     assert "| `usual` | 20.0 | 1.0x [1.0, 1.0] | 2 | 50% | 0.750 | - |" in text
     assert "| `buckets` | 10.0 | 2.0x [2.0, 2.0] | 4 | 50% | 0.750 | +0.0 [" in text
     assert "| `kept` | 4.0 | 5.0x [5.0, 5.0] | 10 | 25% | 1.000 | +25.0 [" in text
     assert "40 training texts of 7.2 tokens" in text and "2 seeds" in text and "bf16" in text
     assert "2 threads" in text and "Raw: `result.json`" in text
+    more = {"further_labels": (1, 1), "runs": tuple(map(with_further, benchmark.runs))}
+    (tmp_path / "result.json").write_text(benchmark.model_copy(update=more).model_dump_json())
+    text = training_block("result.json", tmp_path / "result.json")
+    assert "| On 2 further texts |" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("| `kept` |"))
+    assert row.endswith("| +50.0 [+0.0, +100.0] |")
+
+
+def with_further(run: TrainingRun) -> TrainingRun:
+    """Let `kept` be right on both further texts, and the others on one."""
+    return run.model_copy(update={"further_predictions": (1, int(run.way == "kept"))})

@@ -62,9 +62,14 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "int8": Tolerance(
         max_abs=0.4, mean_abs=0.08, min_cosine=0.9, min_agreement=0.97, tie_margin=0.05
     ),
+    # 4-bit weights in groups of 32, floats for activations, 8-bit tables: max 0.18 of the largest
+    # logit on the 6 x 384 encoder, mean 0.037, cosine 0.998, agreement 0.974 of all rows.
     "int4": Tolerance(
         max_abs=0.6, mean_abs=0.12, min_cosine=0.8, min_agreement=0.95, tie_margin=0.05
     ),
+    # A graph with learned scales, and the fake-quantized PyTorch model that they are from. Both
+    # round the same numbers; sums in another order bring a few activations to the next of 256
+    # steps, and each layer passes that on. Same encoder: max 0.11, mean 0.007, agreement 0.996.
     "fake-quantized": Tolerance(
         max_abs=0.2, mean_abs=0.02, min_cosine=0.99, min_agreement=0.99, tie_margin=0.05
     ),
