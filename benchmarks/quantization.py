@@ -65,10 +65,10 @@ def long_texts(examples: Sequence[Example], artifact: Artifact, count: int) -> l
     encode = open_classifier(artifact, max_length=LONG_TOKENS).encode
     made: list[Example] = []
     words = ""
-    for example in examples:
-        words = f"{words} {' '.join(example)}"
-        if text_lengths(encode, [(words,)])[0] == LONG_TOKENS:
-            made.append((words,) if len(example) == 1 else (words, example[1]))
+    for first, *others in examples:
+        words = f"{words} {first}"
+        if text_lengths(encode, [(words, *others)])[0] == LONG_TOKENS:
+            made.append((words, *others))
             words = ""
         if len(made) == count:
             break
@@ -91,7 +91,7 @@ def _made(
             source = teacher if name == "qat" else onnx
             kept.append(_stage("quantize", given, [source], task, work / name))
         except (AccuracyError, ModelError, ParityError) as error:
-            refused[name] = str(error).splitlines()[0].replace(str(work), "")
+            refused[name] = " ".join(str(error).splitlines()[:2]).replace(f"{work}/", "")
             typer.echo(f"{name}: {error}", err=True)
     return kept, refused
 
@@ -99,10 +99,14 @@ def _made(
 def _stage(
     name: str, settings: dict[str, Any], sources: list[Artifact], task: Task, out: Path
 ) -> Artifact:
-    if (out / CARD_NAME).is_file():
-        return Artifact.load(out)
     stage = STAGES[name]
-    return stage.run(sources, task, stage.config.parse(settings), out)
+    config = stage.config.parse(settings)
+    if (out / CARD_NAME).is_file():
+        made = Artifact.load(out)
+        parent = made.card.parent and made.card.parent.digest
+        if made.card.config == config.model_dump(mode="json") and parent == sources[0].digest:
+            return made
+    return stage.run(sources, task, config, out)
 
 
 def run(
@@ -149,7 +153,7 @@ def _said(artifact: Artifact) -> dict[str, Any]:
     return {
         **{name: value for name, value in said.items() if name not in long},
         "settings": artifact.card.config,
-        "returned": [why for why in said["float_nodes"].values() if "returned" in why],
+        "float_nodes": len(said["float_nodes"]),
     }
 
 

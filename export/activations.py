@@ -144,5 +144,6 @@ def _weights(model: onnx.ModelProto) -> Iterator[tuple[str, float]]:
 
 
 def _largest(numbers: np.ndarray[Any, Any]) -> float:
-    sizes = np.abs(numbers)
-    return float(sizes[sizes < MASK / 2].max(initial=0.0))
+    sizes = np.nan_to_num(np.abs(numbers), nan=np.inf)  # no number is beyond all of them
+    masks = np.isfinite(sizes) & (sizes >= MASK / 2)
+    return float(sizes[~masks].max(initial=0.0))

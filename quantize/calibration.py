@@ -85,9 +85,14 @@ def observed(
             arrays = session.run(names, {name: batch.arrays[name] for name in inputs})
             real = batch.arrays["attention_mask"].astype(bool)
             yield {
-                name: array[real] if array.shape[:2] == real.shape else array.reshape(-1)
+                name: array[real] if _is_of_tokens(array, real) else array.reshape(-1)
                 for name, array in zip(names, arrays, strict=True)
             }
+
+
+def _is_of_tokens(array: FloatArray, real: npt.NDArray[np.bool_]) -> bool:
+    """Tell (batch, seq, ...) from a pooled (batch, hidden)."""
+    return array.ndim > real.ndim and array.shape[:2] == real.shape
 
 
 def _watching(graph: Path, tensors: Sequence[str], folder: Path) -> onnxruntime.InferenceSession:

@@ -33,7 +33,8 @@ def _known_sensitivity(name: str) -> str:
 def _known_block(size: int) -> int:
     if size not in BLOCK_SIZES:
         raise ConfigError(
-            f"block_size={size} has no kernel; allowed are {', '.join(map(str, BLOCK_SIZES))}."
+            f"block_size={size} has no kernel; allowed are {', '.join(map(str, BLOCK_SIZES))}. "
+            "Small blocks are nearer to the float weights, large ones smaller."
         )
     return size
 
@@ -75,4 +76,7 @@ class SchemeConfig(GateConfig, TrainingConfig):
     )
     epochs: int = Field(1, ge=1, description="passes over the training examples in qat")
     learning_rate: float = Field(2e-5, gt=0, description="peak learning rate of AdamW in qat")
+    precision: Literal["auto", "bf16", "fp32"] = Field(
+        "fp32", description="qat computes in; bf16 has hardly more digits than 8-bit steps"
+    )
     seed: int = Field(0, ge=0, description="which texts are drawn, and the order of training")

@@ -18,36 +18,44 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
 from bertender.core.predictor import load_torch_classifier
 from bertender.core.progress import track
-from quantize.affine import INTEGERS
+from quantize.affine import INTEGERS, affine
 from quantize.calibration import Batches
 from quantize.job import Job
 
-__all__ = ["top_eigenvalues", "traces"]
+__all__ = ["WeightError", "eight_bit_error", "four_bit_error", "top_eigenvalues", "traces"]
 
 PARTS = 4
 """Parts of the texts; a figure for each."""
+FOUR_BITS = 8
+"""The largest of the integers of 4 bits, in size."""
 PROBES = 4
 """Random directions for a trace, and steps of a power iteration."""
 
 
+WeightError = Callable[[Job, str, torch.Tensor], float]
+"""(job, node, its weight) -> the summed squared error that quantizing makes in the weight"""
 Curvatures = Callable[
     [Sequence[torch.Tensor], Sequence[torch.Tensor], torch.Generator], list[float]
 ]
 """(gradients of a loss, the weights they are by, generator) -> a figure of each weight's Hessian"""
 
 
-def traces(job: Job, write: Any, nodes: Sequence[str]) -> dict[str, float]:
+def traces(job: Job, write: Any, nodes: Sequence[str], error: WeightError) -> dict[str, float]:
     """Return each node's expected second-order loss: mean curvature times squared error."""
-    return _sensitivities(job, nodes, _traces)
+    return _sensitivities(job, nodes, _traces, error)
 
 
-def top_eigenvalues(job: Job, write: Any, nodes: Sequence[str]) -> dict[str, float]:
+def top_eigenvalues(
+    job: Job, write: Any, nodes: Sequence[str], error: WeightError
+) -> dict[str, float]:
     """Return each node's worst second-order loss: largest curvature times squared error."""
-    return _sensitivities(job, nodes, _top_eigenvalues)
+    return _sensitivities(job, nodes, _top_eigenvalues, error)
 
 
-def _sensitivities(job: Job, nodes: Sequence[str], figures: Curvatures) -> dict[str, float]:
-    model = load_torch_classifier(_trained(job), attn_implementation="eager").eval()
+def _sensitivities(
+    job: Job, nodes: Sequence[str], figures: Curvatures, error: WeightError
+) -> dict[str, float]:
+    model = load_torch_classifier(_exported_from(job), attn_implementation="eager").eval()
     weights = [_weight(model, job, node) for node in nodes]
     generator = torch.Generator().manual_seed(job.config.seed)
     found = []
@@ -56,14 +64,16 @@ def _sensitivities(job: Job, nodes: Sequence[str], figures: Curvatures) -> dict[
         found.append(figures(gradients, weights, generator))
     of_parts = torch.tensor(found)  # (parts, nodes)
     curvature = of_parts.mean(dim=0).abs() + of_parts.std(dim=0, unbiased=False)
-    errors = [_squared_error(weight.detach(), job.target.weights) for weight in weights]
+    errors = [
+        error(job, node, weight.detach()) for node, weight in zip(nodes, weights, strict=True)
+    ]
     return {
-        node: float(curve) * error
-        for node, curve, error in zip(nodes, curvature, errors, strict=True)
+        node: float(curve) * lost
+        for node, curve, lost in zip(nodes, curvature, errors, strict=True)
     }
 
 
-def _trained(job: Job) -> Artifact:
+def _exported_from(job: Job) -> Artifact:
     """Return the torch artifact that the graph was exported from.
 
     Raises:
@@ -82,8 +92,9 @@ def _trained(job: Job) -> Artifact:
 
 def _no_parent(job: Job, reason: str) -> ModelError:
     return ModelError(
-        f"curvature needs the torch artifact that {job.source.path} was exported from: {reason}. "
-        "Put it back there, or give --sensitivity leave-one-out, which needs the graph alone."
+        f"curvature needs the torch artifact that {job.source.path} was exported from "
+        f"({reason.rstrip('.')}). Put it back there, or give --sensitivity "
+        "leave-one-out, which needs the graph alone."
     )
 
 
@@ -105,8 +116,16 @@ def _loss(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> torch.Tenso
 
 def _weight(model: PreTrainedModel, job: Job, node: str) -> torch.nn.Parameter:
     """Return the weight that a node of the graph was exported from."""
-    modules = {product.node: f"{product.module}.weight" for product in job.inventory.products}
-    return model.get_parameter({**modules, **job.inventory.tables}[node])
+    known = {name for name, _ in model.named_modules()}
+    modules = {each.node: f"{each.module(known)}.weight" for each in job.inventory.products}
+    name = {**modules, **job.inventory.tables}[node]
+    try:
+        return model.get_parameter(name)
+    except AttributeError:
+        raise ModelError(
+            f"the model has no weight {name!r}, which node {node!r} would be exported from. Give "
+            "--sensitivity leave-one-out, which needs the graph alone."
+        ) from None
 
 
 def _traces(
@@ -152,7 +171,23 @@ def _top_eigenvalue(
     return eigenvalue
 
 
-def _squared_error(weight: torch.Tensor, integers: str) -> float:
-    """Return the summed squared error that 8-bit rows (outputs, inputs) of a weight have."""
-    scale = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / INTEGERS[integers].highest
-    return float(((weight / scale).round() * scale - weight).square().sum())
+def eight_bit_error(job: Job, node: str, weight: torch.Tensor) -> float:
+    """Return the summed squared error of a weight (outputs, inputs) or table (entries, width)."""
+    if node in job.inventory.tables:
+        low, high = map(float, weight.aminmax())
+        values = weight.double().numpy()
+        return float(((affine(low, high, INTEGERS["uint8"]).rounded(values) - values) ** 2).sum())
+    return _rounding_error(weight, INTEGERS[job.target.weights].highest)
+
+
+def four_bit_error(job: Job, node: str, weight: torch.Tensor) -> float:
+    """Return the summed squared error of a weight (outputs, inputs) in groups of 4 bits."""
+    size = job.config.block_size
+    padded = functional.pad(weight, (0, -weight.shape[1] % size))
+    return _rounding_error(padded.reshape(-1, size), FOUR_BITS)
+
+
+def _rounding_error(rows: torch.Tensor, highest: int) -> float:
+    """Return the summed squared error of rows that each have a symmetric scale."""
+    scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / highest
+    return float(((rows / scale).round() * scale - rows).square().sum())

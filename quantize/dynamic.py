@@ -28,17 +28,16 @@ def write_dynamic(job: Job, target: Path, float_nodes: Sequence[str] = ()) -> Wr
     """Quantize the job's graph into `target`, except some nodes."""
     inventory = job.inventory
     products = [each.node for each in inventory.products if each.node not in float_nodes]
-    tables = [node for node in inventory.tables if node not in float_nodes]
-    nodes = [*products, *inventory.lstms, *(() if job.config.no_embeddings else tables)]
+    tables = [node for node in job.tables if node not in float_nodes]
+    nodes = [*products, *inventory.lstms, *tables]
     quantize_nodes(job.graph, target, nodes, job.target.weights)
-    return Written((*products, *inventory.lstms), inventory.reasons)
+    return Written((*products, *inventory.lstms), job.reasons)
 
 
 def quantize_rest(job: Job, source: Path, target: Path, float_nodes: Sequence[str] = ()) -> None:
     """Quantize what has no static form: look-ups in tables, and LSTMs."""
-    tables = [node for node in job.inventory.tables if node not in float_nodes]
-    nodes = [*job.inventory.lstms, *(() if job.config.no_embeddings else tables)]
-    quantize_nodes(source, target, nodes, job.target.weights)
+    tables = [node for node in job.tables if node not in float_nodes]
+    quantize_nodes(source, target, [*job.inventory.lstms, *tables], job.target.weights)
 
 
 def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: str) -> None:

@@ -79,8 +79,9 @@ class _Text:
 
     def of(self, values: torch.Tensor) -> torch.Tensor:
         """Return the values (tokens, ...) of real tokens."""
-        if self.mask is not None and values.shape[:2] == self.mask.shape:
-            return values[self.mask]
+        mask = self.mask  # a pooled (batch, hidden) has no tokens
+        if mask is not None and values.ndim > mask.ndim and values.shape[:2] == mask.shape:
+            return values[mask]
         return values
 
 

@@ -1,8 +1,9 @@
 """4-bit weights in groups, for size: products with weights of 4 bits, all else of 8.
 
 Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give groups of weights a range each; here a group is
-`block_size` inputs of one output. Activations stay in float, since ONNX Runtime's MatMulNBits turns
-the weights back while it multiplies. With `max_drop`, the parts that suffer most go back to 8 bits.
+`block_size` inputs of one output. Activations come and go in float; while it multiplies, ONNX
+Runtime's MatMulNBits rounds them to 8 bits in groups of their own where the CPU has kernels for
+that. With `max_drop`, the parts that suffer most go back to 8 bits.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import onnx
 
+from bertender.core.errors import ModelError
 from quantize.dynamic import quantize_nodes
 from quantize.job import Job, Written
-from quantize.mixed import returned
+from quantize.mixed import EIGHT_BITS, returned
 from quantize.quiet import quiet_tools
 
 __all__ = ["write_four_bit"]
@@ -25,9 +27,15 @@ COMPUTE_IN_INT8 = 4
 
 def write_four_bit(job: Job, target: Path) -> Written:
     """Quantize the job's graph into `target`."""
+    candidates = _candidates(job)
+    if not candidates:
+        raise ModelError(
+            f"{job.source.path} has no product whose weights can have 4 bits: 0 of "
+            f"{len(job.inventory.products)} are without a bias of their own. Take --scheme dynamic."
+        )
     if job.config.max_drop is None:
         return _write(job, target, ())
-    return returned(job, target, _write, "8 bits", _candidates(job))
+    return returned(job, target, _write, EIGHT_BITS, candidates)
 
 
 def _candidates(job: Job) -> list[str]:
@@ -40,11 +48,11 @@ def _write(job: Job, target: Path, left: Sequence[str]) -> Written:
     inventory = job.inventory
     small = [node for node in _candidates(job) if node not in left]
     others = [each.node for each in inventory.products if each.node not in small]
-    tables = [] if job.config.no_embeddings else [*inventory.tables]
-    quantize_nodes(job.graph, target, [*others, *inventory.lstms, *tables], job.target.weights)
+    nodes = [*others, *inventory.lstms, *job.tables]
+    quantize_nodes(job.graph, target, nodes, job.target.weights)
     _write_small(target, small, job.config.block_size)
     found = {"products_of_4_bits": len(small)}
-    return Written((*small, *others, *inventory.lstms), inventory.reasons, found)
+    return Written((*small, *others, *inventory.lstms), job.reasons, found)
 
 
 def _write_small(graph: Path, nodes: Sequence[str], block_size: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from bertender.core.errors import ModelError
 __all__ = ["Inventory", "Product", "take_inventory"]
 
 PRODUCTS = ("MatMul", "Gemm")
+OF_CONSTANTS = "both sides are constants: ONNX Runtime computes it once, when the graph is opened"
+REPEATED = re.compile(r"_\d+(?=\.|$)")
 BETWEEN_ACTIVATIONS = (
     "both sides are activations (attention scores and contexts), whose rounding errors multiply"
 )
@@ -34,10 +37,15 @@ class Product:
     is_gemm: bool
     """It adds its bias itself."""
 
-    @property
-    def module(self) -> str:
-        """Where the product sits in the PyTorch model, as the exporter writes it into names."""
-        return self.node.strip("/").rpartition("/")[0].replace("/", ".")
+    def module(self, known: Container[str]) -> str:
+        """Return where the product sits in the PyTorch model, as the exporter writes into names.
+
+        Args:
+            known: the paths of the model's modules; one that runs more than once has a number in
+                the graph that the module has not.
+        """
+        path = self.node.strip("/").rpartition("/")[0].replace("/", ".")
+        return path if path in known else REPEATED.sub("", path)
 
 
 @dataclass(frozen=True)
@@ -50,11 +58,16 @@ class Inventory:
     lstms: tuple[str, ...]
     between_activations: tuple[str, ...]
     """Products without a weight."""
+    of_constants: tuple[str, ...]
+    """Products of two constants."""
 
     @property
     def reasons(self) -> dict[str, str]:
         """Why a node stays in float whatever the scheme is."""
-        return dict.fromkeys(self.between_activations, BETWEEN_ACTIVATIONS)
+        return {
+            **dict.fromkeys(self.between_activations, BETWEEN_ACTIVATIONS),
+            **dict.fromkeys(self.of_constants, OF_CONSTANTS),
+        }
 
 
 def take_inventory(path: Path) -> Inventory:
@@ -71,11 +84,14 @@ def take_inventory(path: Path) -> Inventory:
     }
     multiplied = [node for node in graph.node if node.op_type in PRODUCTS]
     lookups = [node for node in graph.node if node.op_type == "Gather"]
+    computed = _computed(graph)
+    products = [*_products(multiplied, floats)]
     inventory = Inventory(
-        tuple(_products(multiplied, floats)),
+        tuple(each for each in products if each.activation in computed),
         {node.name: node.input[0] for node in lookups if len(floats.get(node.input[0], ())) == 2},
         tuple(node.name for node in graph.node if node.op_type == "LSTM"),
         tuple(node.name for node in multiplied if node.input[1] not in floats),
+        tuple(each.node for each in products if each.activation not in computed),
     )
     if not (inventory.products or inventory.lstms):
         raise ModelError(
@@ -83,6 +99,15 @@ def take_inventory(path: Path) -> Inventory:
             "nothing would become faster. Export the model again with `bertender export`."
         )
     return inventory
+
+
+def _computed(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors that depend on the graph's inputs; all others are constants."""
+    computed = {entry.name for entry in graph.input}
+    for node in graph.node:
+        if computed & set(node.input):
+            computed |= set(node.output)
+    return computed
 
 
 def _products(

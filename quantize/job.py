@@ -30,7 +30,7 @@ class Written:
     quantized: tuple[str, ...]
     """Nodes that multiply by integers now."""
     float_nodes: Mapping[str, str] = field(default_factory=dict)
-    """Node that is not what the scheme makes of the others -> why."""
+    """Node that stayed in float -> why."""
     found: Mapping[str, Any] = field(default_factory=dict)
     """What else the artifact shall say."""
     reference: Classifier | None = None
@@ -43,14 +43,14 @@ class Written:
 class Job:
     """What every scheme is given.
 
-    `graph` is the float graph (of a torch source there is none yet), `out` where the artifact will
-    be, `folder` for what is thrown away in the end; `write_onnx` writes a torch artifact's graph
-    into a directory.
+    `graph` is the float graph (of a torch source there is none yet), `work` where a training's
+    checkpoints are, `folder` for what is thrown away in the end; `write_onnx` writes a torch
+    artifact's graph into a directory.
     """
 
     source: Artifact
     graph: Path
-    out: Path
+    work: Path
     task: Task
     config: SchemeConfig
     target: Target
@@ -81,6 +81,21 @@ class Job:
 
     def score_of(self, classifier: Classifier) -> float:
         return evaluate(classifier, self.task.dev, self.task.metric)[0].value
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why nodes stay in float whatever the scheme is, as the user asked and as must be."""
+        tables = self.inventory.tables if self.config.no_embeddings else ()
+        return {**self.inventory.reasons, **dict.fromkeys(tables, "left by --no-embeddings")}
+
+    @property
+    def tables(self) -> list[str]:
+        """The look-ups in tables that are to be quantized."""
+        return self.tables_of(self.inventory)
+
+    def tables_of(self, inventory: Inventory) -> list[str]:
+        """Return the look-ups of a graph that are to be quantized."""
+        return [] if self.config.no_embeddings else [*inventory.tables]
 
     def drop(self, score: float) -> float:
         """Return the points lost, rounded so that half a point is not more than half a point."""

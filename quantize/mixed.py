@@ -8,16 +8,18 @@ the score on held-out texts has lost no more than `max_drop`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.core.errors import AccuracyError, ConfigError
 from bertender.core.progress import progress_bar
+from quantize.curvature import WeightError, eight_bit_error, four_bit_error
 from quantize.dynamic import write_dynamic
 from quantize.job import Job, Written
 from quantize.sensitivity import SENSITIVITIES, Write
 from quantize.static import calibrated_ranges, write_with_ranges
 
-__all__ = ["BASES", "returned", "write_mixed"]
+__all__ = ["BASES", "EIGHT_BITS", "Level", "returned", "write_mixed"]
 
 
 def _dynamic(job: Job) -> Write:
@@ -30,6 +32,20 @@ def _static(job: Job) -> Write:
     return lambda job, target, left: write_with_ranges(job, target, ranges, left)
 
 
+@dataclass(frozen=True)
+class Level:
+    """What a part goes back to."""
+
+    name: str
+    error: WeightError
+    """What a weight loses at the lower level."""
+    may_take_all: bool
+    """A model with all parts back is still a quantized one."""
+
+
+FLOAT = Level("float", eight_bit_error, may_take_all=False)
+EIGHT_BITS = Level("8 bits", four_bit_error, may_take_all=True)
+
 BASES = {"dynamic": _dynamic, "static": _static}
 """How the parts that stay quantized are."""
 
@@ -41,19 +57,18 @@ def write_mixed(job: Job, target: Path) -> Written:
             "scheme 'mixed' returns parts to float until the score holds: say how much of it may "
             "be lost, in points, as --max-drop 0.5. Without a bound, take --scheme dynamic."
         )
-    tables = [] if job.config.no_embeddings else [*job.inventory.tables]
-    nodes = [*(product.node for product in job.inventory.products), *tables]
-    return returned(job, target, BASES[job.config.base](job), "float", nodes)
+    nodes = [*(product.node for product in job.inventory.products), *job.tables]
+    return returned(job, target, BASES[job.config.base](job), FLOAT, nodes)
 
 
-def returned(job: Job, target: Path, write: Write, level: str, nodes: Sequence[str]) -> Written:
+def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence[str]) -> Written:
     """Return parts to what they were before, the most sensitive first, until the score holds.
 
     Args:
         job: its `max_drop` is what may be lost.
         target: the graph to write.
         write: quantizes all but some nodes.
-        level: what a part returns to, in words.
+        level: what a part returns to.
         nodes: the parts that may return.
 
     Raises:
@@ -61,11 +76,11 @@ def returned(job: Job, target: Path, write: Write, level: str, nodes: Sequence[s
     """
     allowed = job.config.max_drop
     assert allowed is not None
-    sensitivities = SENSITIVITIES[job.config.sensitivity].measure(job, write, nodes)
+    sensitivities = SENSITIVITIES[job.config.sensitivity].measure(job, write, nodes, level.error)
     ranking = sorted(nodes, key=lambda node: -sensitivities[node])
     tried = []
-    with progress_bar(f"return to {level}", len(ranking)) as bar:
-        for count in range(len(ranking)):
+    with progress_bar(f"return to {level.name}", len(ranking)) as bar:
+        for count in range(len(ranking) + level.may_take_all):
             written = write(job, target, ranking[:count])
             drop = job.drop(job.score(target))
             tried.append(drop)
@@ -84,13 +99,14 @@ def _told(
     back: list[str],
     sensitivities: Mapping[str, float],
     tried: list[float],
-    level: str,
+    level: Level,
 ) -> Written:
     reasons = {
-        node: f"returned to {level}: number {place} of {len(sensitivities)} in sensitivity "
-        f"({sensitivities[node]:.3g}), and without it the score fell by {drop:.4g} points"
+        node: f"returned to {level.name}: number {place} of {len(sensitivities)} in sensitivity "
+        f"({sensitivities[node]:.3g}); before it went back the score was {drop:.4g} points lower"
         for place, (node, drop) in enumerate(zip(back, tried, strict=False), start=1)
     }
     table = dict(sorted(sensitivities.items(), key=lambda row: -row[1]))
-    found = {**written.found, "sensitivity": table, "drops": tried}
-    return Written(written.quantized, {**written.float_nodes, **reasons}, found)
+    found = {**written.found, "sensitivity": table, "drops": tried, "returned": reasons}
+    in_float = reasons if level is FLOAT else {}
+    return Written(written.quantized, {**written.float_nodes, **in_float}, found)

@@ -7,11 +7,11 @@ graph is written from the learned ranges, so that it answers as the fake-quantiz
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, new_artifact
@@ -22,7 +22,6 @@ from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.predictor import TorchPredictor, load_torch_classifier
 from bertender.core.text import load_tokenizer
 from bertender.core.training import LossParts, Objective, TrainingReport, train
-from bertender.core.work import work_directory
 from bertender.measure.accuracy import predict
 from bertender.tasks.tokens import token_dataset
 from quantize.calibrators import Range
@@ -31,39 +30,47 @@ from quantize.graph import Inventory, take_inventory
 from quantize.job import Job, Written
 from quantize.static import write_with_ranges
 
-__all__ = ["write_trained"]
+__all__ = ["refuse_untrainable", "write_trained"]
 
 TEACHER_LOGITS = "teacher_logits"
 TOLERANCE = "fake-quantized"
-REPEATED = re.compile(r"_\d+(?=\.|$)")
-"""What the exporter adds to the name of a module that runs more than once."""
 
 
 def write_trained(job: Job, target: Path) -> Written:
     """Train the job's model with 8-bit errors, and write its graph to `target`."""
-    inventory = _inventory_before(job)
     model = load_torch_classifier(job.source, attn_implementation="eager")
     known = {name for name, _ in model.named_modules()}
-    layers = {each.node: _path(each.module, known) for each in inventory.products}
-    tables = [name.removesuffix(".weight") for name in inventory.tables.values()]
-    quantized = FakeQuantized(
-        model,
-        layers.values(),
-        () if job.config.no_embeddings else tables,
-        job.target.activations,
-        job.target.weights,
+    fake = _fake_quantized(job, model, _inventory_before(job), known)
+    report = _train(job, fake)
+    exported = replace(job, graph=_float_graph(job, fake, target))
+    ranges = _by_tensor(exported.inventory, fake, known)
+    written = write_with_ranges(exported, target, ranges)
+    predictor = TorchPredictor(fake.student)
+    return replace(
+        written,
+        found={**written.found, "epochs": report.epochs, "losses": report.losses},
+        reference=replace(job.classifier, name="fake-quantized", predictor=predictor),
+        tolerance=TOLERANCE,
     )
-    report = _trained(job, quantized)
-    trained = replace(job, graph=_float_graph(job, quantized, target))
-    ranges = _by_tensor(trained.inventory, quantized, known)
-    written = write_with_ranges(trained, target, ranges)
-    quantized.eval()
-    reference = replace(
-        job.classifier, name="fake-quantized", predictor=TorchPredictor(quantized.student)
-    )
-    found = {**written.found, "epochs": report.epochs, "losses": report.losses}
-    reasons = trained.inventory.reasons
-    return Written(written.quantized, reasons, found, reference, TOLERANCE)
+
+
+def refuse_untrainable(source: Artifact) -> None:
+    """Raise ModelError for a model with an LSTM, before anything is trained."""
+    lstms = [each for each in load_torch_classifier(source).modules() if isinstance(each, nn.LSTM)]
+    if lstms:
+        raise ModelError(
+            f"{source.path} has an LSTM, and scheme 'qat' trains linear layers. Export it, and "
+            "quantize it with --scheme dynamic."
+        )
+
+
+def _fake_quantized(
+    job: Job, model: PreTrainedModel, inventory: Inventory, known: set[str]
+) -> FakeQuantized:
+    """Return the model with the errors of what the graph will have in 8 bits."""
+    layers = [product.module(known) for product in inventory.products]
+    tables = [inventory.tables[node].removesuffix(".weight") for node in job.tables_of(inventory)]
+    return FakeQuantized(model, layers, tables, job.target.activations, job.target.weights)
 
 
 def _inventory_before(job: Job) -> Inventory:
@@ -71,13 +78,7 @@ def _inventory_before(job: Job) -> Inventory:
     folder = job.folder / "before"
     folder.mkdir()
     _write_graph(job, job.source, folder)
-    inventory = take_inventory(folder / ONNX_NAME)
-    if inventory.lstms:
-        raise ModelError(
-            f"{job.source.path} has {len(inventory.lstms)} LSTMs, and scheme 'qat' trains linear "
-            "layers. Export it, and quantize it with --scheme dynamic."
-        )
-    return inventory
+    return take_inventory(folder / ONNX_NAME)
 
 
 def _write_graph(job: Job, artifact: Artifact, directory: Path) -> None:
@@ -85,33 +86,25 @@ def _write_graph(job: Job, artifact: Artifact, directory: Path) -> None:
     job.write_onnx(artifact, directory)
 
 
-def _path(module: str, known: set[str]) -> str:
-    """Return the path of a module that the graph names, without the number of its run."""
-    return module if module in known else REPEATED.sub("", module)
-
-
-def _trained(job: Job, quantized: FakeQuantized) -> TrainingReport:
+def _train(job: Job, fake: FakeQuantized) -> TrainingReport:
     """Train in place: find ranges first, then learn from the labels and the float model."""
     config = job.config
-    if config.precision == "auto":  # bfloat16 has no more digits than the 8-bit steps
-        config = config.model_copy(update={"precision": "fp32"})
-    quantized.eval()
-    with quantized.widening(), torch.inference_mode():
+    fake.eval()
+    with fake.widening(), torch.inference_mode():
         for batch in job.texts(config.calibration_texts, "find ranges"):
-            arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}
-            quantized(arrays)
-    settings = config.model_dump(mode="json", exclude={"max_drop", "parity_texts"})
-    identity = ("quantize", settings, job.task.fingerprint(), job.source.digest)
-    with work_directory(job.out, *identity) as work:
-        return train(
-            quantized,
-            _examples(job),
-            _objective(config.soft_labels),
-            config,
-            work,
-            description=f"quantize {job.out.name}",
-            at_epoch_end=lambda each: {job.task.metric: _score(job, each.student)},
-        )
+            fake({name: torch.from_numpy(array) for name, array in batch.arrays.items()})
+    report = train(
+        fake,
+        _examples(job),
+        _objective(config.soft_labels),
+        config,
+        job.work,
+        description="quantize",
+        at_epoch_end=lambda each: {job.task.metric: _score(job, each.student)},
+        keep_end=True,  # a gate may still refuse it; another bound need not train again
+    )
+    fake.eval()
+    return report
 
 
 def _examples(job: Job) -> TokenDataset:
@@ -137,10 +130,10 @@ def _score(job: Job, model: PreTrainedModel) -> float:
     return job.score_of(replace(job.classifier, predictor=TorchPredictor(model)))
 
 
-def _float_graph(job: Job, quantized: FakeQuantized, target: Path) -> Path:
+def _float_graph(job: Job, fake: FakeQuantized, target: Path) -> Path:
     """Export the trained weights, unrounded; the graph's companions stay beside `target`."""
     model = load_torch_classifier(job.source)
-    model.load_state_dict(quantized.trained_weights())
+    model.load_state_dict(fake.trained_weights())
     _write_graph(job, _as_artifact(job, model), target.parent)
     return target.rename(job.folder / ONNX_NAME)
 
@@ -163,9 +156,7 @@ def _as_artifact(job: Job, model: PreTrainedModel) -> Artifact:
     return Artifact.load(path)
 
 
-def _by_tensor(inventory: Inventory, quantized: FakeQuantized, known: set[str]) -> dict[str, Range]:
+def _by_tensor(inventory: Inventory, fake: FakeQuantized, known: set[str]) -> dict[str, Range]:
     """Return the learned ranges by the names of the graph's tensors."""
-    learned = quantized.ranges()
-    return {
-        product.activation: learned[_path(product.module, known)] for product in inventory.products
-    }
+    learned = fake.ranges()
+    return {product.activation: learned[product.module(known)] for product in inventory.products}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.errors import AccuracyError, ConfigError, ModelError
 from bertender.core.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.core.predictor import onnx_file, refuse_taggers
+from bertender.core.work import work_directory
 from bertender.measure.gate import Proof, write_proven
 from bertender.tasks.task import Task
 from quantize.config import SchemeConfig
@@ -21,7 +23,7 @@ from quantize.job import Job, Written
 from quantize.kernels import operators, refuse_float_kernels
 from quantize.saturation import probe
 from quantize.schemes import Scheme, refuse_idle, scheme_named
-from quantize.targets import target_named
+from quantize.targets import runs_here, target_named
 
 __all__ = [
     "QuantizeConfig",
@@ -73,17 +75,19 @@ def quantize(
     refuse_idle(config.scheme, config)
     refuse_unquantizable(source, scheme)
     refuse_other_task(source, task)
+    scheme.refuse(source)
     refuse_unwritable(out, source)
     if scheme.source == "torch" and write_onnx is None:
         raise ConfigError(f"scheme {config.scheme!r} wants `write_onnx`, the way to a graph.")
     target_name, target = target_named(config.target)
-    with TemporaryDirectory() as folder:
-        job = Job(source, onnx_file(source), out, task, config, target, Path(folder), write_onnx)
+    with _checkpoints(source, task, config, out) as work, TemporaryDirectory() as folder:
+        given = (onnx_file(source), work, task, config, target, Path(folder), write_onnx)
+        job = Job(source, *given)
 
         def write(directory: Path) -> Proof:
             copy_companions(source, directory)
             written = scheme.write(job, directory / ONNX_NAME)
-            found = _proven(job, directory / ONNX_NAME, written)
+            found = _proven(job, directory / ONNX_NAME, written, runs_here(target_name))
             metrics = {"quantization": {"target": target_name, **found}}
             return Proof(written.reference, written.tolerance, metrics)
 
@@ -92,33 +96,51 @@ def quantize(
         )
 
 
-def _proven(job: Job, graph: Path, written: Written) -> dict[str, Any]:
-    """Return what the artifact says of its graph; raise what speaks against it."""
+@contextmanager
+def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Iterator[Path]:
+    """Give the directory of a training's checkpoints, which stays where a gate refuses."""
+    if scheme_named(config.scheme).source == "onnx":  # nothing is trained
+        yield out
+        return
+    settings = config.model_dump(mode="json", exclude={"max_drop", "parity_texts"})
+    with work_directory(out, "quantize", settings, task.fingerprint(), source.digest) as work:
+        yield work
+
+
+def _proven(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
+    """Return what the artifact says of its graph; raise what speaks against it.
+
+    What runs, and how exactly, is asked only where this machine is such a one as will serve.
+    """
     found = operators(graph)
-    running = refuse_float_kernels(found, len(written.quantized))
+    count = len(written.quantized)
     return {
-        "products": len(written.quantized),
-        "running_in_integers": running,
+        "products": count,
+        "running_in_integers": refuse_float_kernels(found, count) if here else None,
         "float_nodes": dict(written.float_nodes),
         "operators": found,
-        "saturation": probe(job, graph),
+        "saturation": probe(job, graph) if here else None,
         **_scores(job, graph),
         **written.found,
     }
 
 
 def _scores(job: Job, graph: Path) -> dict[str, Any]:
-    """Return the scores before and after, where a drop is bounded; raise AccuracyError past it."""
+    """Return the scores before and after, where something was trained or a drop is bounded.
+
+    Raises:
+        AccuracyError: the score fell by more than `max_drop`.
+    """
     allowed = job.config.max_drop
-    if allowed is None:
+    if allowed is None and job.source.card.kind == "onnx":
         return {}
     after = job.score(graph)
-    if job.drop(after) > allowed:
+    if allowed is not None and job.drop(after) > allowed:
         raise AccuracyError(
             f"the quantized model lost {job.drop(after):.4g} points of {job.task.metric} "
             f"({job.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no more. "
-            "Try --scheme mixed, which returns layers to float until it holds, another "
-            "calibrator, or --scheme qat."
+            "Schemes that lose less: mixed returns parts to float until it holds, qat trains; a "
+            "trained model may want more epochs."
         )
     return {"score_before": job.score_before, "score": after}
 

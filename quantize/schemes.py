@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertender.core.artifact import Kind
+from bertender.core.artifact import Artifact, Kind
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.training import TrainingConfig
 from quantize.config import SchemeConfig
@@ -14,7 +14,7 @@ from quantize.dynamic import write_dynamic
 from quantize.four_bit import write_four_bit
 from quantize.job import Job, Written
 from quantize.mixed import write_mixed
-from quantize.qat import write_trained
+from quantize.qat import refuse_untrainable, write_trained
 from quantize.static import write_static
 
 __all__ = ["SCHEMES", "Scheme", "refuse_idle", "scheme_named"]
@@ -36,6 +36,8 @@ class Scheme:
     """The row of the parity gate's tolerances."""
     source: Kind = "onnx"
     """What kind of artifact it starts from."""
+    refuse: Callable[[Artifact], None] = lambda source: None
+    """Raises where it cannot quantize a source, before any work."""
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -64,6 +66,7 @@ SCHEMES: Mapping[str, Scheme] = {
         write=write_trained,
         reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
         source="torch",
+        refuse=refuse_untrainable,
     ),
 }
 

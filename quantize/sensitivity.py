@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bertender.core.progress import track
 from bertender.measure.accuracy import predict
-from quantize.curvature import top_eigenvalues, traces
+from quantize.curvature import WeightError, top_eigenvalues, traces
 from quantize.job import Job, Written
 
 __all__ = ["SENSITIVITIES", "Sensitivity", "Write", "divergence"]
@@ -30,11 +30,13 @@ class Sensitivity:
     """A row of SENSITIVITIES."""
 
     summary: str
-    measure: Callable[[Job, Write, Sequence[str]], dict[str, float]]
-    """(job, how to quantize, candidate nodes) -> each node's sensitivity; larger is worse"""
+    measure: Callable[[Job, Write, Sequence[str], WeightError], dict[str, float]]
+    """(job, how to quantize, nodes, what a weight loses) -> sensitivities; larger is worse"""
 
 
-def _leave_one_out(job: Job, write: Write, nodes: Sequence[str]) -> dict[str, float]:
+def _leave_one_out(
+    job: Job, write: Write, nodes: Sequence[str], error: WeightError
+) -> dict[str, float]:
     """Return how much nearer the answers come when one node alone is left as it was.
 
     The distance is the KL divergence from the float model's answers to training texts.

@@ -35,7 +35,7 @@ def write_with_ranges(
         quantize_rest(job, between, target, float_nodes)
     found = {"ranges": {name: list(ranges[name]) for name in sorted(ranges)}}
     quantized = (*(each.node for each in products), *job.inventory.lstms)
-    return Written(quantized, job.inventory.reasons, found)
+    return Written(quantized, job.reasons, found)
 
 
 def calibrated_ranges(job: Job) -> dict[str, Range]:

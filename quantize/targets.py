@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bertender.core.environment import Environment, environment, has_int8_acceleration
 from bertender.core.errors import ModelError, UnknownNameError
 
-__all__ = ["AUTO", "TARGETS", "Target", "known_target", "target_named"]
+__all__ = ["AUTO", "TARGETS", "Target", "known_target", "runs_here", "target_named"]
 
 AUTO = "auto"
 ARM = ("aarch64", "arm64")
@@ -35,7 +35,10 @@ class Target:
 TARGETS: Mapping[str, Target] = {
     "vnni": Target("x86 with 8-bit dot products: AVX-512 VNNI, AVX-VNNI or AMX"),
     "avx2": Target("x86 without them: 7-bit weights, whose sums fit", weights="int7-symmetric"),
-    "arm64": Target("64-bit ARM, whose kernels want signed activations", "int8-symmetric"),
+    "arm64": Target(
+        "64-bit ARM, whose kernels want signed activations where these are static",
+        "int8-symmetric",
+    ),
     "gpu": Target(
         "an NVIDIA GPU",
         refused="ONNX Runtime's CUDA provider has no 8-bit kernels for these products, so that "
@@ -63,6 +66,12 @@ def target_named(name: str, machine: Environment | None = None) -> tuple[str, Ta
     if target.refused:
         raise ModelError(f"target={name!r}: {target.refused}.")
     return chosen, target
+
+
+def runs_here(name: str, machine: Environment | None = None) -> bool:
+    """Tell whether this machine runs what is written for a target as that target does."""
+    here = _suited_to(machine or environment())
+    return name == here or (name == "avx2" and here == "vnni")
 
 
 def _suited_to(machine: Environment) -> str:

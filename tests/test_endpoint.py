@@ -16,18 +16,19 @@ from bertender.core.environment import data_directory
 from bertender.core.errors import ServingError
 from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.own_models import OWN_MODELS
-from bertender.core.predictor import FakePredictor, onnx_file, open_classifier
+from bertender.core.predictor import FakePredictor, open_classifier
 from bertender.core.text import Example
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.vocabularies.wordpiece import train_wordpiece
 from export.onnx_export import ExportConfig, export
+from quantize.dynamic import write_dynamic
 from quantize.quantizer import copy_companions
-from quantize.schemes import SCHEMES
 from serve import check
 from serve.client import Endpoint
 from tests.conftest import NoConfig, tiny_bert, toy_task, write_model
 from tests.distill.toys import save_artifact, tiny_classifier
+from tests.quantize.jobs import job_of
 from tests.served import ask_one_by_one, one_by_one, served
 
 CLIENTS = 4
@@ -81,7 +82,8 @@ def quantized(source: Artifact, out: Path) -> Artifact:
         precision="int8",
     ) as draft:
         copy_companions(source, draft.directory)
-        SCHEMES["dynamic"].write(onnx_file(source), draft.directory / ONNX_NAME)
+        job = job_of(source, toy_task(), draft.directory)
+        write_dynamic(job, draft.directory / ONNX_NAME)
         draft.metrics["parameters"] = source.card.metrics["parameters"]
     return Artifact.load(out)
 

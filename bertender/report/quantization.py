@@ -16,12 +16,22 @@ def quantization_lines(metrics: Mapping[str, Any]) -> list[str]:
     if not found:
         return []
     operators = ", ".join(f"{count} {name}" for name, count in _integer(found).items())
-    lines = [
-        f"for {found['target']}: {found['running_in_integers']} of {found['products']} quantized "
-        f"products run in integers ({operators}); {len(found['float_nodes'])} nodes stay in float",
-        f"sums differ from exact ones by {found['saturation']['mean_difference']:.2g} of the "
-        "largest logit on average",
-    ]
+    stays = f"{len(found['float_nodes'])} nodes stay in float"
+    if found["running_in_integers"] is None:
+        lines = [
+            f"for {found['target']}: {found['products']} products quantized; {stays}. What runs "
+            "there was not checked, as this machine is none: quantize there, or verify there"
+        ]
+    else:
+        lines = [
+            f"for {found['target']}: {found['running_in_integers']} of {found['products']} "
+            f"quantized products run in integers ({operators}); {stays}"
+        ]
+    if (saturation := found["saturation"]) and saturation["products"]:
+        lines.append(
+            f"sums of {saturation['products']} products differ from exact ones by "
+            f"{saturation['mean_difference']:.2g} of the largest logit on average"
+        )
     if "score" in found:
         lines.append(f"score {found['score_before']:.4g} before, {found['score']:.4g} now")
     return [*lines, *_sensitivity(found)]
@@ -42,7 +52,7 @@ def _sensitivity(found: Mapping[str, Any]) -> list[str]:
     table = found.get("sensitivity")
     if not table:
         return []
-    back = {node for node, why in found["float_nodes"].items() if "returned to" in why}
+    back = found.get("returned", {})
     rows = [
         f"  {value:10.3g}  {node}{'  (went back)' if node in back else ''}"
         for node, value in list(table.items())[: max(SHOWN_PARTS, len(back))]

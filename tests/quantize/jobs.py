@@ -32,9 +32,9 @@ def job_of(
     source: Artifact, task: Task, folder: Path, target: str = "vnni", **settings: Any
 ) -> Job:
     config = QuantizeConfig(target=target, **settings)
-    out, graph = folder / "out", onnx_file(source)
+    work, graph = folder / "work", onnx_file(source)
 
     def write(trained: Artifact, directory: Path) -> None:
         write_onnx(trained, task, ExportConfig(), directory)
 
-    return Job(source, graph, out, task, config, TARGETS[target], folder, write)
+    return Job(source, graph, work, task, config, TARGETS[target], folder, write)

@@ -20,7 +20,7 @@ from quantize.graph import take_inventory
 
 
 class Encoded:
-    """One token a letter; padding is 1000, which a model would show in its activations."""
+    """A token a letter, of width 1; padding is 1000, which would show in the activations."""
 
     def __init__(self) -> None:
         self.shapes: list[tuple[int, int]] = []
@@ -29,19 +29,20 @@ class Encoded:
         rows = [[float(ord(letter)) for letter in text] for (text,) in examples]
         longest = max(map(len, rows))
         ids = np.array([row + [1000.0] * (longest - len(row)) for row in rows], dtype=np.float32)
+        ids = ids[:, :, None]
         mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-        self.shapes.append(ids.shape)
+        self.shapes.append(ids.shape[:2])
         return Batch(tuple(examples), {"input_ids": ids, "attention_mask": mask})
 
 
 @pytest.fixture
 def doubling(tmp_path: Path) -> Path:
     """A graph whose inner tensor is twice the tokens, and whose pooled one their first."""
-    ids = helper.make_tensor_value_info("input_ids", TensorProto.FLOAT, ["batch", "seq"])
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.FLOAT, ["batch", "seq", 1])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1])
     nodes = [
         helper.make_node("Add", ["input_ids", "input_ids"], ["twice"]),
-        helper.make_node("ReduceMin", ["twice"], ["logits"], axes=[1], keepdims=1),
+        helper.make_node("ReduceMin", ["twice"], ["logits"], axes=[1], keepdims=0),
     ]
     graph = helper.make_graph(nodes, "doubling", [ids], [logits])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

@@ -17,6 +17,7 @@ from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize import curvature
 from quantize.config import SENSITIVITY_NAMES
+from quantize.curvature import eight_bit_error, four_bit_error
 from quantize.four_bit import write_four_bit
 from quantize.job import Job
 from quantize.mixed import BASES, write_mixed
@@ -53,7 +54,7 @@ def test_the_part_with_outliers_is_the_most_sensitive(
 ) -> None:
     job = job_of(planted, task, tmp_path, base="static", calibrator="minmax", **FEW)
     nodes = [product.node for product in job.inventory.products]
-    found = SENSITIVITIES[name].measure(job, BASES["static"](job), nodes)
+    found = SENSITIVITIES[name].measure(job, BASES["static"](job), nodes, eight_bit_error)
     assert list(found) == nodes
     ranking = sorted(nodes, key=lambda node: -found[node])
     assert SICK in ranking[:3]
@@ -109,7 +110,9 @@ def test_four_bits_go_back_to_eight(
     kinds = [node.op_type for node in nodes]
     assert written.found["products_of_4_bits"] == kinds.count("MatMulNBits") == 23
     assert kinds.count("MatMulInteger") == 3, "the one that went back, pooler and head"
-    (back,) = [node for node, why in written.float_nodes.items() if "returned to 8 bits" in why]
+    (back,) = written.found["returned"]
+    assert "returned to 8 bits" in written.found["returned"][back]
+    assert back not in written.float_nodes, "8 bits are no floats"
     assert back == next(iter(written.found["sensitivity"]))
 
 
@@ -150,7 +153,7 @@ def test_curvature_needs_the_artifact_that_was_exported(task: Task, tmp_path: Pa
     source.path.rename(tmp_path / "elsewhere")
     job = job_of(graph, task, tmp_path, **FEW)
     with pytest.raises(ModelError, match=r"curvature needs the torch artifact.*leave-one-out"):
-        SENSITIVITIES["hessian-trace"].measure(job, BASES["dynamic"](job), [SICK])
+        SENSITIVITIES["hessian-trace"].measure(job, BASES["dynamic"](job), [SICK], eight_bit_error)
 
 
 def test_an_unknown_sensitivity_is_refused() -> None:
@@ -170,3 +173,54 @@ def test_traces_and_eigenvalues_of_a_known_hessian() -> None:
     assert curvature._top_eigenvalues(gradients, weights, generator) == pytest.approx(
         [5.0, 3.0], rel=0.02
     )
+
+
+def test_four_bits_may_all_go_back(
+    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"max_drop": 1.0, "sensitivity": "hessian-trace", **FEW}
+    job = job_of(float_model, task, tmp_path, **settings)
+    scores = iter([0.5] * 24 + [0.9])
+    monkeypatch.setitem(vars(job), "score_before", 0.9)
+    monkeypatch.setattr(Job, "score", lambda self, graph: next(scores))
+    written = write_four_bit(job, tmp_path / "model.onnx")
+    assert written.found["products_of_4_bits"] == 0 and len(written.found["returned"]) == 24
+
+
+@pytest.mark.parametrize("bound", [{}, {"max_drop": 1.0}])
+def test_a_model_without_a_place_for_four_bits_is_refused(
+    bound: dict[str, float], task: Task, tmp_path: Path
+) -> None:
+    source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
+    graph = export(source, task, ExportConfig(), tmp_path / "onnx")
+    with pytest.raises(ModelError, match=r"no product whose weights can have 4 bits.*dynamic"):
+        write_four_bit(job_of(graph, task, tmp_path, **bound), tmp_path / "model.onnx")
+
+
+def test_curvature_of_a_graph_with_other_names_is_refused(task: Task, tmp_path: Path) -> None:
+    source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
+    graph = export(source, task, ExportConfig(), tmp_path / "onnx")
+    job = job_of(graph, task, tmp_path, **FEW)
+    nodes = [product.node for product in job.inventory.products]
+    with pytest.raises(ModelError, match=r"the model has no weight .*--sensitivity leave-one-out"):
+        SENSITIVITIES["hessian-trace"].measure(job, BASES["dynamic"](job), nodes, eight_bit_error)
+
+
+def test_errors_of_weights_are_those_of_what_is_written(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    job = job_of(float_model, task, tmp_path, block_size=16)
+    graph = onnx.load(onnx_file(float_model)).graph
+    source = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+    write_four_bit(job, tmp_path / "model.onnx")
+    product = job.inventory.products[0]
+    weight = torch.tensor(source[product.weight].T)  # (outputs, inputs)
+    eight = eight_bit_error(job, product.node, weight)
+    assert eight < four_bit_error(job, product.node, weight) / 50
+    (table, name) = next(iter(job.inventory.tables.items()))
+    values = torch.tensor(source[name])
+    made = onnx.load(tmp_path / "model.onnx").graph
+    constants = {item.name: numpy_helper.to_array(item) for item in made.initializer}
+    steps = constants[f"{name}_quantized"].astype(float) - constants[f"{name}_zero_point"]
+    wanted = ((steps * constants[f"{name}_scale"] - source[name]) ** 2).sum()
+    assert eight_bit_error(job, table, values) == pytest.approx(wanted, rel=1e-3)

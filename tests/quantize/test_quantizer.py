@@ -21,11 +21,12 @@ from bertender.core.errors import (
     ParityError,
     UnknownNameError,
 )
+from bertender.core.families import FAMILIES
 from bertender.core.predictor import onnx_file, open_classifier
 from bertender.stages import STAGES
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
-from quantize import quantizer
+from quantize import qat, quantizer
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES, SHARED
 from tests.distill.toys import pair_task, save_artifact, tiny_classifier
@@ -139,6 +140,8 @@ def test_embeddings_can_stay_in_float(
     tables = {name: value for name, value in constants.items() if "_embeddings.weight" in name}
     assert len(tables) == 3
     assert {table.dtype for table in tables.values()} == {np.dtype(np.float32)}
+    reasons = artifact.card.metrics["quantization"]["float_nodes"]
+    assert [*reasons.values()].count("left by --no-embeddings") == 3
 
 
 @every_scheme
@@ -173,7 +176,9 @@ def test_answers_that_move_too_far_are_refused_and_gone(
     monkeypatch.setitem(SCHEMES, scheme, replace(SCHEMES[scheme], write=write_negated))
     with pytest.raises(ParityError, match="int8 does not answer as"):
         quantize(source_of(scheme, sources), task, config_of(scheme), tmp_path / "int8")
-    assert not any(tmp_path.iterdir())
+    assert not (tmp_path / "int8").exists()
+    if scheme != "qat":  # which keeps its checkpoints
+        assert not any(tmp_path.iterdir())
 
 
 @every_scheme
@@ -313,3 +318,55 @@ def test_a_fused_graph_is_refused(sources: dict[str, Artifact], task: Task, tmp_
     with pytest.raises(ModelError, match=r"fused operators.*again without --optimize fused"):
         quantize(fused, task, config_of("dynamic"), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["fused"]
+
+
+@pytest.mark.parametrize("scheme", ["dynamic", "static"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(scheme: str, family: str, task: Task, tmp_path: Path) -> None:
+    """DeBERTa multiplies constants, which ONNX Runtime computes once; ALBERT's layers share."""
+    source = save_artifact(tiny_classifier(family), task, tmp_path / "source")
+    graph = export(source, task, ExportConfig(), tmp_path / "onnx")
+    found = quantize(graph, task, config_of(scheme), tmp_path / "int8").card.metrics
+    told = found["quantization"]
+    assert told["running_in_integers"] == told["products"] > 8
+    constants = [why for why in told["float_nodes"].values() if "both sides are constants" in why]
+    assert bool(constants) is (family == "deberta-v2")
+
+
+def test_another_machine_s_graph_is_written_and_not_judged_here(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = QuantizeConfig(scheme="static", target="arm64", calibration_texts=32)
+    artifact = quantize(float_model, task, config, tmp_path / "int8")
+    told = artifact.card.metrics["quantization"]
+    assert told["running_in_integers"] is None and told["saturation"] is None
+    kinds = {
+        numpy_helper.to_array(item).dtype
+        for item in onnx.load(onnx_file(artifact)).graph.initializer
+        if item.name.endswith("_output_0_zero_point")
+    }
+    assert kinds == {np.dtype(np.int8)}
+
+
+def test_a_trained_model_says_its_score_and_is_not_trained_twice(
+    sources: dict[str, Artifact], task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    objective = qat._objective
+    monkeypatch.setattr(
+        qat,
+        "_objective",
+        lambda soft: lambda *given: (steps.append(given[2]), objective(soft)(*given))[1],
+    )
+    real = quantizer.Job.score
+    monkeypatch.setattr(quantizer.Job, "score", lambda self, graph: self.score_before - 0.02)
+    with pytest.raises(AccuracyError, match="lost 2 points"):
+        quantize(sources["torch"], task, config_of("qat", max_drop=1.0), tmp_path / "int8")
+    trained = len(steps)
+    assert trained
+    monkeypatch.setattr(quantizer.Job, "score", real)
+    kept = quantize(sources["torch"], task, config_of("qat"), tmp_path / "int8")
+    assert len(steps) == trained, "only the bound is another"
+    told = kept.card.metrics["quantization"]
+    assert 0 <= told["score_before"] <= 1 and 0 <= told["score"] <= 1
+    assert [path.name for path in tmp_path.iterdir()] == ["int8"]

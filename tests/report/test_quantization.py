@@ -10,7 +10,7 @@ FOUND = {
     "running_in_integers": 26,
     "operators": {"Add": 9, "MatMul": 8, "MatMulIntegerToFloat": 24, "QGemm": 2},
     "float_nodes": {"/scores": "both sides are activations", "/b": "returned to float: number 1"},
-    "saturation": {"mean_difference": 0.00123},
+    "saturation": {"products": 26, "mean_difference": 0.00123},
 }
 
 
@@ -27,9 +27,23 @@ def test_what_runs_and_how_exactly() -> None:
 
 def test_scores_and_the_sensitivity_table() -> None:
     table = {f"/{letter}": 1.0 / place for place, letter in enumerate("bacdefgh", start=1)}
-    found = {**FOUND, "score_before": 0.91, "score": 0.9, "sensitivity": table}
+    found = {
+        **FOUND,
+        "score_before": 0.91,
+        "score": 0.9,
+        "sensitivity": table,
+        "returned": {"/b": "returned to float: number 1"},
+    }
     _, _, score, title, *rows = quantization_lines({"quantization": found})
     assert score == "score 0.91 before, 0.9 now"
     assert title == "most sensitive parts:"
     assert [row.split()[1] for row in rows] == ["/b", "/a", "/c", "/d", "/e"]
     assert "(went back)" in rows[0] and "(went back)" not in rows[1]
+
+
+def test_what_was_not_checked_is_not_claimed() -> None:
+    found = {**FOUND, "target": "arm64", "running_in_integers": None, "saturation": None}
+    (line,) = quantization_lines({"quantization": found})
+    assert "for arm64: 26 products quantized" in line and "was not checked" in line
+    unproven = {**FOUND, "saturation": {"products": 0, "mean_difference": 0.0}}
+    assert len(quantization_lines({"quantization": unproven})) == 1
