@@ -15,12 +15,23 @@ from pathlib import Path
 from benchmarks.fusion_table import fusion_block
 from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
+from benchmarks.pruning import PruningBenchmark
+from benchmarks.pruning_curve import pruning_block, pruning_svg
+from benchmarks.quantization_table import quantization_block
 from benchmarks.tagging_table import tagging_block
 from benchmarks.training_table import training_block
 from bertender.measure.compare import Comparison, ComparisonRow
 from bertender.report.table import markdown_table
 
-__all__ = ["BLOCKS", "Block", "comparison_block", "rewritten", "seed_summary"]
+__all__ = [
+    "BLOCKS",
+    "PICTURES",
+    "Block",
+    "comparison_block",
+    "drawn",
+    "rewritten",
+    "seed_summary",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED_SUFFIX = re.compile(r"-seed-\d+$")
@@ -85,6 +96,12 @@ def _seed_line(name: str, rows: list[ComparisonRow]) -> str:
     )
 
 
+PICTURES: Mapping[str, str] = {
+    "docs/pruning-sst2.svg": "benchmarks/results/2026-11-22-sst2-pruning-cpu.json",
+    "docs/pruning-mrpc.svg": "benchmarks/results/2026-11-22-mrpc-pruning-cpu.json",
+}
+"""Curves, and the raw results that they are drawn from."""
+
 BLOCKS: Mapping[str, Block] = {
     "sst2": Block(
         "README.md",
@@ -115,6 +132,21 @@ BLOCKS: Mapping[str, Block] = {
         ("benchmarks/results/2026-11-21-sst2-fusion-cpu.json",),
         of_one(fusion_block),
     ),
+    "pruning": Block(
+        "docs/pruning.md",
+        tuple(PICTURES.values()),
+        pruning_block,
+    ),
+    "quantization": Block(
+        "docs/quantization.md",
+        ("benchmarks/results/2026-11-22-sst2-quantization-cpu.json",),
+        quantization_block,
+    ),
+    "chain": Block(
+        "docs/pruning.md",
+        ("benchmarks/results/2026-11-22-sst2-chain-cpu.json",),
+        of_one(comparison_block),
+    ),
     "pretraining-memory": Block(
         "docs/pretraining.md",
         ("benchmarks/results/2026-11-21-pretraining-memory-cpu.json",),
@@ -123,15 +155,27 @@ BLOCKS: Mapping[str, Block] = {
 }
 
 
+def drawn(picture: str) -> str:
+    """Return a picture's SVG."""
+    text = (ROOT / PICTURES[picture]).read_text(encoding="utf-8")
+    return pruning_svg(PruningBenchmark.model_validate_json(text))
+
+
 def main() -> None:
+    for picture in PICTURES:
+        _write(picture, drawn(picture))
     for document in sorted({block.document for block in BLOCKS.values()}):
-        path = ROOT / document
-        before = path.read_text(encoding="utf-8")
-        after = rewritten(document, before)
-        if "--check" in sys.argv and before != after:
-            raise SystemExit(f"{document} is not what benchmarks/readme.py writes: run it")
-        if "--check" not in sys.argv:
-            path.write_text(after, encoding="utf-8")
+        _write(document, rewritten(document, (ROOT / document).read_text(encoding="utf-8")))
+
+
+def _write(name: str, text: str) -> None:
+    """Write a document or picture; with --check, fail where it is not what it should be."""
+    path = ROOT / name
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if "--check" in sys.argv and before != text:
+        raise SystemExit(f"{name} is not what benchmarks/readme.py writes: run it")
+    if "--check" not in sys.argv:
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

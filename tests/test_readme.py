@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from transformers import BertConfig
 
-from benchmarks.readme import BLOCKS, ROOT, rewritten
+from benchmarks.readme import BLOCKS, PICTURES, ROOT, drawn, rewritten
 from bertender.cli import COMMANDS, main
 from bertender.core.artifact import Artifact
 from bertender.measure.gate import GateConfig
@@ -80,6 +80,11 @@ def test_the_tables_are_those_of_the_raw_results(name: str) -> None:
     assert all((ROOT / file).is_file() for file in BLOCKS[name].files)
     assert f"<!-- begin {name} -->" in text
     assert rewritten(document, text) == text, "run `python -m benchmarks.readme`"
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+def test_the_pictures_are_those_of_the_raw_results(picture: str) -> None:
+    assert (ROOT / picture).read_text(encoding="utf-8") == drawn(picture)
 
 
 def test_the_command_that_writes_the_tables_runs() -> None:

@@ -40,8 +40,8 @@ TOLERANCES: Mapping[str, Tolerance] = {
     # Weights and, on a GPU, activations of 11 significant bits. Same encoder, on a CPU, which
     # computes most operators in float32 from them: max 1.7e-3, mean 2.0e-4, fused or not, no
     # prediction other than its reference's. Untrained models of 32 neurons, whose logits nearly
-    # cancel, reach a mean of 2.2e-3 and a cosine of 0.9997. What is let pass leaves room for GPUs, which round after
-    # every operator.
+    # cancel, reach a mean of 2.2e-3 and a cosine of 0.9997. What is let pass leaves room for
+    # GPUs, which round after every operator.
     "float16": Tolerance(
         max_abs=1.5e-2, mean_abs=3e-3, min_cosine=0.999, min_agreement=1.0, tie_margin=3e-2
     ),
