@@ -29,6 +29,7 @@ from bertender.measure.latency import LatencyConfig, LatencyReport, measure_late
 from bertender.stages import STAGES, recorded_task
 from bertender.steps import save_result
 from bertender.tasks.task import Task
+from quantize.schemes import SCHEMES
 
 __all__ = ["LONG_TOKENS", "VARIANTS", "QuantizationBenchmark", "long_texts", "run"]
 
@@ -42,13 +43,16 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     "static-percentile": {"scheme": "static", "calibrator": "percentile"},
     "static-entropy": {"scheme": "static", "calibrator": "entropy"},
     "static-mse": {"scheme": "static", "calibrator": "mse"},
-    "mixed": {"scheme": "mixed", "base": "static", "sensitivity": "hessian-trace"},
+    "mixed": {
+        "scheme": "mixed",
+        "base": "static",
+        "sensitivity": "hessian-trace",
+        "max_drop": 0.3,
+    },
     "four-bit": {"scheme": "four-bit"},
     "qat": {"scheme": "qat"},
 }
 """Name of a row -> the settings of its quantization."""
-MIXED_MAX_DROP = 0.3
-"""Points of the metric; what a mixed model may lose on the held-out texts."""
 
 
 class QuantizationBenchmark(Record):
@@ -82,13 +86,9 @@ def _made(
     onnx = _stage("export", {}, [teacher], task, work / "float32")
     kept, refused = [onnx], {}
     for name, settings in VARIANTS.items():
-        given = dict(settings)
-        if name == "mixed":
-            given["max_drop"] = MIXED_MAX_DROP
-        if name == "qat":
-            given |= training
+        trains = SCHEMES[settings["scheme"]].source == "torch"
+        source, given = (teacher, {**settings, **training}) if trains else (onnx, settings)
         try:
-            source = teacher if name == "qat" else onnx
             kept.append(_stage("quantize", given, [source], task, work / name))
         except (AccuracyError, ModelError, ParityError) as error:
             refused[name] = " ".join(str(error).splitlines()[:2]).replace(f"{work}/", "")

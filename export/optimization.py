@@ -7,9 +7,7 @@ find it there. A fused graph has operators that ONNX Runtime alone can run.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import onnx
 from transformers import PreTrainedModel
 
+from bertender.core.quiet_tools import quiet_tools
 from export.fusion import prepare_for_fusion, require_fused_attention
 
 __all__ = ["OPTIMIZATIONS", "Optimization"]
@@ -51,7 +50,7 @@ def _optimized(graph: Path, *, fuse: bool) -> onnx.ModelProto:
     options = FusionOptions(PATTERNS)
     # the other form counts a text's tokens, and is right only where padding stands behind them
     options.use_raw_attention_mask(True)
-    with _without_advice():
+    with quiet_tools():  # they expect all layers to have equal heads
         optimized = optimize_model(
             str(graph),
             PATTERNS,
@@ -72,17 +71,6 @@ def _keep_used_domains(model: onnx.ModelProto) -> None:
     del model.opset_import[:]
     for domain in sorted({node.domain for node in model.graph.node}):
         model.opset_import.append(onnx.helper.make_opsetid(domain, versions.get(domain, 1)))
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """Keep the optimizer's warnings from the user: it expects all layers to have equal heads."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(disabled)
 
 
 OPTIMIZATIONS: Mapping[str, Optimization] = {

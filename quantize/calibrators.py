@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -78,23 +79,15 @@ def _least_divergence(seen: Histogram, percentile: float) -> Range:
 
 def _searched(seen: Histogram, badness: Callable[[Histogram, Range], float]) -> Range:
     """Clip one end, then the other, where the badness is least; twice, as each depends on both."""
+
+    def of_ends(low: float, high: float) -> float:
+        return badness(seen, (low, high)) if low <= high else np.inf
+
     low, high = seen.low, seen.high
     for _ in range(SWEEPS):
-        high = min((share * seen.high for share in TRIED_SHARES), key=_of_high(seen, badness, low))
-        low = min((share * seen.low for share in TRIED_SHARES), key=_of_low(seen, badness, high))
+        high = min((share * seen.high for share in TRIED_SHARES), key=partial(of_ends, low))
+        low = min((share * seen.low for share in TRIED_SHARES), key=partial(of_ends, high=high))
     return float(low), float(high)
-
-
-def _of_high(
-    seen: Histogram, badness: Callable[[Histogram, Range], float], low: float
-) -> Callable[[float], float]:
-    return lambda high: badness(seen, (low, high)) if low <= high else np.inf
-
-
-def _of_low(
-    seen: Histogram, badness: Callable[[Histogram, Range], float], high: float
-) -> Callable[[float], float]:
-    return lambda low: badness(seen, (low, high)) if low <= high else np.inf
 
 
 def _squared_error(seen: Histogram, clipped: Range) -> float:

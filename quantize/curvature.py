@@ -19,7 +19,6 @@ from bertender.core.errors import BertenderError, ModelError
 from bertender.core.predictor import load_torch_classifier
 from bertender.core.progress import track
 from quantize.affine import INTEGERS, affine
-from quantize.calibration import Batches
 from quantize.job import Job
 
 __all__ = ["WeightError", "eight_bit_error", "four_bit_error", "top_eigenvalues", "traces"]
@@ -56,7 +55,7 @@ def _sensitivities(
     job: Job, nodes: Sequence[str], figures: Curvatures, error: WeightError
 ) -> dict[str, float]:
     model = load_torch_classifier(_exported_from(job), attn_implementation="eager").eval()
-    weights = [_weight(model, job, node) for node in nodes]
+    weights = _weights(model, job, nodes)
     generator = torch.Generator().manual_seed(job.config.seed)
     found = []
     for part in track(_parts(job), "curvature", PARTS):
@@ -103,8 +102,7 @@ def _parts(job: Job) -> Iterator[dict[str, torch.Tensor]]:
     texts = job.texts(job.config.sensitivity_texts, "")
     size = -(-len(texts.examples) // PARTS)
     for start in range(0, len(texts.examples), size):
-        part = Batches(texts.encode, texts.examples[start : start + size])
-        arrays = part.encode(part.examples).arrays
+        arrays = texts.encode(texts.examples[start : start + size]).arrays
         yield {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -114,18 +112,19 @@ def _loss(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> torch.Tenso
     return functional.cross_entropy(logits, logits.detach().softmax(dim=-1))
 
 
-def _weight(model: PreTrainedModel, job: Job, node: str) -> torch.nn.Parameter:
-    """Return the weight that a node of the graph was exported from."""
+def _weights(model: PreTrainedModel, job: Job, nodes: Sequence[str]) -> list[torch.nn.Parameter]:
+    """Return the weights that nodes of the graph were exported from."""
     known = {name for name, _ in model.named_modules()}
     modules = {each.node: f"{each.module(known)}.weight" for each in job.inventory.products}
-    name = {**modules, **job.inventory.tables}[node]
-    try:
-        return model.get_parameter(name)
-    except AttributeError:
-        raise ModelError(
-            f"the model has no weight {name!r}, which node {node!r} would be exported from. Give "
-            "--sensitivity leave-one-out, which needs the graph alone."
-        ) from None
+    names = {**modules, **job.inventory.tables}
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for node in nodes:
+        if names[node] not in parameters:
+            raise ModelError(
+                f"the model has no weight {names[node]!r}, which node {node!r} would be exported "
+                "from. Give --sensitivity leave-one-out, which needs the graph alone."
+            )
+    return [parameters[names[node]] for node in nodes]
 
 
 def _traces(

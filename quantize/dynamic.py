@@ -15,9 +15,9 @@ from pathlib import Path
 
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from bertender.core.quiet_tools import quiet_tools
 from quantize.affine import INTEGERS
 from quantize.job import Job, Written
-from quantize.quiet import quiet_tools
 
 __all__ = ["quantize_nodes", "quantize_rest", "write_dynamic"]
 

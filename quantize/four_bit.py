@@ -14,10 +14,10 @@ from pathlib import Path
 import onnx
 
 from bertender.core.errors import ModelError
+from bertender.core.quiet_tools import quiet_tools
 from quantize.dynamic import quantize_nodes
 from quantize.job import Job, Written
 from quantize.mixed import EIGHT_BITS, returned
-from quantize.quiet import quiet_tools
 
 __all__ = ["write_four_bit"]
 

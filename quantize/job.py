@@ -35,6 +35,8 @@ class Written:
     """What else the artifact shall say."""
     reference: Classifier | None = None
     """What the graph must agree with, where that is not the source."""
+    score: float | None = None
+    """On the held-out texts, where the scheme had to know it."""
     tolerance: str | None = None
     """A row of TOLERANCES, where that is not the precision's own."""
 

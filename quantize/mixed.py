@@ -8,7 +8,7 @@ the score on held-out texts has lost no more than `max_drop`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertender.core.errors import AccuracyError, ConfigError
@@ -82,10 +82,11 @@ def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence
     with progress_bar(f"return to {level.name}", len(ranking)) as bar:
         for count in range(len(ranking) + level.may_take_all):
             written = write(job, target, ranking[:count])
-            drop = job.drop(job.score(target))
-            tried.append(drop)
-            if drop <= allowed:
-                return _told(written, ranking[:count], sensitivities, tried, level)
+            score = job.score(target)
+            tried.append(job.drop(score))
+            if tried[-1] <= allowed:
+                told = _told(written, ranking[:count], sensitivities, tried, level)
+                return replace(told, score=score)
             bar.advance()
     raise AccuracyError(
         f"with one part of {len(ranking)} quantized, the model still lost {min(tried):.4g} points "

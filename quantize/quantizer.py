@@ -120,12 +120,12 @@ def _proven(job: Job, graph: Path, written: Written, here: bool) -> dict[str, An
         "float_nodes": dict(written.float_nodes),
         "operators": found,
         "saturation": probe(job, graph) if here else None,
-        **_scores(job, graph),
+        **_scores(job, graph, written.score),
         **written.found,
     }
 
 
-def _scores(job: Job, graph: Path) -> dict[str, Any]:
+def _scores(job: Job, graph: Path, known: float | None) -> dict[str, Any]:
     """Return the scores before and after, where something was trained or a drop is bounded.
 
     Raises:
@@ -134,7 +134,7 @@ def _scores(job: Job, graph: Path) -> dict[str, Any]:
     allowed = job.config.max_drop
     if allowed is None and job.source.card.kind == "onnx":
         return {}
-    after = job.score(graph)
+    after = job.score(graph) if known is None else known
     if allowed is not None and job.drop(after) > allowed:
         raise AccuracyError(
             f"the quantized model lost {job.drop(after):.4g} points of {job.task.metric} "

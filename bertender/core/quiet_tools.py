@@ -1,4 +1,4 @@
-"""ONNX Runtime's quantization tools log each node that they look at; here that stays theirs."""
+"""ONNX Runtime's tools log what they look at and advise; here that stays theirs."""
 
 from __future__ import annotations
 
