@@ -9,9 +9,8 @@ as it does at an endpoint; what is compared is what doing it beforehand adds.
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -22,21 +21,23 @@ from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from pydantic import Field
 
+from benchmarks.long_texts import LONG_TOKENS, long_texts
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment, has_int8_acceleration
 from bertender.core.predictor import Classifier, OnnxPredictor, onnx_file
 from bertender.core.progress import show_progress
-from bertender.core.text import Example, Tokenize, load_tokenizer
+from bertender.core.text import Tokenize, load_tokenizer
 from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
 from bertender.stages import recorded_task
 from bertender.steps import save_result
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 
-__all__ = ["GRAPHS", "FusionBenchmark", "Graph", "compare_graphs", "long_texts", "run"]
+__all__ = ["GRAPHS", "FusionBenchmark", "Graph", "compare_graphs", "run"]
 
-LONG_TOKENS = 128
+LONG_TEXTS = 50
+"""Drawn from in each round."""
 INT8_OPERATORS = ["MatMul", "Gemm", "Gather", "Attention", "EmbedLayerNormalization"]
 
 
@@ -87,7 +88,8 @@ def compare_graphs(
         name: _graph_of(row, exports[row.optimize], work / f"{name.replace(' ', '-')}.onnx")
         for name, row in GRAPHS.items()
     }
-    texts = long_texts(task.dev.examples)
+    encode = Tokenize(load_tokenizer(teacher.path), LONG_TOKENS)
+    texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
     reports = {name: export_.card.metrics["graph"] for name, export_ in exports.items()}
     others = _Others()
@@ -120,16 +122,6 @@ class _Others:
         """Return the clock, and the processor time of all processes but this one."""
         every, own = psutil.cpu_times(), psutil.Process().cpu_times()
         return time.monotonic(), every.user + every.nice + every.system - own.user - own.system
-
-
-def long_texts(examples: Sequence[Example]) -> list[Example]:
-    """Return a text for each example that is longer than LONG_TOKENS: it and those after it."""
-    columns = [" ".join(parts).split() for parts in examples]
-    return [
-        (" ".join(itertools.islice(itertools.chain(*columns[row:], *columns), LONG_TOKENS)),)
-        * len(examples[row])
-        for row in range(len(examples))
-    ]
 
 
 def _graph_of(row: Graph, exported: Artifact, place: Path) -> Path:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.fusion import GRAPHS, LONG_TOKENS, FusionBenchmark
+from benchmarks.fusion import GRAPHS, FusionBenchmark
+from benchmarks.long_texts import LONG_TOKENS
 from bertender.measure.latency import Latency
 from bertender.measure.samples import speedup
 

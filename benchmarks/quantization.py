@@ -17,13 +17,13 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
-from bertender.core.artifact import CARD_NAME, Artifact
+from benchmarks.long_texts import LONG_TOKENS, long_texts
+from bertender.core.artifact import Artifact
+from bertender.core.card import CARD_NAME
 from bertender.core.config import Record
 from bertender.core.errors import AccuracyError, ModelError, ParityError
 from bertender.core.predictor import open_classifier
 from bertender.core.progress import show_progress
-from bertender.core.text import Example
-from bertender.measure.accuracy import text_lengths
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
 from bertender.stages import STAGES, recorded_task
@@ -31,9 +31,8 @@ from bertender.steps import save_result
 from bertender.tasks.task import Task
 from quantize.schemes import SCHEMES
 
-__all__ = ["LONG_TOKENS", "VARIANTS", "QuantizationBenchmark", "long_texts", "run"]
+__all__ = ["VARIANTS", "QuantizationBenchmark", "run"]
 
-LONG_TOKENS = 128
 LONG_TEXTS = 20
 """Timed one by one in a round."""
 
@@ -62,21 +61,6 @@ class QuantizationBenchmark(Record):
     long: LatencyReport = Field(description="the same rows on texts of 128 tokens")
     refused: dict[str, str] = Field(description="variant -> the error")
     found: dict[str, dict[str, Any]] = Field(description="variant -> what its card says of it")
-
-
-def long_texts(examples: Sequence[Example], artifact: Artifact, count: int) -> list[Example]:
-    """Return texts of at least 128 tokens, each made of several; the encoder cuts the rest off."""
-    encode = open_classifier(artifact, max_length=LONG_TOKENS).encode
-    made: list[Example] = []
-    words = ""
-    for first, *others in examples:
-        words = f"{words} {first}"
-        if text_lengths(encode, [(words, *others)])[0] == LONG_TOKENS:
-            made.append((words, *others))
-            words = ""
-        if len(made) == count:
-            break
-    return made
 
 
 def _made(
@@ -141,7 +125,7 @@ def run(
 def _timed_long(artifacts: Sequence[Artifact], task: Task, config: CompareConfig) -> LatencyReport:
     threads = threads_of(config)
     opened = [open_classifier(each, threads=threads, max_length=LONG_TOKENS) for each in artifacts]
-    texts = long_texts(task.dev.examples, artifacts[0], 2 * LONG_TEXTS)
+    texts = long_texts(task.dev.examples, opened[0].encode, 2 * LONG_TEXTS)
     few = LatencyConfig(rounds=config.rounds, single_texts=LONG_TEXTS, seed=config.seed)
     return measure_latency(opened, texts, few)
 

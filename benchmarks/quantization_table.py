@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.points import points
@@ -36,13 +36,24 @@ def quantization_block(files: Mapping[str, Path]) -> str:
         file: QuantizationBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
         for file, path in files.items()
     }
-    notes = circumstances_lines(next(iter(results.values())).comparison.circumstances)[1:]
-    tables = [_table(result) for result in results.values()]
+    notes = [circumstances_lines(each.comparison.circumstances)[1:] for each in results.values()]
+    shared = [note for note in notes[0] if all(note in others for others in notes)]
+    tables = [
+        _table(result, [note for note in own if note not in shared])
+        for result, own in zip(results.values(), notes, strict=True)
+    ]
     raw = ", ".join(f"`{file}`" for file in results)
-    return "\n".join([*tables, *(f"- {note}" for note in notes), "", f"Raw: {raw}", ""])
+    return "\n".join(
+        [*tables, "How all of it was measured:", "", *map(_item, shared), "", f"Raw: {raw}", ""]
+    )
 
 
-def _table(result: QuantizationBenchmark) -> str:
+def _item(note: str) -> str:
+    return f"- {note}"
+
+
+def _table(result: QuantizationBenchmark, notes: Sequence[str]) -> str:
+    """Return a result's table, why rows are missing from it, and notes of it alone."""
     under = result.comparison.circumstances
     rows = result.comparison.rows
     lines = markdown_rows(
@@ -53,9 +64,10 @@ def _table(result: QuantizationBenchmark) -> str:
         ],
         [False, *[True] * (len(HEADINGS) - 1)],
     )
-    refused = [f"- `{name}` was refused: {reason}" for name, reason in result.refused.items()]
+    refused = [f"`{name}` was refused: {reason}" for name, reason in result.refused.items()]
     title = f"**{under.task}: {under.metric}, n = {under.n}**"
-    return "\n".join([title, "", *lines, "", *refused, *([""] if refused else [])])
+    said = [*map(_item, (*refused, *notes)), ""] if refused or notes else []
+    return "\n".join([title, "", *lines, "", *said])
 
 
 def _cells(

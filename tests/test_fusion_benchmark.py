@@ -6,21 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fusion import GRAPHS, LONG_TOKENS, compare_graphs, long_texts
+from benchmarks.fusion import GRAPHS, compare_graphs
 from benchmarks.fusion_table import fusion_block
 from bertender.core.artifact import Artifact
-from bertender.core.text import Tokenize
 from bertender.measure.latency import LatencyConfig
 from bertender.tasks.task import Task
-from tests.conftest import tiny_tokenizer
-
-
-def test_long_texts_fill_the_longest_input(task: Task) -> None:
-    texts = long_texts(task.dev.examples)
-    encode = Tokenize(tiny_tokenizer(), 64)
-    assert {encode([text]).arrays["input_ids"].shape for text in texts} == {(1, 64)}
-    assert all(len(text[0].split()) == LONG_TOKENS for text in texts)
-    assert len(set(texts)) == len(texts) == len(task.dev)
 
 
 @pytest.mark.slow

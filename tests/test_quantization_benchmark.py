@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import quantization
-from benchmarks.quantization import LONG_TOKENS, QuantizationBenchmark, long_texts, run
+from benchmarks.quantization import QuantizationBenchmark, run
 from benchmarks.quantization_table import quantization_block
-from bertender.core.predictor import open_classifier
-from bertender.measure.accuracy import text_lengths
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES
 from tests.distill.toys import save_artifact, tiny_classifier
@@ -27,16 +24,6 @@ FEW = {
 def test_every_variant_is_a_config_and_every_scheme_a_variant() -> None:
     configs = [QuantizeConfig.parse(settings) for settings in quantization.VARIANTS.values()]
     assert {config.scheme for config in configs} == set(SCHEMES)
-
-
-def test_long_texts_have_as_many_tokens_as_are_counted(task: Task, tmp_path: Path) -> None:
-    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
-    artifact = export(source, task, ExportConfig(), tmp_path / "onnx")
-    encode = open_classifier(artifact, max_length=LONG_TOKENS).encode
-    longest = encode.max_length  # type: ignore[attr-defined]
-    wanted = min(LONG_TOKENS, longest)
-    texts = long_texts(task.dev.examples, artifact, 2)
-    assert all(length == wanted for length in text_lengths(encode, texts))
 
 
 @pytest.mark.slow
