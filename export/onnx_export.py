@@ -16,15 +16,16 @@ from torch.jit import TracerWarning  # type: ignore[attr-defined]
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ModelError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.core.families import padding_embedding
+from bertender.core.graph_file import MOST_MB, save_graph
 from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import Tokenize, load_tokenizer
 from bertender.measure.gate import GateConfig, Proof, write_proven
 from bertender.measure.parity import parity_sample
 from bertender.tasks.task import Task
-from export.graph_file import MOST_MB, save_graph
+from export.aliases import drop_aliases
 from export.graph_report import report_graph
 from export.half_range import fit_half_range
 from export.optimization import OPTIMIZATIONS
@@ -75,11 +76,13 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
     architecture is one of OWN_MODELS: Optimum then says that it does not know it.
 
     Raises:
+        ConfigError: a setting would change nothing.
         ModelError: the source is not a torch classifier, of an architecture without an export, or
             a MobileBERT that reads its padding; no attention of it can be fused as asked; or
             float16 may not hold what it computes.
         ParityError: the graph answers differently; nothing is written then.
     """
+    _refuse_idle(config)
     refuse_taggers(source)
     refuse_unexportable(source)
     return write_proven(
@@ -91,6 +94,16 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
         precision=config.precision,
         write=lambda directory: Proof(metrics=write_onnx(source, task, config, directory)),
     )
+
+
+def _refuse_idle(config: ExportConfig) -> None:
+    """Raise ConfigError where overflow is spoken of and cannot occur."""
+    if "overflow" in config.model_fields_set and not PRECISIONS[config.precision].overflows:
+        watched = ", ".join(name for name, row in PRECISIONS.items() if row.overflows)
+        raise ConfigError(
+            f"overflow={config.overflow!r} changes nothing with precision={config.precision!r}, "
+            f"which holds every number of float32. Give precision {watched}, or leave it out."
+        )
 
 
 def refuse_unexportable(source: Artifact) -> None:
@@ -120,7 +133,7 @@ def write_onnx(
     encode = Tokenize(load_tokenizer(directory))
     examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
     numbers = precision.examine(path, encode, examples, config.overflow == "allow")
-    _fit(path, config)
+    _tidy(path, config)
     graph = optimization.run(path)
     report = report_graph(graph, config.optimize, model.config.num_hidden_layers)
     optimization.check(model, report)
@@ -136,9 +149,10 @@ def _trace(source: Artifact, model: PreTrainedModel, config: ExportConfig, direc
     load_tokenizer(source.path).save_pretrained(directory)
 
 
-def _fit(path: Path, config: ExportConfig) -> None:
-    """Bring the masks of the graph at `path` into the range of float16."""
+def _tidy(path: Path, config: ExportConfig) -> None:
+    """Bring the masks of the graph at `path` into the range of float16, and drop second names."""
     graph = onnx.load(path)
+    drop_aliases(graph)
     fit_half_range(graph)
     save_graph(graph, path, config.external_above_mb)
 

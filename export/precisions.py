@@ -102,6 +102,8 @@ class Precision:
 
     convert: Callable[[onnx.ModelProto], onnx.ModelProto] = _as_it_is
     """Takes the optimised graph of float32; it may be changed in its place."""
+    overflows: bool = False
+    """Whether float32 has numbers that it has not."""
     examine: Callable[[Path, Encode, Sequence[Example], bool], dict[str, Any] | None] = _anything
     """(traced graph of float32, encode, texts, whether overflow is allowed) -> for the card
 
@@ -111,6 +113,6 @@ class Precision:
 
 PRECISIONS: Mapping[str, Precision] = {
     "float32": Precision(),
-    "float16": Precision(_float16, _within_float16),
+    "float16": Precision(_float16, overflows=True, examine=_within_float16),
     "bfloat16": Precision(_bfloat16),
 }

@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from bertender.core.graph_file import MOST_MB, save_graph
 from bertender.core.quiet_tools import quiet_tools
 from quantize.affine import INTEGERS
 from quantize.job import Job, Written
@@ -50,7 +52,7 @@ def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: st
         weights: a symmetric row of INTEGERS.
     """
     if not nodes:
-        target.write_bytes(source.read_bytes())
+        save_graph(onnx.load(source), target, MOST_MB)
         return
     with quiet_tools():
         quantize_dynamic(

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from bertender.core.graph_file import MOST_MB, save_graph
 from quantize.affine import INTEGERS, Affine, affine
 from quantize.calibrators import Range
 from quantize.graph import Product
@@ -52,7 +53,7 @@ def write_qdq(
         scale = affine(*ranges[product.activation], INTEGERS[activations])
         editor.quantize(product, scale, INTEGERS[weights].highest)
     editor.finish()
-    onnx.save(model, target)
+    save_graph(model, target, MOST_MB)  # its tables are still of floats
 
 
 def weight_scales(weight: npt.NDArray[np.floating[Any]], highest: int) -> WeightScales:

@@ -1,0 +1,30 @@
+"""Weights under more than one name.
+
+The exporter writes tensors of equal numbers once (all biases that are 0, say) and an Identity node
+for each other name. Whoever looks for a product's weight or bias would find a computed tensor.
+"""
+
+from __future__ import annotations
+
+import onnx
+
+__all__ = ["drop_aliases"]
+
+
+def drop_aliases(model: onnx.ModelProto) -> None:
+    """Let every node of a graph read its constants by their own names, in the graph given."""
+    graph = model.graph
+    constants = {tensor.name for tensor in graph.initializer}
+    answered = {output.name for output in graph.output}
+    named: dict[str, str] = {}
+    kept = []
+    for node in graph.node:
+        source = named.get(node.input[0], node.input[0]) if node.input else ""
+        if node.op_type == "Identity" and source in constants and node.output[0] not in answered:
+            named[node.output[0]] = source
+            continue
+        for place, name in enumerate(node.input):
+            node.input[place] = named.get(name, name)
+        kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
