@@ -32,7 +32,6 @@ class Integers:
 
 INTEGERS: Mapping[str, Integers] = {
     "uint8": Integers(0, 255),
-    "int8": Integers(-128, 127),
     "int8-symmetric": Integers(-127, 127, symmetric=True),
     # two products of 8 and 7 bits fit into 16 bits: 2 * 255 * 64 < 2**15
     "int7-symmetric": Integers(-64, 64, symmetric=True),

@@ -20,6 +20,7 @@ import onnxruntime
 
 from bertender.core.batching import length_buckets
 from bertender.core.errors import DataError
+from bertender.core.onnx_session import open_session
 from bertender.core.progress import track
 from bertender.core.text import Batch, Encode, Example
 from bertender.measure.accuracy import text_lengths
@@ -103,8 +104,4 @@ def _watching(graph: Path, tensors: Sequence[str], folder: Path) -> onnxruntime.
         if name not in answered:
             model.graph.output.append(onnx.ValueInfoProto(name=name))
     onnx.save(model, folder / "watched.onnx", save_as_external_data=True)  # above 2 GB, too
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(
-        str(folder / "watched.onnx"), options, providers=["CPUExecutionProvider"]
-    )
+    return open_session(folder / "watched.onnx")

@@ -7,9 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx
-import onnxruntime
 
 from bertender.core.errors import ModelError
+from bertender.core.onnx_predictor import ONNX_NAME
+from bertender.core.onnx_session import open_session
 
 __all__ = ["INTEGER_PRODUCTS", "operators", "refuse_float_kernels"]
 
@@ -30,11 +31,9 @@ INTEGER_PRODUCTS = frozenset(
 def operators(graph: Path) -> dict[str, int]:
     """Count the operators of a graph as ONNX Runtime runs it on this CPU, after its fusions."""
     with TemporaryDirectory() as folder:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
-        onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        nodes = onnx.load(options.optimized_model_filepath, load_external_data=False).graph.node
+        optimized = Path(folder) / ONNX_NAME
+        open_session(graph, optimized=optimized)
+        nodes = onnx.load(optimized, load_external_data=False).graph.node
     return dict(sorted(Counter(node.op_type for node in nodes).items()))
 
 

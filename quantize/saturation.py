@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper
 
 from bertender.core.errors import ModelError
+from bertender.core.onnx_session import open_session
 from quantize.job import Job
 
 __all__ = ["PROBED_TEXTS", "TOLERATED", "emulated", "probe", "refuse_saturated"]
@@ -34,8 +34,8 @@ def probe(job: Job, graph: Path) -> dict[str, Any]:
         How far they are apart, and how many products could be computed exactly: those of
         MatMulNBits and of LSTMs run by the same kernels both times, and prove nothing.
     """
-    exact = _session(emulated(graph, job.folder / "emulated.onnx"), optimised=False)
-    running = _session(graph, optimised=True)
+    exact = open_session(emulated(graph, job.folder / "emulated.onnx"), optimize=False)
+    running = open_session(graph)
     inputs = [node.name for node in running.get_inputs()]
     found, wanted = [], []
     for batch in job.texts(PROBED_TEXTS, "probe saturation"):
@@ -106,12 +106,3 @@ def _exact(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     made.append(helper.make_node("MatMul", centred, [product]))
     made.append(helper.make_node("Cast", [product], list(node.output), to=TensorProto.INT32))
     return made
-
-
-def _session(graph: Path, *, optimised: bool) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if not optimised:
-        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.graph_optimization_level = level
-    return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
-from bertender.core.errors import ModelError
+from bertender.core.onnx_session import open_session
 from bertender.core.text import Batch
 
 __all__ = ["ONNX_DATA_NAME", "ONNX_NAME", "OnnxPredictor"]
@@ -25,24 +24,14 @@ class OnnxPredictor:
 
     Args:
         path: the graph.
-        threads: intra-op threads; 0 takes every core.
-        spinning: let idle threads wait in a loop: faster alone, slower beside other work.
+        threads, spinning: see `open_session`.
 
     Raises:
         ModelError: ONNX Runtime cannot open the graph.
     """
 
     def __init__(self, path: Path, threads: int = 0, *, spinning: bool = True) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        try:
-            self.session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # its exception classes share no public base
-            raise ModelError(f"ONNX Runtime cannot open {path}: {error}") from None
+        self.session = open_session(path, threads=threads, spinning=spinning)
         self.inputs = tuple(node.name for node in self.session.get_inputs())
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
