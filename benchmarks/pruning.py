@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
+from benchmarks.resuming import continued
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -105,11 +106,9 @@ def run(
     show_progress()
     parent = Artifact.load(teacher)
     task = recorded_task(parent, {"max_train": max_train})
-    shared = {"epochs": epochs, "learning_rate": learning_rate, "scored_texts": 1000}
-    benchmark = _begun(parent, task, shared)
-    if out.is_file():
-        earlier = PruningBenchmark.model_validate_json(out.read_text(encoding="utf-8"))
-        benchmark = benchmark.model_copy(update={"points": _same(earlier, benchmark)})
+    training, scoring = {"epochs": epochs, "learning_rate": learning_rate}, {"scored_texts": 1000}
+    begun = _begun(parent, task, {**training, **scoring})
+    benchmark = continued(begun, out, "points", may_differ={"environment"})
     work.mkdir(parents=True, exist_ok=True)
     plan = points_of(_numbers(shares), _numbers(recovered_shares), seeds)
     made = {(each.importance, each.share, each.recovered, each.seed) for each in benchmark.points}
@@ -117,7 +116,8 @@ def run(
         if (importance, share, recovered, seed) in made:
             continue
         settings = {"heads": share, "importance": importance, "recover": recovered, "seed": seed}
-        heads, value = _cut(parent, task, PruneConfig(**shared, **settings), work)
+        settings = {**settings, **scoring, **(training if recovered else {})}
+        heads, value = _cut(parent, task, PruneConfig(**settings), work)
         point = PruningPoint(
             importance=importance,
             share=share,
@@ -149,17 +149,6 @@ def _begun(parent: Artifact, task: Task, shared: dict[str, Any]) -> PruningBench
         environment=environment(),
         points=(),
     )
-
-
-def _same(earlier: PruningBenchmark, now: PruningBenchmark) -> tuple[PruningPoint, ...]:
-    """Return the points of an earlier run, or fail where it was another model or setting."""
-    told = ("task", "n", "unpruned", "heads", "recovery_texts", "config")
-    others = [name for name in told if getattr(earlier, name) != getattr(now, name)]
-    if others:
-        raise typer.BadParameter(
-            f"the file was made with another {', '.join(others)}: give another --out"
-        )
-    return earlier.points
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from bertender.core.errors import ConfigError
-from bertender.core.training import TrainingConfig
+from bertender.core.training_config import TrainingConfig
 from distill.pruning.choice import ACROSS, Across
 from distill.pruning.importance import IMPORTANCES, importance_named
 
@@ -133,56 +134,91 @@ class PruneConfig(TrainingConfig):
 
     def refuse_idle(self) -> None:
         """Raise ConfigError where nothing would be pruned, or a setting would change nothing."""
-        for refused, why in (*self._idle(), *self._contradicting()):
-            if refused:
-                raise ConfigError(why)
-
-    def _idle(self) -> Iterator[tuple[bool, str]]:
-        """Yield whether a setting would change nothing, and what is said then."""
-        yield (
-            not (self.cuts_parts or self.layers or self.vocab),
-            "heads=0, ffn=0, layers=0 and no vocab: there is nothing to prune. Give the share of "
-            "the heads or of the neurons to cut, as heads=0.4, how many layers, vocab=task, or "
-            "target_latency=2.0x.",
-        )
-        yield (
-            self.rounds > 1 and not self.cuts_parts,
-            f"rounds={self.rounds}: only heads and neurons are cut in rounds. Give heads, ffn "
-            "or target_latency, or leave rounds out.",
-        )
-        yield (
-            self.vocab_floor > 1 and self.vocab is None,
-            f"vocab_floor={self.vocab_floor}: it counts the pieces of which texts? Give vocab.",
-        )
-        yield (
-            self.retraining_free and not self.cuts_parts,
-            "retraining_free=True: only heads and neurons that are left of a layer are rescaled. "
-            "Give heads, ffn or target_latency, or leave retraining_free out.",
-        )
-        timed = sorted({"latency_texts", "latency_tokens"} & self.model_fields_set)
-        yield (
-            bool(timed) and self.target_latency is None,
-            f"{self._said(timed)}: nothing is timed without a target. Give target_latency, or "
-            "leave it out.",
-        )
-
-    def _contradicting(self) -> Iterator[tuple[bool, str]]:
-        """Yield whether two settings contradict each other, and what is said then."""
-        trained = sorted(OF_RECOVERY & self.model_fields_set)
-        if "recover" in self.model_fields_set and self.recover:
-            trained.append("recover")
-        yield (
-            self.retraining_free and bool(trained),
-            f"retraining_free=True and {self._said(trained)}: nothing is trained then. Leave out "
-            "one of the two.",
-        )
-        shares = sorted({"across", "ffn", "heads"} & self.model_fields_set)
-        yield (
-            self.target_latency is not None and bool(shares),
-            f"target_latency={self.target_latency}x and {self._said(shares)}: the target says "
-            "itself how many heads and neurons go from which layers. Leave out one of the two.",
-        )
+        if not (self.cuts_parts or self.layers or self.vocab):
+            raise ConfigError(
+                "heads=0, ffn=0, layers=0 and no vocab: there is nothing to prune. Give the share "
+                "of the heads or of the neurons to cut, as heads=0.4, how many layers, vocab=task, "
+                "or target_latency=2.0x."
+            )
+        if (self.latency_tokens or 0) > self.max_length:
+            raise ConfigError(
+                f"latency_tokens={self.latency_tokens}: no text is longer than max_length="
+                f"{self.max_length} tokens. Give so many at most, or a larger max_length."
+            )
+        for idle in IDLE:
+            given = sorted(self.model_fields_set & idle.settings)
+            if given and idle.where(self):
+                beside = f"{self._said([idle.beside])} and " if idle.beside else ""
+                raise ConfigError(f"{beside}{self._said(given)}: {idle.why}")
 
     def _said(self, names: Iterable[str]) -> str:
         """Return some of the settings as they were given."""
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
+
+@dataclass(frozen=True)
+class _Idle:
+    """A row of IDLE: settings that change nothing where something holds, and what is said then."""
+
+    settings: frozenset[str]
+    where: Callable[[PruneConfig], bool]
+    why: str
+    beside: str | None = None
+    """The setting that makes them idle; None where one is missing that they would serve."""
+
+
+IDLE = (
+    _Idle(
+        frozenset({"rounds"}),
+        lambda config: not config.cuts_parts,
+        "only heads and neurons are cut in rounds. Give heads, ffn or target_latency, or leave it "
+        "out.",
+    ),
+    _Idle(
+        frozenset({"across", "importance"}),
+        lambda config: not config.cuts_parts,
+        "only heads and neurons are compared by their importance. Give heads, ffn or "
+        "target_latency, or leave it out.",
+    ),
+    _Idle(
+        frozenset({"retraining_free"}),
+        lambda config: not config.cuts_parts,
+        "only heads and neurons that are left of a layer are rescaled. Give heads, ffn or "
+        "target_latency, or leave it out.",
+    ),
+    _Idle(
+        frozenset({"scored_texts"}),
+        lambda config: not (config.cuts_parts or config.layers),
+        "the pieces of a vocabulary are counted, not scored. Give heads, ffn, layers or "
+        "target_latency, or leave it out.",
+    ),
+    _Idle(
+        frozenset({"vocab_floor"}),
+        lambda config: config.vocab is None,
+        "it counts the pieces of which texts? Give vocab, or leave it out.",
+    ),
+    _Idle(
+        frozenset({"latency_texts", "latency_tokens"}),
+        lambda config: config.target_latency is None,
+        "nothing is timed without a target. Give target_latency, or leave it out.",
+    ),
+    _Idle(
+        frozenset({"across", "ffn", "heads"}),
+        lambda config: config.target_latency is not None,
+        "the target says itself how many heads and neurons go from which layers. Leave out one of "
+        "the two.",
+        beside="target_latency",
+    ),
+    _Idle(
+        OF_RECOVERY | {"recover"},
+        lambda config: config.retraining_free,
+        "nothing is trained then. Leave out one of the two.",
+        beside="retraining_free",
+    ),
+    _Idle(
+        OF_RECOVERY,
+        lambda config: not config.recover,
+        "nothing is trained then. Leave out one of the two.",
+        beside="recover",
+    ),
+)

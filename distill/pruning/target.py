@@ -79,11 +79,7 @@ def find_target(
     if config.target_latency is None:
         return None
     tokens = config.latency_tokens or max(round(sum(lengths) / len(lengths)), 1)
-    load = Load(
-        texts=config.latency_texts,
-        tokens=min(tokens, config.max_length),
-        threads=environment().cores,
-    )
+    load = Load(texts=config.latency_texts, tokens=tokens, threads=environment().cores)
     kept = made_once(work / "latency", partial(_write_table, model, load, stopwatches))
     table = LatencyTable.model_validate_json((kept / TABLE_NAME).read_bytes())
     target = Target(config.target_latency, table, model)

@@ -42,6 +42,7 @@ QUICK: dict[str, Any] = {
     "precision": "fp32",
     "scored_texts": 40,
 }
+UNTRAINED: dict[str, Any] = {"recover": False, "batch_size": 8, "scored_texts": 40}
 RESCALED: dict[str, Any] = {"retraining_free": True, "heads": 0.5}
 
 
@@ -100,7 +101,7 @@ def test_rounds_cut_as_much_as_one(trained_teacher: Artifact, task: Task, tmp_pa
 def test_the_vocabulary_of_the_task_is_enough(
     trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    config = PruneConfig(vocab="task", recover=False, **QUICK)
+    config = PruneConfig(vocab="task", recover=False)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
     reading = pruned.card.metrics["vocabulary"]
     assert reading["after"]["entries"] < reading["before"]["entries"]
@@ -163,7 +164,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 def test_a_pruned_teacher_teaches_or_is_refused(
     method: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    config = PruneConfig(heads=0.5, recover=False, **QUICK)
+    config = PruneConfig(heads=0.5, **UNTRAINED)
     teacher = prune(trained_teacher, task, config, tmp_path / "pruned")
     settings = {} if METHODS[method].starts_from_layers else {"epochs": 1}
     if METHODS[method].wants_own_start:
@@ -178,7 +179,7 @@ def test_a_pruned_teacher_teaches_or_is_refused(
 def test_a_student_of_another_start_learns_from_a_pruned_teacher(
     trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    config = PruneConfig(heads=0.5, recover=False, **QUICK)
+    config = PruneConfig(heads=0.5, **UNTRAINED)
     teacher = prune(trained_teacher, task, config, tmp_path / "pruned")
     start = str(save_encoder("bert", tmp_path / "encoder"))
     student = distill(teacher, task, DistillConfig(student=start, epochs=1), tmp_path / "student")
@@ -195,7 +196,7 @@ def test_without_recovery_nothing_is_trained(
     trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_PlannedTrainer, "training_step", lambda *given: pytest.fail("trained"))
-    config = PruneConfig(heads=0.25, recover=False, **QUICK)
+    config = PruneConfig(heads=0.25, **UNTRAINED)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
     (left,) = pruned.card.metrics["rounds"]
     assert left["score"] == left["score_after_cut"] and pruned.card.metrics["steps"] == 0
@@ -222,13 +223,13 @@ def test_rescaling_takes_the_place_of_training(
 
 
 TARGET: dict[str, Any] = {"target_latency": "2.0x", **{**QUICK, "epochs": 1}}
-OTHER_WAYS = {
-    "recovery": {},
-    "rounds": {"rounds": 2},
-    "no recovery": {"recover": False},
-    "another importance": {"importance": "magnitude"},
-    "fewer layers": {"layers": 1},
-    "many texts": {"latency_texts": 8, "latency_tokens": 32},
+OTHER_WAYS: dict[str, dict[str, Any]] = {
+    "recovery": TARGET,
+    "rounds": {**TARGET, "rounds": 2},
+    "no recovery": {"target_latency": "2.0x", **UNTRAINED},
+    "another importance": {**TARGET, "importance": "magnitude"},
+    "fewer layers": {**TARGET, "layers": 1},
+    "many texts": {**TARGET, "latency_texts": 8, "latency_tokens": 32},
 }
 
 
@@ -236,7 +237,7 @@ OTHER_WAYS = {
 def test_a_target_is_met_by_the_table(
     way: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    config = PruneConfig.parse({**TARGET, **OTHER_WAYS[way]})
+    config = PruneConfig.parse(OTHER_WAYS[way])
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned", stopwatches=MADE_UP)
     speed, rounds = pruned.card.metrics["latency"], pruned.card.metrics["rounds"]
     table = LatencyTable.model_validate(speed["table"])
@@ -321,8 +322,8 @@ def test_a_drop_beyond_the_allowed_one_is_refused(
     more = config.model_copy(update={"max_drop": 0.6})
     prune(trained_teacher, task, more, tmp_path / "pruned")  # from the checkpoints
     monkeypatch.setattr(Job, "score", lambda self, model: 0.905)
-    without = {"max_drop": 0.5, "recover": False}
-    prune(trained_teacher, task, config.model_copy(update=without), tmp_path / "exactly")
+    untrained = PruneConfig(heads=0.5, max_drop=0.5, **UNTRAINED)
+    prune(trained_teacher, task, untrained, tmp_path / "exactly")
 
 
 def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
@@ -338,16 +339,26 @@ def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
             "epochs": 2,
             "learning_rate": 0.1,
         },
-        "target_latency=2.0x and ffn=0.5, heads=0.25: the target": {
+        "target_latency=2.0 and ffn=0.5, heads=0.25: the target": {
             **{"target_latency": 2, "heads": 0.25, "ffn": 0.5},
         },
-        "target_latency=2.0x and across=layer: the target": {
+        "target_latency=2.0 and across=layer: the target": {
             **{"target_latency": 2, "across": "layer"},
         },
         "latency_texts=8, latency_tokens=9: nothing is timed": {
             **{"latency_texts": 8, "latency_tokens": 9, "heads": 0.5},
         },
         "retraining_free=True and recover=True: nothing is trained": {**RESCALED, "recover": True},
+        "recover=False and epochs=2, schedule=constant: nothing is trained": {
+            **{"heads": 0.5, "recover": False, "epochs": 2, "schedule": "constant"},
+        },
+        "across=layer, importance=magnitude: only heads and neurons": {
+            **{"vocab": "task", "across": "layer", "importance": "magnitude"},
+        },
+        "scored_texts=9: the pieces of a vocabulary": {"vocab": "task", "scored_texts": 9},
+        "latency_tokens=129: no text is longer than max_length=128": {
+            **{"target_latency": 2, "latency_tokens": 129},
+        },
     }
     for said, settings in idle.items():
         with pytest.raises(ConfigError, match=said):

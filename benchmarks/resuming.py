@@ -1,0 +1,42 @@
+"""Benchmarks that go on where an earlier call of the same command has stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+from bertender.core.config import Record
+
+__all__ = ["continued"]
+
+Result = TypeVar("Result", bound=Record)
+
+
+def continued(now: Result, out: Path, parts: str, *, may_differ: Collection[str] = ()) -> Result:
+    """Return a result with what an earlier file has of it already.
+
+    Args:
+        now: a result under way, without parts.
+        out: the file, which need not be there.
+        parts: the field of what is measured one after another.
+        may_differ: fields that say nothing against going on.
+
+    Raises:
+        BadParameter: the file was made of something else, or with other settings.
+    """
+    if not out.is_file():
+        return now
+    earlier = type(now).model_validate_json(out.read_text(encoding="utf-8"))
+    others = [
+        name
+        for name in type(now).model_fields
+        if name not in (parts, *may_differ) and getattr(earlier, name) != getattr(now, name)
+    ]
+    if others:
+        raise typer.BadParameter(
+            f"{out} was made with another {', '.join(others)}: give another --out"
+        )
+    return now.model_copy(update={parts: getattr(earlier, parts)})
