@@ -11,7 +11,9 @@ from bertender.core.environment import environment
 from bertender.doctor import findings
 from bertender.tasks.registry import TASKS
 from distill.methods import GENERAL_METHODS, METHODS, Phase
+from quantize.calibrators import CALIBRATORS
 from quantize.schemes import SCHEMES
+from quantize.sensitivity import SENSITIVITIES
 from quantize.targets import TARGETS
 
 __all__ = ["doctor_command", "methods_command", "schemes_command", "tasks_command"]
@@ -90,10 +92,18 @@ def schemes_command() -> Callable[..., None]:
             }
             for name, scheme in SCHEMES.items()
         ]
+        choices: dict[str, dict[str, str]] = {
+            "target": {name: f"{row.summary} {row.refused}" for name, row in TARGETS.items()},
+            "calibrator": {name: row.summary for name, row in CALIBRATORS.items()},
+            "sensitivity": {name: row.summary for name, row in SENSITIVITIES.items()},
+        }
+        if as_json:
+            print_json({"schemes": rows, **choices})
+            return
         _print(rows, as_json)
-        if not as_json:
-            for name, target in TARGETS.items():
-                print_entry(f"--target {name}", [target.summary, target.refused], "")
+        for setting, summaries in choices.items():
+            for name, summary in summaries.items():
+                print_entry(f"--{setting} {name}", [summary.strip()], "")
 
     return command
 

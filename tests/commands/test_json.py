@@ -82,7 +82,7 @@ KEYS: dict[str, Collection[str]] = {
     "classify": {"label", "score", "logits"},
     "tasks": {"task", "summary", "metric", "labels"},
     "methods": {"method", "summary", "paper", "loss", "needs"},
-    "schemes": {"scheme", "summary", "starts from", "settings"},
+    "schemes": {"schemes", "target", "calibrator", "sensitivity"},
     "recipes": {"quickstart", "sst2", "from-scratch"},
     "show": {"artifact", "card", "digest"},
     "doctor": {"environment", "findings"},
