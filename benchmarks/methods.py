@@ -17,7 +17,8 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from bertender.core.artifact import CARD_NAME, Artifact, library_versions
+from bertender.core.artifact import Artifact
+from bertender.core.card import CARD_NAME, library_versions
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError

@@ -119,7 +119,7 @@ BLOCKS: Mapping[str, Block] = {
     ),
     "training": Block(
         "docs/methods.md",
-        ("benchmarks/results/2026-11-21-sst2-training-cost-cpu.json",),
+        ("benchmarks/results/2026-11-22-sst2-training-cost-cpu.json",),
         of_one(training_block),
     ),
     "tagging": Block(

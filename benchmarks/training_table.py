@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.points import gain
-from benchmarks.training import WAYS, TrainingBenchmark, TrainingRun
+from benchmarks.training import TrainingBenchmark
+from benchmarks.training_ways import WAYS, TrainingRun
 from bertender.core.environment import Environment
 from bertender.measure.samples import Speedup, speedup
 
@@ -89,12 +90,15 @@ def _circumstances(result: TrainingBenchmark) -> str:
     present = {run.way for run in result.runs}
     ways = "\n".join(f"- `{name}`: {way.summary}" for name, way in WAYS.items() if name in present)
     precision = "bf16" if result.bf16 else "fp32, as this machine has no bf16"
+    auto = " and ".join(
+        f"`{name}`" for name, way in WAYS.items() if name in present and way.precision == "auto"
+    )
     return (
         f"{ways}\n\n"
         f"{result.task}: the same {result.texts} training texts of {result.tokens:.1f} tokens on "
         f"average, batches of {config['batch_size']}, `max_length` {config['max_length']}, "
         f"{config['epochs']} epochs, {seeds} seeds, students of {config['layers']} layers by soft "
-        f"and hard labels. `kept` computed in {precision}. Seconds hold each epoch's part of the "
+        f"and hard labels. {auto} computed in {precision}. Seconds hold each epoch's part of the "
         "kept answers, computed anew for every student; scoring is left out. Intervals are of "
         f"95 %. {_machine(here, result.threads)}"
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import typer
 
 from benchmarks import training
-from benchmarks.training import WAYS, TrainingBenchmark, TrainingRun, compare_ways, padded
+from benchmarks.training import TrainingBenchmark, begun, run, take_turns
 from benchmarks.training_table import training_block
+from benchmarks.training_ways import WAYS, TrainingRun, padded
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.examples import TokenDataset
-from bertender.core.training import TrainingConfig, planned
+from bertender.core.training import planned
+from bertender.core.training_config import TrainingConfig
 from bertender.tasks.metrics import Score
 from bertender.tasks.task import Split, Task
 from distill import phases
@@ -52,7 +56,7 @@ def test_every_way_trains_on_every_text_in_as_many_steps(
     shapes: dict[str, list[tuple[int, int]]] = {name: [] for name in WAYS}
     online: dict[str, int] = dict.fromkeys(WAYS, 0)
     now = [""]
-    distil, read = training._distil, phases.read_signals
+    distil, read = training.distil_by, phases.read_signals
 
     def following(name: str, *given: object) -> TrainingRun:
         now[0] = name
@@ -67,12 +71,15 @@ def test_every_way_trains_on_every_text_in_as_many_steps(
             shapes[now[0]].append(tuple(batch["input_ids"].shape))
             return super().__call__(model, batch, step)
 
-    monkeypatch.setattr(training, "_distil", following)
+    monkeypatch.setattr(training, "distil_by", following)
     monkeypatch.setattr(phases, "read_signals", counted)
     monkeypatch.setattr(phases, "DistillationObjective", Watching)
     config = DistillConfig(**SETTINGS)
     further = Split(task.dev.examples[:7], task.dev.label_ids[:7])
-    result = compare_ways(teacher, task, further, config, 2, tmp_path)
+    result = begun(teacher, task, further, config)
+    turns = list(take_turns(teacher, task, further, config, (0, 1), tmp_path))
+    assert [{each.seed for each in turn} for turn in turns] == [{0}, {1}]
+    runs = [each for turn in turns for each in turn]
     steps = {name: len(seen) for name, seen in shapes.items()}
     assert len(set(steps.values())) == 1
     assert online == {
@@ -86,19 +93,19 @@ def test_every_way_trains_on_every_text_in_as_many_steps(
     assert shapes["buckets"] == shapes["kept"] != shapes["usual"]
     assert [rows for rows, _ in shapes["random"]] == [rows for rows, _ in shapes["usual"]]
     assert shapes["random"] != shapes["usual"]
-    assert [(run.way, run.seed) for run in result.runs][:5] == [
+    assert [(run.way, run.seed) for run in runs][:5] == [
         ("usual", 0),
         ("random", 0),
         ("buckets", 0),
         ("kept", 0),
         ("random", 1),
     ]
-    for run in result.runs:
-        assert len(run.epoch_s) == 2 and min(run.epoch_s) > 0
-        assert (run.kept_s > 0.001) is (run.way in ("random", "kept"))
-        assert 0 < run.teacher_s < run.seconds
-        assert len(run.predictions) == len(result.labels)
-        assert len(run.further_predictions) == len(result.further_labels) == 7
+    for each in runs:
+        assert len(each.epoch_s) == 2 and min(each.epoch_s) > 0
+        assert (each.kept_s > 0.001) is (each.way in ("random", "kept"))
+        assert 0 < each.teacher_s < each.seconds
+        assert len(each.predictions) == len(result.labels)
+        assert len(each.further_predictions) == len(result.further_labels) == 7
     assert not list(tmp_path.iterdir())
 
 
@@ -113,6 +120,39 @@ def run_of(way: str, seed: int, kept_s: float, epoch_s: float, right: int) -> Tr
         score=score,
         predictions=(1,) * right + (0,) * (4 - right),
     )
+
+
+def test_seeds_that_are_there_are_not_made_again(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, made = tmp_path / "result.json", list[tuple[str, int]]()
+
+    def faked(
+        name: str, artifact: Artifact, few: Task, further: Split, config: DistillConfig, work: Path
+    ) -> TrainingRun:
+        made.append((name, config.seed))
+        return run_of(name, config.seed, 0.0, 1.0, 3)
+
+    monkeypatch.setattr(training, "distil_by", faked)
+    monkeypatch.setattr(
+        training,
+        "recorded_task",
+        lambda artifact, changes: replace(task, train=task.train.first(changes["max_train"])),
+    )
+
+    def go(seeds: int, layers: int = 2) -> TrainingBenchmark:
+        threads = torch.get_num_threads()
+        run(teacher.path, tmp_path / "work", out, seeds, 20, 5, 1, 1e-4, 8, layers, threads)
+        return TrainingBenchmark.model_validate_json(out.read_text())
+
+    first = go(1)
+    assert len(made) == 2 * len(first.runs) == 2 * len(WAYS), "a short run of each before"
+    assert len(first.further_labels) == 5 and first.texts == 20
+    again = go(2)
+    assert again.runs[: len(WAYS)] == first.runs and {each.seed for each in again.runs} == {0, 1}
+    assert go(2) == again and len(made) == 4 * len(WAYS), "and nothing where all is there"
+    with pytest.raises(typer.BadParameter, match="another config: give another --out"):
+        go(3, layers=1)
 
 
 def test_the_table_counts_what_was_kept_in_each_epoch(tmp_path: Path) -> None:

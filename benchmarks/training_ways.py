@@ -1,0 +1,215 @@
+"""WAYS: distilling as usual, and with what makes it cheaper.
+
+Every way trains the same student from the same teacher, texts, loss, seeds and number of steps on
+the one training path. The loss is `distilbert` without its cosine: soft and hard labels, the
+commonest one, which asks nothing of the teacher that only one of the ways could make cheap.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from transformers import PreTrainedModel
+
+from bertender.core.artifact import Artifact
+from bertender.core.cache import CACHE_VARIABLE
+from bertender.core.config import Record
+from bertender.core.examples import SEQUENCE_COLUMNS, TokenDataset
+from bertender.core.predictor import Classifier, TorchPredictor
+from bertender.core.text import Tokenize
+from bertender.core.timing import Stopwatch
+from bertender.core.training_config import computes_in_bf16
+from bertender.measure.accuracy import evaluate
+from bertender.tasks.metrics import Score
+from bertender.tasks.task import Split, Task
+from distill.data import fitting_tokenizer
+from distill.distiller import DistillConfig
+from distill.kept import choose_kept, student_examples
+from distill.phases import task_objective, train_phases
+from distill.sources import Teacher, find_start
+
+__all__ = ["WAYS", "TrainingRun", "Way", "distil_by", "padded"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A row of WAYS."""
+
+    summary: str
+    padded: bool
+    """Random batches, every text as long as the longest that is allowed."""
+    keeps: bool
+    """The teacher's answers are computed once; else the teacher runs in each step."""
+    precision: Literal["auto", "fp32"]
+    batches: Literal["sorted", "random"] = "sorted"
+
+
+WAYS: Mapping[str, Way] = {
+    "usual": Way(
+        "the teacher in each step, random batches padded to `max_length`, fp32",
+        padded=True,
+        keeps=False,
+        precision="fp32",
+        batches="random",
+    ),
+    "random": Way(
+        "the teacher's answers kept, random batches padded to their longest, bf16 where the "
+        "machine has it: `bertender distill --batches random`",
+        padded=False,
+        keeps=True,
+        precision="auto",
+        batches="random",
+    ),
+    "buckets": Way(
+        "the teacher in each step, batches of like length, fp32",
+        padded=False,
+        keeps=False,
+        precision="fp32",
+    ),
+    "kept": Way(
+        "the teacher's answers kept, batches of like length, bf16 where the machine has it: "
+        "what `bertender distill` does",
+        padded=False,
+        keeps=True,
+        precision="auto",
+    ),
+}
+"""The first is what the others are compared with."""
+
+
+class TrainingRun(Record):
+    """One student: a way with a seed."""
+
+    way: str
+    seed: int
+    kept_s: float = Field(description="computing the teacher's answers, once for all epochs")
+    epoch_s: tuple[float, ...] = Field(description="raw: each epoch's training, without scoring")
+    teacher_s: float = Field(description="in the teacher, before and in the epochs")
+    score: Score
+    predictions: tuple[int, ...] = Field(description="label numbers of the held-out texts")
+    further_predictions: tuple[int, ...] = Field((), description="of the further texts")
+
+    @property
+    def seconds(self) -> float:
+        """What the student took, answers and all epochs together."""
+        return self.kept_s + sum(self.epoch_s)
+
+
+def padded(examples: TokenDataset, length: int) -> TokenDataset:
+    """Return the examples all of one length, which makes the planned batches random ones."""
+
+    def filled(name: str, row: list[int]) -> list[int]:
+        return [*row, *[examples.padding.value(name)] * (length - len(row))]
+
+    columns = {
+        name: [filled(name, row) for row in column] if name in SEQUENCE_COLUMNS else column
+        for name, column in examples.columns.items()
+    }
+    return TokenDataset(columns, examples.padding)
+
+
+def distil_by(
+    name: str, artifact: Artifact, task: Task, further: Split, config: DistillConfig, work: Path
+) -> TrainingRun:
+    """Train a student one way; nothing that another run has kept is used.
+
+    Args:
+        name: a row of WAYS.
+        artifact: the teacher.
+        task: training and held-out texts.
+        further: more texts that the student does not learn from, for the accuracy alone.
+        config: what the ways share.
+        work: a folder for checkpoints, which go again.
+    """
+    way = WAYS[name]
+    given = {
+        "precision": way.precision,
+        "batches": way.batches,
+        "teacher_cache_mb": config.teacher_cache_mb * way.keeps,
+    }
+    with TemporaryDirectory(dir=work) as folder:
+        os.environ[CACHE_VARIABLE] = str(Path(folder) / "cache")
+        gc.collect()
+        run = _Run(Teacher.load(artifact, task), task, config.model_copy(update=given))
+        examples = run.examples()
+        kept_s = run.clock.seconds
+        student = run.train(
+            padded(examples, config.max_length) if way.padded else examples, Path(folder), name
+        )
+    score, predictions = run.scored(student, task.dev)
+    _, further_predictions = run.scored(student, further) if len(further) else (None, ())
+    return TrainingRun(
+        way=name,
+        seed=config.seed,
+        kept_s=kept_s,
+        epoch_s=tuple(run.epoch_s),
+        teacher_s=run.clock.seconds,
+        score=score,
+        predictions=predictions,
+        further_predictions=further_predictions,
+    )
+
+
+class _Run:
+    """A student on its way, and its clocks: `distill.distiller.distill` without an artifact."""
+
+    def __init__(self, teacher: Teacher, task: Task, config: DistillConfig) -> None:
+        self.teacher, self.task, self.config = teacher, task, config
+        self.method = config.changed_method()
+        self.bf16 = computes_in_bf16(config)
+        self.clock = Stopwatch()
+        self.epoch_s: list[float] = []
+        self.began = 0.0
+        torch.manual_seed(config.seed)
+        self.start = find_start(teacher, self.method, None)
+        shape = config.shape(self.method, self.start.model.config.num_hidden_layers)
+        self.models = self.method.student(self.start.model, shape), teacher.model
+
+    def examples(self) -> TokenDataset:
+        """Tokenise the texts, and compute what the config allows to keep."""
+        teachers, texts = [self.teacher], len(self.task.train)
+        limits = self.bf16, self.config.teacher_cache_mb
+        kept = choose_kept(self.method, self.models[0], teachers, self.start, texts, *limits)
+        tokenizer = fitting_tokenizer(self.start.source, self.models[0])
+        given = (self.start, tokenizer, self.task, self.config, self.clock)
+        return student_examples(kept, teachers, *given)
+
+    def train(self, examples: TokenDataset, folder: Path, name: str) -> PreTrainedModel:
+        objective = partial(task_objective, *self.models, self.bf16, self.clock)
+        self.began = time.perf_counter()
+        student, _ = train_phases(
+            self.method,
+            *self.models,
+            examples,
+            objective,
+            self.config,
+            folder,
+            description=f"{name}, seed {self.config.seed}",
+            score=self._epoch_ends,
+        )
+        return student
+
+    def _epoch_ends(self, trainee: Any) -> dict[str, float]:
+        now = time.perf_counter()
+        self.epoch_s.append(now - self.began)
+        self.began = now
+        return {}
+
+    def scored(self, student: PreTrainedModel, texts: Split) -> tuple[Score, tuple[int, ...]]:
+        tokenizer = fitting_tokenizer(self.start.source, student)
+        encode = Tokenize(tokenizer, self.config.max_length)
+        predictor = TorchPredictor(student)
+        labels, parameters = self.task.labels, student.num_parameters()
+        classifier = Classifier("student", labels, encode, predictor, parameters)
+        score, predictions = evaluate(classifier, texts, self.task.metric)
+        return score, tuple(predictions.tolist())
