@@ -18,8 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bertender.core.artifact import Artifact, library_versions, sha256_of
+from bertender.core.artifact import Artifact, sha256_of
 from bertender.core.atomic import replacing
+from bertender.core.card import library_versions
 from bertender.core.config import Config
 from bertender.core.errors import ArtifactError, BertenderError, ConfigError
 from bertender.core.work import forget_work

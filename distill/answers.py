@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from bertender.core.artifact import library_versions
 from bertender.core.batching import length_buckets
 from bertender.core.cache import cache_directory
+from bertender.core.card import library_versions
 from bertender.core.examples import TensorBatch, TokenDataset, input_names, model_inputs
 from bertender.core.kept_tensors import keep, kept
 from bertender.core.progress import track

@@ -21,14 +21,23 @@ from bertender.core.config import parts_of
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.timing import Stopwatch, Timing, write_timing
-from bertender.core.training import TrainingReport, computes_in_bf16
+from bertender.core.training import TrainingReport
+from bertender.core.training_config import computes_in_bf16
 from bertender.core.work import work_directory
 from bertender.tasks.task import Task
 from distill.augmentation.augment import AugmentedConfig
 from distill.data import fitting_tokenizer
 from distill.kept import choose_kept, student_examples
+from distill.methods import Method
 from distill.phases import refuse_misfits, task_objective, train_phases
-from distill.sources import find_start, load_teachers, with_augmented, with_unlabelled
+from distill.sources import (
+    Start,
+    Teacher,
+    find_start,
+    load_teachers,
+    with_augmented,
+    with_unlabelled,
+)
 from distill.student_config import StudentConfig
 from distill.teacher import artifact_at, dev_score, write_classifier
 
@@ -83,13 +92,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     method = config.changed_method()
     given = with_unlabelled(task, method, config.unlabelled)
     teachers = load_teachers(teacher, config.more_teachers, method, task)
-    torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
-    start = find_start(teachers[0], method, config.student)
-    depth, texts_of_each = start.model.config.num_hidden_layers, len(task.text_columns)
-    shape = config.shape(method, depth, texts_of_each)
-    student = method.student(start.model, shape)
-    _refuse_copy(student, teachers[0].model, config)
-    refuse_misfits(method, student, teachers[0].model)
+    start, student = _new_student(teachers[0], method, task, config)
     texts = with_augmented(given, teachers, start, config)
     digests = [start.digest, *(each.artifact.digest for each in teachers)]
     identity = ("distill", config.model_dump(mode="json"), texts.fingerprint(), digests)
@@ -112,12 +115,25 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             )
         *earlier, last = reports.values()
         losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
-        write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
         made = {"augmented_texts": len(texts.train) - len(given.train)}
         metrics = {"earlier_losses": losses, **(made if config.augmentation else {})}
+        write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
         on_main_process(lambda: write(last, **metrics))
         on_main_process(lambda: write_timing(_timing(wall, clock, reports.values()), out))
     return Artifact.load(out)
+
+
+def _new_student(
+    teacher: Teacher, method: Method, task: Task, config: DistillConfig
+) -> tuple[Start, PreTrainedModel]:
+    """Return where the student starts, and the student, which its teacher can serve."""
+    torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
+    start = find_start(teacher, method, config.student)
+    depth, texts_of_each = start.model.config.num_hidden_layers, len(task.text_columns)
+    student = method.student(start.model, config.shape(method, depth, texts_of_each))
+    _refuse_copy(student, teacher.model, config)
+    refuse_misfits(method, student, teacher.model)
+    return start, student
 
 
 def _refuse_copy(student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig) -> None:

@@ -24,7 +24,8 @@ from bertender.core.errors import ModelError
 from bertender.core.examples import TokenDataset
 from bertender.core.families import padding_embedding
 from bertender.core.text import longest_input
-from bertender.core.training import TrainingReport, computes_in_bf16
+from bertender.core.training import TrainingReport
+from bertender.core.training_config import computes_in_bf16
 from bertender.core.work import work_directory
 from distill.corpus import Corpus, Watched, survey
 from distill.data import fitting_tokenizer

@@ -19,15 +19,8 @@ from transformers import PreTrainedModel
 from bertender.core.errors import ModelError
 from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.timing import Stopwatch
-from bertender.core.training import (
-    NO_RATES,
-    LossParts,
-    Objective,
-    TrainingConfig,
-    TrainingReport,
-    planned,
-    train,
-)
+from bertender.core.training import NO_RATES, LossParts, Objective, TrainingReport, planned, train
+from bertender.core.training_config import TrainingConfig
 from bertender.core.work import in_order
 from distill.answers import kept_in
 from distill.losses import NO_LABEL

@@ -14,13 +14,8 @@ from typing import Any
 import torch
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import (
-    Artifact,
-    ProblemType,
-    TaskRecord,
-    new_artifact,
-    refuse_unwritable,
-)
+from bertender.core.artifact import Artifact, new_artifact, refuse_unwritable
+from bertender.core.card import ProblemType, TaskRecord
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError
 from bertender.core.examples import Padding

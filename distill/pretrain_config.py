@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from bertender.core.errors import ConfigError
-from bertender.core.training import TrainingConfig
+from bertender.core.training_config import TrainingConfig
 from distill.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.objectives import OBJECTIVES, objective_named
 from distill.vocabularies import TOKENIZERS, tokenizer_named

@@ -21,7 +21,8 @@ from bertender.core.distributed import on_main_process
 from bertender.core.errors import AccuracyError, ConfigError
 from bertender.core.pruned import heads_of, neurons_of
 from bertender.core.text import load_tokenizer
-from bertender.core.training import TrainingReport, computes_in_bf16
+from bertender.core.training import TrainingReport
+from bertender.core.training_config import computes_in_bf16
 from bertender.core.work import work_directory
 from bertender.tasks.task import Split, Task
 from distill.answers import teacher_answers

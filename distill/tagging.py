@@ -25,7 +25,7 @@ from bertender.core.own_models import OWN_MODELS
 from bertender.core.predictor import TorchPredictor, load_torch_tagger
 from bertender.core.text import load_tokenizer, longest_input
 from bertender.core.timing import Stopwatch
-from bertender.core.training import computes_in_bf16
+from bertender.core.training_config import computes_in_bf16
 from bertender.core.words import Tagger
 from bertender.core.work import work_directory
 from bertender.measure.tagging import evaluate_tagger

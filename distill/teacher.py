@@ -11,12 +11,14 @@ import torch
 from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bertender.core.artifact import CARD_NAME, Artifact, new_artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, new_artifact, refuse_unwritable
+from bertender.core.card import CARD_NAME
 from bertender.core.distributed import on_main_process
 from bertender.core.examples import TensorBatch, TokenDataset, model_inputs
 from bertender.core.predictor import Classifier, TorchPredictor
 from bertender.core.text import Tokenize
-from bertender.core.training import LossParts, TrainingConfig, TrainingReport, train
+from bertender.core.training import LossParts, TrainingReport, train
+from bertender.core.training_config import TrainingConfig
 from bertender.core.work import work_directory
 from bertender.measure.accuracy import evaluate
 from bertender.tasks.tagging import TaggingTask

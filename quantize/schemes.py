@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertender.core.artifact import Artifact, Kind
+from bertender.core.artifact import Artifact
+from bertender.core.card import Kind
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.training import TrainingConfig
+from bertender.core.training_config import TrainingConfig
 from quantize.config import SchemeConfig
 from quantize.dynamic import write_dynamic
 from quantize.four_bit import write_four_bit

@@ -14,8 +14,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from bertender.core.artifact import CARD_NAME, Artifact
+from bertender.core.artifact import Artifact
 from bertender.core.atomic import replacing_directory
+from bertender.core.card import CARD_NAME
 from bertender.core.errors import ArtifactError, ModelError
 from serve.config import ServeConfig
 from serve.triton_config import model_config, write_model_config

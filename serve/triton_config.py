@@ -14,7 +14,7 @@ from google.protobuf import text_format  # type: ignore[import-untyped]
 from pydantic import Field
 from tritonclient.grpc import model_config_pb2 as triton
 
-from bertender.core.artifact import Card
+from bertender.core.card import Card
 from bertender.core.config import Config
 from serve.config import ServeConfig
 from serve.wire import INPUT_NAMES, MODEL_NAME

@@ -7,110 +7,37 @@ model came from and carries the digest of every file; reading checks them.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import metadata
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import AfterValidator, Field, ValidationError
+from pathlib import Path
+from typing import Any, Self
 
 from bertender.core.atomic import replacing_directory
+from bertender.core.card import (
+    CARD_NAME,
+    Card,
+    FileRecord,
+    Kind,
+    Parent,
+    TaskRecord,
+    library_versions,
+    read_card,
+)
 from bertender.core.config import Record
-from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
+from bertender.core.errors import ArtifactError, DamagedArtifactError
 
 __all__ = [
-    "CARD_NAME",
     "Artifact",
-    "Card",
     "Draft",
-    "FileRecord",
-    "Kind",
-    "Parent",
-    "ProblemType",
-    "TaskRecord",
-    "library_versions",
     "new_artifact",
     "refuse_foreign_directory",
     "refuse_unwritable",
     "sha256_of",
 ]
-
-CARD_NAME = "artifact.json"
-RECORDED_LIBRARIES = (
-    "bertender",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "onnx",
-    "onnxruntime",
-    "optimum-onnx",
-    "scikit-learn",
-)
-
-Kind = Literal["torch", "onnx", "bag-of-words"]
-ProblemType = Literal[
-    "single_label_classification",
-    "token_classification",
-    "masked_language_model",
-    "replaced_token_detection",
-]
-
-
-class FileRecord(Record):
-    """What a file held when the artifact was written."""
-
-    sha256: str
-    size_bytes: int
-
-
-class Parent(Record):
-    """The artifact that this one was made from."""
-
-    digest: str
-    path: str = Field(description="relative to this artifact's directory")
-
-
-class TaskRecord(Record):
-    """What the model answers: enough to read its logits, and to find its data again."""
-
-    name: str
-    problem_type: ProblemType
-    labels: tuple[str, ...] = Field(description="in the order of the logits")
-    text_columns: tuple[str, ...] = Field(description="one, or two for sentence pairs")
-    metric: str
-    source: dict[str, Any] = Field(default_factory=dict, description="the TaskConfig it came from")
-
-
-def _inside(name: str) -> str:
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise ValueError("a file of an artifact must lie inside it")
-    return name
-
-
-FileName = Annotated[str, AfterValidator(_inside)]
-
-
-class Card(Record):
-    """The content of `artifact.json`. It holds no time stamp: equal work gives equal cards."""
-
-    schema_version: Literal[1] = 1
-    kind: Kind
-    family: str = Field(description="the model_type of transformers, a row of FAMILIES")
-    task: TaskRecord
-    precision: str
-    stage: str
-    config: dict[str, Any]
-    seed: int
-    parent: Parent | None
-    versions: dict[str, str]
-    files: dict[FileName, FileRecord]
-    metrics: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,7 +56,7 @@ class Artifact:
             DamagedArtifactError: files are missing or changed; all of them are named.
         """
         directory = Path(path)
-        artifact = cls(directory, _read_card(directory))
+        artifact = cls(directory, read_card(directory))
         if verify:
             artifact.check_files()
         return artifact
@@ -253,38 +180,10 @@ def refuse_foreign_directory(out: Path) -> None:
         )
 
 
-@functools.cache
-def library_versions() -> dict[str, str]:
-    """Return the installed version of each library that shapes an artifact."""
-    installed = {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()}
-    return {name: installed[name] for name in RECORDED_LIBRARIES if name in installed}
-
-
 def sha256_of(path: Path) -> str:
     """Return the sha256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _read_card(directory: Path) -> Card:
-    path = directory / CARD_NAME
-    if not directory.is_dir():
-        raise NotAnArtifactError(
-            f"no artifact at {directory}: there is no such directory. "
-            "Give the directory that a bertender stage wrote (its --out)."
-        )
-    if not path.is_file():
-        raise NotAnArtifactError(
-            f"{directory} is not an artifact: it has no {CARD_NAME}. A plain transformers model "
-            "becomes one with `bertender finetune --teacher`."
-        )
-    try:
-        return Card.model_validate_json(path.read_text(encoding="utf-8"))
-    except (ValidationError, UnicodeDecodeError, OSError) as error:
-        raise NotAnArtifactError(
-            f"{path} cannot be read as an artifact card: {error}. Build the artifact again, with "
-            "this version of bertender."
-        ) from None
 
 
 def _parent_of(parent: Artifact | None, out: Path) -> Parent | None:

@@ -24,7 +24,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from bertender.core.artifact import Artifact, Kind
+from bertender.core.artifact import Artifact
+from bertender.core.card import Kind
 from bertender.core.errors import ModelError
 from bertender.core.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.core.own_models import load_pretrained

@@ -15,31 +15,27 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
-from pydantic import Field
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from bertender.core.batching import BATCHES_PER_POOL, BatchPlan, plan_batches
 from bertender.core.checkpoint import SafeCheckpoints, last_checkpoint
-from bertender.core.config import Config
 from bertender.core.distributed import is_main_process
-from bertender.core.environment import supports_bf16
 from bertender.core.errors import TrainingError
 from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.learning_rates import Rates, pace, split_by_rate
 from bertender.core.progress import Bar, progress_bar
 from bertender.core.timing import Stopwatch
+from bertender.core.training_config import TrainingConfig, computes_in_bf16
 
 __all__ = [
     "NO_RATES",
     "LossParts",
     "Objective",
-    "TrainingConfig",
     "TrainingReport",
-    "computes_in_bf16",
     "planned",
     "train",
 ]
@@ -53,30 +49,6 @@ LOG_EVERY = 50
 NO_RATES: Rates = {}
 SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
 """Our names of schedules, and those of the Trainer."""
-
-
-class TrainingConfig(Config):
-    """How long and how fast to train; shared by every stage that trains."""
-
-    epochs: int = Field(3, ge=1, description="passes over the training examples")
-    learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
-    batch_size: int = Field(32, ge=1, description="most examples of a batch")
-    tokens_per_batch: int = Field(8192, ge=1, description="most tokens of a batch, with padding")
-    batches: Literal["sorted", "random"] = Field(
-        "sorted",
-        description="of examples of like length, which is fastest, or at random",
-    )
-    max_length: int = Field(128, ge=8, description="longer texts are truncated to so many tokens")
-    warmup_ratio: float = Field(0.06, ge=0, le=1, description="share of the steps to warm up in")
-    schedule: Literal["linear", "constant"] = Field(
-        "linear", description="the learning rate after the warm-up: falling to 0, or staying"
-    )
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled weight decay")
-    precision: Literal["auto", "bf16", "fp32"] = Field(
-        "auto", description="compute in bf16 where CPU or GPU has it (auto), always, or never"
-    )
-    checkpoint_steps: int = Field(500, ge=1, description="steps between resumable checkpoints")
-    seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
 
 
 class Objective(Protocol):
@@ -167,11 +139,6 @@ def planned(
         processes=processes,
         batches_per_pool=BATCHES_PER_POOL[config.batches],
     )
-
-
-def computes_in_bf16(config: TrainingConfig) -> bool:
-    """Tell whether a run computes in bf16: "auto" does where CPU or GPU has it."""
-    return {"auto": supports_bf16(), "bf16": True, "fp32": False}[config.precision]
 
 
 class _PlannedTrainer(SafeCheckpoints):

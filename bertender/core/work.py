@@ -17,8 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
-from bertender.core.artifact import library_versions, refuse_foreign_directory
+from bertender.core.artifact import refuse_foreign_directory
 from bertender.core.atomic import replacing_directory
+from bertender.core.card import library_versions
 from bertender.core.errors import BusyError
 
 __all__ = ["forget_work", "in_order", "made_once", "work_directory"]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertender.core.artifact import TaskRecord
+from bertender.core.card import TaskRecord
 from bertender.core.errors import DataError
 from bertender.tasks.rows import text_of
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
-from bertender.core.artifact import TaskRecord
+from bertender.core.card import TaskRecord
 from bertender.core.config import Config
 from bertender.core.text import Example
 

@@ -15,7 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.progress import track
 from bertender.core.text import Example, load_tokenizer
-from bertender.core.training import TrainingConfig, computes_in_bf16
+from bertender.core.training_config import TrainingConfig, computes_in_bf16
 from bertender.tasks.task import Split, Task
 from distill.augmentation import AUGMENTATIONS, Augmentation, Material, augmentation_named
 from distill.augmentation.augmentation import Rewrite

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import ProblemType
+from bertender.core.card import ProblemType
 from bertender.core.errors import UnknownNameError
 from bertender.core.training import Objective
 from distill.objectives.masked_language_model import MaskedLanguageModel

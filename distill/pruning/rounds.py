@@ -18,7 +18,8 @@ from bertender.core.batching import length_buckets
 from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.progress import track
 from bertender.core.pruned import heads_of, neurons_of
-from bertender.core.training import TrainingReport, computes_in_bf16, planned, train
+from bertender.core.training import TrainingReport, planned, train
+from bertender.core.training_config import computes_in_bf16
 from bertender.tasks.task import Task
 from distill.methods import Phase
 from distill.phases import DistillationObjective

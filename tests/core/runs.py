@@ -16,7 +16,8 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast, PreTrai
 
 from bertender.core import checkpoint
 from bertender.core.examples import Padding, TensorBatch, TokenDataset
-from bertender.core.training import LossParts, Objective, TrainingConfig, train
+from bertender.core.training import LossParts, Objective, train
+from bertender.core.training_config import TrainingConfig
 from bertender.core.work import work_directory
 from distill.objectives import OBJECTIVES
 from distill.teacher import label_objective

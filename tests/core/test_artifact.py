@@ -13,14 +13,8 @@ from typing import Any
 
 import pytest
 
-from bertender.core.artifact import (
-    CARD_NAME,
-    Artifact,
-    TaskRecord,
-    library_versions,
-    new_artifact,
-    sha256_of,
-)
+from bertender.core.artifact import Artifact, new_artifact, sha256_of
+from bertender.core.card import CARD_NAME, TaskRecord, library_versions
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
 from tests.conftest import NoConfig
 

@@ -10,7 +10,8 @@ import torch
 
 from bertender.core.examples import Padding, TensorBatch, TokenDataset
 from bertender.core.learning_rates import Rates
-from bertender.core.training import LossParts, TrainingConfig, train
+from bertender.core.training import LossParts, train
+from bertender.core.training_config import TrainingConfig
 
 STEPS = 10
 CONFIG = TrainingConfig(

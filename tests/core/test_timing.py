@@ -9,7 +9,8 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.timing import TIMING_NAME, Stopwatch, Timing, read_timing, write_timing
-from bertender.core.training import TrainingConfig, train
+from bertender.core.training import train
+from bertender.core.training_config import TrainingConfig
 from tests.core.runs import classification
 
 TIMING = Timing(wall_s=8.0, training_s=5.0, samples=100, teacher_s=2.0)

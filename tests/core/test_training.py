@@ -15,7 +15,8 @@ from transformers import (
 from bertender.core.batching import plan_batches
 from bertender.core.errors import ConfigError, TrainingError
 from bertender.core.examples import TensorBatch
-from bertender.core.training import LossParts, Objective, TrainingConfig, train
+from bertender.core.training import LossParts, Objective, train
+from bertender.core.training_config import TrainingConfig
 from distill.teacher import label_objective
 from tests.core.runs import CONFIG, STARTS, Start, classification
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from bertender.core.artifact import Artifact, TaskRecord, new_artifact
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.card import TaskRecord
 from bertender.core.errors import HubUnreachableError, ModelError
 from bertender.tasks.task import Task
 from distill.augmentation.language_models import find_language_model, load_language_model

@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from bertender.core.artifact import Artifact, TaskRecord, new_artifact
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.card import TaskRecord
 from bertender.core.predictor import Classifier, open_classifier
 from bertender.core.text import Example, load_tokenizer
 from serve.config import ServeConfig

@@ -1,0 +1,41 @@
+"""How long and how fast to train: what every stage that trains can be told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from bertender.core.config import Config
+from bertender.core.environment import supports_bf16
+
+__all__ = ["TrainingConfig", "computes_in_bf16"]
+
+
+class TrainingConfig(Config):
+    """How long and how fast to train; shared by every stage that trains."""
+
+    epochs: int = Field(3, ge=1, description="passes over the training examples")
+    learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
+    batch_size: int = Field(32, ge=1, description="most examples of a batch")
+    tokens_per_batch: int = Field(8192, ge=1, description="most tokens of a batch, with padding")
+    batches: Literal["sorted", "random"] = Field(
+        "sorted",
+        description="of examples of like length, which is fastest, or at random",
+    )
+    max_length: int = Field(128, ge=8, description="longer texts are truncated to so many tokens")
+    warmup_ratio: float = Field(0.06, ge=0, le=1, description="share of the steps to warm up in")
+    schedule: Literal["linear", "constant"] = Field(
+        "linear", description="the learning rate after the warm-up: falling to 0, or staying"
+    )
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled weight decay")
+    precision: Literal["auto", "bf16", "fp32"] = Field(
+        "auto", description="compute in bf16 where CPU or GPU has it (auto), always, or never"
+    )
+    checkpoint_steps: int = Field(500, ge=1, description="steps between resumable checkpoints")
+    seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
+
+
+def computes_in_bf16(config: TrainingConfig) -> bool:
+    """Tell whether a run computes in bf16: "auto" does where CPU or GPU has it."""
+    return {"auto": supports_bf16(), "bf16": True, "fp32": False}[config.precision]
