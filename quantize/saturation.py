@@ -83,6 +83,10 @@ def _emulable(graph: Path) -> int:
     """Count the products that the emulation computes exactly."""
     nodes = onnx.load(graph, load_external_data=False).graph.node
     rounded = {each.output[0] for each in nodes if each.op_type == "DequantizeLinear"}
+    # quantizing look-ups made each Gemm a MatMul of its weight turned round
+    rounded |= {
+        each.output[0] for each in nodes if each.op_type == "Transpose" and each.input[0] in rounded
+    }
     return sum(
         node.op_type == "MatMulInteger"
         or (node.op_type in ("MatMul", "Gemm") and node.input[1] in rounded)

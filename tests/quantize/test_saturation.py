@@ -50,8 +50,9 @@ def test_a_cpu_that_adds_exactly_passes(
     write: object, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
     job = job_of(float_model, task, tmp_path, "avx2")  # exact on every CPU
-    write(job, tmp_path / "model.onnx")  # type: ignore[operator]
+    written = write(job, tmp_path / "model.onnx")  # type: ignore[operator]
     found = probe(job, tmp_path / "model.onnx")
+    assert found["products"] == len(written.quantized) > 20, "those of Gemm as well"
     assert found["mean_difference"] < TOLERATED / 2
     assert found["texts"] == min(saturation.PROBED_TEXTS, len(task.train))
 
