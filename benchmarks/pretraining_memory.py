@@ -29,10 +29,10 @@ from bertender.core.errors import ConfigError
 from bertender.core.examples import Padding, TokenDataset
 from bertender.core.training import train
 from bertender.steps import save_result
-from distill.corpus import Corpus, survey
+from distill.corpora.corpus import Corpus, survey
+from distill.corpora.token_store import TokenRow, stored_parts
 from distill.objectives import PretrainingObjective, objective_named
-from distill.pretrain import PretrainConfig, encoder_config
-from distill.token_store import TokenRow, stored_parts
+from distill.pretraining.pretrain import PretrainConfig, encoder_config
 from distill.vocabularies import TOKENIZERS, tokenizer_named
 
 __all__ = ["MemoryBenchmark", "MemoryRun", "StageUse", "measured"]

@@ -27,8 +27,8 @@ from bertender.measure.accuracy import evaluate
 from bertender.stages import recorded_task
 from bertender.steps import save_result
 from bertender.tasks.task import Task
-from distill.prune_config import PruneConfig
-from distill.pruner import prune
+from distill.pruning.config import PruneConfig
+from distill.pruning.pruner import prune
 
 __all__ = ["CONTROL", "IMPORTANCES_SHOWN", "PruningBenchmark", "PruningPoint", "points_of", "run"]
 

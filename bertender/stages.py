@@ -20,7 +20,7 @@ from bertender.core.timing import TIMING_NAME
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
-from distill.corpus import Corpus, survey
+from distill.corpora.corpus import Corpus, survey
 from distill.distiller import DistillConfig, distill
 from distill.general import GeneralConfig, distill_general_by_name
 from distill.multitask import (
@@ -28,9 +28,9 @@ from distill.multitask import (
     finetune_tasks_by_name,
     sibling_paths,
 )
-from distill.pretrain import PretrainConfig, pretrain_by_name
-from distill.prune_config import OF_THE_TASK, PruneConfig
-from distill.pruner import prune
+from distill.pretraining.pretrain import PretrainConfig, pretrain_by_name
+from distill.pruning.config import OF_THE_TASK, PruneConfig
+from distill.pruning.pruner import prune
 from export.onnx_export import ExportConfig, export, write_onnx
 from quantize.quantizer import QuantizeConfig, quantize
 

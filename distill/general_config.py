@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from bertender.core.errors import ConfigError
-from distill.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
+from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.methods import GENERAL_METHODS, Method, method_named
 from distill.student_config import StudentConfig, methods_own
 

@@ -11,8 +11,8 @@ from benchmarks.memory_table import memory_block
 from benchmarks.pretraining_memory import NOTE, MemoryBenchmark, measured, run
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
-from distill.corpus import Corpus, survey
-from distill.pretrain import PretrainConfig
+from distill.corpora.corpus import Corpus, survey
+from distill.pretraining.pretrain import PretrainConfig
 from distill.vocabularies import TOKENIZERS
 from tests.conftest import FRUIT, TOOLS
 from tests.distill.toys import packed

@@ -19,7 +19,7 @@ from bertender.core.artifact import Artifact
 from bertender.measure.gate import GateConfig
 from bertender.tasks.task import Split, Task
 from distill.augmentation import AUGMENTATIONS
-from distill.corpus_files import READERS
+from distill.corpora.files import READERS
 from distill.methods import GENERAL_METHODS, METHODS, Method
 from distill.objectives import OBJECTIVES
 from distill.vocabularies import TOKENIZERS

@@ -16,7 +16,7 @@ from bertender.steps import STEPS
 from bertender.tasks.task import Task
 from distill.distiller import DistillConfig
 from distill.multitask import MultiTaskConfig
-from distill.pretrain import PretrainConfig
+from distill.pretraining.pretrain import PretrainConfig
 from tests.front import ToyFiles, write_toy_files
 
 

@@ -1,7 +1,7 @@
 """Masked tokens and next-sentence prediction (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
 
 Rows are [CLS] A [SEP] B [SEP] with token types 0 and 1; B follows A in half of them, else it comes
-from elsewhere (`distill.segment_pairs`). A linear layer over the pooled [CLS] tells which.
+from elsewhere (`distill.corpora.segment_pairs`). A linear layer over the pooled [CLS] tells which.
 Loss = cross-entropy over the masked tokens + cross-entropy of the relation, both means (A.2).
 Departure: masks are drawn anew for every batch, not ten times for the whole corpus.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from distill.corpora.segment_pairs import NEXT_SENTENCE
 from distill.objectives.masking import Masking
 from distill.objectives.pairs import RelatedPairs
 from distill.objectives.pretrainee import MaskedBatch
-from distill.segment_pairs import NEXT_SENTENCE
 
 __all__ = ["next_sentence_pretrainee", "next_sentence_prediction"]
 

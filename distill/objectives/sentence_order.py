@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from distill.corpora.segment_pairs import SENTENCE_ORDER
+from distill.corpora.word_boundaries import continues_word
 from distill.objectives.masking import Masking, WordSpans
 from distill.objectives.pairs import RelatedPairs
 from distill.objectives.pretrainee import MaskedBatch
-from distill.segment_pairs import SENTENCE_ORDER
-from distill.word_boundaries import continues_word
 
 __all__ = ["sentence_order_prediction", "sentence_order_pretrainee"]
 

@@ -24,6 +24,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.examples import TensorBatch
+from distill.corpora.word_boundaries import continues_word
 from distill.losses import NO_LABEL, hard_labels
 from distill.objectives.masking import (
     Masking,
@@ -32,7 +33,6 @@ from distill.objectives.masking import (
     run_bounds,
 )
 from distill.objectives.pretrainee import MaskedBatch, Pretrainee
-from distill.word_boundaries import continues_word
 
 __all__ = ["SPAN_LENGTHS", "BoundaryHead", "SpanPretrainee", "span_prediction"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
+from distill.corpora.word_boundaries import continues_word
 from distill.objectives.masked_language_model import MaskedLanguageModel
 from distill.objectives.masking import WordSpans
-from distill.word_boundaries import continues_word
 
 __all__ = ["whole_word_masking"]
 

@@ -23,8 +23,8 @@ from bertender.core.training_config import computes_in_bf16
 from bertender.tasks.task import Task
 from distill.methods import Phase
 from distill.phases import DistillationObjective
-from distill.prune_config import PruneConfig
 from distill.pruning.choice import Across, chosen, shares_of_rounds
+from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.importance import Importance, importance_of
 from distill.pruning.latency import LatencyTable

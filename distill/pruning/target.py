@@ -14,8 +14,8 @@ from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.core.pruned import heads_of, neurons_of
 from bertender.core.work import made_once
-from distill.prune_config import PruneConfig
 from distill.pruning.choice import shares_of_rounds
+from distill.pruning.config import PruneConfig
 from distill.pruning.latency import LatencyTable, Load, Stopwatches
 from distill.pruning.search import fastest_ms
 

@@ -20,7 +20,7 @@ from distill.general import GeneralConfig, GeneralTeacher, distill_general, dist
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.students import StudentShape
 from distill.students.language_head import LANGUAGE_HEADS, masked_language_model
-from tests.distill.test_pretrain import passages
+from tests.distill.pretraining.test_pretrain import passages
 from tests.distill.toys import save_encoder, save_language_model, tiny_language_model
 
 QUICK: dict[str, Any] = {

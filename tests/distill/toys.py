@@ -25,7 +25,7 @@ from bertender.core.own_models import OWN_MODELS
 from bertender.core.pruned import PRUNABLE, head_size, heads_of, neurons_of
 from bertender.measure.samples import Speedup
 from bertender.tasks.task import Split, Task
-from distill.corpus import pack_rows
+from distill.corpora.corpus import pack_rows
 from distill.data import fitting_tokenizer
 from distill.pruning.cutting import Kept
 from distill.pruning.latency import LatencyTable, Load, Point, Stopwatches

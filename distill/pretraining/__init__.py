@@ -1,0 +1,1 @@
+"""Pre-training an encoder from plain text."""

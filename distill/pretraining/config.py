@@ -1,0 +1,89 @@
+"""What a user says of a pre-training run, and the phases that its lengths make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from bertender.core.errors import ConfigError
+from bertender.core.training_config import TrainingConfig
+from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
+from distill.objectives import OBJECTIVES, objective_named
+from distill.vocabularies import TOKENIZERS, tokenizer_named
+
+__all__ = ["LengthPhase", "PretrainConfig"]
+
+SHORT_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class LengthPhase:
+    """A part of the training on rows of one length."""
+
+    name: str
+    max_length: int
+    share: float
+    """Of the steps of the whole run."""
+
+
+def _known(name: str) -> str:
+    objective_named(name)
+    return name
+
+
+def _known_tokenizer(name: str) -> str:
+    return tokenizer_named(name).name
+
+
+class PretrainConfig(TrainingConfig):
+    """How to pre-train a small encoder."""
+
+    corpus: str = Field("docs", description=CORPUS_HELP)
+    text_column: str = Field("text", description=TEXT_COLUMN_HELP)
+    objective: Annotated[str, AfterValidator(_known)] = Field(
+        "mlm", description=f"what to learn: {', '.join(OBJECTIVES)} (see docs/pretraining.md)"
+    )
+    tokenizer: Annotated[str, AfterValidator(_known_tokenizer)] = Field(
+        "wordpiece", description=f"what the vocabulary is made of: {', '.join(TOKENIZERS)}"
+    )
+    vocabulary_size: int = Field(8000, ge=100, description="most entries of the vocabulary")
+    layers: int = Field(4, ge=1, description="the encoder's layers")
+    hidden_size: int = Field(256, ge=8, description="width of the encoder")
+    heads: int = Field(4, ge=1, description="attention heads; must divide hidden_size")
+    stack_from: Path | None = Field(
+        None, description="artifact of a shallower `pretrain` whose layers are repeated to start"
+    )
+    mask_probability: float = Field(0.15, gt=0, lt=1, description="share of tokens to predict")
+    short_length: int | None = Field(
+        None, ge=8, description="tokens of a row at first; max_length for the last of the steps"
+    )
+    short_share: float | None = Field(
+        None, gt=0, lt=1, description="share of the steps at short_length; 0.9 by default"
+    )
+    learning_rate: float = Field(5e-4, gt=0, description="peak learning rate of AdamW")
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> Self:
+        if self.short_length is None and self.short_share is not None:
+            raise ConfigError(
+                f"short_share={self.short_share}: a share of the steps at which length? "
+                "Give short_length too."
+            )
+        if self.short_length is not None and self.short_length >= self.max_length:
+            raise ConfigError(
+                f"short_length={self.short_length} must be below max_length={self.max_length}."
+            )
+        return self
+
+    def phases(self) -> tuple[LengthPhase, ...]:
+        """Return the phases of the training: one, or one of short rows and one of long ones."""
+        if self.short_length is None:
+            return (LengthPhase("whole", self.max_length, 1.0),)
+        share = self.short_share or SHORT_SHARE
+        return (
+            LengthPhase("short", self.short_length, share),
+            LengthPhase("long", self.max_length, 1 - share),
+        )

@@ -1,0 +1,92 @@
+"""Training on rows of one length, or on short ones first and long ones at the end.
+
+BERT trains on rows of 128 tokens for nine tenths of the steps and on 512 for the rest, to learn
+the later positions (Devlin et al. 2018, arXiv 1810.04805, appendix A.2). The steps of the run are
+those that the passes of the config take over short rows.
+Departure: each phase has an optimizer and a schedule of its own, and batches that hold as many
+tokens, not as many rows, where `tokens_per_batch` is what bounds them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bertender.core.examples import TokenDataset
+from bertender.core.training import Objective, TrainingReport, planned, train
+from bertender.core.work import in_order
+from distill.corpora.held_out import held_out_loss
+from distill.objectives.pretrainee import Pretrainee
+from distill.pretraining.config import PretrainConfig
+
+__all__ = ["Rows", "train_lengths"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one length."""
+
+    training: TokenDataset
+    held_out: TokenDataset
+
+
+def train_lengths(
+    pretrainee: Pretrainee,
+    rows_of_length: Callable[[int], Rows],
+    objective: Objective,
+    config: PretrainConfig,
+    work: Path,
+    *,
+    description: str,
+    perplexity_of: str | None,
+) -> dict[str, TrainingReport]:
+    """Train through the phases of a config in turn; return a report of each.
+
+    An interrupted run goes on in the phase it was in: the end of an earlier one is kept as a
+    checkpoint too.
+
+    Args:
+        pretrainee: it is trained in place.
+        rows_of_length: (most tokens of a row) -> rows.
+        objective: the loss.
+        config: how long and fast, and at which lengths.
+        work: directory of the checkpoints.
+        description: what the progress bar says.
+        perplexity_of: the part of the held-out loss to give the perplexity of.
+    """
+    reports: dict[str, TrainingReport] = {}
+    for phase, folder, is_last in in_order(config.phases(), work):
+        rows = rows_of_length(phase.max_length)
+        if not reports:
+            whole = len(planned(rows.training, config))
+        steps = whole - sum(report.steps for report in reports.values())
+        if not is_last:
+            steps = round(phase.share * whole)
+        steps = max(1, steps)
+        reports[phase.name] = train(
+            pretrainee,
+            rows.training,
+            objective,
+            _long_enough(config, rows.training, steps),
+            folder,
+            description=description if is_last else f"{description}: {phase.name}",
+            at_epoch_end=partial(
+                held_out_loss,
+                objective=objective,
+                examples=rows.held_out,
+                perplexity_of=perplexity_of,
+            ),
+            keep_end=not is_last,
+            steps=steps,
+        )
+    return reports
+
+
+def _long_enough(config: PretrainConfig, examples: TokenDataset, steps: int) -> PretrainConfig:
+    """Return the config with as many epochs as so many steps take."""
+    epoch = len(planned(examples, config.model_copy(update={"epochs": 1})))
+    epochs = max(config.epochs, math.ceil(steps / epoch) + 1)  # one may be a batch shorter
+    return config.model_copy(update={"epochs": epochs})

@@ -1,0 +1,221 @@
+"""Pre-training: a vocabulary and an encoder from plain text, by a row of OBJECTIVES.
+
+passages + PretrainConfig -> vocabulary, model and the objective's rows
+  -> `pretraining_phases.train_lengths` -> encoder artifact
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.artifact import Artifact, new_artifact, refuse_unwritable
+from bertender.core.card import ProblemType, TaskRecord
+from bertender.core.distributed import on_main_process
+from bertender.core.errors import ConfigError
+from bertender.core.examples import Padding
+from bertender.core.text import load_tokenizer
+from bertender.core.training import TrainingReport
+from bertender.core.work import work_directory
+from distill.corpora.corpus import Corpus, Survey, Watched, survey
+from distill.corpora.token_store import TokenRow, stored_parts
+from distill.objectives import PretrainingObjective, objective_named
+from distill.pretraining.config import PretrainConfig
+from distill.pretraining.phases import Rows, train_lengths
+from distill.pretraining.stacking import positions_of_shallow, refuse_unstackable, stack
+from distill.teacher import save_tokenizer
+from distill.vocabularies import tokenizer_named, trained_once
+
+__all__ = [
+    "PretrainConfig",
+    "encoder_config",
+    "pretrain",
+    "pretrain_by_name",
+    "refuse_uneven_heads",
+    "write_encoder",
+]
+
+FEWEST_POSITIONS = 128
+
+
+def pretrain_by_name(config: PretrainConfig, out: Path) -> Artifact:
+    """`pretrain` on the corpus that `config.corpus` names, as it is read."""
+    return pretrain(Corpus(config.corpus, config.text_column), config, out)
+
+
+def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Artifact:
+    """Train a vocabulary and an encoder on passages; write a torch artifact.
+
+    The artifact is a teacher's start (`finetune --teacher`), not a classifier. One passage in
+    fifty is held out (of objectives on pairs, one run of passages); the loss on them, its parts
+    and the perplexity are measured after each epoch. No more than some passages is in memory at
+    a time: the tokens go to disk, and are read from there.
+
+    Args:
+        passages: read anew several times, so an iterable that can be; an empty one ends a document.
+        config: what to train, and how.
+        out: directory of the artifact.
+
+    Raises:
+        ConfigError: the objective or the tokenizer is unknown, the vocabulary is too small for
+            it, the heads do not divide the width, or the encoder cannot grow from
+            `config.stack_from`.
+        DataError: there are too few passages to train and hold out.
+    """
+    chosen = objective_named(config.objective)
+    refuse_uneven_heads(config)
+    tokenizer_named(config.tokenizer).refuse_too_small(config.vocabulary_size)
+    found = survey(passages)
+    found.refuse_too_few()
+    shallow = Artifact.load(config.stack_from) if config.stack_from else None
+    refuse_unwritable(out, shallow)
+    if shallow:
+        refuse_unstackable(shallow, config, chosen.family)
+    identity = ("pretrain", config.model_dump(mode="json"), found.sha256)
+    with work_directory(out, *identity, shallow and shallow.digest) as work:
+        watched = Watched(passages, found, "train the vocabulary")
+        tokenizer = _tokenizer(watched, config, shallow, work / "vocabulary")
+        torch.manual_seed(config.seed)
+        pretrainee = chosen.pretrainee(_model(chosen, config, tokenizer, shallow))
+        reports = train_lengths(
+            pretrainee,
+            partial(_rows, passages, found, chosen, tokenizer, config.seed, work),
+            chosen.objective(tokenizer, config.mask_probability, config.seed),
+            config,
+            work,
+            description=f"pre-train {out.name}",
+            perplexity_of=chosen.perplexity_of,
+        )
+        write = partial(
+            write_encoder,
+            stage="pretrain",
+            metric="perplexity" if chosen.perplexity_of else "loss",
+            parent=shallow,
+            problem_type=chosen.problem_type,
+        )
+        model = pretrainee.finished()
+        on_main_process(lambda: write(out, model, tokenizer, config, [*reports.values()]))
+    return Artifact.load(out)
+
+
+def refuse_uneven_heads(config: PretrainConfig) -> None:
+    """Raise ConfigError when the heads do not divide the width."""
+    if config.hidden_size % config.heads:
+        fitting = [heads for heads in range(1, 33) if config.hidden_size % heads == 0]
+        raise ConfigError(
+            f"heads={config.heads} do not divide hidden_size={config.hidden_size}. "
+            f"Heads that do: {', '.join(map(str, fitting))}."
+        )
+
+
+def encoder_config(
+    config: PretrainConfig, tokenizer: PreTrainedTokenizerBase, positions: int | None = None
+) -> BertConfig:
+    """Return the shape of the encoder; the feed-forward part is four times the width, as BERT's.
+
+    Args:
+        config: the sizes.
+        tokenizer: the vocabulary.
+        positions: most tokens of an input; by default those of the longest row, and 128 at least.
+    """
+    return BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.hidden_size,
+        max_position_embeddings=positions or max(config.max_length, FEWEST_POSITIONS),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _tokenizer(
+    passages: Iterable[str], config: PretrainConfig, shallow: Artifact | None, directory: Path
+) -> PreTrainedTokenizerBase:
+    """Return the vocabulary of the encoder to grow from, or one that is trained once."""
+    if shallow is None:
+        sizes = config.vocabulary_size, config.max_length
+        return trained_once(config.tokenizer, passages, *sizes, directory)
+    tokenizer = load_tokenizer(shallow.path)
+    tokenizer.model_max_length = config.max_length
+    return tokenizer
+
+
+def _model(
+    chosen: PretrainingObjective,
+    config: PretrainConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    shallow: Artifact | None,
+) -> PreTrainedModel:
+    """Build the model that the objective keeps, untrained or grown from a shallower one."""
+    if shallow is None:
+        return chosen.model(encoder_config(config, tokenizer))
+    model = chosen.model(encoder_config(config, tokenizer, positions_of_shallow(shallow)))
+    stack(model, shallow)
+    return model
+
+
+def _rows(
+    passages: Iterable[str],
+    found: Survey,
+    chosen: PretrainingObjective,
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int,
+    work: Path,
+    max_length: int,
+) -> Rows:
+    """Make the rows of one length, to train on and held out."""
+
+    def rows(part: Iterable[str]) -> Iterator[TokenRow]:
+        return chosen.rows(part, tokenizer, max_length, seed)
+
+    directory, run = work / f"rows-{max_length}", chosen.held_out_run
+    return Rows(*stored_parts(passages, found, rows, directory, Padding.of(tokenizer), run))
+
+
+def write_encoder(
+    out: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    config: Any,
+    reports: Sequence[TrainingReport],
+    *,
+    stage: str,
+    metric: str,
+    parent: Artifact | None = None,
+    problem_type: ProblemType = "masked_language_model",
+) -> None:
+    """Write an encoder that was trained on a corpus, by one report a phase, as a torch artifact."""
+    *earlier, last = reports
+    task = TaskRecord(
+        name=",".join(Path(part.strip()).name for part in config.corpus.split(",")),
+        problem_type=problem_type,
+        labels=(),
+        text_columns=(config.text_column,),
+        metric=metric,
+    )
+    with new_artifact(
+        out,
+        kind="torch",
+        family=model.config.model_type,
+        task=task,
+        stage=stage,
+        config=config,
+        seed=config.seed,
+        parent=parent,
+    ) as draft:
+        model.save_pretrained(draft.directory)
+        save_tokenizer(tokenizer, draft.directory)
+        draft.metrics.update(
+            parameters=model.num_parameters(),
+            steps=sum(report.steps for report in reports),
+            losses=last.losses,
+            epochs=last.epochs,
+            earlier_losses=[report.losses for report in earlier],
+            earlier_epochs=[report.epochs for report in earlier],
+        )

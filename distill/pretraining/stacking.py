@@ -1,0 +1,83 @@
+"""Progressive stacking (Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking").
+
+A deeper encoder starts from a shallower one that is pre-trained already: its layer i is layer
+i mod L of the L shallow ones (algorithm 1 doubles; other depths repeat as far as they go).
+Embeddings and the head are taken over, and the vocabulary with them. Heads that only the training
+needs start anew.
+"""
+
+from __future__ import annotations
+
+from safetensors.torch import load_file
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.core.families import family_of
+from distill.pretraining.config import PretrainConfig
+
+__all__ = ["positions_of_shallow", "refuse_unstackable", "stack"]
+
+MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
+"""Fields of PretrainConfig that a deeper encoder shares with the shallower one."""
+
+
+def refuse_unstackable(shallow: Artifact, config: PretrainConfig, family: str) -> None:
+    """Raise ConfigError where an encoder as `config` wants it cannot grow from `shallow`."""
+    name = f"stack_from={str(shallow.path)!r}"
+    if shallow.card.stage != "pretrain":
+        raise ConfigError(
+            f"{name} is an artifact of stage {shallow.card.stage!r}. Give one of `pretrain`."
+        )
+    if shallow.card.family != family:
+        raise ConfigError(
+            f"{name} is of family {shallow.card.family!r}, and objective {config.objective!r} "
+            f"trains one of {family!r}. Choose an objective of its own family."
+        )
+    for field in MUST_AGREE:
+        # a card may be older than a field, which then had its default of today
+        default = type(config).model_fields[field].default
+        own, theirs = getattr(config, field), shallow.card.config.get(field, default)
+        if own != theirs:
+            raise ConfigError(
+                f"{field}={own}: {name} has {field}={theirs}, and only depth can grow. "
+                f"Give {field}={theirs}."
+            )
+    if config.layers <= (layers := shallow.card.config["layers"]):
+        raise ConfigError(
+            f"layers={config.layers}: {name} has {layers} already. Give more; twice is usual."
+        )
+    if config.max_length > (positions := positions_of_shallow(shallow)):
+        raise ConfigError(
+            f"max_length={config.max_length}: {name} has positions for {positions} tokens only. "
+            f"Give at most so many."
+        )
+
+
+def positions_of_shallow(shallow: Artifact) -> int:
+    """Return how many tokens the shallower encoder has positions for."""
+    config = AutoConfig.from_pretrained(
+        shallow.path, local_files_only=True, trust_remote_code=False
+    )
+    return int(config.max_position_embeddings)
+
+
+def stack(model: PreTrainedModel, shallow: Artifact) -> None:
+    """Copy a shallower encoder's weights into `model`, its layers as often as they fit."""
+    weights = load_file(shallow.path / SAFE_WEIGHTS_NAME)
+    prefix = f"{model.base_model_prefix}.{family_of(model).layers}."
+    depth = int(shallow.card.config["layers"])
+    sources = {key: _source(key, prefix, depth) for key in model.state_dict()}
+    # what is tied is in the file once; a pooler is where the shallower one's objective had it
+    model.load_state_dict(
+        {key: weights[source] for key, source in sources.items() if source in weights}, strict=False
+    )
+
+
+def _source(key: str, prefix: str, depth: int) -> str:
+    """Return the shallower encoder's name of a weight."""
+    if not key.startswith(prefix):
+        return key
+    layer, _, rest = key.removeprefix(prefix).partition(".")
+    return f"{prefix}{int(layer) % depth}.{rest}"

@@ -1,0 +1,170 @@
+"""Every row of OBJECTIVES: what it asks of a batch, what it leaves alone, what it gives back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, PreTrainedModel
+
+from bertender.core.examples import TensorBatch
+from distill.corpora.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
+from distill.corpora.word_boundaries import continues_word
+from distill.objectives import OBJECTIVES
+from distill.objectives.pretrainee import Pretrainee
+from tests.distill.toys import BERT_SHAPE, VOCABULARY, tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+CONTINUES = continues_word(TOKENIZER)
+LENGTH = 48
+WHOLE_WORDS = ("mlm+sop", "span", "wwm")
+"""Objectives that ask for all pieces of a word together."""
+
+
+def batch_of(rows: int = 64) -> TensorBatch:
+    """Random pieces between [CLS] and [SEP], with a [SEP] in the middle, some rows padded."""
+    generator = torch.Generator().manual_seed(4)
+    ids = torch.randint(5, VOCABULARY, (rows, LENGTH), generator=generator)
+    ids[:, 0], ids[:, 20], ids[:, -1] = (
+        TOKENIZER.cls_token_id,
+        TOKENIZER.sep_token_id,
+        TOKENIZER.sep_token_id,
+    )
+    ids[::2, 40:] = TOKENIZER.pad_token_id
+    labels = torch.randint(0, 2, (rows,), generator=generator)
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids != TOKENIZER.pad_token_id).long(),
+        "token_type_ids": (torch.arange(LENGTH) > 20).long().expand(rows, -1),
+        NEXT_SENTENCE: labels,
+        SENTENCE_ORDER: labels,
+    }
+
+
+def pretrainee_of(name: str, **changes: Any) -> Pretrainee:
+    torch.manual_seed(0)
+    chosen = OBJECTIVES[name]
+    shape = BertConfig(**{**BERT_SHAPE, "vocab_size": VOCABULARY, "pad_token_id": 0, **changes})
+    return chosen.pretrainee(chosen.model(shape))
+
+
+def objective_of(name: str, seed: int = 0, share: float = 0.15) -> Any:
+    return OBJECTIVES[name].objective(TOKENIZER, share, seed)
+
+
+def ids_read(name: str, batch: TensorBatch, seed: int = 0, step: int = 0) -> list[torch.Tensor]:
+    """What the embeddings are asked for, the generator's of ELECTRA among it."""
+    pretrainee, read = pretrainee_of(name).eval(), []
+    table = pretrainee.model.get_input_embeddings()
+    table.register_forward_hook(lambda module, inputs, output: read.append(inputs[0].clone()))
+    objective_of(name, seed)(pretrainee, batch, step)
+    return read
+
+
+def chosen_by(name: str, batch: TensorBatch, share: float = 0.15) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    chosen: torch.Tensor = objective_of(name, share=share).masking.chosen(
+        batch["input_ids"], generator
+    )
+    return chosen
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_special_tokens_and_padding_are_read_as_they_are(name: str) -> None:
+    batch = batch_of()
+    special = batch["input_ids"] < 5
+    for read in ids_read(name, batch):
+        assert torch.equal(read[special], batch["input_ids"][special])
+        assert not torch.equal(read, batch["input_ids"])
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_what_is_read_is_drawn_from_seed_and_step(name: str) -> None:
+    batch = batch_of(8)
+    reference, again = ids_read(name, batch), ids_read(name, batch)
+    assert all(map(torch.equal, reference, again))
+    for seed, step in ((1, 0), (0, 1)):
+        assert not all(map(torch.equal, ids_read(name, batch, seed, step), reference))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_no_global_random_number_is_drawn(name: str) -> None:
+    pretrainee, batch = pretrainee_of(name).eval(), batch_of(8)
+    before = torch.get_rng_state()
+    objective_of(name)(pretrainee, batch, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.4])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_share_of_tokens_is_kept(name: str, share: float) -> None:
+    batch = batch_of(256)
+    ordinary, chosen = batch["input_ids"] > 4, chosen_by(name, batch, share)
+    assert not chosen[~ordinary].any()
+    total = int(ordinary.sum())
+    found = int(chosen.sum()) / total
+    # a draw for each token, or what rounding of a row's budget and its last word leave
+    allowed = 4 * (share * (1 - share) / total) ** 0.5 if name not in WHOLE_WORDS else 0.02
+    assert abs(found - share) < allowed
+
+
+@pytest.mark.parametrize("name", WHOLE_WORDS)
+def test_words_are_chosen_whole_and_each_row_has_one(name: str) -> None:
+    batch = batch_of()
+    chosen, ordinary = chosen_by(name, batch), batch["input_ids"] > 4
+    assert chosen.any(dim=1).all()
+    inside = CONTINUES[batch["input_ids"][:, 1:]] & ordinary[:, 1:] & ordinary[:, :-1]
+    assert inside.any()
+    assert torch.equal(chosen[:, 1:][inside], chosen[:, :-1][inside])
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_learning_weight_gets_a_gradient(name: str) -> None:
+    pretrainee = pretrainee_of(name).train()
+    parts = objective_of(name)(pretrainee, batch_of(), 0)
+    assert all(part.ndim == 0 and torch.isfinite(part) for part in parts.values())
+    sum(parts.values()).backward()
+    idle = {key for key, weight in pretrainee.named_parameters() if weight.grad is None}
+    assert idle == set()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_each_part_falls(name: str) -> None:
+    """On one batch, asked the same each time, every part of the loss can be learnt."""
+    pretrainee, batch = pretrainee_of(name, num_hidden_layers=1).eval(), batch_of(16)
+    objective = objective_of(name)
+    optimizer = torch.optim.Adam(pretrainee.parameters(), lr=5e-3)
+    seen = []
+    for _ in range(60):
+        parts = objective(pretrainee, batch, 0)
+        seen.append({part: float(value.detach()) for part, value in parts.items()})
+        optimizer.zero_grad()
+        sum(parts.values()).backward()
+        optimizer.step()
+    for part, first in seen[0].items():
+        assert seen[-1][part] < 0.8 * first, part
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_what_is_finished_is_a_model_of_transformers_alone(name: str) -> None:
+    chosen = OBJECTIVES[name]
+    pretrainee = pretrainee_of(name)
+    model = pretrainee.finished()
+    assert isinstance(model, PreTrainedModel)
+    assert type(model).__module__.startswith("transformers.")
+    assert model.config.model_type == chosen.family
+    assert set(model.state_dict()) == set(chosen.model(_config_of(model)).state_dict())
+
+
+def _config_of(model: PreTrainedModel) -> BertConfig:
+    return BertConfig(**{**BERT_SHAPE, "vocab_size": VOCABULARY, "pad_token_id": 0})
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_batch_of_special_tokens_alone_has_a_loss_that_is_a_number(name: str) -> None:
+    ids = torch.tensor([[TOKENIZER.cls_token_id, TOKENIZER.sep_token_id]])
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    labels = {NEXT_SENTENCE: torch.tensor([0]), SENTENCE_ORDER: torch.tensor([0])}
+    parts = objective_of(name)(pretrainee_of(name), {**batch, **labels}, 0)
+    assert all(torch.isfinite(part) for part in parts.values())

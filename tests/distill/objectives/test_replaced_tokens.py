@@ -1,0 +1,106 @@
+"""ELECTRA: what the generator samples, what the discriminator is told, what learns from what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from distill.objectives.replaced_tokens import sampled
+from tests.distill.objectives.test_objectives import (
+    TOKENIZER,
+    batch_of,
+    objective_of,
+    pretrainee_of,
+)
+
+
+def heard(pretrainee: Any, batch: dict[str, torch.Tensor]) -> tuple[dict[str, Any], Any]:
+    """The parts of a loss, with the tokens and verdicts of the discriminator."""
+    calls: list[Any] = []
+    hook = pretrainee.model.register_forward_hook(
+        lambda module, inputs, named, output: calls.append((named["input_ids"], output.logits)),
+        with_kwargs=True,
+    )
+    parts = objective_of("rtd")(pretrainee, batch, 0)
+    hook.remove()
+    return dict(parts), calls[0]
+
+
+def test_embeddings_are_shared_and_the_generator_is_a_quarter_as_wide() -> None:
+    pretrainee: Any = pretrainee_of("rtd")
+    discriminator, generator = pretrainee.model, pretrainee.generator
+    assert generator.electra.embeddings is discriminator.electra.embeddings
+    table = discriminator.get_input_embeddings().weight
+    assert generator.generator_lm_head.weight is table
+    assert generator.config.hidden_size * 4 == discriminator.config.hidden_size
+    assert generator.config.intermediate_size * 4 == discriminator.config.intermediate_size
+    assert generator.config.num_hidden_layers == discriminator.config.num_hidden_layers
+
+
+def test_the_discriminators_loss_is_over_all_real_tokens_and_right_guesses_are_originals() -> None:
+    pretrainee, batch = pretrainee_of("rtd").eval(), batch_of()
+    parts, (replaced, verdicts) = heard(pretrainee, batch)
+    real = batch["attention_mask"].bool()
+    labels = (replaced != batch["input_ids"]).float()
+    expected = functional.binary_cross_entropy_with_logits(verdicts[real], labels[real])
+    assert float(parts["discriminator"].detach()) == pytest.approx(
+        50 * float(expected.detach()), rel=1e-5
+    )
+    assert 0 < labels.sum() < 0.2 * real.sum()
+
+
+def test_a_generator_that_knows_everything_leaves_no_token_replaced() -> None:
+    """Its samples are the originals, so every label is 0."""
+    pretrainee: Any = pretrainee_of("rtd").eval()
+    batch = batch_of(8)
+    pretrainee._guesses = lambda given, chosen: (
+        functional.one_hot(batch["input_ids"][chosen], len(TOKENIZER)) * 100.0
+    )
+    parts, (replaced, verdicts) = heard(pretrainee, batch)
+    assert torch.equal(replaced, batch["input_ids"])
+    real = batch["attention_mask"].bool()
+    expected = 50 * functional.softplus(verdicts[real]).mean()  # -log of "original"
+    assert float(parts["discriminator"].detach()) == pytest.approx(
+        float(expected.detach()), rel=1e-5
+    )
+
+
+def test_the_generator_learns_nothing_from_the_discriminator() -> None:
+    pretrainee: Any = pretrainee_of("rtd").eval()
+    parts, _ = heard(pretrainee, batch_of())
+    parts["discriminator"].backward()
+    own = {
+        key: weight.grad
+        for key, weight in pretrainee.generator.named_parameters()
+        if "embeddings." not in key and "lm_head.weight" not in key
+    }
+    assert own and all(gradient is None for gradient in own.values())
+
+
+def test_samples_follow_the_generators_distribution() -> None:
+    torch.manual_seed(0)
+    logits = torch.tensor([0.5, 0.2, 0.2, 0.1]).log().expand(20000, -1)
+    found = sampled(logits, torch.rand(20000)).bincount(minlength=4) / 20000
+    assert torch.allclose(found, torch.tensor([0.5, 0.2, 0.2, 0.1]), atol=0.015)
+
+
+def test_samples_by_hand() -> None:
+    logits = torch.tensor([0.5, 0.25, 0.25]).log().expand(5, -1)
+    draws = torch.tensor([0.0, 0.49, 0.51, 0.76, 1.0])
+    assert sampled(logits, draws).tolist() == [0, 0, 1, 2, 2]
+
+
+def test_all_chosen_tokens_become_masks_for_the_generator() -> None:
+    pretrainee: Any = pretrainee_of("rtd").eval()
+    batch, read = batch_of(), []
+    pretrainee.generator.electra.register_forward_pre_hook(
+        lambda module, inputs, named: read.append(named["input_ids"]), with_kwargs=True
+    )
+    objective_of("rtd")(pretrainee, batch, 0)
+    changed = read[0] != batch["input_ids"]
+    assert (read[0][changed] == TOKENIZER.mask_token_id).all()
+    share = changed.sum() / (batch["input_ids"] > 4).sum()
+    assert abs(float(share) - 0.15) < 0.03

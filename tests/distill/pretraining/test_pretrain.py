@@ -1,0 +1,262 @@
+"""Pre-training: every objective learns, and what comes out is a start for a teacher."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForSequenceClassification,
+)
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
+from bertender.core.predictor import open_classifier
+from bertender.core.text import load_tokenizer
+from bertender.core.training import _PlannedTrainer
+from bertender.tasks.task import Task
+from distill.distiller import DistillConfig, distill
+from distill.objectives import OBJECTIVES, PretrainingObjective
+from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name
+from distill.teacher import FinetuneConfig, finetune_by_name
+from export.onnx_export import ExportConfig, export
+from tests.conftest import FRUIT, TOOLS
+from tests.distill.objectives.test_objectives import WHOLE_WORDS
+
+SMALL: dict[str, Any] = {
+    "vocabulary_size": 200,
+    "layers": 1,
+    "hidden_size": 32,
+    "heads": 2,
+    "epochs": 8,
+    "batch_size": 8,
+    "max_length": 32,
+    "learning_rate": 2e-3,
+    "precision": "fp32",
+}
+
+
+BRIEF = {**SMALL, "epochs": 1, "batch_size": 4, "checkpoint_steps": 3}
+
+OPENS_AS: dict[str, Any] = {
+    **dict.fromkeys(OBJECTIVES, AutoModelForMaskedLM),
+    "rtd": AutoModelForPreTraining,
+}
+
+
+def objective_of(artifact: Artifact) -> PretrainingObjective:
+    return OBJECTIVES[artifact.card.config["objective"]]
+
+
+def passages(count: int = 400) -> list[str]:
+    """Sentences in which a word tells much of the others."""
+    generator = torch.Generator().manual_seed(6)
+    picks = torch.randint(0, 6, (count, 2), generator=generator).tolist()
+    frames = (("eat the", "from the tree", FRUIT), ("use the", "from the box", TOOLS))
+    return [
+        f"{before} {words[first]} and the {words[second]} {after}"
+        for row, (first, second) in enumerate(picks)
+        for before, after, words in [frames[row % 2]]
+    ]
+
+
+@pytest.fixture(scope="module", params=OBJECTIVES)
+def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """An encoder pre-trained by each objective, from a file."""
+    folder = tmp_path_factory.mktemp("pretrain")
+    corpus = folder / "corpus.txt"
+    corpus.write_text("\n".join(passages()), encoding="utf-8")
+    config = PretrainConfig(corpus=str(corpus), objective=request.param, **SMALL)
+    return pretrain_by_name(config, folder / "encoder")
+
+
+def test_the_held_out_loss_falls(encoder: Artifact) -> None:
+    epochs = encoder.card.metrics["epochs"]
+    assert len(epochs) == 8
+    assert epochs[-1]["loss"] < epochs[0]["loss"] - 0.3
+
+
+def test_the_held_out_loss_is_told_by_its_parts(encoder: Artifact) -> None:
+    scores = dict(encoder.card.metrics["epochs"][-1])
+    loss, perplexity = scores.pop("loss"), scores.pop("perplexity", None)
+    trained = encoder.card.metrics["losses"][-1]
+    assert set(scores) == (set(trained) if len(trained) > 1 else set())
+    assert sum(scores.values()) == pytest.approx(loss if scores else 0)
+    assert (perplexity is None) == (objective_of(encoder).perplexity_of is None)
+    if perplexity is not None:
+        language = scores.get("mlm", loss)
+        assert perplexity == pytest.approx(math.exp(language))
+        nothing_known = math.log(len(load_tokenizer(encoder.path)))
+        # of a whole word that is masked, no piece tells the others
+        share = 0.6 if encoder.card.config["objective"] in WHOLE_WORDS else 0.5
+        assert language < share * nothing_known
+
+
+def test_what_is_written_opens_with_transformers_alone(encoder: Artifact) -> None:
+    """Every weight of the class that it opens as is in the file, but for what is tied."""
+    opener = OPENS_AS[encoder.card.config["objective"]]
+    model, found = opener.from_pretrained(encoder.path, output_loading_info=True)
+    assert found["missing_keys"] == [] and found["mismatched_keys"] == []
+    assert all(".pooler." in key for key in found["unexpected_keys"])
+    tokens = load_tokenizer(encoder.path)("eat the apple", return_tensors="pt")
+    assert torch.isfinite(model(**tokens).logits).all()
+    assert encoder.card.family == model.config.model_type == objective_of(encoder).family
+    _, found = AutoModel.from_pretrained(encoder.path, output_loading_info=True)
+    missing = [key for key in found["missing_keys"] if "pooler" not in key]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ["mlm+nsp", "mlm+sop"])
+def test_a_pooler_that_was_trained_is_what_a_classifier_starts_from(
+    name: str, tmp_path: Path
+) -> None:
+    encoder = pretrain(passages(100), PretrainConfig(objective=name, **BRIEF), tmp_path / "out")
+    for opener in (AutoModel, AutoModelForSequenceClassification):
+        _, found = opener.from_pretrained(encoder.path, output_loading_info=True)
+        assert [key for key in found["missing_keys"] if "pooler" in key] == []
+
+
+def test_the_encoder_has_the_shape_that_was_asked_for(encoder: Artifact) -> None:
+    assert encoder.card.stage == "pretrain"
+    assert encoder.card.task.labels == ()
+    assert encoder.card.metrics["steps"] > 0
+    tokenizer = load_tokenizer(encoder.path)
+    assert tokenizer.model_max_length == 32
+    assert tokenizer.convert_ids_to_tokens(tokenizer("apple")["input_ids"])[0] == "[CLS]"
+
+
+def test_it_becomes_a_teacher(encoder: Artifact, task: Task, tmp_path: Path) -> None:
+    config = FinetuneConfig(
+        teacher=str(encoder.path), epochs=4, batch_size=16, learning_rate=3e-3, precision="fp32"
+    )
+    teacher = finetune_by_name(task, config, tmp_path / "teacher")
+    assert teacher.card.parent is not None
+    assert teacher.card.parent.digest == encoder.digest
+    assert teacher.card.metrics["epochs"][-1]["accuracy"] > 0.9
+    assert open_classifier(teacher).logits(task.dev.examples[:3]).shape == (3, 2)
+
+
+def test_it_is_no_classifier_yet(encoder: Artifact, task: Task, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"stage pretrain.*artifact of `bertender finetune`"):
+        distill(encoder, task, DistillConfig(), tmp_path / "out")
+    with pytest.raises(ModelError, match=r"stage 'pretrain'.*Give the artifact of `finetune`"):
+        export(encoder, task, ExportConfig(), tmp_path / "out")
+
+
+class Kill:
+    """Ends a run in the middle of its training, as Ctrl-C does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, phase: str, step: int) -> None:
+        self.compute = _PlannedTrainer.compute_loss
+        called: list[str] = []
+
+        def dies(trainer: Any, *given: Any, **named: Any) -> torch.Tensor:
+            called.append(Path(trainer.args.output_dir).name.partition("-")[2])
+            if called.count(phase) == step:
+                raise KeyboardInterrupt
+            return self.compute(trainer, *given, **named)
+
+        monkeypatch.setattr(_PlannedTrainer, "compute_loss", dies)
+
+
+def killed_and_whole(
+    config: PretrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, phase: str = ""
+) -> tuple[Artifact, Artifact]:
+    """A run that was killed at its fifth step of a phase and resumed, and one that was not."""
+    whole = pretrain(passages(100), config, folder / "whole")
+    with monkeypatch.context() as patched:
+        Kill(patched, phase, step=5)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(passages(100), config, folder / "killed")
+    assert not (folder / "killed").exists()
+    return pretrain(passages(100), config, folder / "killed"), whole
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_killed_run_goes_on_to_the_same_weights(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PretrainConfig(objective=name, **BRIEF)
+    killed, whole = killed_and_whole(config, tmp_path, monkeypatch)
+    assert killed.digest == whole.digest
+    assert killed.card.metrics == whole.card.metrics
+
+
+@pytest.mark.parametrize("phase", ["short", "long"])
+@pytest.mark.parametrize("name", ["mlm", "rtd"])
+def test_a_killed_run_of_two_lengths_goes_on_in_its_phase(
+    name: str, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = {"short_length": 8, "short_share": 0.5, "batch_size": 4, "epochs": 2}
+    config = PretrainConfig(objective=name, **{**BRIEF, **lengths})
+    killed, whole = killed_and_whole(config, tmp_path, monkeypatch, phase)
+    assert killed.digest == whole.digest
+    assert killed.card.metrics == whole.card.metrics
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_the_last_steps_are_on_long_rows(
+    share: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    compute = _PlannedTrainer.compute_loss
+
+    def listens(trainer: Any, model: Any, batch: Any, *given: Any, **named: Any) -> torch.Tensor:
+        lengths.append(batch["input_ids"].shape[1])
+        return compute(trainer, model, batch, *given, **named)
+
+    monkeypatch.setattr(_PlannedTrainer, "compute_loss", listens)
+    settings = {**BRIEF, "short_length": 8, "short_share": share, "max_length": 200}
+    artifact = pretrain(passages(300), PretrainConfig(**settings), tmp_path / "out")
+    short = sum(length <= 8 for length in lengths)
+    assert all(length <= 8 for length in lengths[:short])
+    assert all(length > 8 for length in lengths[short:]) and 200 in lengths[short:]
+    assert short == round((share or 0.9) * len(lengths))
+    assert artifact.card.metrics["steps"] == len(lengths)
+    assert artifact.card.metrics["earlier_epochs"][0][-1]["loss"] > 0
+    model = AutoModel.from_pretrained(artifact.path)
+    assert model.config.max_position_embeddings == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"short_length": 128}, "short_length=128 must be below max_length=128"),
+        ({"short_share": 0.5}, r"short_share=0\.5.*Give short_length too"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        PretrainConfig(**settings)
+
+
+def test_documents_end_at_empty_passages(tmp_path: Path) -> None:
+    """They are no passages themselves, and pairs do not run over them."""
+    alone = [text for passage in passages(60) for text in (passage, "")]
+    config = PretrainConfig(objective="mlm+sop", **BRIEF)
+    assert pretrain(alone, config, tmp_path / "out").card.metrics["steps"] > 0
+    with pytest.raises(DataError, match="49 passages are too few"):
+        pretrain([*passages(49), *[""] * 9], config, tmp_path / "other")
+
+
+def test_heads_must_divide_the_width(tmp_path: Path) -> None:
+    config = PretrainConfig(hidden_size=32, heads=3)
+    with pytest.raises(ConfigError, match=r"heads=3 do not divide hidden_size=32.*1, 2, 4, 8, 16"):
+        pretrain(passages(60), config, tmp_path / "out")
+
+
+def test_too_few_passages_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="49 passages are too few to train on; at least 50"):
+        pretrain(passages(49), PretrainConfig(**SMALL), tmp_path / "out")
+
+
+def test_an_unknown_objective_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"no pre-training objective 'mlmm'. Did you mean"):
+        pretrain(passages(60), PretrainConfig(objective="mlmm"), tmp_path / "out")
+    assert not any(tmp_path.iterdir())

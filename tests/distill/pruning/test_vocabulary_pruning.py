@@ -1,0 +1,166 @@
+"""Vocabulary pruning: texts whose pieces stay are read as before, and no other becomes unknown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from bertender.core.errors import DataError, ModelError
+from bertender.core.text import load_tokenizer
+from distill.pruning.vocabulary import Pieces, cut_vocabulary, needed_pieces
+from distill.vocabularies import TOKENIZERS, tokenizer_named
+from tests.distill.pretraining.test_pretrain import passages
+from tests.distill.toys import LONGEST, tiny_classifier
+
+SIZE = 400
+FEW = ["eat the plum", "use the saw from the box"]
+
+
+def whole(name: str) -> PreTrainedTokenizerBase:
+    return tokenizer_named(name).train(passages(), SIZE, LONGEST)
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def pair(request: pytest.FixtureRequest) -> tuple[PreTrainedTokenizerBase, Pieces]:
+    tokenizer = whole(request.param)
+    return tokenizer, needed_pieces(tokenizer, FEW)
+
+
+def spelt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
+    return tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+
+
+def test_texts_whose_pieces_stay_are_cut_as_before(
+    pair: tuple[PreTrainedTokenizerBase, Pieces],
+) -> None:
+    tokenizer, pieces = pair
+    assert len(pieces.tokenizer) == len(pieces.rows) < len(tokenizer)
+    for text in (*FEW, "the plum from the saw", "box box"):
+        before, after = tokenizer(text)["input_ids"], pieces.tokenizer(text)["input_ids"]
+        assert spelt(pieces.tokenizer, text) == spelt(tokenizer, text)
+        assert [pieces.rows[number] for number in after] == before
+
+
+def test_pairs_and_special_tokens_keep_their_places(
+    pair: tuple[PreTrainedTokenizerBase, Pieces],
+) -> None:
+    tokenizer, pieces = pair
+    before, after = (each(FEW[0], FEW[1])["input_ids"] for each in (tokenizer, pieces.tokenizer))
+    assert [pieces.rows[number] for number in after] == before
+    assert pieces.tokenizer.special_tokens_map == tokenizer.special_tokens_map
+    assert pieces.tokenizer.pad_token_id == tokenizer.pad_token_id
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(max_size=30))
+def test_no_text_becomes_unknown(text: str) -> None:
+    for name in TOKENIZERS:
+        tokenizer, pieces = CUT[name]
+        before, after = (
+            each(text, add_special_tokens=False)["input_ids"]
+            for each in (tokenizer, pieces.tokenizer)
+        )
+        unknown = tokenizer.unk_token_id
+        if unknown not in before:
+            assert pieces.tokenizer.unk_token_id not in after
+
+
+CUT = {name: (whole(name), needed_pieces(whole(name), FEW)) for name in TOKENIZERS}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_it_saves_and_opens_as_it_is(name: str, tmp_path: Path) -> None:
+    _, pieces = CUT[name]
+    pieces.tokenizer.save_pretrained(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.get_vocab() == pieces.tokenizer.get_vocab()
+    for text in (*FEW, "the hammer and 17 drills"):
+        assert again(text)["input_ids"] == pieces.tokenizer(text)["input_ids"]
+    assert again.model_max_length == LONGEST
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert", "electra", "mobilebert", "albert"])
+def test_a_model_answers_as_before(model_type: str) -> None:
+    tokenizer, pieces = CUT["wordpiece"]
+    model = tiny_classifier(model_type, vocab_size=len(tokenizer)).eval()
+    keys = ["input_ids", "attention_mask"]
+    given_ = {
+        name: {key: each(FEW, padding=True, return_tensors="pt")[key] for key in keys}
+        for name, each in (("before", tokenizer), ("after", pieces.tokenizer))
+    }
+    with torch.inference_mode():
+        expected = model(**given_["before"]).logits
+        cut_vocabulary(model, pieces)
+        found = model(**given_["after"]).logits
+    torch.testing.assert_close(found, expected)
+    assert model.config.vocab_size == len(pieces.rows) == len(model.get_input_embeddings().weight)
+
+
+def test_rare_pieces_go() -> None:
+    tokenizer = whole("wordpiece")
+    texts = ["the plum", "the saw", "the box"]
+    often = needed_pieces(tokenizer, texts, floor=3).tokenizer.get_vocab()
+    always = needed_pieces(tokenizer, texts).tokenizer.get_vocab()
+    assert "the" in often and "plum" not in often and "plum" in always
+
+
+def test_what_cannot_be_pruned_is_refused() -> None:
+    tokenizer, pieces = CUT["wordpiece"]
+    with pytest.raises(DataError, match="no text to find"):
+        needed_pieces(tokenizer, ["", ""])
+    model = tiny_classifier("roberta", vocab_size=len(tokenizer), pad_token_id=9)
+    gone = Pieces(pieces.tokenizer, tuple(row for row in pieces.rows if row != 3))
+    with pytest.raises(ModelError, match="padding of this 'roberta' model is piece 9"):
+        cut_vocabulary(model, gone)
+    description = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = description["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] += 1
+    gaps = BertTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(description)))
+    with pytest.raises(ModelError, match="have gaps"):
+        needed_pieces(gaps, FEW)
+
+
+def test_special_tokens_keep_their_meaning_where_their_numbers_change() -> None:
+    """RoBERTa's processor names its own by number, and a config may too."""
+    trained = whole("bpe")
+    description = json.loads(trained.backend_tokenizer.to_str())
+    numbers = {name: trained.convert_tokens_to_ids(name) for name in ("<s>", "</s>")}
+    description["post_processor"] = {
+        "type": "RobertaProcessing",
+        "cls": ["<s>", numbers["<s>"]],
+        "sep": ["</s>", numbers["</s>"]],
+        "trim_offsets": True,
+        "add_prefix_space": False,
+    }
+    description["added_tokens"].append(
+        {**description["added_tokens"][0], "id": len(trained), "content": "<last>"}
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(description)),
+        eos_token="<last>",
+        unk_token=trained.unk_token,
+        pad_token=trained.pad_token,
+    )
+    pieces = needed_pieces(tokenizer, FEW)
+    model = tiny_classifier("bert", vocab_size=len(tokenizer), eos_token_id=len(trained))
+    cut_vocabulary(model, pieces)
+    assert model.config.eos_token_id == pieces.tokenizer.convert_tokens_to_ids("<last>")
+    before, after = (each(FEW[0])["input_ids"] for each in (tokenizer, pieces.tokenizer))
+    assert [pieces.rows[number] for number in after] == before
+
+
+def test_a_bilstm_gives_up_words_too() -> None:
+    tokenizer, pieces = CUT["wordpiece"]
+    model = tiny_classifier("bertender-bilstm", vocab_size=len(tokenizer)).eval()
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokenizer(FEW[0])["input_ids"]])).logits
+        cut_vocabulary(model, pieces)
+        found = model(torch.tensor([pieces.tokenizer(FEW[0])["input_ids"]])).logits
+    torch.testing.assert_close(found, expected)

@@ -1,0 +1,227 @@
+"""Vocabularies: the same on every run, whole without bertender, and true to the text."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.text import load_tokenizer
+from distill.vocabularies import TOKENIZERS, tokenizer_named
+from distill.vocabularies.unigram import MOST_COUNTED
+from tests.conftest import FRUIT, TOOLS
+from tests.distill.toys import packed
+
+ROOT = Path(__file__).resolve().parents[3]
+
+WORDS = [f"{fruit} and {tool}" for fruit in FRUIT for tool in TOOLS] * 3
+TIES = [f"{chr(0x4E00 + number)}word{number % 37} {number % 11}" for number in range(300)]
+"""Words that tie in their counts, and more letters than entries for them."""
+
+
+def trained(name: str, size: int = 400) -> PreTrainedTokenizerBase:
+    return TOKENIZERS[name].train(WORDS, size, 32)
+
+
+def uncased(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+NORMALISED: dict[str, Callable[[str], str]] = {
+    "wordpiece": uncased,
+    "bpe": lambda text: text,
+    "unigram": uncased,
+}
+"""What a text is when it comes back from its tokens."""
+PAIRS: dict[str, list[str]] = {
+    "wordpiece": ["[CLS]", "[SEP]", "[SEP]"],
+    "bpe": ["<s>", "</s>", "</s>", "</s>"],
+    "unigram": ["[CLS]", "[SEP]", "[SEP]"],
+}
+"""The special tokens around a pair."""
+WITHOUT_SEGMENTS = ("bpe",)
+ALIKE = {name: trained(name) for name in TOKENIZERS}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_vocabulary_has_what_models_and_objectives_need(name: str) -> None:
+    tokenizer = ALIKE[name]
+    special = ("pad", "unk", "cls", "sep", "mask")
+    ids = [getattr(tokenizer, f"{token}_token_id") for token in special]
+    assert len(set(ids)) == len(ids) and max(ids) < 5 and set(ids) <= {*tokenizer.all_special_ids}
+    assert len(tokenizer) <= 400 and tokenizer.is_fast
+    assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+    assert tokenizer.model_max_length == 32
+    for fruit, tool in zip(FRUIT, TOOLS, strict=True):
+        first, *_, last = tokenizer.tokenize(f"{fruit} and {tool}")
+        assert first.endswith(fruit) and last.endswith(tool), "a common word is one piece"
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=60)
+@given(words=st.lists(st.text(st.sampled_from("aeplrhmAPM"), min_size=1), max_size=6))
+def test_decoded_it_is_the_normalised_text(name: str, words: list[str]) -> None:
+    text = "  ".join(words)
+    ids = ALIKE[name](text)["input_ids"]
+    assert ALIKE[name].decode(ids, skip_special_tokens=True) == NORMALISED[name](text)
+
+
+@given(text=st.text(max_size=40))
+def test_bytes_make_any_text(text: str) -> None:
+    ids = ALIKE["bpe"](text, add_special_tokens=False)["input_ids"]
+    kept = ALIKE["bpe"].decode(ids, clean_up_tokenization_spaces=False)
+    assert kept == text or any(token in text for token in ALIKE["bpe"].all_special_tokens)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_what_it_has_not_seen_is_unknown_or_bytes(name: str) -> None:
+    tokenizer = ALIKE[name]
+    ids = tokenizer("apple \u0416", add_special_tokens=False)["input_ids"]
+    assert (tokenizer.unk_token_id in ids) == (name != "bpe")
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_same_text_gives_the_same_vocabulary(name: str) -> None:
+    kind = TOKENIZERS[name]
+    for size in (kind.smallest, 400):
+        first, *others = (kind.train(TIES, size, 32).backend_tokenizer.to_str() for _ in range(4))
+        assert all(other == first for other in others)
+
+
+TRAIN_ALL = """
+import json, sys
+from pathlib import Path
+from distill.vocabularies import TOKENIZERS
+texts = json.loads(sys.stdin.read())
+for name, kind in TOKENIZERS.items():
+    kind.train(texts, 400, 32).save_pretrained(Path(sys.argv[1]) / name)
+"""
+
+
+@pytest.fixture(scope="module")
+def by_processes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What two processes, whose strings hash differently, have trained on the same texts."""
+    folders = []
+    for seed in ("1", "2"):
+        folder = tmp_path_factory.mktemp(f"seed-{seed}")
+        subprocess.run(
+            [sys.executable, "-c", TRAIN_ALL, str(folder)],
+            input=json.dumps([*TIES, *WORDS]),
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            text=True,
+            check=True,
+        )
+        folders.append(folder)
+    return folders
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_two_processes_train_the_same_files(name: str, by_processes: list[Path]) -> None:
+    first, second = (
+        {path.name: path.read_bytes() for path in (folder / name).iterdir()}
+        for folder in by_processes
+    )
+    assert first == second and "tokenizer.json" in first
+    whole = TOKENIZERS[name].train([*TIES, *WORDS], 400, 32)
+    assert load_tokenizer(by_processes[0] / name).get_vocab() == whole.get_vocab()
+
+
+OPEN_ALONE = """
+import json, sys
+for name in ("bertender", "distill"):
+    sys.modules[name] = None
+from transformers import AutoTokenizer
+told = {}
+for folder in sys.argv[1:]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokens = tokenizer("apple", "and saw")
+    told[folder.rpartition("/")[2]] = {
+        "pieces": tokenizer.convert_ids_to_tokens(tokens["input_ids"]),
+        "special": tokenizer.get_special_tokens_mask(
+            tokens["input_ids"], already_has_special_tokens=True
+        ),
+        "segments": tokens.get("token_type_ids"),
+        "mask": tokenizer.mask_token_id,
+        "longest": tokenizer.model_max_length,
+    }
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def opened_alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process without bertender makes of a pair with each of the saved tokenizers."""
+    folder = tmp_path_factory.mktemp("saved")
+    for name, tokenizer in ALIKE.items():
+        tokenizer.save_pretrained(folder / name)
+    words = [sys.executable, "-c", OPEN_ALONE, *(str(folder / name) for name in ALIKE)]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_it_opens_without_bertender_and_frames_pairs(
+    name: str, opened_alone: dict[str, Any]
+) -> None:
+    told = opened_alone[name]
+    framing = [
+        piece
+        for piece, is_special in zip(told["pieces"], told["special"], strict=True)
+        if is_special
+    ]
+    assert framing == PAIRS[name]
+    assert told["mask"] == ALIKE[name].mask_token_id and told["longest"] == 32
+    if name in WITHOUT_SEGMENTS:
+        assert told["segments"] is None
+    else:
+        second = told["pieces"].index("[SEP]") + 1
+        count = len(told["pieces"]) - second
+        assert told["segments"] == [0] * second + [1] * count
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_its_blocks_hold_every_token(name: str) -> None:
+    tokenizer = ALIKE[name]
+    blocks = packed(WORDS, tokenizer, 16).columns["input_ids"]
+    assert {block[0] for block in blocks} == {tokenizer.cls_token_id}
+    there = [token for block in blocks for token in block[1:]]
+    tokenised = tokenizer(WORDS, add_special_tokens=False)["input_ids"]
+    assert there == [token for ids in tokenised for token in (*ids, tokenizer.sep_token_id)]
+
+
+def test_too_small_a_vocabulary_is_refused() -> None:
+    kind = TOKENIZERS["bpe"]
+    kind.refuse_too_small(261)
+    with pytest.raises(ConfigError, match="vocabulary_size=260 is too small for tokenizer 'bpe'"):
+        kind.refuse_too_small(260)
+    assert len(kind.train(["a b"], 261, 32)) == 261
+
+
+def test_an_unknown_tokenizer_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"no tokenizer 'wordpeice'. Did you mean 'wordp"):
+        tokenizer_named("wordpeice")
+
+
+def test_rare_words_are_forgotten_where_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Common words are counted through, however many rare ones stream by."""
+    assert MOST_COUNTED > 1_000_000
+    monkeypatch.setattr("distill.vocabularies.unigram.MOST_COUNTED", 60)
+    monkeypatch.setattr("distill.vocabularies.unigram.PASSAGES_AT_ONCE", 5)
+    rare = (f"apple wrench {chr(97 + row % 26) * (3 + row // 26)}" for row in range(400))
+    tokenizer = TOKENIZERS["unigram"].train(list(rare), 100, 32)
+    assert tokenizer.tokenize("apple wrench") == ["▁apple", "▁wrench"]
