@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, new_artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.card import CARD_NAME
 from bertender.core.distributed import on_main_process
 from bertender.core.examples import TensorBatch, TokenDataset, model_inputs
@@ -26,6 +26,7 @@ from bertender.tasks.task import Task
 from distill.data import token_dataset
 from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import hard_labels
+from distill.writing import write_model
 
 __all__ = [
     "FinetuneConfig",
@@ -34,7 +35,6 @@ __all__ = [
     "finetune",
     "finetune_by_name",
     "label_objective",
-    "save_tokenizer",
     "train_on_labels",
     "write_classifier",
 ]
@@ -142,36 +142,8 @@ def write_classifier(
     """Write a trained classifier of texts or words as a torch artifact with its labels' names."""
     model.config.id2label = dict(enumerate(task.labels))
     model.config.label2id = {label: index for index, label in enumerate(task.labels)}
-    with new_artifact(
-        out,
-        kind="torch",
-        family=model.config.model_type,
-        task=task.record(),
-        stage=stage,
-        config=config,
-        seed=config.seed,
-        parent=parent,
-    ) as draft:
-        model.save_pretrained(draft.directory)
-        save_tokenizer(tokenizer, draft.directory)
-        draft.metrics.update(
-            parameters=model.num_parameters(),
-            steps=report.steps,
-            losses=report.losses,
-            epochs=report.epochs,
-            **metrics,
-        )
-
-
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Save a tokenizer without the padding and truncation that its last call has left in it.
-
-    A resumed run may have called it otherwise, and would write another file.
-    """
-    if isinstance(tokenizer, PreTrainedTokenizerFast):
-        tokenizer.backend_tokenizer.no_padding()
-        tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.save_pretrained(directory)
+    trained = {"steps": report.steps, "losses": report.losses, "epochs": report.epochs}
+    write_model(out, stage, model, tokenizer, task.record(), config, parent, **trained, **metrics)
 
 
 def dev_score(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, new_artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.card import ProblemType, TaskRecord
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError
@@ -28,8 +28,8 @@ from distill.objectives import PretrainingObjective, objective_named
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.phases import Rows, train_lengths
 from distill.pretraining.stacking import positions_of_shallow, refuse_unstackable, stack
-from distill.teacher import save_tokenizer
 from distill.vocabularies import tokenizer_named, trained_once
+from distill.writing import write_model
 
 __all__ = [
     "PretrainConfig",
@@ -199,23 +199,17 @@ def write_encoder(
         text_columns=(config.text_column,),
         metric=metric,
     )
-    with new_artifact(
+    write_model(
         out,
-        kind="torch",
-        family=model.config.model_type,
-        task=task,
-        stage=stage,
-        config=config,
-        seed=config.seed,
-        parent=parent,
-    ) as draft:
-        model.save_pretrained(draft.directory)
-        save_tokenizer(tokenizer, draft.directory)
-        draft.metrics.update(
-            parameters=model.num_parameters(),
-            steps=sum(report.steps for report in reports),
-            losses=last.losses,
-            epochs=last.epochs,
-            earlier_losses=[report.losses for report in earlier],
-            earlier_epochs=[report.epochs for report in earlier],
-        )
+        stage,
+        model,
+        tokenizer,
+        task,
+        config,
+        parent,
+        steps=sum(report.steps for report in reports),
+        losses=last.losses,
+        epochs=last.epochs,
+        earlier_losses=[report.losses for report in earlier],
+        earlier_epochs=[report.epochs for report in earlier],
+    )
