@@ -29,8 +29,6 @@ from bertender.core.training_config import computes_in_bf16
 from bertender.core.work import work_directory
 from distill.corpora.corpus import Corpus, Watched, survey
 from distill.corpora.held_out import held_out_loss
-from distill.corpora.mixed_vocabulary import MixedVocabulary
-from distill.corpora.reading import Masked, Reading, as_its_teacher, in_both_vocabularies
 from distill.corpora.token_store import stored_parts
 from distill.data import fitting_tokenizer
 from distill.encoders import (
@@ -41,8 +39,10 @@ from distill.encoders import (
 )
 from distill.general_config import MASK_PROBABILITY, VOCABULARY_SIZE, GeneralConfig
 from distill.methods import GENERAL_METHODS, Method, Phase
+from distill.mixed_vocabulary import MixedVocabulary
 from distill.phases import DistillationObjective, refuse_misfits, train_phases
 from distill.pretraining.pretrain import write_encoder
+from distill.reading import Masked, Reading, as_its_teacher, in_both_vocabularies
 from distill.students import StudentShape, masked_language_model
 from distill.teacher import artifact_at
 from distill.vocabularies import trained_once

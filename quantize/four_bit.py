@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 
 from bertender.core.errors import ModelError
+from bertender.core.graph_file import MOST_MB, save_graph
 from bertender.core.quiet_tools import quiet_tools
 from quantize.dynamic import quantize_nodes
 from quantize.job import Job, Written
@@ -71,4 +72,4 @@ def _write_small(graph: Path, nodes: Sequence[str], block_size: int) -> None:
             nodes_to_include=list(nodes),
         )
         quantizer.process()
-    onnx.save(quantizer.model.model, graph)
+    save_graph(quantizer.model.model, graph, MOST_MB)

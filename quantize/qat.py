@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
 from bertender.core.examples import TensorBatch, TokenDataset
+from bertender.core.graph_file import move_graph
 from bertender.core.label_losses import hard_labels, soft_labels
 from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.predictor import TorchPredictor, load_torch_classifier
@@ -135,7 +136,7 @@ def _float_graph(job: Job, fake: FakeQuantized, target: Path) -> Path:
     model = load_torch_classifier(job.source)
     model.load_state_dict(fake.trained_weights())
     _write_graph(job, _as_artifact(job, model), target.parent)
-    return target.rename(job.folder / ONNX_NAME)
+    return move_graph(target, job.folder)
 
 
 def _as_artifact(job: Job, model: PreTrainedModel) -> Artifact:

@@ -8,6 +8,7 @@ whose products are exact, and compares the logits.
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from bertender.core.errors import ModelError
+from bertender.core.graph_file import MOST_MB, save_graph
+from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.onnx_session import open_session
 from quantize.job import Job
 
@@ -34,14 +37,15 @@ def probe(job: Job, graph: Path) -> dict[str, Any]:
         How far they are apart, and how many products could be computed exactly: those of
         MatMulNBits and of LSTMs run by the same kernels both times, and prove nothing.
     """
-    exact = open_session(emulated(graph, job.folder / "emulated.onnx"), optimize=False)
-    running = open_session(graph)
-    inputs = [node.name for node in running.get_inputs()]
     found, wanted = [], []
-    for batch in job.texts(PROBED_TEXTS, "probe saturation"):
-        arrays = {name: batch.arrays[name] for name in inputs}
-        found.append(running.run(["logits"], arrays)[0])
-        wanted.append(exact.run(["logits"], arrays)[0])
+    with TemporaryDirectory(dir=job.folder) as folder:
+        exact = open_session(emulated(graph, Path(folder) / ONNX_NAME), optimize=False)
+        running = open_session(graph)
+        inputs = [node.name for node in running.get_inputs()]
+        for batch in job.texts(PROBED_TEXTS, "probe saturation"):
+            arrays = {name: batch.arrays[name] for name in inputs}
+            found.append(running.run(["logits"], arrays)[0])
+            wanted.append(exact.run(["logits"], arrays)[0])
     differences = refuse_saturated(np.concatenate(found), np.concatenate(wanted))
     return {"products": _emulable(graph), **differences}
 
@@ -75,7 +79,7 @@ def emulated(graph: Path, target: Path) -> Path:
     nodes = [each for node in model.graph.node for each in _exact(node)]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    onnx.save(model, target)
+    save_graph(model, target, MOST_MB)
     return target
 
 

@@ -11,7 +11,7 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 
 from bertender.core.onnx_predictor import ONNX_DATA_NAME
 
-__all__ = ["MOST_MB", "save_graph", "weights_size_bytes"]
+__all__ = ["MOST_MB", "move_graph", "save_graph", "weights_size_bytes"]
 
 MOST_MB = 2000
 """Of a file that protobuf reads; it stops at 2 GiB."""
@@ -37,6 +37,14 @@ def save_graph(model: onnx.ModelProto, path: Path, external_above_mb: int) -> No
     onnx.save(model, path)
     for written in _external_files(path):
         shutil.copymode(path, written)  # onnx lets its owner alone read it
+
+
+def move_graph(path: Path, folder: Path) -> Path:
+    """Move a graph, and what lies beside it of its weights, into a folder of any file system."""
+    files = _external_files(path)
+    for file in (path, *files):
+        shutil.move(file, folder / file.name)
+    return folder / path.name
 
 
 def weights_size_bytes(model: onnx.ModelProto) -> int:

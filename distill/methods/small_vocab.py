@@ -28,9 +28,9 @@ from transformers import PreTrainedModel
 
 from bertender.core.examples import TensorBatch, model_inputs
 from bertender.core.families import encoder_layers, family_of
-from distill.corpora.mixed_vocabulary import MIXED_INPUTS
 from distill.layer_maps import uniform
 from distill.methods.method import Method, Phase, all_layers
+from distill.mixed_vocabulary import MIXED_INPUTS
 from distill.signals import Signals
 from distill.students import any_width_student, shorter_student
 from distill.students.weights import LAYER_PARTS

@@ -10,6 +10,7 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.card import ProblemType
 from bertender.core.errors import UnknownNameError
 from bertender.core.training import Objective
+from distill.corpora.rows import RowBuilder, packed_rows
 from distill.corpora.segment_pairs import next_sentence_rows, sentence_order_rows
 from distill.objectives.masked_language_model import MaskedLanguageModel
 from distill.objectives.models import albert_with_pooler, bert, bert_with_pooler, electra
@@ -20,7 +21,6 @@ from distill.objectives.sentence_order import sentence_order_prediction, sentenc
 from distill.objectives.spans import SpanPretrainee, span_prediction
 from distill.objectives.whole_words import whole_word_masking
 from distill.objectives.word_order import WordOrder
-from distill.pretraining.rows import RowBuilder, packed_rows
 
 __all__ = ["OBJECTIVES", "PretrainingObjective", "objective_named"]
 

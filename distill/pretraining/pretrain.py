@@ -1,7 +1,7 @@
 """Pre-training: a vocabulary and an encoder from plain text, by a row of OBJECTIVES.
 
 passages + PretrainConfig -> vocabulary, model and the objective's rows
-  -> `pretraining_phases.train_lengths` -> encoder artifact
+  -> `phases.train_lengths` -> encoder artifact
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import pytest
 from transformers import BertTokenizerFast
 
 from distill.corpora import segment_pairs
+from distill.corpora.rows import RowBuilder
 from distill.corpora.segment_pairs import (
     NEXT_SENTENCE,
     SENTENCE_ORDER,
     next_sentence_rows,
     sentence_order_rows,
 )
-from distill.pretraining.rows import RowBuilder
 from tests.distill.toys import tiny_tokenizer
 
 BUILDERS: dict[str, tuple[RowBuilder, str]] = {

@@ -15,17 +15,17 @@ from bertender.core.families import FAMILIES, encoder_layers
 from bertender.core.text import load_tokenizer
 from bertender.core.words import pieces_of_words
 from bertender.tasks.task import Task
-from distill.corpora.mixed_vocabulary import (
-    MIXED_INPUTS,
-    MIXED_TARGETS,
-    MixedMasking,
-    MixedVocabulary,
-)
 from distill.distiller import DistillConfig, distill
 from distill.general import GeneralConfig, GeneralTeacher, distill_general
 from distill.losses import NO_LABEL
 from distill.methods import GENERAL_METHODS, Method
 from distill.methods.small_vocab import DualTraining, SharedProjection
+from distill.mixed_vocabulary import (
+    MIXED_INPUTS,
+    MIXED_TARGETS,
+    MixedMasking,
+    MixedVocabulary,
+)
 from distill.phases import DistillationObjective, refuse_misfits
 from distill.students import StudentShape
 from distill.vocabularies import tokenizer_named

@@ -2,66 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DamagedArtifactError
-from bertender.core.graph_file import save_graph, weights_size_bytes
+from bertender.core.graph_file import MOST_MB
 from bertender.core.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.core.predictor import Classifier, onnx_file, open_classifier
 from bertender.measure.size import measure_size
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
-from quantize import qdq
+from export.onnx_export import ExportConfig, export, write_onnx
+from quantize import dynamic, four_bit, qdq, saturation
 from quantize.quantizer import quantize
 from quantize.schemes import SCHEMES
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from tests.quantize.jobs import config_of
 
-WEIGHTS = np.arange(512, dtype=np.float32).reshape(2, 256)
-
-
-def tiny_graph() -> onnx.ModelProto:
-    """A product with a matrix of 2048 bytes, and a sum with a number."""
-    tensors = [
-        numpy_helper.from_array(WEIGHTS, "weights"),
-        numpy_helper.from_array(np.float32(3), "number"),
-    ]
-    nodes = [
-        helper.make_node("MatMul", ["x", "weights"], ["product"]),
-        helper.make_node("Add", ["product", "number"], ["y"]),
-    ]
-    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 2])
-    wanted = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 256])
-    return helper.make_model(helper.make_graph(nodes, "graph", [given], [wanted], tensors))
-
-
-def test_large_weights_lie_beside_the_graph_and_small_ones_in_it(tmp_path: Path) -> None:
-    path = tmp_path / ONNX_NAME
-    assert weights_size_bytes(tiny_graph()) == pytest.approx(2052, abs=64)
-    save_graph(tiny_graph(), path, external_above_mb=0)
-    assert (tmp_path / ONNX_DATA_NAME).stat().st_size == WEIGHTS.nbytes
-    assert (tmp_path / ONNX_DATA_NAME).stat().st_mode == path.stat().st_mode
-    written = {tensor.name: tensor for tensor in onnx.load(path).graph.initializer}
-    assert np.array_equal(numpy_helper.to_array(written["weights"]), WEIGHTS)
-    without = onnx.load(path, load_external_data=False).graph.initializer
-    assert [bool(tensor.external_data) for tensor in without] == [True, False]
-
-
-def test_what_lay_beside_an_earlier_graph_is_gone(tmp_path: Path) -> None:
-    path = tmp_path / ONNX_NAME
-    for _ in range(2):
-        save_graph(tiny_graph(), path, external_above_mb=0)
-        assert (tmp_path / ONNX_DATA_NAME).stat().st_size == WEIGHTS.nbytes
-    save_graph(onnx.load(path), path, external_above_mb=1)
-    assert [file.name for file in tmp_path.iterdir()] == [ONNX_NAME]
-    assert np.array_equal(numpy_helper.to_array(onnx.load(path).graph.initializer[0]), WEIGHTS)
+GRAPH_FILES = (ONNX_NAME, ONNX_DATA_NAME)
 
 
 @pytest.fixture(scope="module")
@@ -99,20 +62,44 @@ def test_damage_to_the_weights_is_found(parted: Artifact, tmp_path: Path) -> Non
         Artifact.load(tmp_path)
 
 
-@pytest.mark.parametrize("scheme", [name for name, row in SCHEMES.items() if row.source == "onnx"])
-def test_a_quantized_model_has_no_weights_of_its_source(
+@pytest.mark.parametrize("tables", ["no_embeddings", "embeddings"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_goes_by_graphs_of_two_files(
     scheme: str,
+    tables: str,
+    teacher: Artifact,
     plain: Artifact,
     parted: Artifact,
     task: Task,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    one = quantize(plain, task, config_of(scheme), tmp_path / "one")
-    monkeypatch.setattr(qdq, "MOST_MB", 0)  # what is written on the way lies in two files, too
-    two = quantize(parted, task, config_of(scheme), tmp_path / "two")
-    assert ONNX_DATA_NAME not in two.card.files
+    """As those above 2 GB must: what is read, what is written on the way, and what comes out."""
+    config = config_of(scheme, **({"no_embeddings": True} if tables == "no_embeddings" else {}))
+    trains = SCHEMES[scheme].source == "torch"
+
+    def quantized(source: Artifact, most_mb: int, name: str) -> Artifact:
+        exporting = ExportConfig(external_above_mb=most_mb)
+        write = partial(write_onnx, task=task, config=exporting)
+        given = teacher if trains else source
+        return quantize(
+            given,
+            task,
+            config,
+            tmp_path / name,
+            write_onnx=lambda trained, directory: write(trained, directory=directory),
+        )
+
+    one = quantized(plain, MOST_MB, "one")
+    for module in (dynamic, four_bit, qdq, saturation):
+        monkeypatch.setattr(module, "MOST_MB", 0)
+    two = quantized(parted, 0, "two")
     assert np.array_equal(answers(one, task), answers(two, task))
+    weights = [
+        sum(file.size_bytes for name, file in each.card.files.items() if name in GRAPH_FILES)
+        for each in (one, two)
+    ]
+    assert weights[1] == pytest.approx(weights[0], rel=0.1), "and none of the source's"
 
 
 def test_a_model_repository_holds_both_files(parted: Artifact, tmp_path: Path, task: Task) -> None:

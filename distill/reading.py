@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.examples import Padding, TensorBatch
 from distill.corpora.corpus import pack_rows
-from distill.corpora.mixed_vocabulary import MixedMasking, MixedVocabulary
 from distill.corpora.token_store import TokenRow
+from distill.mixed_vocabulary import MixedMasking, MixedVocabulary
 from distill.objectives.masked_language_model import MaskedLanguageModel
 
 __all__ = ["Masked", "Reading", "as_its_teacher", "in_both_vocabularies"]
