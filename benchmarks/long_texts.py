@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle, islice
 
+from bertender.core.errors import DataError
 from bertender.core.text import Encode, Example
 from bertender.measure.accuracy import text_lengths
 
@@ -20,6 +21,9 @@ def long_texts(examples: Sequence[Example], encode: Encode, count: int) -> list[
         examples: texts of at least a token each, taken in turns.
         encode: a tokenizer that truncates at the length that is wanted.
         count: how many to make.
+
+    Raises:
+        DataError: there are no words to make them of.
     """
     full = text_lengths(encode, [tuple(" ".join(["a"] * LONG_TOKENS) for _ in examples[0])])[0]
     made: list[Example] = []
@@ -31,4 +35,9 @@ def long_texts(examples: Sequence[Example], encode: Encode, count: int) -> list[
             words = ""
         if len(made) == count:
             break
+    if len(made) < count:
+        raise DataError(
+            f"{len(made)} texts of {full} tokens could be made, and {count} are wanted: "
+            "the task's texts are empty. Give a task with words in its texts."
+        )
     return made

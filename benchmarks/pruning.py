@@ -50,6 +50,7 @@ class PruningPoint(Record):
 class PruningBenchmark(Record):
     """All cuts of a model, and under what."""
 
+    teacher: str = Field("", description="its digest; of earlier files unknown")
     task: str
     metric: str
     n: int = Field(description="held-out texts")
@@ -139,6 +140,7 @@ def _begun(parent: Artifact, task: Task, shared: dict[str, Any]) -> PruningBench
     """Return a benchmark without points."""
     result, _ = evaluate(open_classifier(parent), task.dev, task.metric)
     return PruningBenchmark(
+        teacher=parent.digest,
         task=task.name,
         metric=task.metric,
         n=len(task.dev),

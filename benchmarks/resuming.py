@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import typer
+from pydantic import ValidationError
 
 from bertender.core.config import Record
 
@@ -25,11 +26,16 @@ def continued(now: Result, out: Path, parts: str, *, may_differ: Collection[str]
         may_differ: fields that say nothing against going on.
 
     Raises:
-        BadParameter: the file was made of something else, or with other settings.
+        BadParameter: the file is something else, or was made with other settings.
     """
     if not out.is_file():
         return now
-    earlier = type(now).model_validate_json(out.read_text(encoding="utf-8"))
+    try:
+        earlier = type(now).model_validate_json(out.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        raise typer.BadParameter(
+            f"{out} is no result of this benchmark: {error}. Give another --out"
+        ) from None
     others = [
         name
         for name in type(now).model_fields

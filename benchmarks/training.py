@@ -8,6 +8,7 @@ FILE.json has already, made with the same settings, are not made again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +51,7 @@ class TrainingBenchmark(Record):
     texts: int = Field(description="training texts, a part of the task's own")
     tokens: float = Field(description="of a training text, on average")
     threads: int
-    bf16: bool = Field(description="whether the way with precision auto computed in it")
+    bf16: bool = Field(description="whether ways with precision auto computed in it")
     config: dict[str, Any] = Field(description="what the ways share, of DistillConfig")
     environment: Environment
     runs: tuple[TrainingRun, ...]
@@ -141,8 +142,10 @@ def run(
     )
     work.mkdir(parents=True, exist_ok=True)
     benchmark = continued(begun(source, task, further, config), out, "runs")
-    made = {each.seed for each in benchmark.runs}
-    missing = [seed for seed in range(seeds) if seed not in made]
+    made = Counter(each.seed for each in benchmark.runs if each.way in WAYS)
+    whole = tuple(each for each in benchmark.runs if made[each.seed] == len(WAYS))
+    benchmark = benchmark.model_copy(update={"runs": whole})  # ways are compared side by side
+    missing = [seed for seed in range(seeds) if made[seed] < len(WAYS)]
     for runs in take_turns(source, task, further, config, missing, work):
         for each in runs:
             typer.echo(f"{each.way} {each.seed}: {each.seconds:.1f} s, {each.score.value:.4f}")

@@ -47,11 +47,12 @@ class Way:
 
     summary: str
     padded: bool
-    """Random batches, every text as long as the longest that is allowed."""
+    """Every text as long as the longest that is allowed."""
     keeps: bool
     """The teacher's answers are computed once; else the teacher runs in each step."""
     precision: Literal["auto", "fp32"]
     batches: Literal["sorted", "random"] = "sorted"
+    """Of like length, or of any."""
 
 
 WAYS: Mapping[str, Way] = {
@@ -106,7 +107,7 @@ class TrainingRun(Record):
 
 
 def padded(examples: TokenDataset, length: int) -> TokenDataset:
-    """Return the examples all of one length, which makes the planned batches random ones."""
+    """Return the examples, all of one length."""
 
     def filled(name: str, row: list[int]) -> list[int]:
         return [*row, *[examples.padding.value(name)] * (length - len(row))]

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
+from bertender.core.training_config import TrainingConfig
 
 __all__ = ["write_model"]
 
@@ -19,11 +20,11 @@ def write_model(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     task: TaskRecord,
-    config: Any,
+    config: TrainingConfig,
     parent: Artifact | None,
     **metrics: Any,
 ) -> None:
-    """Write a model with its tokenizer, both as plain transformers opens them.
+    """Write a model and its tokenizer, each by the `save_pretrained` of its class.
 
     Args:
         out: directory of the artifact.
@@ -31,7 +32,7 @@ def write_model(
         model: what was trained.
         tokenizer: what it reads.
         task: what it answers.
-        config: the stage's config, which has a seed.
+        config: the stage's.
         parent: the artifact that it was made from.
         metrics: for the artifact's card, beside the number of parameters.
     """

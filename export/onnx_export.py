@@ -102,7 +102,7 @@ def _refuse_idle(config: ExportConfig) -> None:
         watched = ", ".join(name for name, row in PRECISIONS.items() if row.overflows)
         raise ConfigError(
             f"overflow={config.overflow!r} changes nothing with precision={config.precision!r}, "
-            f"which holds every number of float32. Give precision {watched}, or leave it out."
+            f"which reaches as far as float32. Give precision {watched}, or leave it out."
         )
 
 

@@ -103,7 +103,7 @@ class Precision:
     convert: Callable[[onnx.ModelProto], onnx.ModelProto] = _as_it_is
     """Takes the optimised graph of float32; it may be changed in its place."""
     overflows: bool = False
-    """Whether float32 has numbers that it has not."""
+    """Whether float32 has larger numbers."""
     examine: Callable[[Path, Encode, Sequence[Example], bool], dict[str, Any] | None] = _anything
     """(traced graph of float32, encode, texts, whether overflow is allowed) -> for the card
 

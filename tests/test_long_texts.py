@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.long_texts import LONG_TOKENS, long_texts
+from bertender.core.errors import DataError
 from bertender.core.text import Tokenize
 from bertender.measure.accuracy import text_lengths
 from bertender.tasks.task import Task
@@ -16,6 +19,12 @@ def test_each_fills_the_longest_input(task: Task) -> None:
     assert len(set(texts)) == 3
     first = task.dev.examples[0][0]
     assert texts[0][0].startswith(first) and len(texts[0][0]) > len(first)
+
+
+def test_nothing_is_made_of_nothing() -> None:
+    encode = Tokenize(tiny_tokenizer(), 64)
+    with pytest.raises(DataError, match="0 texts of 64 tokens could be made, and 2 are wanted"):
+        long_texts([("",)], encode, 2)
 
 
 def test_a_few_short_texts_are_enough(task: Task) -> None:

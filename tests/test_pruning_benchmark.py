@@ -103,3 +103,6 @@ def test_points_that_are_there_are_not_made_again(
     assert len(cuts) == len(again.points) == 2 * len(first.points)
     with pytest.raises(typer.BadParameter, match="another config: give another --out"):
         go("0.5", epochs=2)
+    out.write_text("{")
+    with pytest.raises(typer.BadParameter, match=r"result\.json is no result of this benchmark"):
+        go("0.5")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bertender.commands.flags import JsonFlag
@@ -14,7 +14,7 @@ from distill.methods import GENERAL_METHODS, METHODS, Phase
 from quantize.calibrators import CALIBRATORS
 from quantize.schemes import SCHEMES
 from quantize.sensitivity import SENSITIVITIES
-from quantize.targets import TARGETS
+from quantize.targets import AUTO, TARGETS
 
 __all__ = ["doctor_command", "methods_command", "schemes_command", "tasks_command"]
 
@@ -35,9 +35,11 @@ def tasks_command() -> Callable[..., None]:
             }
             for name, spec in TASKS.items()
         ]
-        _print(rows, as_json)
-        if not as_json:
-            say("Or your own files: --train F --dev F --text-column C --label-column C")
+        if as_json:
+            print_json(rows)
+            return
+        _print(rows)
+        say("Or your own files: --train F --dev F --text-column C --label-column C")
 
     return command
 
@@ -60,9 +62,11 @@ def methods_command() -> Callable[..., None]:
             }
             for name, method in METHODS.items()
         ]
-        _print(rows, as_json)
-        if not as_json:
-            say("An augmentation is its paper's, and off until it is asked for: --augmentation A")
+        if as_json:
+            print_json(rows)
+            return
+        _print(rows)
+        say("An augmentation is its paper's, and off until it is asked for: --augmentation A")
 
     return command
 
@@ -92,20 +96,31 @@ def schemes_command() -> Callable[..., None]:
             }
             for name, scheme in SCHEMES.items()
         ]
-        choices: dict[str, dict[str, str]] = {
-            "target": {name: f"{row.summary} {row.refused}" for name, row in TARGETS.items()},
-            "calibrator": {name: row.summary for name, row in CALIBRATORS.items()},
-            "sensitivity": {name: row.summary for name, row in SENSITIVITIES.items()},
+        choices: dict[str, dict[str, list[str]]] = {
+            "target": {
+                AUTO: ["what suits the machine that quantizes"],
+                **{name: [row.summary, row.refused] for name, row in TARGETS.items()},
+            },
+            "calibrator": {name: [row.summary] for name, row in CALIBRATORS.items()},
+            "sensitivity": {name: [row.summary] for name, row in SENSITIVITIES.items()},
         }
         if as_json:
-            print_json({"schemes": rows, **choices})
+            print_json({"schemes": rows, **{key: _as_rows(of) for key, of in choices.items()}})
             return
-        _print(rows, as_json)
-        for setting, summaries in choices.items():
-            for name, summary in summaries.items():
-                print_entry(f"--{setting} {name}", [summary.strip()], "")
+        _print(rows)
+        for setting, said in choices.items():
+            for name, lines in said.items():
+                print_entry(f"--{setting} {name}", lines, "")
 
     return command
+
+
+def _as_rows(said: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return what can be chosen: its name, what it is, and why it is refused, if it is."""
+    return [
+        dict(zip(("name", "summary", "refused"), (name, *filter(None, lines)), strict=False))
+        for name, lines in said.items()
+    ]
 
 
 def doctor_command() -> Callable[..., None]:
@@ -131,11 +146,8 @@ def doctor_command() -> Callable[..., None]:
     return command
 
 
-def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+def _print(rows: list[dict[str, Any]]) -> None:
     """Print rows, whose first value is a name and whose second is what it is."""
-    if as_json:
-        print_json(rows)
-        return
     for row in rows:
         (_, name), (_, summary), *rest = row.items()
         print_entry(name, [summary, *(f"{key}: {_words(value)}" for key, value in rest)])

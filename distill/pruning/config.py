@@ -14,10 +14,11 @@ from bertender.core.training_config import TrainingConfig
 from distill.pruning.choice import ACROSS, Across
 from distill.pruning.importance import IMPORTANCES, importance_named
 
-__all__ = ["OF_THE_TASK", "PruneConfig"]
+__all__ = ["IDLE", "OF_THE_TASK", "PruneConfig"]
 
 OF_RECOVERY = frozenset(
     {
+        "batches",
         "checkpoint_steps",
         "epochs",
         "learning_rate",
@@ -132,6 +133,12 @@ class PruneConfig(TrainingConfig):
         """Whether anything is trained."""
         return self.recover and not self.retraining_free
 
+    @property
+    def scores_texts(self) -> bool:
+        """Whether what is cut depends on what the model answers to training texts."""
+        by_texts = self.cuts_parts and importance_named(self.importance).reads_text
+        return bool(by_texts or self.layers or self.retraining_free)
+
     def refuse_idle(self) -> None:
         """Raise ConfigError where nothing would be pruned, or a setting would change nothing."""
         if not (self.cuts_parts or self.layers or self.vocab):
@@ -140,16 +147,26 @@ class PruneConfig(TrainingConfig):
                 "of the heads or of the neurons to cut, as heads=0.4, how many layers, vocab=task, "
                 "or target_latency=2.0x."
             )
+        for idle in IDLE.values():
+            given = sorted(name for name in idle.settings if self._is_given(name))
+            if given and idle.where(self):
+                beside = f"{self._said([idle.beside])} and " if idle.beside else ""
+                raise ConfigError(f"{beside}{self._said(given)}: {idle.why}")
+        if self.retraining_free and self.recover and "recover" in self.model_fields_set:
+            raise ConfigError(
+                "retraining_free=True and recover=True: rescaling takes the place of training. "
+                "Leave out one of the two."
+            )
         if (self.latency_tokens or 0) > self.max_length:
             raise ConfigError(
                 f"latency_tokens={self.latency_tokens}: no text is longer than max_length="
                 f"{self.max_length} tokens. Give so many at most, or a larger max_length."
             )
-        for idle in IDLE:
-            given = sorted(self.model_fields_set & idle.settings)
-            if given and idle.where(self):
-                beside = f"{self._said([idle.beside])} and " if idle.beside else ""
-                raise ConfigError(f"{beside}{self._said(given)}: {idle.why}")
+
+    def _is_given(self, name: str) -> bool:
+        """Tell whether the user has asked for something else than the default."""
+        default = type(self).model_fields[name].default
+        return name in self.model_fields_set and getattr(self, name) != default
 
     def _said(self, names: Iterable[str]) -> str:
         """Return some of the settings as they were given."""
@@ -167,58 +184,64 @@ class _Idle:
     """The setting that makes them idle; None where one is missing that they would serve."""
 
 
-IDLE = (
-    _Idle(
+IDLE: Mapping[str, _Idle] = {
+    "rounds of no parts": _Idle(
         frozenset({"rounds"}),
         lambda config: not config.cuts_parts,
         "only heads and neurons are cut in rounds. Give heads, ffn or target_latency, or leave it "
         "out.",
     ),
-    _Idle(
+    "importance of no parts": _Idle(
         frozenset({"across", "importance"}),
         lambda config: not config.cuts_parts,
         "only heads and neurons are compared by their importance. Give heads, ffn or "
         "target_latency, or leave it out.",
     ),
-    _Idle(
+    "rescaling no parts": _Idle(
         frozenset({"retraining_free"}),
         lambda config: not config.cuts_parts,
         "only heads and neurons that are left of a layer are rescaled. Give heads, ffn or "
         "target_latency, or leave it out.",
     ),
-    _Idle(
+    "texts that nothing scores": _Idle(
         frozenset({"scored_texts"}),
-        lambda config: not (config.cuts_parts or config.layers),
-        "the pieces of a vocabulary are counted, not scored. Give heads, ffn, layers or "
-        "target_latency, or leave it out.",
+        lambda config: not config.scores_texts,
+        "what is cut here does not depend on texts. Give layers, or heads, ffn or target_latency "
+        "by another importance; or leave it out.",
     ),
-    _Idle(
+    "batches of nothing": _Idle(
+        frozenset({"batch_size", "tokens_per_batch"}),
+        lambda config: not (config.scores_texts or config.recovers),
+        "no batch is computed here: nothing is trained, and what is cut does not depend on texts. "
+        "Leave it out.",
+    ),
+    "floor of no vocabulary": _Idle(
         frozenset({"vocab_floor"}),
         lambda config: config.vocab is None,
         "it counts the pieces of which texts? Give vocab, or leave it out.",
     ),
-    _Idle(
+    "latency without a target": _Idle(
         frozenset({"latency_texts", "latency_tokens"}),
         lambda config: config.target_latency is None,
         "nothing is timed without a target. Give target_latency, or leave it out.",
     ),
-    _Idle(
+    "shares beside a target": _Idle(
         frozenset({"across", "ffn", "heads"}),
         lambda config: config.target_latency is not None,
         "the target says itself how many heads and neurons go from which layers. Leave out one of "
         "the two.",
         beside="target_latency",
     ),
-    _Idle(
-        OF_RECOVERY | {"recover"},
+    "training beside rescaling": _Idle(
+        OF_RECOVERY,
         lambda config: config.retraining_free,
         "nothing is trained then. Leave out one of the two.",
         beside="retraining_free",
     ),
-    _Idle(
+    "training without recovery": _Idle(
         OF_RECOVERY,
         lambda config: not config.recover,
         "nothing is trained then. Leave out one of the two.",
         beside="recover",
     ),
-)
+}

@@ -33,7 +33,7 @@ from bertender.core.families import encoder_layers, family_of
 from bertender.core.pruned import heads_of, neurons_of
 from distill.pruning.gates import gated
 
-__all__ = ["IMPORTANCES", "Importance", "Scores", "importance_named", "importance_of"]
+__all__ = ["IMPORTANCES", "Importance", "Scores", "Scorer", "importance_named", "importance_of"]
 
 Scores = tuple[torch.Tensor, ...]
 """A layer each: (heads,) or (neurons,), at least 0."""
@@ -69,8 +69,13 @@ class Importance:
         return Importance(heads, neurons)
 
 
-Scorer = Callable[[PreTrainedModel, Iterable[TensorBatch], int], Importance]
-"""(classifier, batches with `labels`, seed) -> scores, not normalised"""
+@dataclass(frozen=True)
+class Scorer:
+    """A row of IMPORTANCES."""
+
+    score: Callable[[PreTrainedModel, Iterable[TensorBatch], int], Importance]
+    """(classifier, batches with `labels`, seed) -> scores, not normalised"""
+    reads_text: bool = True
 
 
 def _gates(
@@ -127,11 +132,11 @@ def _random(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -
 
 
 IMPORTANCES: Mapping[str, Scorer] = {
-    "gradient": partial(_gates, size_of=torch.abs),
-    "fisher": partial(_gates, size_of=torch.square),
-    "taylor": _taylor,
-    "magnitude": _magnitude,
-    "random": _random,
+    "gradient": Scorer(partial(_gates, size_of=torch.abs)),
+    "fisher": Scorer(partial(_gates, size_of=torch.square)),
+    "taylor": Scorer(_taylor),
+    "magnitude": Scorer(_magnitude, reads_text=False),
+    "random": Scorer(_random, reads_text=False),
 }
 
 
@@ -143,14 +148,14 @@ def importance_of(
     Args:
         model: a row of FAMILIES, put into eval mode.
         name: a row of IMPORTANCES.
-        batches: examples with `labels`, where the model is; `magnitude` and `random` read none.
+        batches: examples with `labels`, where the model is; not all importances read some.
         seed: of `random`.
 
     Raises:
         UnknownNameError: there is no importance of this name.
         DataError: there is no example, and the importance reads some.
     """
-    return importance_named(name)(model.eval(), batches, seed)
+    return importance_named(name).score(model.eval(), batches, seed)
 
 
 def importance_named(name: str) -> Scorer:

@@ -20,7 +20,7 @@ from distill.data import token_dataset
 from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS
 from distill.pruning import pruner
-from distill.pruning.config import PruneConfig
+from distill.pruning.config import IDLE, PruneConfig
 from distill.pruning.importance import IMPORTANCES
 from distill.pruning.latency import LatencyTable, Stopwatches
 from distill.pruning.pruner import prune
@@ -50,7 +50,8 @@ RESCALED: dict[str, Any] = {"retraining_free": True, "heads": 0.5}
 def test_half_of_it_goes_and_the_rest_answers(
     name: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    config = PruneConfig(heads=0.5, ffn=0.5, importance=name, **QUICK)
+    settings = {**QUICK, **({} if IMPORTANCES[name].reads_text else {"scored_texts": 1000})}
+    config = PruneConfig(heads=0.5, ffn=0.5, importance=name, **settings)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
     card = pruned.card
     (left,) = card.metrics["rounds"]
@@ -227,7 +228,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
     "recovery": TARGET,
     "rounds": {**TARGET, "rounds": 2},
     "no recovery": {"target_latency": "2.0x", **UNTRAINED},
-    "another importance": {**TARGET, "importance": "magnitude"},
+    "another importance": {**TARGET, "importance": "taylor"},
     "fewer layers": {**TARGET, "layers": 1},
     "many texts": {**TARGET, "latency_texts": 8, "latency_tokens": 32},
 }
@@ -249,7 +250,7 @@ def test_a_target_is_met_by_the_table(
     mean = round(np.mean(token_dataset(task.train, tiny_tokenizer(), 128).lengths))
     texts, tokens = (8, 32) if way == "many texts" else (1, mean)
     assert (table.load.texts, table.load.tokens) == (texts, tokens)
-    assert config.importance == ("magnitude" if way == "another importance" else "fisher")
+    assert config.importance == ("taylor" if way == "another importance" else "fisher")
 
 
 def test_a_target_without_training(
@@ -326,43 +327,86 @@ def test_a_drop_beyond_the_allowed_one_is_refused(
     prune(trained_teacher, task, untrained, tmp_path / "exactly")
 
 
-def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
-    for share in (1.0, 40.0, -0.1):
-        with pytest.raises(ConfigError, match=rf"heads={share}.*is no share"):
-            PruneConfig.parse({"heads": share})
-    idle = {
-        "rounds=2: only heads and neurons": {"rounds": 2, "vocab": "task"},
-        "vocab_floor=2: it counts": {"vocab_floor": 2, "heads": 0.5},
-        "retraining_free=True: only heads and neurons": {"retraining_free": True, "layers": 1},
-        "retraining_free=True and epochs=2, learning_rate=0.1: nothing is trained": {
-            **RESCALED,
-            "epochs": 2,
-            "learning_rate": 0.1,
+HALF: dict[str, Any] = {"heads": 0.5}
+IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "rounds of no parts": {"rounds=2: only heads and neurons": {"rounds": 2, "vocab": "task"}},
+    "importance of no parts": {
+        "across=layer, importance=magnitude: only heads and neurons": {
+            **{"vocab": "task", "across": "layer", "importance": "magnitude"},
         },
+    },
+    "rescaling no parts": {
+        "retraining_free=True: only heads and neurons": {"retraining_free": True, "layers": 1},
+    },
+    "texts that nothing scores": {
+        "scored_texts=9: what is cut here does not": {"vocab": "task", "scored_texts": 9},
+        "scored_texts=8: what is cut here does not": {
+            **{**HALF, "importance": "random", "scored_texts": 8},
+        },
+    },
+    "batches of nothing": {
+        "batch_size=3, tokens_per_batch=7: no batch is computed": {
+            **{"vocab": "task", "recover": False, "batch_size": 3, "tokens_per_batch": 7},
+        },
+    },
+    "floor of no vocabulary": {"vocab_floor=2: it counts": {**HALF, "vocab_floor": 2}},
+    "latency without a target": {
+        "latency_texts=8, latency_tokens=300: nothing is timed": {
+            **{**HALF, "latency_texts": 8, "latency_tokens": 300},
+        },
+    },
+    "shares beside a target": {
         "target_latency=2.0 and ffn=0.5, heads=0.25: the target": {
             **{"target_latency": 2, "heads": 0.25, "ffn": 0.5},
         },
         "target_latency=2.0 and across=layer: the target": {
             **{"target_latency": 2, "across": "layer"},
         },
-        "latency_texts=8, latency_tokens=9: nothing is timed": {
-            **{"latency_texts": 8, "latency_tokens": 9, "heads": 0.5},
+    },
+    "training beside rescaling": {
+        "retraining_free=True and epochs=2, learning_rate=0.1: nothing is trained": {
+            **{**RESCALED, "epochs": 2, "learning_rate": 0.1},
         },
-        "retraining_free=True and recover=True: nothing is trained": {**RESCALED, "recover": True},
-        "recover=False and epochs=2, schedule=constant: nothing is trained": {
-            **{"heads": 0.5, "recover": False, "epochs": 2, "schedule": "constant"},
+    },
+    "training without recovery": {
+        "recover=False and batches=random, schedule=constant: nothing is trained": {
+            **{**HALF, "recover": False, "batches": "random", "schedule": "constant"},
         },
-        "across=layer, importance=magnitude: only heads and neurons": {
-            **{"vocab": "task", "across": "layer", "importance": "magnitude"},
-        },
-        "scored_texts=9: the pieces of a vocabulary": {"vocab": "task", "scored_texts": 9},
-        "latency_tokens=129: no text is longer than max_length=128": {
-            **{"target_latency": 2, "latency_tokens": 129},
-        },
-    }
-    for said, settings in idle.items():
+    },
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_settings_that_would_change_nothing_are_refused(name: str) -> None:
+    for said, settings in IDLE_SETTINGS[name].items():
         with pytest.raises(ConfigError, match=said):
             PruneConfig(**settings).refuse_idle()
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match="retraining_free=True and recover=True: rescaling"):
+        PruneConfig(**RESCALED, recover=True).refuse_idle()
+    with pytest.raises(ConfigError, match="latency_tokens=129: no text is longer than max_leng"):
+        PruneConfig(target_latency=2, latency_tokens=129).refuse_idle()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"vocab": "task", "rounds": 1, "retraining_free": False, "recover": True},
+        {"target_latency": 2, "heads": 0.0, "across": "model"},
+        {**RESCALED, "recover": False, "epochs": 1},
+        {"layers": 1, "recover": False, "scored_texts": 9, "batch_size": 4},
+    ],
+)
+def test_a_default_that_is_spelt_out_harms_nothing(settings: dict[str, Any]) -> None:
+    PruneConfig.parse(settings).refuse_idle()
+
+
+def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
+    for share in (1.0, 40.0, -0.1):
+        with pytest.raises(ConfigError, match=rf"heads={share}.*is no share"):
+            PruneConfig.parse({"heads": share})
     with pytest.raises(UnknownNameError, match=r"no importance 'gradent'. Did you mean 'gradient'"):
         PruneConfig(heads=0.5, importance="gradent")
     source = save_artifact(tiny_classifier("albert"), task, tmp_path / "albert")
