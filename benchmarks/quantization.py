@@ -5,7 +5,8 @@
 The models stay in `--work`; one that is there already is not made again, so that a first call
 (`--no-measure`) may run beside other work and a last one measures on an idle machine. A scheme that
 a gate refuses is a row with the reason. Latency is measured twice, interleaved in one process: on
-texts at their natural length, and on texts joined until they have 128 tokens.
+texts at their natural length, and on texts joined until they have 128 tokens; of one of the latter
+ONNX Runtime's profile tells where the time goes.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
+from benchmarks.kernel_times import KernelTimes, kernel_times
 from benchmarks.long_texts import LONG_TOKENS, long_texts
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
 from bertender.core.config import Record
 from bertender.core.errors import AccuracyError, ModelError, ParityError
-from bertender.core.predictor import open_classifier
+from bertender.core.predictor import onnx_file, open_classifier
 from bertender.core.progress import show_progress
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
@@ -61,6 +63,7 @@ class QuantizationBenchmark(Record):
     long: LatencyReport = Field(description="the same rows on texts of 128 tokens")
     refused: dict[str, str] = Field(description="variant -> the error")
     found: dict[str, dict[str, Any]] = Field(description="variant -> what its card says of it")
+    kernels: dict[str, KernelTimes] = Field(description="row -> where a long text's time goes")
 
 
 def _made(
@@ -75,9 +78,15 @@ def _made(
         try:
             kept.append(_stage("quantize", given, [source], task, work / name))
         except (AccuracyError, ModelError, ParityError) as error:
-            refused[name] = " ".join(str(error).splitlines()[:2]).replace(f"{work}/", "")
+            refused[name] = _reason(error).replace(f"{work}/", "")
             typer.echo(f"{name}: {error}", err=True)
     return kept, refused
+
+
+def _reason(error: Exception) -> str:
+    """Return the first failure of a refusal, without the text of the data set that it quotes."""
+    lines = (line.partition("; worst:")[0].strip(" -") for line in str(error).splitlines()[:2])
+    return " ".join(lines)
 
 
 def _stage(
@@ -117,6 +126,7 @@ def run(
         long=_timed_long(artifacts, task, config),
         refused=refused,
         found={each.name: _said(each) for each in artifacts[1:]},
+        kernels={each.name: _kernels(each, task, config) for each in artifacts},
     )
     if out is not None:
         save_result(benchmark, out)
@@ -128,6 +138,12 @@ def _timed_long(artifacts: Sequence[Artifact], task: Task, config: CompareConfig
     texts = long_texts(task.dev.examples, opened[0].encode, 2 * LONG_TEXTS)
     few = LatencyConfig(rounds=config.rounds, single_texts=LONG_TEXTS, seed=config.seed)
     return measure_latency(opened, texts, few)
+
+
+def _kernels(artifact: Artifact, task: Task, config: CompareConfig) -> KernelTimes:
+    encode = open_classifier(artifact, max_length=LONG_TOKENS).encode
+    batch = encode(long_texts(task.dev.examples, encode, 1))
+    return kernel_times(onnx_file(artifact), batch, threads_of(config))
 
 
 def _said(artifact: Artifact) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def _seed_line(name: str, rows: list[ComparisonRow]) -> str:
 PICTURES: Mapping[str, str] = {
     "docs/pruning-sst2.svg": "benchmarks/results/2026-11-22-sst2-pruning-cpu.json",
     "docs/pruning-mrpc.svg": "benchmarks/results/2026-11-22-mrpc-pruning-cpu.json",
+    "docs/pruning-cola.svg": "benchmarks/results/2026-11-22-cola-pruning-cpu.json",
 }
 """Curves, and the raw results that they are drawn from."""
 
@@ -129,7 +130,7 @@ BLOCKS: Mapping[str, Block] = {
     ),
     "fusion": Block(
         "docs/export.md",
-        ("benchmarks/results/2026-11-21-sst2-fusion-cpu.json",),
+        ("benchmarks/results/2026-11-22-sst2-fusion-cpu.json",),
         of_one(fusion_block),
     ),
     "pruning": Block(
@@ -139,7 +140,11 @@ BLOCKS: Mapping[str, Block] = {
     ),
     "quantization": Block(
         "docs/quantization.md",
-        ("benchmarks/results/2026-11-22-sst2-quantization-cpu.json",),
+        (
+            "benchmarks/results/2026-11-22-sst2-quantization-cpu.json",
+            "benchmarks/results/2026-11-22-mrpc-quantization-cpu.json",
+            "benchmarks/results/2026-11-22-cola-quantization-cpu.json",
+        ),
         quantization_block,
     ),
     "chain": Block(

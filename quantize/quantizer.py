@@ -153,8 +153,8 @@ def refuse_unquantizable(source: Artifact, scheme: Scheme) -> None:
         raise ModelError(f"{source.path} is {precision} already; give the float32 one it is from.")
     if source.card.config.get("optimize") == "fused":
         raise ModelError(
-            f"{source.path} is of fused operators, whose weights are not quantized one by one, and "
-            "which run no faster. Export it again without --optimize fused."
+            f"{source.path} is of fused operators, whose weights are not quantized one by one. "
+            "Export it again without --optimize fused."
         )
     if kind != scheme.source:
         next_step = (

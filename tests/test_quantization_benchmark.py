@@ -10,6 +10,7 @@ import pytest
 from benchmarks import quantization
 from benchmarks.quantization import QuantizationBenchmark, run
 from benchmarks.quantization_table import quantization_block
+from bertender.core.errors import ParityError
 from bertender.tasks.task import Task
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES
@@ -26,6 +27,18 @@ def test_every_variant_is_a_config_and_every_scheme_a_variant() -> None:
     assert {config.scheme for config in configs} == set(SCHEMES)
 
 
+def test_a_refusal_quotes_no_text_of_the_data() -> None:
+    error = ParityError(
+        "int8 does not answer as float32 does (2 failures over 9 answers):\n"
+        "  - min_cosine is -1, allowed at least 0.9; worst: 'a text' (batch of 1)\n"
+        "  - decided_agreement is 0.9, allowed at least 0.97; worst: 'another' (batch of 4)"
+    )
+    assert quantization._reason(error) == (
+        "int8 does not answer as float32 does (2 failures over 9 answers): "
+        "min_cosine is -1, allowed at least 0.9"
+    )
+
+
 @pytest.mark.slow
 def test_it_measures_what_passes_and_names_what_does_not(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -40,6 +53,11 @@ def test_it_measures_what_passes_and_names_what_does_not(
     result = QuantizationBenchmark.model_validate_json(out.read_text())
     assert [row.name for row in result.comparison.rows] == ["float32", "dynamic"]
     assert len(result.long.rows) == 2
+    assert set(result.kernels) == {"float32", "dynamic"}
+    for times in result.kernels.values():
+        assert times.tokens == 12
+        assert min(times.products_ms, times.elsewhere_ms) > 0
+    assert "DynamicQuantizeMatMul" in result.kernels["dynamic"].operators_ms
     assert list(result.refused) == ["hopeless"] and "slower than 16" in result.refused["hopeless"]
     assert str(tmp_path) not in json.dumps(result.refused)
     assert result.found["dynamic"]["products"] == 26

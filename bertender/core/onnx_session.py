@@ -20,6 +20,7 @@ def open_session(
     spinning: bool = True,
     optimize: bool = True,
     optimized: Path | None = None,
+    profile: Path | None = None,
 ) -> onnxruntime.InferenceSession:
     """Open a graph.
 
@@ -29,6 +30,7 @@ def open_session(
         spinning: let idle threads wait in a loop: faster alone, slower beside other work.
         optimize: let ONNX Runtime fuse and fold; otherwise every node runs as it stands.
         optimized: where to write the graph that really runs.
+        profile: how the name of the file begins that `end_profiling` writes.
 
     Raises:
         ModelError: ONNX Runtime cannot open it.
@@ -41,7 +43,13 @@ def open_session(
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
     try:
         return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exception classes share no public base
-        raise ModelError(f"ONNX Runtime cannot open {graph}: {error}") from None
+        raise ModelError(
+            f"ONNX Runtime {onnxruntime.__version__} cannot open {graph}: {error}. Install the "
+            "version of constraints.txt, or export and quantize the model again."
+        ) from None

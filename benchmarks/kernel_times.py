@@ -1,0 +1,56 @@
+"""Where a graph's time goes, by ONNX Runtime's own profile."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.onnx_session import open_session
+from bertender.core.text import Batch
+from quantize.kernels import INTEGER_PRODUCTS
+
+__all__ = ["KernelTimes", "kernel_times"]
+
+FLOAT_PRODUCTS = frozenset({"Attention", "FusedGemm", "FusedMatMul", "Gemm", "LSTM", "MatMul"})
+RUNS = 30
+WARM_UP_RUNS = 5
+
+
+class KernelTimes(Record):
+    """What one answer takes in each kind of operator, summed over its nodes."""
+
+    tokens: int
+    operators_ms: dict[str, float] = Field(description="operator -> milliseconds, the mean of RUNS")
+
+    @property
+    def products_ms(self) -> float:
+        """In matrix products, of weights and of activations."""
+        products = INTEGER_PRODUCTS | FLOAT_PRODUCTS
+        return sum(ms for name, ms in self.operators_ms.items() if name in products)
+
+    @property
+    def elsewhere_ms(self) -> float:
+        """In everything else."""
+        return sum(self.operators_ms.values()) - self.products_ms
+
+
+def kernel_times(graph: Path, batch: Batch, threads: int) -> KernelTimes:
+    """Run a graph on a batch with a profile; writing it makes each node a little slower."""
+    with TemporaryDirectory() as folder:
+        session = open_session(graph, threads=threads, profile=Path(folder) / "profile")
+        arrays = {node.name: batch.arrays[node.name] for node in session.get_inputs()}
+        for _ in range(WARM_UP_RUNS + RUNS):
+            session.run(None, arrays)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    kernels = [event for event in events if event["name"].endswith("_kernel_time")]
+    counted = kernels[len(kernels) * WARM_UP_RUNS // (WARM_UP_RUNS + RUNS) :]
+    micros: Counter[str] = Counter()
+    for event in counted:
+        micros[event["args"]["op_name"]] += event["dur"]
+    operators = {name: round(value / RUNS / 1000, 4) for name, value in sorted(micros.items())}
+    return KernelTimes(tokens=batch.arrays["input_ids"].shape[1], operators_ms=operators)
