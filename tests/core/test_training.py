@@ -127,7 +127,7 @@ def test_precision(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bertender.core.training.supports_bf16", lambda: supported)
+    monkeypatch.setattr("bertender.core.training_config.supports_bf16", lambda: supported)
     start = classification()
     computed: set[torch.dtype] = set()
     start.model.classifier.register_forward_hook(lambda *call: computed.add(call[2].dtype))
