@@ -116,8 +116,8 @@ def run(
     for importance, share, recovered, seed in plan:
         if (importance, share, recovered, seed) in made:
             continue
-        settings = {"heads": share, "importance": importance, "recover": recovered, "seed": seed}
-        settings = {**settings, **scoring, **(training if recovered else {})}
+        drawn = {"heads": share, "importance": importance, "recover": recovered, "seed": seed}
+        settings = {**drawn, **scoring, **(training if recovered else {})}
         heads, value = _cut(parent, task, PruneConfig(**settings), work)
         point = PruningPoint(
             importance=importance,
