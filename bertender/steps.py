@@ -19,7 +19,7 @@ from bertender.measure.parity import (
     Parity,
     check_parity,
     find_tolerance,
-    parity_sample,
+    labelled_sample,
     require_parity,
 )
 from bertender.stages import STAGES, Stage
@@ -80,7 +80,7 @@ class StepKind:
 
 def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyConfig) -> Parity:
     """Compare two artifacts' answers on a task's held-out texts."""
-    examples = parity_sample(task.dev.examples, config.texts or len(task.dev), config.seed)
+    examples, truth = labelled_sample(task, config.texts or len(task.dev), config.seed)
     tolerance = find_tolerance(config.tolerance or candidate.card.precision)
     return check_parity(
         open_classifier(reference),
@@ -88,6 +88,7 @@ def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyC
         examples,
         tolerance,
         seed=config.seed,
+        truth=truth,
     )
 
 

@@ -19,7 +19,7 @@ from bertender.measure.parity import (
     PARITY_TEXTS,
     check_parity,
     find_tolerance,
-    parity_sample,
+    labelled_sample,
     require_parity,
 )
 from bertender.tasks.task import Task
@@ -88,10 +88,12 @@ def write_proven(
     ) as draft:
         proof = write(draft.directory)
         candidate = onnx_classifier(draft.directory, out.name, labels, parameters)
-        examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
+        examples, truth = labelled_sample(task, config.parity_texts, config.seed)
         tolerance = find_tolerance(proof.tolerance or precision)
         reference = proof.reference or opened
-        parity = check_parity(reference, candidate, examples, tolerance, seed=config.seed)
+        parity = check_parity(
+            reference, candidate, examples, tolerance, seed=config.seed, truth=truth
+        )
         require_parity(parity)
         draft.metrics.update(parameters=parameters, parity=parity.summary(), **proof.metrics)
     return Artifact.load(out)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.config import Record
@@ -19,8 +20,18 @@ from bertender.core.predictor import Classifier
 from bertender.core.text import Example
 from bertender.measure.accuracy import word_count
 from bertender.measure.parity_answers import Answers, collect_answers, no_answers
-from bertender.measure.parity_checks import CHECKS, Figures, largest, mean, measure_figures
+from bertender.measure.parity_cases import questions_of
+from bertender.measure.parity_checks import (
+    CHECKS,
+    Figures,
+    Truth,
+    largest,
+    mean,
+    measure_figures,
+)
+from bertender.measure.parity_inputs import input_problems
 from bertender.measure.tolerances import TOLERANCES, Tolerance, find_tolerance
+from bertender.tasks.task import Task
 
 __all__ = [
     "BATCH_SIZES",
@@ -31,8 +42,10 @@ __all__ = [
     "Parity",
     "ParitySummary",
     "Tolerance",
+    "Truth",
     "check_parity",
     "find_tolerance",
+    "labelled_sample",
     "parity_sample",
     "require_parity",
 ]
@@ -61,6 +74,11 @@ class ParitySummary(Record):
     mean_abs_difference: float | None
     min_cosine: float | None
     agreement: float | None
+    median_difference: float | None = None
+    p95_difference: float | None = None
+    near_ties: int | None = None
+    near_ties_turned: int | None = None
+    score_change: float | None = None
 
 
 class Parity(Figures):
@@ -72,6 +90,9 @@ class Parity(Figures):
     texts: int = Field(description="whole ones; some are asked about in parts as well")
     rows: int = Field(description="answers compared: each text once for each arrangement")
     logit_scale: float | None = Field(description="largest absolute reference logit; None of none")
+    logit_spread: float | None = Field(
+        None, description="standard deviation of the reference's centred logits over the texts"
+    )
     cases: tuple[CaseParity, ...]
     failures: tuple[str, ...] = Field(description="every check that failed; empty when all passed")
 
@@ -92,6 +113,7 @@ def check_parity(
     *,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     seed: int = 0,
+    truth: Truth | None = None,
 ) -> Parity:
     """Compare a candidate's logits with its reference's on real text.
 
@@ -102,6 +124,7 @@ def check_parity(
         tolerance: a row of TOLERANCES.
         batch_sizes: sizes of the candidate's batches, over all examples each.
         seed: the order of the examples, which decides who is padded beside whom.
+        truth: the labels of the examples; without them the score is not judged.
 
     Returns:
         A Parity, whose `failures` name everything that is wrong. A candidate that raises is a
@@ -114,7 +137,7 @@ def check_parity(
         if comparable
         else no_answers(len(reference.labels))
     )
-    figures = measure_figures(answers, tolerance)
+    figures = measure_figures(answers, tolerance, truth)
     failures = (check.failure(figures, answers, tolerance) for check in CHECKS)
     return Parity(
         reference=reference.name,
@@ -123,6 +146,7 @@ def check_parity(
         texts=sum(text.tokens is None for text in answers.texts),
         rows=len(answers),
         logit_scale=answers.scale or None,
+        logit_spread=answers.spread or None,
         cases=_cases(answers),
         failures=(*problems, *answers.problems, *filter(None, failures)),
         **figures.model_dump(),
@@ -133,12 +157,22 @@ def parity_sample(
     examples: Sequence[Example], count: int = PARITY_TEXTS, seed: int = 0
 ) -> tuple[Example, ...]:
     """Return at most `count` examples, the shortest and the longest among them."""
+    return tuple(examples[row] for row in _sampled_rows(examples, count, seed))
+
+
+def labelled_sample(task: Task, count: int, seed: int) -> tuple[tuple[Example, ...], Truth]:
+    """Return the `parity_sample` of a task's held-out examples, and the truth of it."""
+    rows = _sampled_rows(task.dev.examples, count, seed)
+    label_ids = np.array([task.dev.label_ids[row] for row in rows], dtype=np.int64)
+    return tuple(task.dev.examples[row] for row in rows), Truth(label_ids, task.metric)
+
+
+def _sampled_rows(examples: Sequence[Example], count: int, seed: int) -> list[int]:
     if len(examples) <= count:
-        return tuple(examples)
+        return [*range(len(examples))]
     by_length = sorted(range(len(examples)), key=lambda index: word_count(examples[index]))
     between = np.random.default_rng(seed).choice(by_length[1:-1], max(count - 2, 0), replace=False)
-    chosen = [by_length[0], by_length[-1], *between.tolist()][:count]
-    return tuple(examples[index] for index in sorted(chosen))
+    return sorted([by_length[0], by_length[-1], *between.tolist()][:count])
 
 
 def require_parity(parity: Parity) -> None:
@@ -165,7 +199,19 @@ def _input_problems(
         problems.append(f"{kind}: {found}, must be {expected}: answers would carry wrong names")
     if not examples:
         problems.append("no examples to compare, allowed at least 1: give texts of the task")
-    return problems
+    return [*problems, *input_problems(reference, candidate, _asked_of(reference, examples))]
+
+
+def _asked_of(reference: Classifier, examples: Sequence[Example]) -> tuple[Example, ...]:
+    """Return the examples and the edge texts, which show where texts are truncated."""
+    if not examples:
+        return ()
+    questions = questions_of(reference, reference, examples)
+    return tuple(question.example for question in questions if question.tokens is None)
+
+
+def _share(truths: npt.NDArray[np.bool_]) -> float | None:
+    return mean(truths) if len(truths) else None
 
 
 def _cases(answers: Answers) -> tuple[CaseParity, ...]:
@@ -174,7 +220,7 @@ def _cases(answers: Answers) -> tuple[CaseParity, ...]:
             name=case.name,
             rows=int((answers.case_ids == index).sum()),
             max_abs_difference=largest(answers.differences[answers.case_ids == index]),
-            agreement=mean(answers.agrees[answers.case_ids == index]),
+            agreement=_share(answers.agrees[answers.case_ids == index]),
         )
         for index, case in enumerate(answers.cases)
     )

@@ -14,6 +14,7 @@ from bertender.core.predictor import Classifier
 from bertender.core.progress import Bar, progress_bar
 from bertender.core.text import Example
 from bertender.measure.parity_cases import Case, Question, arrange, ask, questions_of
+from bertender.measure.tolerances import Tolerance
 
 __all__ = ["Answers", "collect_answers", "no_answers"]
 
@@ -29,7 +30,8 @@ largest logit on."""
 class Answers:
     """Finite logits side by side; each array has one row for an answer of the candidate.
 
-    `scale` is the largest absolute logit of the reference, over all texts.
+    `scale` is the largest absolute logit of the reference, over all texts; `spread` the standard
+    deviation over the task's texts of its centred logits, all labels together.
     """
 
     texts: tuple[Question, ...]
@@ -39,6 +41,7 @@ class Answers:
     expected: FloatArray
     answered: FloatArray
     scale: float
+    spread: float
     problems: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -70,9 +73,28 @@ class Answers:
         """Whether the predictions are equal (rows,)."""
         return np.asarray(self.expected.argmax(axis=1) == self.answered.argmax(axis=1))
 
-    def decided(self, tie_margin: float) -> npt.NDArray[np.bool_]:
-        """Whether the reference's prediction is no near-tie (rows,)."""
-        return np.asarray(self.gaps > tie_margin * self.scale)
+    @cached_property
+    def relative_differences(self) -> FloatArray:
+        """Differences that change probabilities, as shares of the spread (rows,).
+
+        The root mean square over labels of the centred logits' differences: what is added to all
+        logits of a text changes no probability.
+        """
+        moved = _centred(self.answered) - _centred(self.expected)  # (rows, labels)
+        of_rows = np.sqrt((moved**2).mean(axis=1))
+        return np.asarray(of_rows / self.spread if self.spread else of_rows)
+
+    def decided(self, tolerance: Tolerance) -> npt.NDArray[np.bool_]:
+        """Whether the reference's prediction is not a near-tie (rows,)."""
+        if tolerance.tie_spreads is not None:
+            # two of the centred logits that each move by d can swap when they are within 2 d
+            return np.asarray(self.gaps / 2 > tolerance.tie_spreads * self.spread)
+        return np.asarray(self.gaps > (tolerance.tie_margin or 0.0) * self.scale)
+
+    @cached_property
+    def edge_rows(self) -> npt.NDArray[np.bool_]:
+        """Which rows are of edge cases (rows,)."""
+        return np.array([case.edge for case in self.cases], dtype=bool)[self.case_ids]
 
     def wide_cases(self) -> list[npt.NDArray[np.bool_]]:
         """Return, for each case that is no edge and has answers, which rows are its own."""
@@ -88,7 +110,7 @@ class Answers:
 def no_answers(labels: int) -> Answers:
     """Return the answers of a candidate that could not be asked."""
     nothing, nobody = np.empty((0, labels)), np.empty(0, dtype=np.int64)
-    return Answers((), (), nobody, nobody, nothing, nothing, 0.0, ())
+    return Answers((), (), nobody, nobody, nothing, nothing, 0.0, 0.0, ())
 
 
 def collect_answers(
@@ -130,8 +152,20 @@ def collect_answers(
         expected=expected[finite],
         answered=answered[finite],
         scale=float(np.abs(truth[np.isfinite(truth)]).max(initial=0.0)),
+        spread=_spread(truth[: len(examples)]),
         problems=tuple(problems),
     )
+
+
+def _centred(logits: FloatArray) -> FloatArray:
+    """Return logits (rows, labels) less the mean of each row."""
+    return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+
+def _spread(logits: FloatArray) -> float:
+    """Return how far finite logits (texts, labels) spread over the texts; 0 of none."""
+    finite = _centred(logits[np.isfinite(logits).all(axis=1)])
+    return float(np.sqrt(finite.var(axis=0).mean())) if len(finite) else 0.0
 
 
 def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> FloatArray:

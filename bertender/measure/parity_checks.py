@@ -1,4 +1,4 @@
-"""What the parity gate measures on answers, and the checks that bound it: the rows of CHECKS."""
+"""What the parity gate measures on logits, and the checks that bound it: the rows of CHECKS."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
+from scipy.stats import binomtest
 
 from bertender.core.config import Record
 from bertender.measure.parity_answers import Answers
 from bertender.measure.tolerances import Tolerance
+from bertender.tasks.metrics import Change, paired_change
 
-__all__ = ["CHECKS", "Check", "Figures", "largest", "mean", "measure_figures"]
+__all__ = ["CHECKS", "Check", "Figures", "Truth", "largest", "mean", "measure_figures"]
 
+BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 
 class Figures(Record):
@@ -24,34 +28,73 @@ class Figures(Record):
     max_abs_difference: float | None = Field(None, description="of logits, not relative")
     mean_abs_difference: float | None = Field(None, description="in the worst arrangement")
     min_cosine: float | None = Field(None, description="over rows with logits not all near 0")
+    median_difference: float | None = Field(
+        None, description="of texts in the worst arrangement, in spreads of the reference's logits"
+    )
+    p95_difference: float | None = Field(None, description="the 95th percentile, likewise")
+    edge_difference: float | None = Field(None, description="median over edge texts, likewise")
     agreement: float | None = Field(None, description="share of equal predictions, of all rows")
     decided_agreement: float | None = Field(
-        None, description="without near-ties, in the worst case"
+        None, description="without near-ties, in the worst arrangement"
     )
+    decided_agreement_high: float | None = Field(
+        None, description="the upper end of its 95 % interval, in the worst arrangement"
+    )
+    score_change: float | None = Field(
+        None, description="in points, in the worst arrangement; None of texts without labels"
+    )
+    score_change_high: float | None = Field(
+        None, description="the upper end of its 95 % interval, in the worst arrangement"
+    )
+    near_ties: int | None = Field(
+        None, description="predictions too near a tie to judge, of all rows"
+    )
+    near_ties_turned: int | None = Field(None, description="those that the candidate turned")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a bound is a share of."""
+
+    size: Callable[[Answers], float]
+    name: str
+
+
+LARGEST = Unit(lambda answers: answers.scale, "the largest reference logit")
+SPREAD = Unit(lambda answers: answers.spread, "the spread of the reference's logits over texts")
 
 
 @dataclass(frozen=True)
 class Check:
-    """A row of CHECKS: a bound of the tolerance on one figure, and how bad each answer is."""
+    """A row of CHECKS: a bound of the tolerance on one figure, and how bad each row is."""
 
     figure: str
     bound: str
     badness: Callable[[Answers, Tolerance], FloatArray]
-    relative: bool = False
     at_most: bool = False
+    unit: Unit | None = None
+    """What the figure and the bound are shares of, for the message."""
+    scaled: bool = False
+    """The figure is in logits, not in shares of the unit."""
 
     def failure(self, figures: Figures, answers: Answers, tolerance: Tolerance) -> str | None:
-        """Return measured and allowed value and the worst answer; None when the check passes."""
-        value = getattr(figures, self.figure)
-        share = getattr(tolerance, self.bound)
-        allowed = share * answers.scale if self.relative else share
-        if value is None or (value <= allowed if self.at_most else value >= allowed):
+        """Return measured and allowed value and the worst text; None when the check passes."""
+        value, share = getattr(figures, self.figure), getattr(tolerance, self.bound)
+        if value is None or share is None:
+            return None
+        size = self.unit.size(answers) if self.unit else 1.0
+        allowed = share * size if self.scaled else share
+        if value <= allowed if self.at_most else value >= allowed:
             return None
         limit = f"at {'most' if self.at_most else 'least'} {allowed:.4g}"
-        if self.relative:
-            limit += f" ({share:g} x the largest reference logit, {answers.scale:.4g})"
+        if self.unit:
+            limit += f" ({share:g} x {self.unit.name}, {size:.4g})"
         worst = answers.describe(int(self.badness(answers, tolerance).argmax()))
         return f"{self.figure} is {value:.4g}, allowed {limit}; worst: {worst}"
+
+
+def _relative(answers: Answers, tolerance: Tolerance) -> FloatArray:
+    return answers.relative_differences
 
 
 CHECKS = (
@@ -59,44 +102,97 @@ CHECKS = (
         "max_abs_difference",
         "max_abs",
         lambda answers, _: answers.differences.max(axis=1),
-        relative=True,
         at_most=True,
+        unit=LARGEST,
+        scaled=True,
     ),
     Check(
         "mean_abs_difference",
         "mean_abs",
         lambda answers, _: answers.differences.mean(axis=1),
-        relative=True,
         at_most=True,
+        unit=LARGEST,
+        scaled=True,
     ),
     Check("min_cosine", "min_cosine", lambda answers, _: -np.nan_to_num(answers.cosines, nan=1.0)),
+    Check("median_difference", "max_median", _relative, at_most=True, unit=SPREAD),
+    Check("p95_difference", "max_p95", _relative, at_most=True, unit=SPREAD),
     Check(
-        "decided_agreement",
+        "edge_difference",
+        "max_edge",
+        lambda answers, _: answers.relative_differences * answers.edge_rows,
+        at_most=True,
+        unit=SPREAD,
+    ),
+    Check(
+        "decided_agreement_high",
         "min_agreement",
-        lambda answers, tolerance: (
-            answers.gaps * (answers.decided(tolerance.tie_margin) & ~answers.agrees)
-        ),
+        lambda answers, tolerance: answers.gaps * (answers.decided(tolerance) & ~answers.agrees),
+    ),
+    Check(
+        "score_change_high",
+        "min_score_change",
+        lambda answers, _: answers.gaps * ~answers.agrees,
     ),
 )
 
 
-def measure_figures(answers: Answers, tolerance: Tolerance) -> Figures:
-    """Return the figures of some answers.
+@dataclass(frozen=True)
+class Truth:
+    """The labels of the task's texts, and the metric that scores predictions by them."""
 
-    Mean and decided agreement are those of the worst arrangement: damage that only batches show
-    would be halved by the answers of texts that stood alone.
+    label_ids: IntArray
+    """(texts,), in the order of the examples."""
+    metric: str
+
+
+def measure_figures(answers: Answers, tolerance: Tolerance, truth: Truth | None = None) -> Figures:
+    """Return the figures of some logits; those of the score need the truth.
+
+    Means, percentiles, decided agreement and score are those of the worst arrangement: damage that
+    only batches show would be halved by the texts that stood alone.
     """
     strong = answers.cosines[~np.isnan(answers.cosines)]
-    decided = answers.decided(tolerance.tie_margin)
+    relative, decided = answers.relative_differences, answers.decided(tolerance)
     cases = answers.wide_cases()
-    shares = [mean(answers.agrees[decided & case]) for case in cases]
+    agreements = [answers.agrees[decided & case] for case in cases if (decided & case).any()]
+    changes = [_score_change(answers, case, truth) for case in cases] if truth else []
     return Figures(
         max_abs_difference=largest(answers.differences),
         mean_abs_difference=largest(np.array([answers.differences[case].mean() for case in cases])),
         min_cosine=float(strong.min()) if len(strong) else None,
-        agreement=mean(answers.agrees),
-        decided_agreement=min((share for share in shares if share is not None), default=None),
+        median_difference=largest(np.array([np.median(relative[case]) for case in cases])),
+        p95_difference=largest(np.array([np.quantile(relative[case], 0.95) for case in cases])),
+        edge_difference=_median(relative[answers.edge_rows]),
+        agreement=mean(answers.agrees) if len(answers) else None,
+        decided_agreement=min(map(mean, agreements), default=None),
+        decided_agreement_high=min(map(_high_share, agreements), default=None),
+        score_change=min((change.value for change in changes), default=None),
+        score_change_high=min((change.high for change in changes), default=None),
+        near_ties=int((~decided).sum()),
+        near_ties_turned=int((~decided & ~answers.agrees).sum()),
     )
+
+
+def _score_change(answers: Answers, case: BoolArray, truth: Truth) -> Change:
+    """Return what the candidate's predictions gain in one arrangement of the task's texts."""
+    return paired_change(
+        truth.metric,
+        truth.label_ids[answers.text_ids[case]],
+        answers.expected[case].argmax(axis=1),
+        answers.answered[case].argmax(axis=1),
+        label_count=answers.expected.shape[1],
+    )
+
+
+def _high_share(truths: BoolArray) -> float:
+    """Return the upper end of the 95 % interval (Clopper and Pearson's) of a share."""
+    interval = binomtest(int(truths.sum()), len(truths)).proportion_ci(0.95, method="exact")
+    return float(interval.high)
+
+
+def _median(values: FloatArray) -> float | None:
+    return float(np.median(values)) if values.size else None
 
 
 def largest(values: FloatArray) -> float | None:
@@ -104,6 +200,6 @@ def largest(values: FloatArray) -> float | None:
     return float(values.max()) if values.size else None
 
 
-def mean(values: FloatArray | npt.NDArray[np.bool_]) -> float | None:
-    """Return the mean (of truths: their share), or None of none."""
-    return float(values.mean()) if values.size else None
+def mean(values: FloatArray | BoolArray) -> float:
+    """Return the mean; of truths their share."""
+    return float(values.mean())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.table import Table
 from rich.text import Text
 
@@ -32,23 +34,59 @@ def markdown_parity(parity: Parity) -> str:
 
 
 def parity_lines(parity: Parity) -> list[str]:
-    """Return the verdict, the figures over all arrangements with their bounds, every failure."""
-    tolerance = parity.tolerance
+    """Return the verdict, what is judged with its bounds, and every failure."""
     verdict = "passed" if parity.passed else f"FAILED, {len(parity.failures)} failures"
     return [
         f"parity of {parity.candidate} with {parity.reference}: {verdict}",
         f"{parity.texts} texts, {parity.rows} answers; "
-        f"largest reference logit {_figure(parity.logit_scale)}",
+        f"largest reference logit {_figure(parity.logit_scale)}, "
+        f"spread over texts {_figure(parity.logit_spread)}",
+        *_single_logits(parity),
+        *_distribution(parity),
+        f"agreement {_figure(parity.agreement)} of all answers; without near-ties "
+        f"{_figure(parity.decided_agreement)} in the worst arrangement, "
+        f"{_figure(parity.decided_agreement_high)} at best "
+        f"(allowed {parity.tolerance.min_agreement:g}); near-ties: {_figure(parity.near_ties)}, "
+        f"turned {_figure(parity.near_ties_turned)}",
+        *_score(parity),
+        *(f"failed: {failure}" for failure in parity.failures),
+    ]
+
+
+def _single_logits(parity: Parity) -> Iterator[str]:
+    tolerance = parity.tolerance
+    if tolerance.max_abs is None or tolerance.mean_abs is None or tolerance.min_cosine is None:
+        return
+    yield (
         f"difference {_figure(parity.max_abs_difference)} at most "
         f"(allowed {_bound(parity, tolerance.max_abs)}), "
         f"{_figure(parity.mean_abs_difference)} on average in the worst arrangement "
         f"(allowed {_bound(parity, tolerance.mean_abs)}); "
-        f"cosine {_figure(parity.min_cosine)} at least (allowed {tolerance.min_cosine:g})",
-        f"agreement {_figure(parity.agreement)} of all answers; without near-ties "
-        f"{_figure(parity.decided_agreement)} in the worst arrangement "
-        f"(allowed {tolerance.min_agreement:g})",
-        *(f"failed: {failure}" for failure in parity.failures),
-    ]
+        f"cosine {_figure(parity.min_cosine)} at least (allowed {tolerance.min_cosine:g})"
+    )
+
+
+def _distribution(parity: Parity) -> Iterator[str]:
+    tolerance = parity.tolerance
+    if tolerance.max_median is None or tolerance.max_p95 is None or tolerance.max_edge is None:
+        return
+    yield (
+        f"difference in spreads: median text {_figure(parity.median_difference)} "
+        f"(allowed {tolerance.max_median:g}), 95th percentile {_figure(parity.p95_difference)} "
+        f"(allowed {tolerance.max_p95:g}), edge texts {_figure(parity.edge_difference)} "
+        f"(allowed {tolerance.max_edge:g})"
+    )
+
+
+def _score(parity: Parity) -> Iterator[str]:
+    """Yield the score's change; nothing where the texts had no labels, as in old results."""
+    least = parity.tolerance.min_score_change
+    if parity.score_change is not None:
+        allowed = "" if least is None else f" (allowed {least:g})"
+        yield (
+            f"score {parity.score_change:+.2f} points in the worst arrangement, "
+            f"{_figure(parity.score_change_high)} at best{allowed}"
+        )
 
 
 def _cells(case: CaseParity) -> tuple[str, ...]:

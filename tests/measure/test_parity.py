@@ -19,6 +19,7 @@ from bertender.measure.parity import (
     TOLERANCES,
     Parity,
     ParitySummary,
+    Truth,
     check_parity,
     find_tolerance,
     parity_sample,
@@ -55,9 +56,22 @@ def one_text_wrong(batch: Batch) -> np.ndarray:
     return logits
 
 
+ELEMENTWISE = [name for name, row in TOLERANCES.items() if row.max_abs is not None]
+"""Rows that bound every single logit."""
+DISTRIBUTED = [name for name, row in TOLERANCES.items() if row.max_p95 is not None]
+"""Rows that bound the distribution over texts."""
+SPREAD = float(np.std([row[1] for row in logits_of(EXAMPLES)]))
+
+
 def scale(precision: str, share: float) -> float:
     """A share of what the tolerance lets one logit move; the largest logit is 4.1."""
-    return TOLERANCES[precision].max_abs * 4.1 * share
+    allowed = TOLERANCES[precision].max_abs
+    assert allowed is not None
+    return allowed * 4.1 * share
+
+
+def test_every_row_bounds_single_logits_or_their_distribution() -> None:
+    assert sorted([*ELEMENTWISE, *DISTRIBUTED]) == sorted(TOLERANCES)
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)
@@ -65,43 +79,81 @@ def test_the_same_answers_pass_everything(precision: str) -> None:
     parity = gate(honest, precision)
     assert parity.passed and parity.failures == ()
     assert parity.max_abs_difference == 0.0 and parity.agreement == 1.0
+    assert (parity.median_difference, parity.p95_difference) == (0.0, 0.0)
     assert parity.min_cosine == pytest.approx(1.0)
     assert parity.logit_scale == pytest.approx(4.1)
+    assert parity.logit_spread == pytest.approx(SPREAD)
     # three batch sizes over all examples, two edge texts alone, and both together
     assert (parity.texts, parity.rows) == (len(EXAMPLES) + 2, 3 * len(EXAMPLES) + 4)
     require_parity(parity)
 
 
-@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("precision", ELEMENTWISE)
 def test_noise_is_let_through_up_to_the_tolerance_and_no_further(precision: str) -> None:
-    bound = TOLERANCES[precision].mean_abs * 4.1
+    bound = (TOLERANCES[precision].mean_abs or 0.0) * 4.1
     assert gate(shifted(0.5 * bound), precision).passed
     too_much = gate(shifted(2 * bound), precision)
     assert any("mean_abs_difference" in failure for failure in too_much.failures)
 
 
-DAMAGE: dict[str, Answer] = {
-    "max_abs_difference": one_text_wrong,
-    "mean_abs_difference": shifted(0.05),
-    "min_cosine": one_text_wrong,
-    "decided_agreement": lambda batch: honest(batch)[:, ::-1],
+@pytest.mark.parametrize("precision", DISTRIBUTED)
+def test_the_median_text_may_move_up_to_the_tolerance_and_no_further(precision: str) -> None:
+    bound = (TOLERANCES[precision].max_median or 0.0) * SPREAD
+    assert not any(
+        "median" in failure for failure in gate(shifted(0.9 * bound), precision).failures
+    )
+    too_much = gate(shifted(1.1 * bound), precision)
+    assert any("median_difference" in failure for failure in too_much.failures)
+
+
+@pytest.mark.parametrize("precision", DISTRIBUTED)
+def test_one_text_in_a_hundred_answered_otherwise_refuses_no_rounded_model(precision: str) -> None:
+    """Rounding moves single texts far. What is refused is a distribution."""
+    parity = gate(one_text_wrong, precision)
+    assert parity.min_cosine is not None and parity.min_cosine < -0.9
+    assert parity.agreement is not None and parity.agreement < 1.0
+    assert parity.passed, parity.failures
+
+
+def every_fifth_wrong(batch: Batch) -> np.ndarray:
+    logits = honest(batch)
+    turned = [EXAMPLES.index(example) % 5 == 0 for example in batch.examples if example in EXAMPLES]
+    return np.where(np.resize(turned, len(logits))[:, None], -logits, logits)
+
+
+def wrong_when_long(batch: Batch) -> np.ndarray:
+    """Nothing is wrong with the task's own texts."""
+    known = np.array([example in EXAMPLES for example in batch.examples])
+    return np.where(known[:, None], honest(batch), -honest(batch))
+
+
+DAMAGE: dict[str, tuple[Answer, str]] = {
+    "max_abs_difference": (one_text_wrong, "float32"),
+    "mean_abs_difference": (shifted(0.05), "float32"),
+    "min_cosine": (one_text_wrong, "float32"),
+    "median_difference": (shifted(3.0), "int8"),
+    "p95_difference": (every_fifth_wrong, "int8"),
+    "edge_difference": (wrong_when_long, "int8"),
+    "decided_agreement_high": (lambda batch: honest(batch)[:, ::-1], "int8"),
+    "score_change_high": (lambda batch: honest(batch)[:, ::-1], "int8"),
 }
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.figure)
 def test_each_check_fails_on_its_damage_with_value_bound_and_worst_text(check) -> None:
-    parity = gate(DAMAGE[check.figure])
+    answer, precision = DAMAGE[check.figure]
+    parity = gate(answer, precision, truth=Truth(logits_of(EXAMPLES).argmax(axis=1), "accuracy"))
     (failure,) = [line for line in parity.failures if line.startswith(check.figure)]
     measured = getattr(parity, check.figure)
     assert f"is {measured:.4g}, allowed at" in failure
     assert re.search(r"worst: '.+' \(.+\)$", failure)
-    if DAMAGE[check.figure] is one_text_wrong:
+    if answer is one_text_wrong:
         assert repr(EXAMPLES[30][0]) in failure
 
 
 def test_swapped_logits_fail_and_all_failures_are_raised_at_once() -> None:
     parity = gate(lambda batch: honest(batch)[:, ::-1])
-    assert parity.agreement == 0.0 and len(parity.failures) == len(CHECKS)
+    assert parity.agreement == 0.0 and len(parity.failures) == 4
     with pytest.raises(ParityError) as raised:
         require_parity(parity)
     for failure in parity.failures:
@@ -228,6 +280,7 @@ def test_damage_in_one_arrangement_is_not_averaged_away() -> None:
         np.abs(2 * logits_of(EXAMPLES)).mean() * 48 / 120,
         rel=0.3,  # 3 of 4 batches have 32 texts
     )
+    assert any("decided_agreement_high" in failure for failure in parity.failures)
 
 
 def test_near_ties_may_swap_and_decided_rows_may_not() -> None:

@@ -1,0 +1,67 @@
+"""Do both models read the same tokens? A tokenizer that differs is found before any logit is.
+
+Truncation at another length, another case or a lost accent, swapped pairs and lost token types
+change few texts of a task, or none of them: SST-2 is in lower case already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bertender.core.predictor import Classifier
+from bertender.core.text import Example, Tokenize
+
+__all__ = ["input_problems"]
+
+ACCENTED = "\u00c9t\u00e9"
+"""Two accents, of a capital and of a small letter."""
+
+
+def input_problems(
+    reference: Classifier, candidate: Classifier, examples: Sequence[Example]
+) -> list[str]:
+    """Return what is wrong with the candidate's tokens; nothing where tokens are not comparable.
+
+    They are where both read tokens of one vocabulary. Texts are compared one by one, unpadded,
+    and once more in capitals.
+    """
+    if not (examples and _same_vocabulary(reference, candidate)):
+        return []
+    wrong = list(_differing(reference, candidate, [*examples, _capitals(examples[0])]))
+    if not wrong:
+        return []
+    example, name = wrong[0]
+    text = " | ".join(example)
+    return [
+        f"inputs: {name} of {len(wrong)} of {len(examples) + 1} texts are not the reference's, "
+        f"allowed 0: another tokenizer, truncation or order of texts; first: "
+        f"{(text if len(text) <= 80 else text[:77] + '...')!r}"
+    ]
+
+
+def _same_vocabulary(reference: Classifier, candidate: Classifier) -> bool:
+    both = (reference.encode, candidate.encode)
+    if not all(isinstance(encode, Tokenize) for encode in both):
+        return False
+    first, second = (encode.tokenizer.get_vocab() for encode in both)  # type: ignore[union-attr]
+    return bool(first == second)
+
+
+def _differing(
+    reference: Classifier, candidate: Classifier, examples: Sequence[Example]
+) -> Iterator[tuple[Example, str]]:
+    """Yield each example that is read otherwise, with the name of the first input that differs."""
+    for example in examples:
+        expected, found = (each.encode([example]).arrays for each in (reference, candidate))
+        for name, array in expected.items():
+            # models without token types read texts that have them none the less
+            other = found.get(name, np.zeros_like(array))
+            if not np.array_equal(array, other):
+                yield example, name
+                break
+
+
+def _capitals(example: Example) -> Example:
+    return tuple(f"{text.upper()} {ACCENTED}" for text in example)
