@@ -1,0 +1,85 @@
+"""What was not quantized is compared with the float graph, between one product and the next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+
+from benchmarks.graph_faults import GRAPH_FAULTS
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
+from bertender.core.predictor import onnx_file
+from bertender.tasks.task import Split, Task
+from export.onnx_export import ExportConfig, export
+from quantize.calibration import Batches
+from quantize.rest import TOLERATED, check_rest, refuse_other_rest
+from quantize.schemes import SCHEMES
+from tests.distill.toys import save_artifact, tiny_classifier
+from tests.quantize.jobs import SETTINGS, job_of
+
+
+def of_pairs(task: Task) -> Task:
+    """The task with two texts an example, so that token types are read."""
+
+    def paired(split: Split) -> Split:
+        return Split(tuple((text, text) for (text,) in split.examples), split.label_ids)
+
+    return replace(task, train=paired(task.train), dev=paired(task.dev))
+
+
+@pytest.mark.parametrize(
+    "scheme", [name for name, scheme in SCHEMES.items() if scheme.source == "onnx"]
+)
+def test_nothing_else_is_changed_by_a_scheme(
+    scheme: str, float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    job = job_of(float_model, task, tmp_path, scheme=scheme, **SETTINGS[scheme])
+    SCHEMES[scheme].write(job, tmp_path / "model.onnx")
+    findings = check_rest(job.graph, tmp_path / "model.onnx", job.texts(16, ""))
+    refuse_other_rest(findings)
+    assert "logits" in {each.tensor for each in findings} or len(findings) > 10
+    assert max(each.difference for each in findings) < TOLERATED / 10
+
+
+@pytest.fixture(scope="module")
+def lively(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifact:
+    """The tiny BERT with weights four times as large: of untrained ones GELU is next to linear."""
+    folder = tmp_path_factory.mktemp("lively")
+    model = tiny_classifier("bert")
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(4)
+    source = save_artifact(model, task, folder / "source")
+    return export(source, task, ExportConfig(), folder / "onnx")
+
+
+@pytest.mark.parametrize("fault", GRAPH_FAULTS)
+def test_a_fault_beside_the_products_is_found(
+    fault: str, lively: Artifact, task: Task, tmp_path: Path
+) -> None:
+    job = job_of(lively, of_pairs(task), tmp_path)
+    model = onnx.load(job.graph)
+    GRAPH_FAULTS[fault](model)
+    onnx.save(model, tmp_path / "faulty.onnx")
+    faulty = replace(job, graph=tmp_path / "faulty.onnx")
+    SCHEMES["dynamic"].write(faulty, tmp_path / "model.onnx")
+    findings = check_rest(job.graph, tmp_path / "model.onnx", job.texts(16, ""))
+    with pytest.raises(ModelError, match="are not what the float graph computes"):
+        refuse_other_rest(findings)
+
+
+def test_a_graph_of_something_else_is_refused_by_name(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    job = job_of(float_model, task, tmp_path)
+    model = onnx.load(onnx_file(float_model))
+    for node in model.graph.node:
+        node.input[:] = [f"other/{name}" if "/" in name else name for name in node.input]
+        node.output[:] = [f"other/{name}" if "/" in name else name for name in node.output]
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(ModelError, match="has no tensor"):
+        check_rest(job.graph, tmp_path / "other.onnx", Batches(job.classifier.encode, [("a",)]))
