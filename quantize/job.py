@@ -35,6 +35,8 @@ class Written:
     """What else the artifact shall say."""
     reference: Classifier | None = None
     """What the graph must agree with, where that is not the source."""
+    float_graph: Path | None = None
+    """What its products are compared with, where that is not the job's graph."""
     score: float | None = None
     """On the held-out texts, where the scheme had to know it."""
     tolerance: str | None = None

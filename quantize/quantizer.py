@@ -21,9 +21,11 @@ from bertender.tasks.task import Task
 from quantize.config import SchemeConfig
 from quantize.job import Job, Written
 from quantize.kernels import operators, refuse_float_kernels
+from quantize.products import judge_products, refuse_unlike, summary_of
 from quantize.saturation import probe
 from quantize.schemes import Scheme, refuse_idle, scheme_named
 from quantize.targets import runs_here, target_named
+from quantize.twins import find_twins, sample_rows
 
 __all__ = [
     "QuantizeConfig",
@@ -32,6 +34,10 @@ __all__ = [
     "refuse_other_task",
     "refuse_unquantizable",
 ]
+
+
+PROBED_TEXTS = 64
+"""Training texts on whose activations each product is checked."""
 
 
 def _known(name: str) -> str:
@@ -119,10 +125,20 @@ def _proven(job: Job, graph: Path, written: Written, here: bool) -> dict[str, An
         "running_in_integers": refuse_float_kernels(found, count) if here else None,
         "float_nodes": dict(written.float_nodes),
         "operators": found,
-        "saturation": probe(job, graph) if here else None,
+        **_parts(job, graph, written, here),
         **_scores(job, graph, written.score),
         **written.found,
     }
+
+
+def _parts(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
+    """Return how each part computes, alone; raise ModelError where one computes something else."""
+    twins = find_twins(written.float_graph or job.graph, graph)
+    samples = sample_rows(graph, twins, job.texts(PROBED_TEXTS, "check products"))
+    saturation = probe(twins, samples) if here else None
+    findings = judge_products(twins, samples, written.found.get("ranges", {}))
+    refuse_unlike(findings)
+    return {"saturation": saturation, "product_check": summary_of(findings)}
 
 
 def _scores(job: Job, graph: Path, known: float | None) -> dict[str, Any]:
