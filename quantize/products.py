@@ -55,7 +55,8 @@ BOUNDS: Mapping[str, Mapping[str, tuple[float, float]]] = {
 }
 """What a healthy part stays within: figure -> the least and the most.
 
-Measured on encoders of 6 x 384, fine-tuned on SST-2, CoLA and MRPC (seed 7), 41 parts each: dynamic with 8 and 7 bits, static with every calibrator and with 99.9 %, signed activations, weights
+Measured on encoders of 6 x 384, fine-tuned on SST-2, CoLA and MRPC (seed 7), 41 parts each:
+dynamic with 8 and 7 bits, static with every calibrator and with 99.9 %, signed activations, weights
 of 4 bits in groups of 32, 128 and 256. Ratios lowest, gains lowest and highest:
 
     8-bit   weights 31.4 dB, 0.998 to 1.003; outputs 9.6 dB, 0.904 to 1.028

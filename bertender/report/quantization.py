@@ -33,6 +33,12 @@ def quantization_lines(metrics: Mapping[str, Any]) -> list[str]:
             f"exact ones by {saturation['largest_deviation']:.2g} of the largest at most"
         )
     lines += _product_check(found)
+    lines += [
+        f"scheme {each['scheme']} was {name}: {each[name]}"
+        for each in found.get("tried", ())
+        for name in ("refused", "skipped")
+        if name in each
+    ]
     if "score" in found:
         lines.append(f"score {found['score_before']:.4g} before, {found['score']:.4g} now")
     return [*lines, *_sensitivity(found)]

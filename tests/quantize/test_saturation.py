@@ -80,7 +80,7 @@ def deep(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Pat
 
 def at(layer: int, job: Job) -> str:
     nodes = [product.node for product in job.inventory.products]
-    return next(node for node in nodes if f"layer.{layer}/output" in node)
+    return next(node for node in nodes if f"layer.{layer}/intermediate" in node)
 
 
 def test_twelve_layers_are_not_accused(deep: tuple[Job, Path]) -> None:
@@ -96,7 +96,7 @@ def test_a_layer_that_saturates_is_named(deep: tuple[Job, Path]) -> None:
 
     def run(cut: onnx.ModelProto, values: Any) -> Any:
         (end, *others) = [output.name for output in cut.graph.output]
-        saturates = not others and "layer.7/output" in end
+        saturates = not others and "layer.7/intermediate/dense" in end
         return (saturating if saturates else run_cut)(cut, values)
 
     with pytest.raises(ModelError, match=rf"outputs of {node} are off by .*\(1 product") as caught:
