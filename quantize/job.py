@@ -14,6 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.onnx_predictor import OnnxPredictor
 from bertender.core.predictor import Classifier, open_classifier
 from bertender.measure.accuracy import evaluate
+from bertender.measure.parity import check_parity, find_tolerance, parity_sample
 from bertender.tasks.task import Task
 from quantize.calibration import Batches
 from quantize.config import SchemeConfig
@@ -35,6 +36,8 @@ class Written:
     """What else the artifact shall say."""
     reference: Classifier | None = None
     """What the graph must agree with, where that is not the source."""
+    float_graph: Path | None = None
+    """What its products are compared with, where that is not the job's graph."""
     score: float | None = None
     """On the held-out texts, where the scheme had to know it."""
     tolerance: str | None = None
@@ -83,6 +86,14 @@ class Job:
 
     def score_of(self, classifier: Classifier) -> float:
         return evaluate(classifier, self.task.dev, self.task.metric)[0].value
+
+    def agrees(self, graph: Path, tolerance: str) -> bool:
+        """Return whether a graph passes the parity gate by a row of TOLERANCES."""
+        examples = parity_sample(self.task.dev.examples, self.config.parity_texts, self.config.seed)
+        held = find_tolerance(tolerance)
+        return check_parity(
+            self.classifier, self.opened(graph), examples, held, seed=self.config.seed
+        ).passed
 
     @property
     def reasons(self) -> dict[str, str]:

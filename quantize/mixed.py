@@ -41,10 +41,12 @@ class Level:
     """What a weight loses at the lower level."""
     may_take_all: bool
     """A model with all parts back is still a quantized one."""
+    tolerance: str
+    """The row of the parity gate's tolerances that a model with some parts back must hold."""
 
 
-FLOAT = Level("float", eight_bit_error, may_take_all=False)
-EIGHT_BITS = Level("8 bits", four_bit_error, may_take_all=True)
+FLOAT = Level("float", eight_bit_error, may_take_all=False, tolerance="int8")
+EIGHT_BITS = Level("8 bits", four_bit_error, may_take_all=True, tolerance="int4")
 
 BASES = {"dynamic": _dynamic, "static": _static}
 """How the parts that stay quantized are."""
@@ -62,7 +64,9 @@ def write_mixed(job: Job, target: Path) -> Written:
 
 
 def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence[str]) -> Written:
-    """Return parts to what they were before, the most sensitive first, until the score holds.
+    """Return parts to what they were before, the most sensitive first, until both gates hold.
+
+    The score comes first; parity is asked where it holds.
 
     Args:
         job: its `max_drop` is what may be lost.
@@ -84,14 +88,15 @@ def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence
             written = write(job, target, ranking[:count])
             score = job.score(target)
             tried.append(job.drop(score))
-            if tried[-1] <= allowed:
+            if tried[-1] <= allowed and job.agrees(target, level.tolerance):
                 told = _told(written, ranking[:count], sensitivities, tried, level)
                 return replace(told, score=score)
             bar.advance()
     raise AccuracyError(
         f"with one part of {len(ranking)} quantized, the model still lost {min(tried):.4g} points "
-        f"of {job.task.metric} at best, and max_drop={allowed:g} allows no more. Keep "
-        "the float model, or try --scheme qat."
+        f"of {job.task.metric} at best, where max_drop={allowed:g} allows no more, or moved "
+        "further from the float model than parity allows. Keep the float model, or try --scheme "
+        "qat."
     )
 
 

@@ -52,6 +52,7 @@ def write_trained(job: Job, target: Path) -> Written:
         found={**written.found, "epochs": report.epochs, "losses": report.losses},
         reference=replace(job.classifier, name="fake-quantized", predictor=predictor),
         tolerance=TOLERANCE,
+        float_graph=exported.graph,
     )
 
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from bertender.core.artifact import Artifact, refuse_unwritable
-from bertender.core.errors import AccuracyError, ConfigError, ModelError
+from bertender.core.errors import AccuracyError, ConfigError, ModelError, ParityError
 from bertender.core.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.core.predictor import onnx_file, refuse_taggers
 from bertender.core.work import work_directory
 from bertender.measure.gate import Proof, write_proven
 from bertender.tasks.task import Task
+from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig
-from quantize.job import Job, Written
-from quantize.kernels import operators, refuse_float_kernels
-from quantize.saturation import probe
-from quantize.schemes import Scheme, refuse_idle, scheme_named
+from quantize.job import Job
+from quantize.proof import proven
+from quantize.schemes import AUTO_SCHEME, Scheme, refuse_idle, scheme_named
 from quantize.targets import runs_here, target_named
 
 __all__ = [
@@ -34,8 +35,16 @@ __all__ = [
 ]
 
 
+logger = logging.getLogger(__name__)
+
+WriteOnnx = Callable[[Artifact, Path], object]
+REFUSALS = (AccuracyError, ModelError, ParityError)
+"""What a gate raises; another scheme may pass it."""
+
+
 def _known(name: str) -> str:
-    scheme_named(name)
+    if name != AUTO_SCHEME:
+        scheme_named(name)
     return name
 
 
@@ -43,7 +52,9 @@ class QuantizeConfig(SchemeConfig):
     """How to quantize."""
 
     scheme: Annotated[str, AfterValidator(_known)] = Field(
-        "dynamic", description="how to choose scales: a row of `bertender schemes`"
+        AUTO_SCHEME,
+        description="how to choose scales: a row of `bertender schemes`, or auto, which tries "
+        f"{', '.join(row['scheme'] for row in CANDIDATES)} and takes the first that passes",
     )
 
 
@@ -53,9 +64,11 @@ def quantize(
     config: QuantizeConfig,
     out: Path,
     *,
-    write_onnx: Callable[[Artifact, Path], object] | None = None,
+    write_onnx: WriteOnnx | None = None,
 ) -> Artifact:
     """Write an 8-bit model of `source`, and prove that it stays within the tolerance of int8.
+
+    Without a scheme, the first of CANDIDATES that passes is written; its card says what was tried.
 
     Args:
         source: a float32 onnx artifact; a torch one for schemes that train.
@@ -71,6 +84,50 @@ def quantize(
         AccuracyError: the score fell by more than `max_drop`.
         ParityError: the answers moved too far. Nothing is written then, nor in the cases above.
     """
+    if config.scheme == AUTO_SCHEME:
+        return _first_that_passes(source, task, config, out, write_onnx)
+    _refuse(source, task, config, out, write_onnx)
+    try:
+        return _quantized(source, task, config, out, write_onnx, [])
+    except REFUSALS as error:
+        step = next_command(config.scheme, config, source, task, out)
+        raise type(error)(f"{error} {step}") from error
+
+
+def _first_that_passes(
+    source: Artifact, task: Task, config: QuantizeConfig, out: Path, write_onnx: WriteOnnx | None
+) -> Artifact:
+    """Write the first of the default candidates that passes every gate."""
+    tried: list[dict[str, str]] = []
+    for candidate in candidates(config):
+        chosen = QuantizeConfig.parse(candidate.config.model_dump(exclude_unset=True))
+        if candidate.skipped:
+            logger.info("scheme %s is skipped: %s", candidate.scheme, candidate.skipped)
+            tried.append({"scheme": candidate.scheme, "skipped": candidate.skipped})
+            continue
+        _refuse(source, task, chosen, out, write_onnx)
+        try:
+            return _quantized(source, task, chosen, out, write_onnx, tried)
+        except REFUSALS as error:
+            logger.warning("scheme %s is refused: %s", candidate.scheme, error)
+            tried.append({"scheme": candidate.scheme, "refused": str(error)})
+    reasons = " ".join(_reason(each) for each in tried)
+    if not any("refused" in each for each in tried):
+        raise ConfigError(
+            f"no scheme that is tried by default reads all of your settings. {reasons}"
+        )
+    step = next_command("mixed", config, source, task, out)
+    raise ModelError(f"no scheme that is tried by default passes. {reasons} {step}")
+
+
+def _reason(tried: dict[str, str]) -> str:
+    return ". ".join(f"{name} {why}" for name, why in tried.items() if name != "scheme")
+
+
+def _refuse(
+    source: Artifact, task: Task, config: QuantizeConfig, out: Path, write_onnx: WriteOnnx | None
+) -> None:
+    """Raise what speaks against a quantization before any work."""
     scheme = scheme_named(config.scheme)
     refuse_idle(config.scheme, config)
     refuse_unquantizable(source, scheme)
@@ -79,6 +136,18 @@ def quantize(
     refuse_unwritable(out, source)
     if scheme.source == "torch" and write_onnx is None:
         raise ConfigError(f"scheme {config.scheme!r} wants `write_onnx`, the way to a graph.")
+
+
+def _quantized(
+    source: Artifact,
+    task: Task,
+    config: QuantizeConfig,
+    out: Path,
+    write_onnx: WriteOnnx | None,
+    tried: list[dict[str, str]],
+) -> Artifact:
+    """Write an artifact by the scheme of the config; `tried` says what was refused before it."""
+    scheme = scheme_named(config.scheme)
     target_name, target = target_named(config.target)
     with _checkpoints(source, task, config, out) as work, TemporaryDirectory() as folder:
         given = (onnx_file(source), work, task, config, target, Path(folder), write_onnx)
@@ -87,8 +156,9 @@ def quantize(
         def write(directory: Path) -> Proof:
             copy_companions(source, directory)
             written = scheme.write(job, directory / ONNX_NAME)
-            found = _proven(job, directory / ONNX_NAME, written, runs_here(target_name))
-            metrics = {"quantization": {"target": target_name, **found}}
+            found = proven(job, directory / ONNX_NAME, written, runs_here(target_name))
+            history = {"tried": tried} if tried else {}
+            metrics = {"quantization": {"target": target_name, **found, **history}}
             return Proof(written.reference, written.tolerance, metrics)
 
         return write_proven(
@@ -105,44 +175,6 @@ def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path
     settings = config.model_dump(mode="json", exclude={"max_drop", "parity_texts"})
     with work_directory(out, "quantize", settings, task.fingerprint(), source.digest) as work:
         yield work
-
-
-def _proven(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
-    """Return what the artifact says of its graph; raise what speaks against it.
-
-    What runs, and how exactly, is asked only where this machine is such a one as will serve.
-    """
-    found = operators(graph)
-    count = len(written.quantized)
-    return {
-        "products": count,
-        "running_in_integers": refuse_float_kernels(found, count) if here else None,
-        "float_nodes": dict(written.float_nodes),
-        "operators": found,
-        "saturation": probe(job, graph) if here else None,
-        **_scores(job, graph, written.score),
-        **written.found,
-    }
-
-
-def _scores(job: Job, graph: Path, known: float | None) -> dict[str, Any]:
-    """Return the scores before and after, where something was trained or a drop is bounded.
-
-    Raises:
-        AccuracyError: the score fell by more than `max_drop`.
-    """
-    allowed = job.config.max_drop
-    if allowed is None and job.source.card.kind == "onnx":
-        return {}
-    after = job.score(graph) if known is None else known
-    if allowed is not None and job.drop(after) > allowed:
-        raise AccuracyError(
-            f"the quantized model lost {job.drop(after):.4g} points of {job.task.metric} "
-            f"({job.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no more. "
-            "Schemes that lose less: mixed returns parts to float until it holds, qat trains; a "
-            "trained model may want more epochs."
-        )
-    return {"score_before": job.score_before, "score": after}
 
 
 def refuse_unquantizable(source: Artifact, scheme: Scheme) -> None:

@@ -18,7 +18,10 @@ from quantize.mixed import write_mixed
 from quantize.qat import refuse_untrainable, write_trained
 from quantize.static import write_static
 
-__all__ = ["SCHEMES", "Scheme", "refuse_idle", "scheme_named"]
+__all__ = ["AUTO_SCHEME", "SCHEMES", "Scheme", "refuse_idle", "scheme_named"]
+
+AUTO_SCHEME = "auto"
+"""Instead of a row's name: the first row of CANDIDATES that passes."""
 
 CALIBRATION = frozenset({"calibrator", "percentile", "calibration_texts"})
 SENSITIVITY = frozenset({"sensitivity", "sensitivity_texts"})

@@ -12,6 +12,7 @@ from bertender.doctor import findings
 from bertender.tasks.registry import TASKS
 from distill.methods import GENERAL_METHODS, METHODS, Phase
 from quantize.calibrators import CALIBRATORS
+from quantize.candidates import CANDIDATES
 from quantize.schemes import SCHEMES
 from quantize.sensitivity import SENSITIVITIES
 from quantize.targets import AUTO, TARGETS
@@ -93,6 +94,7 @@ def schemes_command() -> Callable[..., None]:
                 "summary": scheme.summary,
                 "starts from": scheme.source,
                 "settings": sorted(scheme.reads),
+                "without --scheme": _turn(name),
             }
             for name, scheme in SCHEMES.items()
         ]
@@ -113,6 +115,14 @@ def schemes_command() -> Callable[..., None]:
                 print_entry(f"--{setting} {name}", lines, "")
 
     return command
+
+
+def _turn(scheme: str) -> str:
+    """Return when a scheme is tried where none is named."""
+    names = [row["scheme"] for row in CANDIDATES]
+    if scheme not in names:
+        return "not tried"
+    return f"tried as number {names.index(scheme) + 1} of {len(names)}"
 
 
 def _as_rows(said: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:

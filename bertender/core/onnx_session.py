@@ -14,7 +14,7 @@ ERRORS_ONLY = 3
 
 
 def open_session(
-    graph: Path,
+    graph: Path | bytes,
     *,
     threads: int = 0,
     spinning: bool = True,
@@ -25,7 +25,7 @@ def open_session(
     """Open a graph.
 
     Args:
-        graph: its file.
+        graph: its file, or what would be in it.
         threads: intra-op threads; 0 takes every core.
         spinning: let idle threads wait in a loop: faster alone, slower beside other work.
         optimize: let ONNX Runtime fuse and fold; otherwise every node runs as it stands.
@@ -46,10 +46,12 @@ def open_session(
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
+    opened = graph if isinstance(graph, bytes) else str(graph)
     try:
-        return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(opened, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exception classes share no public base
+        name = "a part of a graph" if isinstance(graph, bytes) else graph
         raise ModelError(
-            f"ONNX Runtime {onnxruntime.__version__} cannot open {graph}: {error}. Install the "
+            f"ONNX Runtime {onnxruntime.__version__} cannot open {name}: {error}. Install the "
             "version of constraints.txt, or export and quantize the model again."
         ) from None

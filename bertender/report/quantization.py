@@ -29,9 +29,16 @@ def quantization_lines(metrics: Mapping[str, Any]) -> list[str]:
         ]
     if (saturation := found["saturation"]) and saturation["products"]:
         lines.append(
-            f"sums of {saturation['products']} products differ from exact ones by "
-            f"{saturation['mean_difference']:.2g} of the largest logit on average"
+            f"sums of {saturation['products']} products, each on its own inputs, are off from "
+            f"exact ones by {saturation['largest_deviation']:.2g} of the largest at most"
         )
+    lines += _product_check(found)
+    lines += [
+        f"scheme {each['scheme']} was {name}: {each[name]}"
+        for each in found.get("tried", ())
+        for name in ("refused", "skipped")
+        if name in each
+    ]
     if "score" in found:
         lines.append(f"score {found['score_before']:.4g} before, {found['score']:.4g} now")
     return [*lines, *_sensitivity(found)]
@@ -45,6 +52,21 @@ def _integer(found: Mapping[str, Any]) -> dict[str, int]:
         for name, count in found["operators"].items()
         if any(word in name for word in words)
     }
+
+
+def _product_check(found: Mapping[str, Any]) -> list[str]:
+    """Return the product that is the least like its float twin; cards of old have none."""
+    worst = found.get("product_check", {}).get("worst")
+    if not worst:
+        return []
+    node, figures = next(iter(worst.items()))
+    said = ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items() if name != "kind"
+    )
+    return [
+        f"{found['product_check']['checked']} products and tables compared with their float "
+        f"twins; least like it: {node} ({said})"
+    ]
 
 
 def _sensitivity(found: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from bertender.core.predictor import Classifier, onnx_file, open_classifier
 from bertender.measure.size import measure_size
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export, write_onnx
-from quantize import dynamic, four_bit, qdq, saturation
+from quantize import dynamic, four_bit, qdq
 from quantize.quantizer import quantize
 from quantize.schemes import SCHEMES
 from serve.config import ServeConfig
@@ -91,7 +91,7 @@ def test_every_scheme_goes_by_graphs_of_two_files(
         )
 
     one = quantized(plain, MOST_MB, "one")
-    for module in (dynamic, four_bit, qdq, saturation):
+    for module in (dynamic, four_bit, qdq):
         monkeypatch.setattr(module, "MOST_MB", 0)
     two = quantized(parted, 0, "two")
     assert np.array_equal(answers(one, task), answers(two, task))

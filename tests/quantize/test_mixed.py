@@ -81,6 +81,25 @@ def test_the_most_sensitive_go_back_until_the_score_holds(
     assert set(floats) == set(back) & set(weights)
 
 
+def test_parts_go_back_until_parity_holds_too(
+    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A score that has not moved is no reason to stop where the answers have."""
+    settings = {"max_drop": 1.0, "sensitivity": "hessian-trace", **FEW}
+    job = job_of(float_model, task, tmp_path, **settings)
+    asked: list[str] = []
+
+    def agrees(self: Job, graph: Path, tolerance: str) -> bool:
+        asked.append(tolerance)
+        return len(asked) == 3
+
+    monkeypatch.setitem(vars(job), "score_before", 0.9)
+    monkeypatch.setattr(Job, "score", lambda self, graph: 0.9)
+    monkeypatch.setattr(Job, "agrees", agrees)
+    written = write_mixed(job, tmp_path / "mixed.onnx")
+    assert len(written.found["returned"]) == 2 and asked == ["int8"] * 3
+
+
 def test_a_score_that_never_holds_is_refused(
     float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,26 +1,45 @@
-"""The probe: exact sums beside those of the CPU, and what a CPU that saturates would answer."""
+"""The probe: each product's sums beside exact ones, and what a CPU that saturates would add."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
+from bertender.stages import STAGES
 from bertender.tasks.task import Task
-from quantize import saturation
+from export.onnx_export import ExportConfig, export
+from quantize.cuts import exact, run_cut
 from quantize.dynamic import write_dynamic
-from quantize.saturation import TOLERATED, emulated, probe, refuse_saturated
-from quantize.static import write_static
-from tests.quantize.jobs import job_of
+from quantize.job import Job
+from quantize.kernels import INTEGER_PRODUCTS, operators
+from quantize.products import judge_products
+from quantize.saturation import TOLERATED, Deviation, probe, refuse_saturated
+from quantize.schemes import SCHEMES
+from quantize.twins import Sample, Twins, find_twins, sample_rows
+from tests.distill.toys import save_artifact, tiny_classifier
+from tests.quantize.jobs import SETTINGS, config_of, job_of
+from tests.quantize.saturating import saturating
+
+DEEP = {"num_hidden_layers": 12, "hidden_size": 64, "intermediate_size": 256}
+BASE = {
+    **DEEP,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+}
+PRODUCTS = 12 * 6 + 2
+FLOAT_ROUNDING = 1e-6
 
 
-def integer_graph(path: Path, weight: np.ndarray) -> Path:
+def integer_graph(weight: np.ndarray) -> onnx.ModelProto:
     """x (uint8) times a weight (int8), summed in 32 bits."""
     constants = {"w": weight, "x0": np.array(3, np.uint8), "w0": np.array(-2, np.int8)}
     graph = helper.make_graph(
@@ -30,63 +49,132 @@ def integer_graph(path: Path, weight: np.ndarray) -> Path:
         [helper.make_tensor_value_info("y", TensorProto.INT32, ["batch", weight.shape[1]])],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
-    onnx.save(model, path)
-    return path
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
 
 
-def test_the_emulation_is_exact_where_pairs_leave_16_bits(tmp_path: Path) -> None:
+def test_the_emulation_is_exact_where_pairs_leave_16_bits() -> None:
     rng = np.random.default_rng(0)
     weight = rng.integers(100, 127, (3072, 5)).astype(np.int8)
     x = rng.integers(200, 255, (4, 3072)).astype(np.uint8)
-    exact = emulated(integer_graph(tmp_path / "graph.onnx", weight), tmp_path / "exact.onnx")
-    session = onnxruntime.InferenceSession(str(exact), providers=["CPUExecutionProvider"])
     wanted = (x.astype(np.int64) - 3) @ (weight.astype(np.int64) + 2)
-    assert np.array_equal(session.run(["y"], {"x": x})[0], wanted)
+    assert np.array_equal(run_cut(exact(integer_graph(weight)), x, optimize=False)[0], wanted)
 
 
-@pytest.mark.parametrize("write", [write_dynamic, write_static])
-def test_a_cpu_that_adds_exactly_passes(
-    write: object, float_model: Artifact, task: Task, tmp_path: Path
+def probed(job: Job, graph: Path) -> tuple[tuple[Twins, ...], dict[str, Sample]]:
+    twins = find_twins(job.graph, graph)
+    return twins, sample_rows(graph, twins, job.texts(64, ""))
+
+
+def written(shape: dict[str, Any], task: Task, folder: Path) -> tuple[Job, Path]:
+    """The dynamic graph of a BERT of random weights."""
+    source = save_artifact(tiny_classifier("bert", **shape), task, folder / "source")
+    job = job_of(export(source, task, ExportConfig(), folder / "onnx"), task, folder)
+    write_dynamic(job, folder / "model.onnx")
+    return job, folder / "model.onnx"
+
+
+@pytest.fixture(scope="module")
+def deep(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
+    return written(DEEP, task, tmp_path_factory.mktemp("deep"))
+
+
+def at(layer: int, job: Job) -> str:
+    nodes = [product.node for product in job.inventory.products]
+    return next(node for node in nodes if f"layer.{layer}/intermediate" in node)
+
+
+def test_twelve_layers_are_not_accused(deep: tuple[Job, Path]) -> None:
+    found = probe(*probed(*deep))
+    assert found["products"] == PRODUCTS
+    assert found["largest_deviation"] < FLOAT_ROUNDING
+
+
+def test_a_layer_that_saturates_is_named(deep: tuple[Job, Path]) -> None:
+    """One of twelve, by a CPU that adds pairs in 16 bits there and exactly elsewhere."""
+    job, graph = deep
+    node = at(7, job)
+
+    def run(cut: onnx.ModelProto, values: Any) -> Any:
+        (end, *others) = [output.name for output in cut.graph.output]
+        saturates = not others and "layer.7/intermediate/dense" in end
+        return (saturating if saturates else run_cut)(cut, values)
+
+    with pytest.raises(ModelError, match=rf"outputs of {node} are off by .*\(1 product") as caught:
+        probe(*probed(job, graph), run)
+    assert f"allowed is {TOLERATED:g}" in str(caught.value)
+    assert "--target avx2" in str(caught.value) and "serve the float model" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_no_model_of_twelve_layers_of_768_is_refused(task: Task, tmp_path: Path) -> None:
+    """What rounding does to its logits, twelve layers later, says nothing of saturation."""
+    job, graph = written(BASE, task, tmp_path)
+    twins, samples = probed(job, graph)
+    found = probe(twins, samples)
+    assert found["products"] == PRODUCTS and found["largest_deviation"] < FLOAT_ROUNDING
+    assert not [each for each in judge_products(twins, samples) if each.failures]
+    with pytest.raises(ModelError, match="Its instructions saturate in 16 bits"):
+        probe([each for each in twins if not each.is_table], samples, saturating)
+
+
+@pytest.mark.parametrize("target", ["vnni", "avx2"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_passes_on_a_cpu_that_adds_exactly(
+    scheme: str, target: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(float_model, task, tmp_path, "avx2")  # exact on every CPU
-    written = write(job, tmp_path / "model.onnx")  # type: ignore[operator]
-    found = probe(job, tmp_path / "model.onnx")
-    assert found["products"] == len(written.quantized) > 20, "those of Gemm as well"
-    assert found["mean_difference"] < TOLERATED / 2
-    assert found["texts"] == min(saturation.PROBED_TEXTS, len(task.train))
+    """As it is quantized by the stage; 7-bit weights are exact on every CPU."""
+    source = float_model
+    if SCHEMES[scheme].source == "torch":
+        assert float_model.card.parent is not None
+        source = Artifact.load(float_model.path / float_model.card.parent.path)
+    config = config_of(scheme, target=target)
+    artifact = STAGES["quantize"].run([source], task, config, tmp_path / "int8")
+    found = artifact.card.metrics["quantization"]
+    products = found["products"] - found.get("products_of_4_bits", 0)
+    assert found["saturation"]["products"] == products
+    assert found["saturation"]["largest_deviation"] < FLOAT_ROUNDING
+    assert found["product_check"]["checked"] == found["products"] + 3, "and three tables"
 
 
-def test_sums_that_saturate_are_refused(
-    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("scheme", ["dynamic", "static"])
+def test_a_product_runs_alone_by_the_kernels_of_the_whole(
+    scheme: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    """A CPU without 8-bit dot products, in numpy: pairs of products are cut off at 16 bits."""
-    rng = np.random.default_rng(0)
-    weight, x = rng.integers(-127, 128, (768, 4)), rng.integers(0, 256, (16, 768))
-    pairs = (x[:, :, None] * weight).reshape(16, 384, 2, 4).sum(axis=2)
-    cut = np.clip(pairs, -(2**15), 2**15 - 1)
-    assert (cut != pairs).mean() > 0.01
-    with pytest.raises(ModelError, match=r"logits are off by .*, allowed is 0\.02.*--target avx2"):
-        refuse_saturated(cut.sum(axis=1).astype(np.float32), pairs.sum(axis=1).astype(np.float32))
-    assert not refuse_saturated(pairs.sum(axis=1), pairs.sum(axis=1))["max_difference"]
+    job = job_of(float_model, task, tmp_path, **{"scheme": scheme, **SETTINGS[scheme]})
+    SCHEMES[scheme].write(job, tmp_path / "model.onnx")
+    alone: dict[str, int] = {}
+    for group in find_twins(job.graph, tmp_path / "model.onnx"):
+        onnx.save(group.quantized, tmp_path / "cut.onnx")
+        for name, count in operators(tmp_path / "cut.onnx").items():
+            alone[name] = alone.get(name, 0) + count
+    whole = operators(tmp_path / "model.onnx")
+    assert {name: alone.get(name, 0) for name in INTEGER_PRODUCTS} == {
+        name: whole.get(name, 0) for name in INTEGER_PRODUCTS
+    }
 
 
-def test_the_probe_compares_the_graph_with_its_emulation(
-    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is exact is taken from a graph with other weights: the probe must see that."""
-    job = job_of(float_model, task, tmp_path)
-    write_dynamic(job, tmp_path / "model.onnx")
-    real = saturation.emulated
+def test_what_has_no_sums_is_not_counted(float_model: Artifact, task: Task, tmp_path: Path) -> None:
+    """MatMulNBits rounds inside of its kernel."""
+    job = job_of(float_model, task, tmp_path, scheme="four-bit")
+    SCHEMES["four-bit"].write(job, tmp_path / "model.onnx")
+    twins, samples = probed(job, tmp_path / "model.onnx")
+    assert probe(twins, samples)["products"] == 2, "pooler and head"
+    only = [each for each in twins if all(part.four_bits for part in each.parts)]
+    assert probe(only, samples) == {
+        **probe([], samples),
+        "products": 0,
+        "largest_deviation": None,
+        "worst": None,
+    }
 
-    def other(graph: Path, target: Path) -> Path:
-        model = onnx.load(real(graph, target))
-        for item in model.graph.initializer:
-            if item.name.startswith("classifier") and item.name.endswith("_scale"):
-                item.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(item), item.name))
-        onnx.save(model, target)
-        return target
 
-    monkeypatch.setattr(saturation, "emulated", other)
-    with pytest.raises(ModelError, match="does not add the graph's 8-bit products exactly"):
-        probe(job, tmp_path / "model.onnx")
+def test_a_deviation_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ModelError, match="off by nan"):
+        refuse_saturated([Deviation("/product", float("nan"))])
+    refuse_saturated([Deviation("/product", TOLERATED)])
+
+
+def test_a_product_that_is_always_zero_is_no_deviation(deep: tuple[Job, Path]) -> None:
+    twins, samples = probed(*deep)
+    still = {name: replace(each, largest=0 * each.largest) for name, each in samples.items()}
+    assert probe(twins, still)["largest_deviation"] == 0

@@ -10,7 +10,7 @@ FOUND = {
     "running_in_integers": 26,
     "operators": {"Add": 9, "MatMul": 8, "MatMulIntegerToFloat": 24, "QGemm": 2},
     "float_nodes": {"/scores": "both sides are activations", "/b": "returned to float: number 1"},
-    "saturation": {"products": 26, "mean_difference": 0.00123},
+    "saturation": {"products": 26, "largest_deviation": 0.00000123},
 }
 
 
@@ -22,7 +22,7 @@ def test_what_runs_and_how_exactly() -> None:
     first, second = quantization_lines({"quantization": FOUND})
     assert "26 of 26 quantized products run in integers" in first
     assert "(24 MatMulIntegerToFloat, 2 QGemm); 2 nodes stay in float" in first
-    assert "0.0012 of the largest logit" in second
+    assert "1.2e-06 of the largest" in second
 
 
 def test_scores_and_the_sensitivity_table() -> None:
@@ -45,5 +45,20 @@ def test_what_was_not_checked_is_not_claimed() -> None:
     found = {**FOUND, "target": "arm64", "running_in_integers": None, "saturation": None}
     (line,) = quantization_lines({"quantization": found})
     assert "for arm64: 26 products quantized" in line and "was not checked" in line
-    unproven = {**FOUND, "saturation": {"products": 0, "mean_difference": 0.0}}
+    unproven = {**FOUND, "saturation": {"products": 0, "largest_deviation": None}}
     assert len(quantization_lines({"quantization": unproven})) == 1
+
+
+def test_the_product_that_is_least_like_its_twin() -> None:
+    worst = {"/a": {"kind": "8-bit", "weights_snr_db": 31.23, "weights_gain": 1.0}}
+    found = {**FOUND, "product_check": {"checked": 29, "worst": worst}}
+    *_, line = quantization_lines({"quantization": found})
+    assert "29 products and tables" in line
+    assert "/a (weights snr db 31.23, weights gain 1)" in line
+
+
+def test_what_was_tried_before() -> None:
+    tried = [{"scheme": "dynamic", "refused": "it moved"}, {"scheme": "static", "skipped": "why"}]
+    *_, first, second = quantization_lines({"quantization": {**FOUND, "tried": tried}})
+    assert first == "scheme dynamic was refused: it moved"
+    assert second == "scheme static was skipped: why"

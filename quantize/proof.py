@@ -1,0 +1,66 @@
+"""What is asked of a quantized graph beside parity: kernels, sums, products and the score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bertender.core.errors import AccuracyError
+from quantize.job import Job, Written
+from quantize.kernels import operators, refuse_float_kernels
+from quantize.products import judge_products, refuse_unlike, summary_of
+from quantize.saturation import probe
+from quantize.twins import find_twins, sample_rows
+
+__all__ = ["PROBED_TEXTS", "proven"]
+
+PROBED_TEXTS = 64
+"""Training texts on whose activations each product is checked."""
+
+
+def proven(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
+    """Return what the artifact says of its graph; raise what speaks against it.
+
+    What runs, and how exactly, is asked only where this machine is such a one as will serve.
+    """
+    found = operators(graph)
+    count = len(written.quantized)
+    return {
+        "products": count,
+        "running_in_integers": refuse_float_kernels(found, count) if here else None,
+        "float_nodes": dict(written.float_nodes),
+        "operators": found,
+        **_parts(job, graph, written, here),
+        **_scores(job, graph, written.score),
+        **written.found,
+    }
+
+
+def _parts(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
+    """Return how each part computes, alone; raise ModelError where one computes something else."""
+    twins = find_twins(written.float_graph or job.graph, graph)
+    samples = sample_rows(graph, twins, job.texts(PROBED_TEXTS, "check products"))
+    saturation = probe(twins, samples) if here else None
+    findings = judge_products(twins, samples, written.found.get("ranges", {}))
+    refuse_unlike(findings)
+    return {"saturation": saturation, "product_check": summary_of(findings)}
+
+
+def _scores(job: Job, graph: Path, known: float | None) -> dict[str, Any]:
+    """Return the scores before and after, where something was trained or a drop is bounded.
+
+    Raises:
+        AccuracyError: the score fell by more than `max_drop`.
+    """
+    allowed = job.config.max_drop
+    if allowed is None and job.source.card.kind == "onnx":
+        return {}
+    after = job.score(graph) if known is None else known
+    if allowed is not None and job.drop(after) > allowed:
+        raise AccuracyError(
+            f"the quantized model lost {job.drop(after):.4g} points of {job.task.metric} "
+            f"({job.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no more. "
+            "Schemes that lose less: mixed returns parts to float until it holds, qat trains; a "
+            "trained model may want more epochs."
+        )
+    return {"score_before": job.score_before, "score": after}

@@ -1,0 +1,166 @@
+"""Without a scheme the first that passes is taken; a refusal ends with the next command."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertender.commands.flags import option_values
+from bertender.core.artifact import Artifact
+from bertender.core.errors import AccuracyError, ConfigError, ModelError, ParityError
+from bertender.report.quantization import quantization_lines
+from bertender.stages import STAGES
+from bertender.tasks.task import Task
+from quantize.candidates import CANDIDATES, NEXT, candidates, next_command
+from quantize.quantizer import QuantizeConfig, quantize
+from quantize.schemes import SCHEMES, refuse_idle
+
+REFUSALS = (ParityError("moved"), AccuracyError("lost"), ModelError("saturates"))
+
+
+def config_with(**settings: Any) -> QuantizeConfig:
+    quick = {"target": "vnni", "parity_texts": 8}
+    return QuantizeConfig.parse({**quick, **settings})
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, scheme: str, error: Exception) -> None:
+    def write(job: Any, target: Path) -> Any:
+        raise error
+
+    monkeypatch.setitem(SCHEMES, scheme, replace(SCHEMES[scheme], write=write))
+
+
+def test_no_scheme_is_the_first_that_passes(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    artifact = quantize(float_model, task, config_with(), tmp_path / "int8")
+    assert artifact.card.config["scheme"] == "dynamic"
+    assert "tried" not in artifact.card.metrics["quantization"]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_a_refused_scheme_gives_way_to_the_next(
+    error: Exception,
+    float_model: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refuse(monkeypatch, "dynamic", error)
+    artifact = quantize(float_model, task, config_with(), tmp_path / "int8")
+    config, metrics = artifact.card.config, artifact.card.metrics
+    assert (config["scheme"], config["calibrator"]) == ("static", "mse")
+    assert metrics["quantization"]["tried"] == [{"scheme": "dynamic", "refused": str(error)}]
+    assert f"scheme dynamic was refused: {error}" in quantization_lines(metrics)
+    assert f"scheme dynamic is refused: {error}" in caplog.text
+
+
+def test_all_refused_says_why_and_what_is_left(
+    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for row, error in zip(CANDIDATES, REFUSALS, strict=True):
+        refuse(monkeypatch, row["scheme"], error)
+    with pytest.raises(ModelError, match=r"refused moved.*refused lost.*refused saturates") as all_:
+        quantize(float_model, task, config_with(), tmp_path / "int8")
+    assert "Try next: bertender quantize" in str(all_.value)
+    assert "--scheme qat" in str(all_.value) and not any(tmp_path.iterdir())
+
+
+SKIPPED = [
+    ({"calibrator": "entropy"}, ["dynamic"]),
+    ({"base": "dynamic"}, ["dynamic", "static"]),
+    ({"sensitivity_texts": 8}, ["dynamic", "static"]),
+    ({"epochs": 2}, ["dynamic", "static", "mixed"]),
+    ({"percentile": 99.0}, ["dynamic", "static", "mixed"]),
+    ({"max_drop": 2.0, "no_embeddings": True, "seed": 3}, []),
+]
+
+
+@pytest.mark.parametrize(("settings", "skipped"), SKIPPED)
+def test_a_candidate_that_would_ignore_a_setting_is_skipped(
+    settings: dict[str, Any], skipped: list[str]
+) -> None:
+    rows = [*candidates(config_with(**settings))]
+    assert [each.scheme for each in rows if each.skipped] == skipped
+    for each in rows:
+        for name, value in settings.items():
+            assert getattr(each.config, name) == value
+
+
+def test_a_skipped_scheme_is_told(float_model: Artifact, task: Task, tmp_path: Path) -> None:
+    config = config_with(calibrator="entropy", calibration_texts=16)
+    artifact = quantize(float_model, task, config, tmp_path / "int8")
+    (first,) = artifact.card.metrics["quantization"]["tried"]
+    assert first["scheme"] == "dynamic" and "does not read it" in first["skipped"]
+    assert artifact.card.config["calibrator"] == "entropy"
+
+
+def test_settings_that_no_candidate_reads_are_refused(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"reads all of your settings.*--scheme qat"):
+        quantize(float_model, task, config_with(epochs=2), tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+STEPS = [
+    ({"scheme": "dynamic"}, {"scheme": "static", "calibrator": "mse"}),
+    ({"scheme": "static", "calibrator": "minmax"}, {"scheme": "static", "calibrator": "mse"}),
+    ({"scheme": "static"}, {"scheme": "mixed", "base": "static", "max_drop": 0.5}),
+    ({"scheme": "mixed", "max_drop": 2.0}, {"scheme": "mixed", "base": "static", "max_drop": 2.0}),
+    ({"scheme": "mixed", "max_drop": 0.1, "base": "static"}, {"scheme": "qat", "max_drop": 0.1}),
+    ({"scheme": "four-bit"}, {"scheme": "four-bit", "max_drop": 0.5}),
+    ({"scheme": "four-bit", "max_drop": 1.0}, {"scheme": "dynamic", "max_drop": 1.0}),
+    ({"scheme": "qat", "no_embeddings": True}, {"scheme": "qat", "epochs": 3}),
+]
+
+
+@pytest.mark.parametrize(("settings", "wanted"), STEPS)
+def test_the_next_command_can_be_typed(
+    settings: dict[str, Any], wanted: dict[str, Any], float_model: Artifact, task: Task
+) -> None:
+    config = config_with(**settings)
+    said = next_command(config.scheme, config, float_model, task, Path("out folder"))
+    words = shlex.split(said.removeprefix("Try next: "))
+    assert words[:2] == ["bertender", "quantize"] and words[-2:] == ["--out", "out folder"]
+    assert Artifact.load(Path(words[2])).card.kind == SCHEMES[wanted["scheme"]].source
+    typed = QuantizeConfig.parse(option_values(QuantizeConfig, flags(words[3:-2])))
+    refuse_idle(typed.scheme, typed)
+    assert {name: getattr(typed, name) for name in wanted} == wanted
+    for name in ("target", "parity_texts", "no_embeddings"):
+        assert getattr(typed, name) == getattr(config, name)
+
+
+def flags(words: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for place, word in enumerate(words):
+        if word.startswith("--"):
+            value = words[place + 1] if place + 1 < len(words) else "--"
+            found[word[2:].replace("-", "_")] = True if value.startswith("--") else value
+    return found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_explicit_scheme_that_is_refused_ends_with_the_next_command(
+    scheme: str,
+    float_model: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert NEXT.keys() == SCHEMES.keys()
+    refuse(monkeypatch, scheme, ParityError("it moved."))
+    source = float_model
+    if SCHEMES[scheme].source == "torch":
+        assert float_model.card.parent is not None
+        source = Artifact.load(float_model.path / float_model.card.parent.path)
+    drop = {"max_drop": 1.0} if scheme == "mixed" else {}
+    config = config_with(scheme=scheme, **drop)
+    with pytest.raises(ParityError, match=r"it moved\. Try next: bertender quantize \S+ --\S+"):
+        STAGES["quantize"].run([source], task, config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

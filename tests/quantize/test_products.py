@@ -1,0 +1,131 @@
+"""Each quantized product beside its float twin: healthy ones pass, every planted fault is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertender.core.errors import ModelError
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+from quantize import quantizer
+from quantize.job import Job, Written
+from quantize.products import BOUNDS, check_products, refuse_unlike, summary_of
+from quantize.quantizer import QuantizeConfig
+from quantize.schemes import SCHEMES
+from tests.distill.toys import save_artifact, tiny_classifier
+from tests.quantize.faults import FAULTS, planted
+from tests.quantize.jobs import job_of
+
+LAYERS = 6
+SCHEME_SETTINGS = {
+    "dynamic": {"scheme": "dynamic"},
+    "static": {"scheme": "static", "calibration_texts": 64},
+}
+PLANTED = [(name, scheme) for name, (_, schemes) in FAULTS.items() for scheme in schemes]
+PLACES = ("attention/self/query", "output/dense")
+
+
+@pytest.fixture(scope="module", params=SCHEME_SETTINGS)
+def quantized(
+    request: pytest.FixtureRequest, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Job, Path, Written]:
+    """Graphs of an encoder of six layers, by scheme."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = tiny_classifier("bert", num_hidden_layers=LAYERS)
+    source = save_artifact(model, task, folder / "source")
+    floats = export(source, task, ExportConfig(), folder / "onnx")
+    job = job_of(floats, task, folder, **SCHEME_SETTINGS[request.param])
+    written = SCHEMES[request.param].write(job, folder / "model.onnx")
+    return request.param, job, folder / "model.onnx", written
+
+
+def ranges_of(written: Written) -> dict[str, tuple[float, float]]:
+    return {name: (low, high) for name, (low, high) in written.found.get("ranges", {}).items()}
+
+
+def test_healthy_products_and_tables_pass(quantized: tuple[str, Job, Path, Written]) -> None:
+    _, job, graph, written = quantized
+    findings = check_products(job.graph, graph, job.texts(64, ""), ranges_of(written))
+    assert [each.kind for each in findings].count("8-bit") == 6 * LAYERS + 2
+    assert [each.kind for each in findings].count("table") == 3
+    assert not [each for each in findings if each.failures]
+    refuse_unlike(findings)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_one_product_is_caught_and_named(
+    fault: str, place: str, quantized: tuple[str, Job, Path, Written], tmp_path: Path
+) -> None:
+    scheme, job, graph, written = quantized
+    plant, schemes = FAULTS[fault]
+    if scheme not in schemes:
+        pytest.skip(f"{scheme} has no such part")
+    product, other = (
+        next(each for each in job.inventory.products if f"layer.{layer}/{place}" in each.node)
+        for layer in (2, 3)
+    )
+    broken = planted(graph, plant, product, other, tmp_path / "broken.onnx")
+    findings = check_products(job.graph, broken, job.texts(64, ""), ranges_of(written))
+    failed = {each.node for each in findings if each.failures}
+    same_input = {
+        each.node for each in job.inventory.products if each.activation == product.activation
+    }
+    assert product.node in failed
+    assert failed <= {other.node, *same_input}, "no other is blamed"
+    with pytest.raises(ModelError, match=r"do not compute what.* is .*, allowed is .*again, with"):
+        refuse_unlike(findings)
+
+
+def test_every_figure_of_every_kind_is_bounded() -> None:
+    assert set(BOUNDS) == {"8-bit", "4-bit", "table"}
+    for bounds in BOUNDS.values():
+        for name, (low, high) in bounds.items():
+            assert low < high, name
+
+
+def test_four_bits_have_bounds_of_their_own(
+    quantized: tuple[str, Job, Path, Written], tmp_path: Path
+) -> None:
+    _, job, _, _ = quantized
+    SCHEMES["four-bit"].write(job, tmp_path / "model.onnx")
+    findings = check_products(job.graph, tmp_path / "model.onnx", job.texts(64, ""))
+    assert [each.kind for each in findings].count("4-bit") == 6 * LAYERS
+    assert not [each for each in findings if each.failures]
+
+
+def test_the_worst_few_are_recorded(quantized: tuple[str, Job, Path, Written]) -> None:
+    _, job, graph, _ = quantized
+    findings = check_products(job.graph, graph, job.texts(64, ""))
+    summary = summary_of(findings)
+    assert summary["checked"] == len(findings)
+    worst = [min(v for k, v in row.items() if "snr" in k) for row in summary["worst"].values()]
+    assert worst == sorted(worst) and len(worst) == 5
+
+
+def test_a_wrong_scale_refuses_the_artifact(
+    quantized: tuple[str, Job, Path, Written],
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One product of 38, a tenth too large: the outputs alone do not show it."""
+    from dataclasses import replace
+
+    scheme, job, _, _ = quantized
+    row = SCHEMES[scheme]
+
+    def write(job: Job, target: Path) -> Written:
+        written = row.write(job, target)
+        product, other = job.inventory.products[:2]
+        planted(target, FAULTS["weight scale x1.1"][0], product, other, target)
+        return written
+
+    monkeypatch.setitem(SCHEMES, scheme, replace(row, write=write))
+    config = QuantizeConfig(target="vnni", **SCHEME_SETTINGS[scheme])
+    node = job.inventory.products[0].node
+    with pytest.raises(ModelError, match=f"{node}: weights_gain is 1.1, allowed is 0.96 to 1.04"):
+        quantizer.quantize(job.source, task, config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
