@@ -24,6 +24,7 @@ from bertender.measure.parity import (
 )
 from bertender.stages import STAGES, Stage
 from bertender.tasks.task import Task
+from quantize.graph_check import graph_failures
 from serve.check import EndpointConfig, check_endpoint
 from serve.installation import find_installation
 
@@ -79,10 +80,10 @@ class StepKind:
 
 
 def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyConfig) -> Parity:
-    """Compare two artifacts' answers on a task's held-out texts."""
+    """Compare two artifacts on a task's held-out texts, and their graphs where both are there."""
     examples, truth = labelled_sample(task, config.texts or len(task.dev), config.seed)
     tolerance = find_tolerance(config.tolerance or candidate.card.precision)
-    return check_parity(
+    parity = check_parity(
         open_classifier(reference),
         open_classifier(candidate),
         examples,
@@ -90,6 +91,8 @@ def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyC
         seed=config.seed,
         truth=truth,
     )
+    failures = (*parity.failures, *graph_failures(reference, candidate, task))
+    return parity.model_copy(update={"failures": failures})
 
 
 def _verify(sources: Sequence[Artifact], task: Task, config: VerifyConfig, out: Path) -> None:

@@ -9,6 +9,7 @@ from bertender.core.errors import AccuracyError
 from quantize.job import Job, Written
 from quantize.kernels import operators, refuse_float_kernels
 from quantize.products import judge_products, refuse_unlike, summary_of
+from quantize.rest import check_rest, refuse_other_rest
 from quantize.saturation import probe
 from quantize.twins import find_twins, sample_rows
 
@@ -38,12 +39,19 @@ def proven(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any
 
 def _parts(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
     """Return how each part computes, alone; raise ModelError where one computes something else."""
-    twins = find_twins(written.float_graph or job.graph, graph)
+    floats = written.float_graph or job.graph
+    twins = find_twins(floats, graph)
     samples = sample_rows(graph, twins, job.texts(PROBED_TEXTS, "check products"))
     saturation = probe(twins, samples) if here else None
     findings = judge_products(twins, samples, written.found.get("ranges", {}))
     refuse_unlike(findings)
-    return {"saturation": saturation, "product_check": summary_of(findings)}
+    rest = check_rest(floats, graph, job.texts(PROBED_TEXTS, "check the rest"))
+    refuse_other_rest(rest)
+    return {
+        "saturation": saturation,
+        "product_check": summary_of(findings),
+        "largest_difference_between_products": max(each.difference for each in rest),
+    }
 
 
 def _scores(job: Job, graph: Path, known: float | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.product_faults import FAULTS, planted
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
@@ -15,7 +16,6 @@ from quantize.products import BOUNDS, check_products, refuse_unlike, summary_of
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES
 from tests.distill.toys import save_artifact, tiny_classifier
-from tests.quantize.faults import FAULTS, planted
 from tests.quantize.jobs import job_of
 
 LAYERS = 6

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.saturating import saturating
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.stages import STAGES
@@ -26,7 +27,6 @@ from quantize.schemes import SCHEMES
 from quantize.twins import Sample, Twins, find_twins, sample_rows
 from tests.distill.toys import save_artifact, tiny_classifier
 from tests.quantize.jobs import SETTINGS, config_of, job_of
-from tests.quantize.saturating import saturating
 
 DEEP = {"num_hidden_layers": 12, "hidden_size": 64, "intermediate_size": 256}
 BASE = {

@@ -14,11 +14,13 @@ from bertender.core.graph_file import MOST_MB, save_graph
 from quantize.graph import Product
 
 Constants = Mapping[str, onnx.TensorProto]
-Plant = Callable[[onnx.ModelProto, Constants, Product, Product], None]
+PlantProduct = Callable[[onnx.ModelProto, Constants, Product, Product], None]
 """(graph, its constants, the product, another of the same shape)"""
 
 
-def planted(graph: Path, plant: Plant, product: Product, other: Product, target: Path) -> Path:
+def planted(
+    graph: Path, plant: PlantProduct, product: Product, other: Product, target: Path
+) -> Path:
     """Write a graph with a fault at `target`."""
     model = onnx.load(graph)
     constants = {item.name: item for item in model.graph.initializer}
@@ -33,7 +35,7 @@ def change(constants: Constants, name: str, function: Callable[[Any], Any]) -> N
     constants[name].CopyFrom(numpy_helper.from_array(after, name))
 
 
-def weight_scale(factor: float) -> Plant:
+def weight_scale(factor: float) -> PlantProduct:
     return lambda model, constants, product, other: change(
         constants, f"{product.weight}_scale", lambda scale: scale * factor
     )
@@ -78,7 +80,7 @@ def activation_zero_point(
 
 
 EVERYWHERE = ("dynamic", "static")
-FAULTS: Mapping[str, tuple[Plant, tuple[str, ...]]] = {
+FAULTS: Mapping[str, tuple[PlantProduct, tuple[str, ...]]] = {
     "weight scale x1.1": (weight_scale(1.1), EVERYWHERE),
     "weight scale x1.5": (weight_scale(1.5), EVERYWHERE),
     "weight scale x2": (weight_scale(2.0), EVERYWHERE),

@@ -1,0 +1,261 @@
+"""Runs the gate on sound candidates and on planted faults, and counts where it is wrong.
+
+    python -m benchmarks.gate TEACHER... --work DIR --out FILE.json [--no-faults]
+
+Each teacher is exported and quantized by every row of VARIANTS; each fault of FAULTS is planted in
+some of them. A candidate is judged by every check that `export` and `quantize` have, without their
+raising. No bound was chosen on a teacher that is given here. A call goes on where an earlier one
+of the same `--out` has stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import onnx
+import typer
+from pydantic import Field
+
+from benchmarks.gate_faults import FAULTS, Fault
+from benchmarks.product_faults import planted
+from benchmarks.resuming import continued
+from benchmarks.saturating import saturating
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record
+from bertender.core.environment import Environment, environment
+from bertender.core.errors import ModelError
+from bertender.core.graph_file import MOST_MB, save_graph
+from bertender.core.onnx_predictor import ONNX_NAME, OnnxPredictor
+from bertender.core.predictor import Classifier, onnx_file, open_classifier
+from bertender.core.progress import show_progress
+from bertender.measure.accuracy import evaluate
+from bertender.measure.parity import PARITY_TEXTS, check_parity, find_tolerance, labelled_sample
+from bertender.stages import STAGES, recorded_task
+from bertender.steps import save_result
+from bertender.tasks.metrics import Change, paired_change
+from bertender.tasks.task import Task
+from quantize.calibrators import Range
+from quantize.job import Job
+from quantize.products import check_products
+from quantize.quantizer import QuantizeConfig
+from quantize.rest import TOLERATED, check_rest
+from quantize.saturation import probe
+from quantize.schemes import SCHEMES
+from quantize.targets import TARGETS
+from quantize.twins import find_twins, sample_rows
+
+Ranges = Mapping[str, Range]
+
+__all__ = ["VARIANTS", "GateBenchmark", "Judged", "run"]
+
+CHECKED_TEXTS = 64
+"""Training texts whose activations the products are checked on, as `quantize` does."""
+
+VARIANTS: Mapping[str, dict[str, Any]] = {
+    "float32": {},
+    "dynamic": {"scheme": "dynamic"},
+    "static-mse": {"scheme": "static", "calibrator": "mse"},
+    "static-minmax": {"scheme": "static", "calibrator": "minmax"},
+    "static-percentile": {"scheme": "static", "calibrator": "percentile"},
+    "static-entropy": {"scheme": "static", "calibrator": "entropy"},
+    "mixed": {"scheme": "mixed", "max_drop": 1.0, "sensitivity": "hessian-trace"},
+    "four-bit": {"scheme": "four-bit"},
+}
+"""Name -> the settings of its quantization; the float graph has none."""
+
+
+class Judged(Record):
+    """A candidate and what the gate says of it."""
+
+    teacher: str
+    variant: str = Field(description="a row of VARIANTS")
+    fault: str | None = Field(description="a row of FAULTS; None of a sound candidate")
+    refused_by: tuple[str, ...] = Field(description="checks; empty where it passed")
+    change: Change | None = Field(
+        description="of the score on all held-out texts, where it was asked"
+    )
+
+
+class GateBenchmark(Record):
+    """Every candidate, judged."""
+
+    environment: Environment
+    candidates: tuple[Judged, ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A teacher's export, and the task that it answers."""
+
+    name: str
+    teacher: Artifact
+    source: Artifact
+    task: Task
+    folder: Path
+
+    @cached_property
+    def reference(self) -> Classifier:
+        return open_classifier(self.source)
+
+    @cached_property
+    def torch(self) -> Classifier:
+        return open_classifier(self.teacher)
+
+    def job(self, settings: dict[str, Any], graph: Path) -> Job:
+        config, folder = QuantizeConfig(**settings), self.folder
+        return Job(self.source, graph, folder, self.task, config, TARGETS["vnni"], folder)
+
+    def written(
+        self, variant: str, fault: Fault | None, folder: Path
+    ) -> tuple[Path, Ranges | None]:
+        """Write a variant's graph, from the float one with a fault planted in it, if one is.
+
+        Returns:
+            The graph, and the ranges that its static activations shall have; None of a float one.
+        """
+        graph = onnx_file(self.source)
+        if fault and fault.graph:
+            model = onnx.load(graph)
+            fault.graph(model)
+            graph = folder / "planted.onnx"
+            save_graph(model, graph, MOST_MB)
+        if variant == "float32":
+            return graph, None
+        settings, target = VARIANTS[variant], folder / ONNX_NAME
+        job = self.job(settings, graph)
+        ranges = SCHEMES[settings["scheme"]].write(job, target).found.get("ranges", {})
+        return planted_in(job, target, fault) if fault else target, ranges
+
+
+def planted_in(job: Job, graph: Path, fault: Fault) -> Path:
+    """Plant a fault in the quantized graph at the product in its middle; others are left alone."""
+    if fault.product is None:
+        return graph
+    products = job.inventory.products
+    chosen = products[len(products) // 2]
+    shape = (chosen.inputs, chosen.outputs)
+    other = next(
+        each for each in products if each != chosen and (each.inputs, each.outputs) == shape
+    )
+    return planted(graph, fault.product, chosen, other, graph.with_name("faulty.onnx"))
+
+
+def judged(subject: Subject, variant: str, name: str | None) -> Judged:
+    """Judge a candidate by every check, or, with a fault, until one refuses it."""
+    fault = FAULTS[name] if name else None
+    with TemporaryDirectory(dir=subject.folder) as folder:
+        graph, ranges = subject.written(variant, fault, Path(folder))
+        candidate = replace(subject.reference, name=variant, predictor=OnnxPredictor(graph))
+        if fault and fault.classifier:
+            candidate = fault.classifier(candidate)
+        of_graph = _refusals_of_graph(subject, graph, ranges, fault) if ranges is not None else ()
+        refusals = itertools.chain(of_graph, _refusals_of_logits(subject, variant, candidate))
+        refused = tuple(refusals) if fault is None else tuple(_first(refusals))
+        # a fault that was caught needs no further proof
+        change = None if fault and refused else _change(subject, candidate)
+    return Judged(
+        teacher=subject.name, variant=variant, fault=name, refused_by=refused, change=change
+    )
+
+
+def _first(refusals: Iterator[str]) -> list[str]:
+    return [name for name in [next(refusals, None)] if name is not None]
+
+
+def _refusals_of_logits(subject: Subject, variant: str, candidate: Classifier) -> Iterator[str]:
+    """Yield the checks of the parity gate that refuse a candidate."""
+    scheme = VARIANTS[variant].get("scheme")
+    precision = SCHEMES[scheme].precision if scheme else "float32"
+    reference = subject.reference if scheme else subject.torch
+    examples, truth = labelled_sample(subject.task, PARITY_TEXTS, 0)
+    parity = check_parity(reference, candidate, examples, find_tolerance(precision), truth=truth)
+    yield from (failure.split()[0].rstrip(":") for failure in parity.failures)
+
+
+def _refusals_of_graph(
+    subject: Subject, graph: Path, ranges: Ranges, fault: Fault | None
+) -> Iterator[str]:
+    """Yield the checks that refuse a quantized graph, by the graph alone."""
+    floats = onnx_file(subject.source)
+    texts = subject.job({"scheme": "dynamic"}, floats).texts(CHECKED_TEXTS, "check")
+    if any(each.failures for each in check_products(floats, graph, texts, ranges)):
+        yield "products"
+    if any(each.difference > TOLERATED for each in check_rest(floats, graph, texts)):
+        yield "rest"
+    twins = find_twins(floats, graph)
+    samples = sample_rows(graph, twins, texts)
+    runs = {"run": saturating} if fault and fault.saturates else {}
+    try:
+        probe(twins, samples, **runs)
+    except ModelError:
+        yield "saturation"
+
+
+def _change(subject: Subject, candidate: Classifier) -> Change:
+    """Return what the candidate's score gains over the reference's, on all held-out texts."""
+    task = subject.task
+    first, second = (
+        evaluate(each, task.dev, task.metric)[1] for each in (subject.reference, candidate)
+    )
+    return paired_change(
+        task.metric, task.dev.label_ids, first, second, label_count=len(task.labels)
+    )
+
+
+def _asked(subject: Subject, faults: bool) -> Iterator[tuple[str, str | None]]:
+    """Yield each candidate, as a variant and a fault."""
+    yield from ((variant, None) for variant in VARIANTS)
+    pairs = len(subject.task.text_columns) > 1
+    for name, fault in FAULTS.items() if faults else ():
+        if pairs or not fault.pairs_only:
+            yield from ((variant, name) for variant in fault.variants)
+
+
+def _subject(teacher: Path, work: Path) -> Subject:
+    artifact = Artifact.load(teacher)
+    task, folder = recorded_task(artifact, {}), work / teacher.name
+    out = folder / "float32"
+    config = STAGES["export"].config()
+    folder.mkdir(parents=True, exist_ok=True)
+    source = (
+        Artifact.load(out) if out.is_dir() else STAGES["export"].run([artifact], task, config, out)
+    )
+    return Subject(teacher.name, artifact, source, task, folder)
+
+
+def run(
+    teachers: Annotated[list[Path], typer.Argument(help="artifacts of torch classifiers")],
+    work: Annotated[Path, typer.Option(help="where the exports stay")],
+    out: Annotated[Path, typer.Option(help="the JSON to write, and to go on from")],
+    faults: Annotated[bool, typer.Option(help="or sound candidates alone")] = True,
+) -> None:
+    """Judge every candidate of every teacher and write the JSON as each is done."""
+    show_progress()
+    benchmark = continued(
+        GateBenchmark(environment=environment(), candidates=()), out, "candidates"
+    )
+    done = {(each.teacher, each.variant, each.fault) for each in benchmark.candidates}
+    for teacher in teachers:
+        subject = _subject(teacher, work)
+        for variant, fault in _asked(subject, faults):
+            if (subject.name, variant, fault) in done:
+                continue
+            row = judged(subject, variant, fault)
+            typer.echo(f"{row.teacher} {variant} {fault or 'sound'}: {row.refused_by or 'passed'}")
+            benchmark = _with(benchmark, row)
+            save_result(benchmark, out)
+
+
+def _with(benchmark: GateBenchmark, row: Judged) -> GateBenchmark:
+    rows: Sequence[Judged] = (*benchmark.candidates, row)
+    return benchmark.model_copy(update={"candidates": tuple(rows)})
+
+
+if __name__ == "__main__":
+    typer.run(run)

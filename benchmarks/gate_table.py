@@ -1,0 +1,97 @@
+"""The tables of the gate's benchmark, as Markdown: sound candidates refused, faults caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.gate import VARIANTS, GateBenchmark, Judged
+from benchmarks.gate_faults import FAULTS
+from benchmarks.points import points
+from bertender.report.cells import DASH, Cell, markdown_rows
+
+__all__ = ["gate_block"]
+
+SOUND_HEADINGS: tuple[Cell, ...] = (
+    ("Variant",),
+    ("Candidates",),
+    ("Refused",),
+    ("By",),
+    ("Points lost by those refused",),
+)
+FAULT_HEADINGS: tuple[Cell, ...] = (
+    ("Fault",),
+    ("Planted",),
+    ("Caught",),
+    ("By",),
+    ("Points lost where it passed",),
+)
+
+
+def gate_block(files: Mapping[str, Path]) -> str:
+    """Return both tables of all files together, and the files."""
+    rows = [
+        row
+        for path in files.values()
+        for row in GateBenchmark.model_validate_json(path.read_text(encoding="utf-8")).candidates
+    ]
+    sound = [row for row in rows if row.fault is None]
+    faulty = [row for row in rows if row.fault is not None]
+    teachers = sorted({row.teacher for row in rows})
+    raw = ", ".join(f"`{file}`" for file in files)
+    return "\n".join(
+        [
+            f"**{_counted(sound, 'sound candidates', 'refused')}**",
+            "",
+            *_table(SOUND_HEADINGS, [_sound_cells(name, sound) for name in VARIANTS]),
+            "",
+            f"**{_counted(faulty, 'planted faults', 'caught')}**",
+            "",
+            *_table(FAULT_HEADINGS, [_fault_cells(name, faulty) for name in FAULTS]),
+            "",
+            f"Teachers: {', '.join(teachers)} (task and seed). Raw: {raw}",
+            "",
+        ]
+    )
+
+
+def _counted(rows: Sequence[Judged], what: str, done: str) -> str:
+    refused = sum(bool(row.refused_by) for row in rows)
+    share = f" ({100 * refused / len(rows):.1f} %)" if rows else ""
+    return f"{len(rows)} {what}, {refused} {done}{share}"
+
+
+def _table(headings: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    return markdown_rows(headings, rows, [False, True, True, False, True])
+
+
+def _sound_cells(name: str, rows: Sequence[Judged]) -> list[Cell]:
+    own = [row for row in rows if row.variant == name]
+    refused = [row for row in own if row.refused_by]
+    return [(f"`{name}`",), *_counts(own, refused), *_reasons(refused), _lost(refused)]
+
+
+def _fault_cells(name: str, rows: Sequence[Judged]) -> list[Cell]:
+    own = [row for row in rows if row.fault == name]
+    caught = [row for row in own if row.refused_by]
+    passed = [row for row in own if not row.refused_by]
+    return [(name,), *_counts(own, caught), *_reasons(caught), _lost(passed)]
+
+
+def _counts(rows: Sequence[Judged], some: Sequence[Judged]) -> tuple[Cell, Cell]:
+    return (str(len(rows)),), (str(len(some)),)
+
+
+def _reasons(rows: Iterable[Judged]) -> tuple[Cell]:
+    """Return the checks that refused, the most frequent first."""
+    names = [row.refused_by[0] for row in rows]
+    listed = sorted(set(names), key=lambda name: (-names.count(name), name))
+    return ((", ".join(f"{name} ({names.count(name)})" for name in listed) or DASH,),)
+
+
+def _lost(rows: Sequence[Judged]) -> Cell:
+    changes = [(row.teacher, row.variant, row.change) for row in rows if row.change]
+    return (
+        "; ".join(f"{teacher} {variant} {points(each)}" for teacher, variant, each in changes)
+        or DASH,
+    )

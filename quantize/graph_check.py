@@ -1,0 +1,57 @@
+"""The checks of a quantized graph against the float graph that it was made of, for `verify`.
+
+Logits alone do not show a scale that is a tenth too large in one product of forty. Where the float
+graph is still at hand, it does.
+"""
+
+from __future__ import annotations
+
+from bertender.core.artifact import Artifact
+from bertender.core.lineage import lineage
+from bertender.core.predictor import onnx_file, open_classifier
+from bertender.tasks.task import Task
+from quantize.calibration import Batches
+from quantize.products import check_products
+from quantize.proof import PROBED_TEXTS
+from quantize.rest import TOLERATED, check_rest
+
+__all__ = ["float_twin", "graph_failures"]
+
+
+def float_twin(reference: Artifact, candidate: Artifact) -> Artifact | None:
+    """Return the float graph that a candidate was quantized from, where it is there.
+
+    It is the reference itself, or an export of it among the candidate's ancestors.
+    """
+    if candidate.card.kind != "onnx" or candidate.card.stage != "quantize":
+        return None
+    made_of = [each for each in lineage(candidate) if isinstance(each, Artifact)]
+    digests = {each.digest for each in made_of}
+    floats = [
+        each for each in made_of if each.card.kind == "onnx" and each.card.precision == "float32"
+    ]
+    return floats[0] if floats and reference.digest in digests else None
+
+
+def graph_failures(reference: Artifact, candidate: Artifact, task: Task) -> tuple[str, ...]:
+    """Return every product, table or tensor between them that is not what the float graph has.
+
+    Empty where all are, and where there is no float graph to compare with.
+    """
+    floats = float_twin(reference, candidate)
+    if floats is None:
+        return ()
+    encode = open_classifier(floats).encode
+    texts = Batches(encode, task.train.examples[:PROBED_TEXTS], "check products")
+    graphs = onnx_file(floats), onnx_file(candidate)
+    ranges = candidate.card.metrics.get("quantization", {}).get("ranges", {})
+    products = check_products(*graphs, texts, ranges)
+    rest = check_rest(*graphs, texts)
+    return (
+        *(f"product {each.node}: {', '.join(each.failures)}" for each in products if each.failures),
+        *(
+            f"before {each.tensor}: off by {each.difference:.2g}, allowed at most {TOLERATED:g}"
+            for each in rest
+            if not each.difference <= TOLERATED
+        ),
+    )
