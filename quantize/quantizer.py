@@ -116,7 +116,7 @@ def _first_that_passes(
         raise ConfigError(
             f"no scheme that is tried by default reads all of your settings. {reasons}"
         )
-    step = next_command("mixed", config, source, task, out)
+    step = next_command(chosen.scheme, chosen, source, task, out)
     raise ModelError(f"no scheme that is tried by default passes. {reasons} {step}")
 
 

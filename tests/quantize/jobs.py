@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def config_of(scheme: str, **settings: Any) -> QuantizeConfig:
-    return QuantizeConfig(scheme=scheme, target="vnni", **{**SETTINGS[scheme], **settings})
+    return QuantizeConfig(scheme=scheme, **{"target": "vnni", **SETTINGS[scheme], **settings})
 
 
 def job_of(
