@@ -42,9 +42,9 @@ from bertender.tasks.metrics import Change, paired_change
 from bertender.tasks.task import Task
 from quantize.calibrators import Range
 from quantize.job import Job
-from quantize.products import check_products
+from quantize.products import check_products, refuse_unlike
 from quantize.quantizer import QuantizeConfig
-from quantize.rest import TOLERATED, check_rest
+from quantize.rest import check_rest, refuse_other_rest
 from quantize.saturation import probe
 from quantize.schemes import SCHEMES
 from quantize.targets import TARGETS
@@ -184,9 +184,13 @@ def _refusals_of_graph(
     """Yield the checks that refuse a quantized graph, by the graph alone."""
     floats = onnx_file(subject.source)
     texts = subject.job({"scheme": "dynamic"}, floats).texts(CHECKED_TEXTS, "check")
-    if any(each.failures for each in check_products(floats, graph, texts, ranges)):
+    try:
+        refuse_unlike(check_products(floats, graph, texts, ranges))
+    except ModelError:
         yield "products"
-    if any(each.difference > TOLERATED for each in check_rest(floats, graph, texts)):
+    try:
+        refuse_other_rest(check_rest(floats, graph, texts))
+    except ModelError:
         yield "rest"
     twins = find_twins(floats, graph)
     samples = sample_rows(graph, twins, texts)

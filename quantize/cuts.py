@@ -82,9 +82,20 @@ def nodes_between(model: onnx.ModelProto, start: str, ends: Sequence[str]) -> li
 
 
 def run_cut(cut: onnx.ModelProto, values: Array, *, optimize: bool = True) -> list[Array]:
-    """Return a cut's outputs for some values of its input, by ONNX Runtime on this CPU."""
+    """Return a cut's outputs for some values of its input, by ONNX Runtime on this CPU.
+
+    Raises:
+        ModelError: it cannot be run on them, as where a table is looked up beyond its end.
+    """
+    start = cut.graph.input[0].name
     session = open_session(cut.SerializeToString(), optimize=optimize)
-    return list(session.run(None, {cut.graph.input[0].name: values}))
+    try:
+        return list(session.run(None, {start: values}))
+    except Exception as error:  # its exception classes share no public base
+        raise ModelError(
+            f"what is computed from {start!r} alone cannot be run on {values.shape[0]} rows: "
+            f"{error}. The graph is damaged there: export and quantize it again."
+        ) from None
 
 
 def rounded_activation(cut: onnx.ModelProto) -> onnx.ModelProto | None:
