@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -101,7 +101,7 @@ def _searched(summary: str, error: ClippingError) -> Calibrator:
     """Return the row of the range that has the least error of all that are tried."""
 
     def clip(seen: Histogram, percentile: float, integers: Integers) -> Range:
-        return min(_tried(seen, integers), key=partial(error, seen, integers=integers))
+        return min(_tried(seen, integers), key=lambda tried: error(seen, tried, integers))
 
     return Calibrator(summary, clip, error)
 
