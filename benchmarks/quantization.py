@@ -51,6 +51,11 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
         "max_drop": 0.3,
     },
     "four-bit": {"scheme": "four-bit"},
+    "four-bit-eigenvalue": {
+        "scheme": "four-bit",
+        "sensitivity": "hessian-eigenvalue",
+        "max_drop": 0.1,
+    },
     "qat": {"scheme": "qat"},
 }
 """Name of a row -> the settings of its quantization."""

@@ -1,32 +1,41 @@
 """CALIBRATORS: where to clip an activation, given how often each of its values was seen.
 
-A wide range spends its 256 steps on values that hardly ever come, a narrow one saturates those that
-do. Each row looks at the histogram of real text's activations and returns the range to quantize.
+A wide range spends its steps on values that hardly ever come, a narrow one saturates those that do.
+Each row looks at the histogram of real text's activations and returns the range to quantize, for
+the integers that will be written: unsigned ones have two ends, symmetric ones a largest size alone,
+and half as many steps for values of one sign.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import UnknownNameError
-from quantize.affine import INTEGERS, affine
+from quantize.affine import Integers, affine
 
-__all__ = ["CALIBRATORS", "Calibrator", "Histogram", "Range", "calibrator_named"]
+__all__ = [
+    "CALIBRATORS",
+    "Calibrator",
+    "ClippingError",
+    "Histogram",
+    "Range",
+    "calibrator_named",
+    "divergence",
+    "squared_error",
+]
 
 FloatArray = npt.NDArray[np.float64]
 Range = tuple[float, float]
 """The least and the largest number that a tensor is quantized to."""
 
-TRIED_SHARES = np.linspace(0.02, 1.0, 50)
-"""Of each end of the range that was seen; the search clips there."""
-SWEEPS = 2
-"""How often each end is sought, the other being held."""
-ACTIVATIONS = INTEGERS["uint8"]
+TRIED_SHARES = np.linspace(1.0, 0.02, 50)
+"""Of each end of the range that was seen, the widest first, which wins a tie."""
 ALMOST_NOTHING = 1e-12
 
 
@@ -39,11 +48,15 @@ class Histogram:
     counts: npt.NDArray[np.int64]
     """(bins,), of equal width."""
 
-    @property
+    @cached_property
     def centers(self) -> FloatArray:
         """The middle of each bin: (bins,)."""
         edges = np.linspace(self.low, self.high, len(self.counts) + 1)
         return np.asarray((edges[1:] + edges[:-1]) / 2)
+
+
+ClippingError = Callable[[Histogram, Range, Integers], float]
+"""(histogram, a range, the integers that span it) -> what is lost by it"""
 
 
 @dataclass(frozen=True)
@@ -51,16 +64,20 @@ class Calibrator:
     """A row of CALIBRATORS."""
 
     summary: str
-    clip: Callable[[Histogram, float], Range]
-    """(histogram, percentile) -> the range"""
+    clip: Callable[[Histogram, float, Integers], Range]
+    """(histogram, percentile, the integers that will be written) -> the range"""
+    error: ClippingError | None = None
+    """What the range has the least of, where it is searched."""
 
 
-def _everything(seen: Histogram, percentile: float) -> Range:
+def _everything(seen: Histogram, percentile: float, integers: Integers) -> Range:
     return seen.low, seen.high
 
 
-def _percentile(seen: Histogram, percentile: float) -> Range:
-    """Leave out equal shares of the values at both ends."""
+def _percentile(seen: Histogram, percentile: float, integers: Integers) -> Range:
+    """Leave out equal shares of the values at both ends; of symmetric integers, the largest."""
+    if integers.symmetric:
+        return _largest_share(seen, percentile / 100)
     tail = (1 - percentile / 100) / 2
     share = np.cumsum(seen.counts) / max(seen.counts.sum(), 1)
     edges = np.linspace(seen.low, seen.high, len(seen.counts) + 1)
@@ -69,40 +86,50 @@ def _percentile(seen: Histogram, percentile: float) -> Range:
     return float(edges[first]), float(edges[last + 1])
 
 
-def _least_squared_error(seen: Histogram, percentile: float) -> Range:
-    return _searched(seen, _squared_error)
+def _largest_share(seen: Histogram, kept: float) -> Range:
+    """Return the symmetric range that holds a share of the values."""
+    sizes = np.abs(seen.centers)
+    order = np.argsort(sizes)
+    share = np.cumsum(seen.counts[order]) / max(seen.counts.sum(), 1)
+    last = order[int(np.searchsorted(share, kept, side="left"))]
+    half_a_bin = (seen.high - seen.low) / len(seen.counts) / 2
+    largest = float(sizes[last] + half_a_bin)
+    return -largest, largest
 
 
-def _least_divergence(seen: Histogram, percentile: float) -> Range:
-    return _searched(seen, _divergence)
+def _searched(summary: str, error: ClippingError) -> Calibrator:
+    """Return the row of the range that has the least error of all that are tried."""
+
+    def clip(seen: Histogram, percentile: float, integers: Integers) -> Range:
+        return min(_tried(seen, integers), key=lambda tried: error(seen, tried, integers))
+
+    return Calibrator(summary, clip, error)
 
 
-def _searched(seen: Histogram, badness: Callable[[Histogram, Range], float]) -> Range:
-    """Clip one end, then the other, where the badness is least; twice, as each depends on both."""
-
-    def of_ends(low: float, high: float) -> float:
-        return badness(seen, (low, high)) if low <= high else np.inf
-
-    low, high = seen.low, seen.high
-    for _ in range(SWEEPS):
-        high = min((share * seen.high for share in TRIED_SHARES), key=partial(of_ends, low))
-        low = min((share * seen.low for share in TRIED_SHARES), key=partial(of_ends, high=high))
-    return float(low), float(high)
+def _tried(seen: Histogram, integers: Integers) -> list[Range]:
+    """Return ranges within what was seen, which hold 0: all that are written do."""
+    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+    if integers.symmetric:
+        sizes = (TRIED_SHARES * max(-low, high)).tolist()
+        return [(-size, size) for size in sizes]
+    # an end at 0 is one end, not fifty
+    lows, highs = (list(dict.fromkeys((TRIED_SHARES * end).tolist())) for end in (low, high))
+    return list(product(lows, highs))
 
 
-def _squared_error(seen: Histogram, clipped: Range) -> float:
+def squared_error(seen: Histogram, clipped: Range, integers: Integers) -> float:
     """Return the sum of the squared distances between values and what quantizing leaves of them."""
     centers = seen.centers
-    left = affine(*clipped, ACTIVATIONS).rounded(centers)
+    left = affine(*clipped, integers).rounded(centers)
     return float(((centers - left) ** 2 * seen.counts).sum())
 
 
-def _divergence(seen: Histogram, clipped: Range) -> float:
+def divergence(seen: Histogram, clipped: Range, integers: Integers) -> float:
     """Return how far the quantized distribution is from the one that was seen (KL, in nats).
 
     Migacz 2017, "8-bit Inference with TensorRT": what is clipped joins the last bins of what is
     compared with, and each step's mass is spread evenly over its bins that are not empty. His
-    ranges are symmetric; here each end is sought on its own, since activations are unsigned.
+    ranges are symmetric; of unsigned integers each end is sought on its own.
     """
     low, high = clipped
     centers, counts = seen.centers, seen.counts.astype(np.float64)
@@ -114,9 +141,10 @@ def _divergence(seen: Histogram, clipped: Range) -> float:
     reference = kept.copy()
     reference[0] += counts[:first].sum()
     reference[-1] += counts[last + 1 :].sum()
-    steps = affine(low, high, ACTIVATIONS).quantized(centers[first : last + 1])
-    mass = np.bincount(steps, weights=kept, minlength=256)
-    filled = np.bincount(steps, weights=(kept > 0).astype(float), minlength=256)
+    steps = affine(low, high, integers).quantized(centers[first : last + 1]) - integers.lowest
+    levels = integers.highest - integers.lowest + 1
+    mass = np.bincount(steps, weights=kept, minlength=levels)
+    filled = np.bincount(steps, weights=(kept > 0).astype(float), minlength=levels)
     spread = np.where(kept > 0, mass[steps] / np.maximum(filled[steps], 1), 0.0)
     return _kl(reference, spread)
 
@@ -131,8 +159,8 @@ def _kl(reference: FloatArray, candidate: FloatArray) -> float:
 CALIBRATORS: Mapping[str, Calibrator] = {
     "minmax": Calibrator("everything that was seen", _everything),
     "percentile": Calibrator("all but the outermost values", _percentile),
-    "entropy": Calibrator("the range whose distribution changes least", _least_divergence),
-    "mse": Calibrator("the range with the least squared error", _least_squared_error),
+    "entropy": _searched("the range whose distribution changes least", divergence),
+    "mse": _searched("the range with the least squared error", squared_error),
 }
 
 

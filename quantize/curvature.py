@@ -2,12 +2,16 @@
 
 Both times the squared error that quantizing makes in the weights: the second-order change of the
 loss (Dong et al. 2020, HAWQ-V2, arXiv 1911.03852, eq. 11; Q-BERT, arXiv 1909.05840, takes the
-eigenvalue alone, |mean| + standard deviation over parts of the data).
+eigenvalue alone, |mean| + standard deviation over parts of the data). The loss is that of training
+examples with their labels, as there: by its own outputs a confident model has no curvature.
+Departure: the eigenvalue is found by Lanczos's iteration, which takes fewer steps than the power
+iteration of these papers and ends at the largest eigenvalue where negative ones are larger in size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,60 +20,79 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
+from bertender.core.examples import TensorBatch
+from bertender.core.label_losses import hard_labels
 from bertender.core.predictor import load_torch_classifier
 from bertender.core.progress import track
 from quantize.affine import INTEGERS, affine
-from quantize.job import Job
+from quantize.hessian import Estimate, Estimator, mean_diagonals, top_eigenvalues
+from quantize.job import Job, Sensitivities
 
-__all__ = ["WeightError", "eight_bit_error", "four_bit_error", "top_eigenvalues", "traces"]
+__all__ = ["WeightError", "by_eigenvalue", "by_trace", "eight_bit_error", "four_bit_error"]
+
+logger = logging.getLogger(__name__)
 
 PARTS = 4
 """Parts of the texts; a figure for each."""
 FOUR_BITS = 8
 """The largest of the integers of 4 bits, in size."""
-PROBES = 4
-"""Random directions for a trace, and steps of a power iteration."""
-
 
 WeightError = Callable[[Job, str, torch.Tensor], float]
 """(job, node, its weight) -> the summed squared error that quantizing makes in the weight"""
-Curvatures = Callable[
-    [Sequence[torch.Tensor], Sequence[torch.Tensor], torch.Generator], list[float]
-]
-"""(gradients of a loss, the weights they are by, generator) -> a figure of each weight's Hessian"""
 
 
-def traces(job: Job, write: Any, nodes: Sequence[str], error: WeightError) -> dict[str, float]:
+def by_trace(job: Job, write: Any, nodes: Sequence[str], error: WeightError) -> Sensitivities:
     """Return each node's expected second-order loss: mean curvature times squared error."""
-    return _sensitivities(job, nodes, _traces, error)
+    return _sensitivities(job, nodes, mean_diagonals, error)
 
 
-def top_eigenvalues(
-    job: Job, write: Any, nodes: Sequence[str], error: WeightError
-) -> dict[str, float]:
+def by_eigenvalue(job: Job, write: Any, nodes: Sequence[str], error: WeightError) -> Sensitivities:
     """Return each node's worst second-order loss: largest curvature times squared error."""
-    return _sensitivities(job, nodes, _top_eigenvalues, error)
+    return _sensitivities(job, nodes, top_eigenvalues, error)
 
 
 def _sensitivities(
-    job: Job, nodes: Sequence[str], figures: Curvatures, error: WeightError
-) -> dict[str, float]:
+    job: Job, nodes: Sequence[str], estimator: Estimator, error: WeightError
+) -> Sensitivities:
     model = load_torch_classifier(_exported_from(job), attn_implementation="eager").eval()
     weights = _weights(model, job, nodes)
     generator = torch.Generator().manual_seed(job.config.seed)
-    found = []
-    for part in track(_parts(job), "curvature", PARTS):
-        gradients = torch.autograd.grad(_loss(model, part), weights, create_graph=True)
-        found.append(figures(gradients, weights, generator))
-    of_parts = torch.tensor(found)  # (parts, nodes)
-    curvature = of_parts.mean(dim=0).abs() + of_parts.std(dim=0, unbiased=False)
-    errors = [
-        error(job, node, weight.detach()) for node, weight in zip(nodes, weights, strict=True)
-    ]
-    return {
-        node: float(curve) * lost
-        for node, curve, lost in zip(nodes, curvature, errors, strict=True)
+    parts = []
+    for batch, labels in track(_parts(job), "curvature", PARTS):
+        gradients = torch.autograd.grad(_loss(model, batch, labels), weights, create_graph=True)
+        parts.append(estimator(gradients, weights, generator))
+    curvatures = dict(zip(nodes, map(_over_parts, zip(*parts, strict=True)), strict=True))
+    _warn_of_unsettled(curvatures)
+    found = {
+        node: (curvatures[node]["mean"] + curvatures[node]["deviation"])
+        * error(job, node, weight.detach())
+        for node, weight in zip(nodes, weights, strict=True)
     }
+    return Sensitivities(found, {"curvature": curvatures})
+
+
+def _over_parts(estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """Return what the artifact says of a weight's curvature: Q-BERT's |mean| and deviation."""
+    values = torch.tensor([each.value for each in estimates])
+    return {
+        "mean": float(values.mean().abs()),
+        "deviation": float(values.std(unbiased=False)),
+        "steps": [each.steps for each in estimates],
+        "settled": all(each.settled for each in estimates),
+    }
+
+
+def _warn_of_unsettled(curvatures: Mapping[str, Mapping[str, Any]]) -> None:
+    moving = [node for node, each in curvatures.items() if not each["settled"]]
+    if moving:
+        logger.warning(
+            "the curvature of %d of %d parts was still moving after %d steps (%s ...): the order "
+            "of parts that are close may be chance. More --sensitivity-texts make it steadier.",
+            len(moving),
+            len(curvatures),
+            max(max(each["steps"]) for each in curvatures.values()),
+            moving[0],
+        )
 
 
 def _exported_from(job: Job) -> Artifact:
@@ -97,19 +120,20 @@ def _no_parent(job: Job, reason: str) -> ModelError:
     )
 
 
-def _parts(job: Job) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield some training texts as a batch for each part."""
-    texts = job.texts(job.config.sensitivity_texts, "")
+def _parts(job: Job) -> Iterator[tuple[TensorBatch, torch.Tensor]]:
+    """Yield some training examples, a batch and its labels for each part."""
+    count = job.config.sensitivity_texts
+    texts, labels = job.texts(count, ""), job.drawn(count).label_ids
     size = -(-len(texts.examples) // PARTS)
     for start in range(0, len(texts.examples), size):
         arrays = texts.encode(texts.examples[start : start + size]).arrays
-        yield {name: torch.from_numpy(array) for name, array in arrays.items()}
+        batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        yield batch, torch.tensor(labels[start : start + size])
 
 
-def _loss(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the cross-entropy with the model's own answers, which need no labels."""
-    logits = model(**batch).logits
-    return functional.cross_entropy(logits, logits.detach().softmax(dim=-1))
+def _loss(model: PreTrainedModel, batch: TensorBatch, labels: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy with the labels (batch), as in training."""
+    return hard_labels(model(**batch).logits, labels)
 
 
 def _weights(model: PreTrainedModel, job: Job, nodes: Sequence[str]) -> list[torch.nn.Parameter]:
@@ -125,49 +149,6 @@ def _weights(model: PreTrainedModel, job: Job, nodes: Sequence[str]) -> list[tor
                 "from. Give --sensitivity leave-one-out, which needs the graph alone."
             )
     return [parameters[names[node]] for node in nodes]
-
-
-def _traces(
-    gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], generator: torch.Generator
-) -> list[float]:
-    """Estimate each Hessian's mean diagonal by Hutchinson's random signs.
-
-    All weights at once: what one weight's signs say of another's gradient has a mean of 0.
-    """
-    sums = torch.zeros(len(weights))
-    for _ in range(PROBES):
-        signs = [
-            torch.randint(0, 2, weight.shape, generator=generator).float() * 2 - 1
-            for weight in weights
-        ]
-        images = torch.autograd.grad(gradients, weights, signs, retain_graph=True)
-        sums += torch.stack(
-            [(sign * image).mean() for sign, image in zip(signs, images, strict=True)]
-        )
-    return (sums / PROBES).tolist()
-
-
-def _top_eigenvalues(
-    gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], generator: torch.Generator
-) -> list[float]:
-    """Estimate each Hessian's largest eigenvalue by power iteration."""
-    return [
-        _top_eigenvalue(gradient, weight, generator)
-        for gradient, weight in zip(gradients, weights, strict=True)
-    ]
-
-
-def _top_eigenvalue(
-    gradient: torch.Tensor, weight: torch.Tensor, generator: torch.Generator
-) -> float:
-    direction = torch.randn(weight.shape, generator=generator)
-    eigenvalue = 0.0
-    for _ in range(PROBES):
-        direction = direction / direction.norm().clamp(min=torch.finfo(torch.float32).tiny)
-        (image,) = torch.autograd.grad(gradient, weight, direction, retain_graph=True)
-        eigenvalue = float((direction * image).sum())
-        direction = image
-    return eigenvalue
 
 
 def eight_bit_error(job: Job, node: str, weight: torch.Tensor) -> float:

@@ -15,13 +15,13 @@ from bertender.core.onnx_predictor import OnnxPredictor
 from bertender.core.predictor import Classifier, open_classifier
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import check_parity, find_tolerance, parity_sample
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from quantize.calibration import Batches
 from quantize.config import SchemeConfig
 from quantize.graph import Inventory, take_inventory
 from quantize.targets import Target
 
-__all__ = ["Job", "Written"]
+__all__ = ["Job", "Sensitivities", "Written"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,16 @@ class Written:
     """On the held-out texts, where the scheme had to know it."""
     tolerance: str | None = None
     """A row of TOLERANCES, where that is not the precision's own."""
+
+
+@dataclass(frozen=True)
+class Sensitivities:
+    """How much each part of a model suffers from being quantized."""
+
+    by_node: Mapping[str, float]
+    """Larger is worse."""
+    found: Mapping[str, Any] = field(default_factory=dict)
+    """What the artifact shall say of how they were measured."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,12 @@ class Job:
 
     def texts(self, count: int, description: str) -> Batches:
         """Return some of the training texts, drawn by the seed."""
-        examples = self.task.train.examples
-        drawn = np.random.default_rng(self.config.seed).permutation(len(examples))[:count]
-        return Batches(self.classifier.encode, [examples[row] for row in drawn], description)
+        return Batches(self.classifier.encode, self.drawn(count).examples, description)
+
+    def drawn(self, count: int) -> Split:
+        """Return some of the training examples with their labels, drawn by the seed."""
+        split = self.task.train
+        rows = np.random.default_rng(self.config.seed).permutation(len(split))[:count]
+        return Split(
+            tuple(split.examples[row] for row in rows), tuple(split.label_ids[row] for row in rows)
+        )

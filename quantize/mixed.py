@@ -7,7 +7,7 @@ the score on held-out texts has lost no more than `max_drop`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from bertender.core.errors import AccuracyError, ConfigError
 from bertender.core.progress import progress_bar
 from quantize.curvature import WeightError, eight_bit_error, four_bit_error
 from quantize.dynamic import write_dynamic
-from quantize.job import Job, Written
+from quantize.job import Job, Sensitivities, Written
 from quantize.sensitivity import SENSITIVITIES, Write
 from quantize.static import calibrated_ranges, write_with_ranges
 
@@ -81,7 +81,7 @@ def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence
     allowed = job.config.max_drop
     assert allowed is not None
     sensitivities = SENSITIVITIES[job.config.sensitivity].measure(job, write, nodes, level.error)
-    ranking = sorted(nodes, key=lambda node: -sensitivities[node])
+    ranking = sorted(nodes, key=lambda node: -sensitivities.by_node[node])
     tried = []
     with progress_bar(f"return to {level.name}", len(ranking)) as bar:
         for count in range(len(ranking) + level.may_take_all):
@@ -103,16 +103,18 @@ def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence
 def _told(
     written: Written,
     back: list[str],
-    sensitivities: Mapping[str, float],
+    sensitivities: Sensitivities,
     tried: list[float],
     level: Level,
 ) -> Written:
+    table = dict(sorted(sensitivities.by_node.items(), key=lambda row: -row[1]))
     reasons = {
-        node: f"returned to {level.name}: number {place} of {len(sensitivities)} in sensitivity "
-        f"({sensitivities[node]:.3g}); before it went back the score was {drop:.4g} points lower"
+        node: f"returned to {level.name}: number {place} of {len(table)} in sensitivity "
+        f"({table[node]:.3g}); before it went back the score was {drop:.4g} points lower"
         for place, (node, drop) in enumerate(zip(back, tried, strict=False), start=1)
     }
-    table = dict(sorted(sensitivities.items(), key=lambda row: -row[1]))
-    found = {**written.found, "sensitivity": table, "drops": tried, "returned": reasons}
+    found = {"sensitivity": table, **sensitivities.found, "drops": tried, "returned": reasons}
     in_float = reasons if level is FLOAT else {}
-    return Written(written.quantized, {**written.float_nodes, **in_float}, found)
+    return Written(
+        written.quantized, {**written.float_nodes, **in_float}, {**written.found, **found}
+    )

@@ -102,7 +102,7 @@ def _train(job: Job, fake: FakeQuantized) -> TrainingReport:
         config,
         job.work,
         description="quantize",
-        at_epoch_end=lambda each: {job.task.metric: _score(job, each.student)},
+        at_epoch_end=lambda each: {job.task.metric: _score(job, each)},
         keep_end=True,  # a gate may still refuse it; another bound need not train again
     )
     fake.eval()
@@ -128,8 +128,17 @@ def _objective(soft: float) -> Objective:
     return objective
 
 
-def _score(job: Job, model: PreTrainedModel) -> float:
-    return job.score_of(replace(job.classifier, predictor=TorchPredictor(model)))
+def _score(job: Job, fake: FakeQuantized) -> float:
+    """Return the score of the model as it will be written, and leave it in the mode that it had.
+
+    In train mode ranges follow what is seen: held-out texts, and their padding, would enter them.
+    """
+    training = fake.training
+    fake.eval()
+    try:
+        return job.score_of(replace(job.classifier, predictor=TorchPredictor(fake.student)))
+    finally:
+        fake.train(training)
 
 
 def _float_graph(job: Job, fake: FakeQuantized, target: Path) -> Path:

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from bertender.core.progress import track
 from bertender.measure.accuracy import predict
-from quantize.curvature import WeightError, top_eigenvalues, traces
-from quantize.job import Job, Written
+from quantize.curvature import WeightError, by_eigenvalue, by_trace
+from quantize.job import Job, Sensitivities, Written
 
 __all__ = ["SENSITIVITIES", "Sensitivity", "Write", "divergence"]
 
@@ -30,13 +30,13 @@ class Sensitivity:
     """A row of SENSITIVITIES."""
 
     summary: str
-    measure: Callable[[Job, Write, Sequence[str], WeightError], dict[str, float]]
+    measure: Callable[[Job, Write, Sequence[str], WeightError], Sensitivities]
     """(job, how to quantize, nodes, what a weight loses) -> sensitivities; larger is worse"""
 
 
 def _leave_one_out(
     job: Job, write: Write, nodes: Sequence[str], error: WeightError
-) -> dict[str, float]:
+) -> Sensitivities:
     """Return how much nearer the answers come when one node alone is left as it was.
 
     The distance is the KL divergence from the float model's answers to training texts.
@@ -50,7 +50,9 @@ def _leave_one_out(
         return divergence(wanted, predict(job.opened(graph), texts))
 
     everything = loss()
-    return {node: everything - loss(node) for node in track(nodes, "leave one out", len(nodes))}
+    return Sensitivities(
+        {node: everything - loss(node) for node in track(nodes, "leave one out", len(nodes))}
+    )
 
 
 def divergence(wanted: FloatArray, found: FloatArray) -> float:
@@ -66,6 +68,6 @@ def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 SENSITIVITIES: Mapping[str, Sensitivity] = {
     "leave-one-out": Sensitivity("what leaving one part in float wins of the loss", _leave_one_out),
-    "hessian-trace": Sensitivity("the loss's mean curvature by a part's weights", traces),
-    "hessian-eigenvalue": Sensitivity("the loss's largest curvature by them", top_eigenvalues),
+    "hessian-trace": Sensitivity("the loss's mean curvature by a part's weights", by_trace),
+    "hessian-eigenvalue": Sensitivity("the loss's largest curvature by them", by_eigenvalue),
 }

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from quantize.affine import INTEGERS
 from quantize.calibration import histograms
 from quantize.calibrators import Range, calibrator_named
 from quantize.dynamic import quantize_rest
@@ -45,4 +46,5 @@ def calibrated_ranges(job: Job) -> dict[str, Range]:
     batches = job.texts(config.calibration_texts, "calibrate")
     clip = calibrator_named(config.calibrator).clip
     seen = histograms(job.graph, tensors, batches)
-    return {name: clip(seen[name], config.percentile) for name in tensors}
+    integers = INTEGERS[job.target.activations]
+    return {name: clip(seen[name], config.percentile, integers) for name in tensors}

@@ -8,10 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertender.core.errors import UnknownNameError
-from quantize.affine import INTEGERS, affine
-from quantize.calibrators import CALIBRATORS, Histogram, calibrator_named
+from quantize.affine import INTEGERS, Integers, affine
+from quantize.calibrators import CALIBRATORS, Histogram, calibrator_named, divergence
+from quantize.targets import TARGETS
 
+GRIDS = sorted({target.activations for target in TARGETS.values()})
+"""Rows of INTEGERS that activations are written in."""
+UNSIGNED, SYMMETRIC = INTEGERS["uint8"], INTEGERS["int8-symmetric"]
 every_calibrator = pytest.mark.parametrize("name", CALIBRATORS)
+every_grid = pytest.mark.parametrize("grid", GRIDS)
 
 
 def histogram(values: np.ndarray, bins: int = 2048) -> Histogram:
@@ -26,13 +31,33 @@ def with_outliers() -> np.ndarray:
     return values
 
 
-def error(values: np.ndarray, bounds: tuple[float, float]) -> float:
+def normal() -> np.ndarray:
+    return np.random.default_rng(3).normal(size=100_000)
+
+
+def lopsided() -> np.ndarray:
+    """As after GELU: half of it just below 0, the other half with a long tail."""
+    values = np.random.default_rng(4).standard_t(5, size=100_000)
+    return np.where(values > 0, values, np.maximum(values, -1.0) * 0.17)
+
+
+DISTRIBUTIONS = {
+    "normal": normal,
+    "lopsided": lopsided,
+    "no negatives": lambda: np.abs(normal()),
+    "no positives": lambda: -np.abs(lopsided()),
+    "outliers": with_outliers,
+}
+
+
+def error(values: np.ndarray, bounds: tuple[float, float], grid: str = "uint8") -> float:
     """Median: what common values lose."""
-    left = affine(*bounds, INTEGERS["uint8"]).rounded(values)
+    left = affine(*bounds, INTEGERS[grid]).rounded(values)
     return float(np.median(np.abs(values - left)))
 
 
 @every_calibrator
+@every_grid
 @settings(max_examples=30, deadline=None)
 @given(
     counts=st.lists(st.integers(0, 1000), min_size=8, max_size=200).filter(any),
@@ -40,49 +65,110 @@ def error(values: np.ndarray, bounds: tuple[float, float]) -> float:
     width=st.floats(0.1, 200),
 )
 def test_the_range_lies_in_what_was_seen(
-    name: str, counts: list[int], low: float, width: float
+    name: str, grid: str, counts: list[int], low: float, width: float
 ) -> None:
-    """Or reaches to 0, which every range holds."""
+    """Or reaches to 0, which every range holds; a symmetric one to the largest size."""
     seen = Histogram(low, low + width, np.array(counts))
-    first, last = CALIBRATORS[name].clip(seen, 99.99)
-    assert min(low, 0) - 1e-6 <= first <= last <= max(low + width, 0) + 1e-6
+    first, last = CALIBRATORS[name].clip(seen, 99.99, INTEGERS[grid])
+    least, most = min(low, 0), max(low + width, 0)
+    if INTEGERS[grid].symmetric:
+        least, most = -max(-least, most), max(-least, most)
+    assert least - 1e-6 <= first <= last <= most + 1e-6
 
 
-def test_minmax_keeps_everything() -> None:
+@every_grid
+def test_minmax_keeps_everything(grid: str) -> None:
     values = with_outliers()
-    assert CALIBRATORS["minmax"].clip(histogram(values), 99.0) == (values.min(), values.max())
+    clipped = CALIBRATORS["minmax"].clip(histogram(values), 99.0, INTEGERS[grid])
+    assert clipped == (values.min(), values.max())
 
 
+@every_grid
 @pytest.mark.parametrize("name", ["percentile", "mse", "entropy"])
-def test_outliers_do_not_cost_the_rest_its_precision(name: str) -> None:
+def test_outliers_do_not_cost_the_rest_its_precision(name: str, grid: str) -> None:
     values = with_outliers()
     seen = histogram(values)
-    clipped = CALIBRATORS[name].clip(seen, 99.99)
-    assert error(values, clipped) < 0.7 * error(values, (-20, 20))
+    clipped = CALIBRATORS[name].clip(seen, 99.99, INTEGERS[grid])
+    assert error(values, clipped, grid) < 0.7 * error(values, (-20, 20), grid)
 
 
 @every_calibrator
 def test_a_flat_distribution_is_hardly_clipped(name: str) -> None:
     values = np.random.default_rng(0).uniform(-1, 2, size=50_000)
-    low, high = CALIBRATORS[name].clip(histogram(values), 99.99)
+    low, high = CALIBRATORS[name].clip(histogram(values), 99.99, UNSIGNED)
     assert low == pytest.approx(-1, abs=0.05) and high == pytest.approx(2, abs=0.1)
+
+
+@every_grid
+@pytest.mark.parametrize("values", DISTRIBUTIONS)
+@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if row.error])
+def test_no_other_range_has_less_error_on_the_integers_that_are_written(
+    name: str, values: str, grid: str
+) -> None:
+    row, seen, integers = CALIBRATORS[name], histogram(DISTRIBUTIONS[values](), 512), INTEGERS[grid]
+    assert row.error is not None
+    found = row.error(seen, row.clip(seen, 99.99, integers), integers)
+    shares = np.arange(1, 26) / 25
+    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+    if integers.symmetric:
+        tried = [(-share * max(-low, high), share * max(-low, high)) for share in shares]
+    else:
+        tried = [(share * low, other * high) for share in shares for other in shares]
+    least = min(row.error(seen, each, integers) for each in tried)
+    assert found <= least * (1 + 1e-9)
+    whole = row.error(seen, (low, high), integers)
+    assert np.isfinite(whole) and found <= whole
+
+
+@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if row.error])
+def test_a_lopsided_tensor_is_clipped_for_symmetric_integers(name: str) -> None:
+    """Their steps are twice as wide there: what is best of unsigned ones is not."""
+    row, seen = CALIBRATORS[name], histogram(lopsided())
+    assert row.error is not None
+    low, high = row.clip(seen, 99.99, SYMMETRIC)
+    of_unsigned = row.clip(seen, 99.99, UNSIGNED)
+    assert low == -high and high != pytest.approx(of_unsigned[1], rel=0.02)
+    tied = row.error(seen, (low, high), SYMMETRIC)
+    assert tied < 0.97 * row.error(seen, of_unsigned, SYMMETRIC)
+
+
+def test_divergence_of_symmetric_integers_by_hand() -> None:
+    """A step a bin changes nothing; bins that share a step become equal, except empty ones."""
+    counts = np.array([8, 0, 2, 6, 4, 4])
+    seen = Histogram(-3.0, 3.0, counts)
+    assert divergence(seen, (-3.0, 3.0), SYMMETRIC) == pytest.approx(0, abs=1e-9)
+    coarse = Integers(-1, 1, symmetric=True)  # 0 takes the four bins in the middle
+    shares = counts / counts.sum()
+    spread = np.array([8, 0, 4, 4, 4, 4]) / counts.sum()
+    filled = shares > 0
+    by_hand = (shares[filled] * np.log(shares[filled] / spread[filled])).sum()
+    assert divergence(seen, (-3.0, 3.0), coarse) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("percentile", [90.0, 99.0])
+def test_the_percentile_of_symmetric_integers_is_of_sizes(percentile: float) -> None:
+    values = lopsided()
+    low, high = CALIBRATORS["percentile"].clip(histogram(values), percentile, SYMMETRIC)
+    assert low == -high
+    assert np.mean(np.abs(values) > high) == pytest.approx(1 - percentile / 100, rel=0.2)
 
 
 @pytest.mark.parametrize("percentile", [90.0, 99.0])
 def test_the_percentile_leaves_equal_tails(percentile: float) -> None:
     values = np.random.default_rng(1).normal(size=100_000)
-    low, high = CALIBRATORS["percentile"].clip(histogram(values), percentile)
+    low, high = CALIBRATORS["percentile"].clip(histogram(values), percentile, UNSIGNED)
     tail = (100 - percentile) / 200
     assert np.mean(values > high) == pytest.approx(tail, rel=0.2)
     assert np.mean(values < low) == pytest.approx(tail, rel=0.2)
 
 
-def test_mse_has_the_least_squared_error_of_all() -> None:
+@every_grid
+def test_mse_has_the_least_squared_error_of_all(grid: str) -> None:
     values = with_outliers()
     seen = histogram(values)
     errors = {}
     for name, row in CALIBRATORS.items():
-        left = affine(*row.clip(seen, 99.9), INTEGERS["uint8"]).rounded(values)
+        left = affine(*row.clip(seen, 99.9, INTEGERS[grid]), INTEGERS[grid]).rounded(values)
         errors[name] = float(((values - left) ** 2).mean())
     assert min(errors, key=lambda name: errors[name]) == "mse"
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import numpy_helper
+from torch.func import functional_call
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
@@ -19,6 +23,7 @@ from quantize import curvature
 from quantize.config import SENSITIVITY_NAMES
 from quantize.curvature import eight_bit_error, four_bit_error
 from quantize.four_bit import write_four_bit
+from quantize.hessian import top_eigenvalues
 from quantize.job import Job
 from quantize.mixed import BASES, write_mixed
 from quantize.quantizer import QuantizeConfig
@@ -54,7 +59,8 @@ def test_the_part_with_outliers_is_the_most_sensitive(
 ) -> None:
     job = job_of(planted, task, tmp_path, base="static", calibrator="minmax", **FEW)
     nodes = [product.node for product in job.inventory.products]
-    found = SENSITIVITIES[name].measure(job, BASES["static"](job), nodes, eight_bit_error)
+    measured = SENSITIVITIES[name].measure(job, BASES["static"](job), nodes, eight_bit_error)
+    found = measured.by_node
     assert list(found) == nodes
     ranking = sorted(nodes, key=lambda node: -found[node])
     assert SICK in ranking[:3]
@@ -71,6 +77,7 @@ def test_the_most_sensitive_go_back_until_the_score_holds(
     monkeypatch.setattr(Job, "score", lambda self, graph: next(scores))
     written = write_mixed(job, tmp_path / "mixed.onnx")
     assert written.found["drops"] == [40.0, 30.0, 0.5]
+    assert written.found["curvature"].keys() == written.found["sensitivity"].keys()
     ranking = list(written.found["sensitivity"])
     back = [node for node, why in written.float_nodes.items() if "returned to float" in why]
     assert back == ranking[:2]
@@ -181,17 +188,65 @@ def test_an_unknown_sensitivity_is_refused() -> None:
         QuantizeConfig(sensitivity="leave-one-in")
 
 
-def test_traces_and_eigenvalues_of_a_known_hessian() -> None:
-    """Of 1/2 x'Ax the Hessian is A."""
-    matrix = torch.diag(torch.tensor([5.0, 1.0, 1.0, 1.0]))
-    weights = [torch.ones(4, requires_grad=True), torch.ones(2, requires_grad=True)]
-    loss = weights[0] @ matrix @ weights[0] / 2 + 3 * weights[1].square().sum() / 2
-    gradients = torch.autograd.grad(loss, weights, create_graph=True)
-    generator = torch.Generator().manual_seed(0)
-    assert curvature._traces(gradients, weights, generator) == pytest.approx([2.0, 3.0])
-    assert curvature._top_eigenvalues(gradients, weights, generator) == pytest.approx(
-        [5.0, 3.0], rel=0.02
-    )
+class Confident(torch.nn.Module):
+    """A classifier of two layers whose logits are so far apart that none is in doubt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.hidden, self.head = torch.nn.Linear(4, 5), torch.nn.Linear(5, 2)
+
+    def forward(self, rows: torch.Tensor) -> SequenceClassifierOutput:
+        return SequenceClassifierOutput(logits=1e5 * self.head(torch.tanh(self.hidden(rows))))
+
+
+def test_a_confident_model_has_the_curvature_of_the_labelled_loss() -> None:
+    """By its own outputs it has none, and all parts would be equal."""
+    model: Any = Confident()
+    rows, weight = torch.randn(16, 4), model.hidden.weight
+    logits = model(rows).logits
+    assert logits.softmax(dim=-1).amax(dim=-1).min() > 0.999
+    labels = logits.argmax(dim=-1)
+    labels[:4] = 1 - labels[:4]  # a few mistakes, as a trained model makes
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        moved = functional_call(model, {"hidden.weight": values}, (rows,)).logits
+        return torch.nn.functional.cross_entropy(moved, labels)
+
+    hessian: Any = torch.autograd.functional.hessian
+    dense = hessian(loss, weight.detach()).reshape(weight.numel(), -1)
+    wanted = float(torch.linalg.eigvalsh(dense)[-1])
+    assert wanted > 1
+    value = curvature._loss(model, {"rows": rows}, labels)
+    (gradient,) = torch.autograd.grad(value, weight, create_graph=True)
+    (found,) = top_eigenvalues([gradient], [weight], torch.Generator().manual_seed(0))
+    assert found.value == pytest.approx(wanted, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["hessian-trace", "hessian-eigenvalue"])
+def test_curvature_is_of_the_labels_of_the_texts(
+    name: str, float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    other = replace(task, train=replace(task.train, label_ids=(0,) * len(task.train)))
+    found = []
+    for place, each in (("one", task), ("two", other)):
+        (tmp_path / place).mkdir()
+        job = job_of(float_model, each, tmp_path / place, sensitivity_texts=8)
+        found.append(
+            SENSITIVITIES[name].measure(job, BASES["dynamic"](job), [SICK], eight_bit_error)
+        )
+    assert found[0].by_node != found[1].by_node
+    said = found[0].found["curvature"][SICK]
+    assert len(said["steps"]) == curvature.PARTS and min(said["steps"]) > 1
+    assert said["mean"] + said["deviation"] > 0
+
+
+def test_labels_stay_with_their_texts(float_model: Artifact, task: Task, tmp_path: Path) -> None:
+    job = job_of(float_model, task, tmp_path, seed=3)
+    known = dict(zip(task.train.examples, task.train.label_ids, strict=True))
+    drawn = job.drawn(20)
+    assert len(drawn) == 20 and list(drawn.examples) == list(job.texts(20, "").examples)
+    assert [known[each] for each in drawn.examples] == list(drawn.label_ids)
 
 
 def test_four_bits_may_all_go_back(

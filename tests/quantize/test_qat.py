@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.predictor import load_torch_classifier, onnx_file, open_classifier
 from bertender.stages import STAGES
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
+from quantize import qat
 from quantize.affine import INTEGERS, affine
 from quantize.fake_quantization import DECAY, FakeQuantized, rounded
 from quantize.qat import write_trained
-from tests.distill.toys import save_artifact, tiny_classifier
+from tests.distill.toys import SHAPES, save_artifact, tiny_classifier
 from tests.quantize.jobs import QAT_QUICK, config_of, job_of
 
 LAYER = "bert.encoder.layer.1.output.dense"
@@ -86,6 +88,59 @@ def test_ranges_are_averages_over_real_tokens(task: Task, teacher: Artifact) -> 
         for old, new in zip(first, now.aminmax(), strict=True)
     ]
     assert model.ranges()[LAYER] == pytest.approx(tuple(wanted))
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_padding_of_training_batches_enters_no_range(
+    family: str, task: Task, teacher: Artifact
+) -> None:
+    texts = batch(task, teacher, count=16)
+    ids, mask = texts["input_ids"], texts["attention_mask"].bool()
+    # the first padded position stays: MobileBERT's embeddings read their neighbours
+    padding = ~mask & ~mask.roll(1, dims=1)
+    assert padding.sum() > 16
+    words = ids.roll(1, dims=0).where(mask.roll(1, dims=0), ids[0, 1])
+    found = []
+    for padded in (ids, torch.where(padding, words, ids)):
+        plain = tiny_classifier(family)
+        layers = [name for name, each in plain.named_modules() if isinstance(each, torch.nn.Linear)]
+        model = FakeQuantized(plain, layers, [], "uint8", "int8-symmetric").eval()
+        model.activations.train()  # without the rest's dropout
+        with torch.no_grad():
+            model({**texts, "input_ids": padded})
+        found.append(model.ranges())
+    for path, first in found[0].items():
+        assert found[1][path] == pytest.approx(first, rel=1e-4, abs=1e-6), path
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_scoring_moves_no_range_and_restores_the_mode(
+    training: bool, task: Task, tmp_path: Path
+) -> None:
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    job = job_of(source, task, tmp_path, scheme="qat", **QAT_QUICK)
+    model = fake()
+    with model.widening(), torch.no_grad():
+        model(batch(task, source))
+    before = model.ranges()
+    model.train(training)
+    assert 0 <= qat._score(job, model) <= 1
+    assert model.ranges() == before
+    assert {each.training for each in model.modules()} == {training}
+
+
+def test_held_out_texts_do_not_enter_the_graph(task: Task, tmp_path: Path) -> None:
+    """Two runs that differ in what each epoch is scored on end in the same ranges."""
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    other = Split((("saw",), ("melon " * 20,)), (1, 0))
+    found = []
+    for name, dev in (("one", task.dev), ("other", other)):
+        (folder := tmp_path / name).mkdir()
+        (folder / "draft").mkdir()
+        settings = {**QAT_QUICK, "epochs": 2, "calibration_texts": 32}
+        job = job_of(source, replace(task, dev=dev), folder, scheme="qat", **settings)
+        found.append(write_trained(job, folder / "draft" / "model.onnx").found["ranges"])
+    assert found[0] == found[1]
 
 
 def test_the_errors_are_those_of_eight_bits(task: Task, teacher: Artifact) -> None:

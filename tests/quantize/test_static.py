@@ -14,6 +14,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.predictor import onnx_file, open_classifier
 from bertender.core.text import Batch, Example
 from bertender.tasks.task import Task
+from quantize import calibrators
+from quantize.affine import INTEGERS
 from quantize.calibration import Batches, histograms
 from quantize.calibrators import CALIBRATORS
 from quantize.graph import take_inventory
@@ -69,7 +71,10 @@ def test_clipping_beats_minmax_where_an_outlier_is_planted(two_layers: Path) -> 
     others = states_of([(str(TEXTS + number),) for number in range(20)]).arrays["states"]
     errors = {}
     for name, row in CALIBRATORS.items():
-        ranges = {tensor: row.clip(histogram, 99.99) for tensor, histogram in seen.items()}
+        ranges = {
+            tensor: row.clip(histogram, 99.99, INTEGERS["uint8"])
+            for tensor, histogram in seen.items()
+        }
         target = two_layers.with_name(f"{name}.onnx")
         write_qdq(two_layers, target, products, ranges, "uint8", "int8-symmetric")
         errors[name] = distance(two_layers, target, others)
@@ -102,8 +107,9 @@ def test_answers_do_not_depend_on_the_batch(
 
 
 def test_the_ranges_are_those_of_the_calibrator_and_recorded(
-    float_model: Artifact, task: Task, tmp_path: Path
+    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(calibrators, "TRIED_SHARES", np.linspace(1, 0.1, 10))
     found = {
         name: calibrated_ranges(job_of(float_model, task, tmp_path, calibrator=name))
         for name in CALIBRATORS
@@ -119,3 +125,18 @@ def test_the_ranges_are_those_of_the_calibrator_and_recorded(
     job = job_of(float_model, task, tmp_path, calibrator="minmax")
     written = write_static(job, tmp_path / "model.onnx")
     assert written.found["ranges"] == {name: [*each] for name, each in found["minmax"].items()}
+
+
+@pytest.mark.parametrize("target", ["vnni", "arm64"])
+def test_the_ranges_are_searched_on_the_target_s_integers(
+    target: str,
+    float_model: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibrators, "TRIED_SHARES", np.linspace(1, 0.1, 10))
+    settings = {"calibrator": "mse", "calibration_texts": 8}
+    found = calibrated_ranges(job_of(float_model, task, tmp_path, target=target, **settings))
+    tied = [low == -high for low, high in found.values()]
+    assert all(tied) if target == "arm64" else not any(tied)
