@@ -14,7 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.onnx_predictor import OnnxPredictor
 from bertender.core.predictor import Classifier, open_classifier
 from bertender.measure.accuracy import evaluate
-from bertender.measure.parity import check_parity, find_tolerance, parity_sample
+from bertender.measure.parity import check_parity, find_tolerance, labelled_sample
 from bertender.tasks.task import Split, Task
 from quantize.calibration import Batches
 from quantize.config import SchemeConfig
@@ -99,10 +99,10 @@ class Job:
 
     def agrees(self, graph: Path, tolerance: str) -> bool:
         """Return whether a graph passes the parity gate by a row of TOLERANCES."""
-        examples = parity_sample(self.task.dev.examples, self.config.parity_texts, self.config.seed)
-        held = find_tolerance(tolerance)
+        config, held = self.config, find_tolerance(tolerance)
+        examples, truth = labelled_sample(self.task, config.parity_texts, config.seed)
         return check_parity(
-            self.classifier, self.opened(graph), examples, held, seed=self.config.seed
+            self.classifier, self.opened(graph), examples, held, seed=config.seed, truth=truth
         ).passed
 
     @property
