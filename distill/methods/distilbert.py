@@ -27,7 +27,7 @@ DISTILBERT = Method(
     name="distilbert",
     summary="soft labels, hard labels and hidden-state cosine on a DistilBERT student",
     paper="Sanh et al. 2019, arXiv 1910.01108",
-    student=distilbert_student,
+    builder=distilbert_student,
     phases=one_phase(
         SoftLabels(weight=0.5, temperature=2.0),
         HardLabels(weight=0.5),
@@ -39,7 +39,7 @@ DISTILBERT_GENERAL = Method(
     name="distilbert",
     summary="soft labels over the vocabulary, masked words and hidden-state cosine",
     paper="Sanh et al. 2019, arXiv 1910.01108",
-    student=distilbert_student,
+    builder=distilbert_student,
     phases=lambda layers: (
         Phase(
             "corpus",

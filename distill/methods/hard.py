@@ -15,6 +15,6 @@ HARD = Method(
     name="hard",
     summary="the control: the distilbert student, trained on labels alone",
     paper="none",
-    student=distilbert_student,
+    builder=distilbert_student,
     phases=one_phase(HardLabels(weight=1.0)),
 )

@@ -54,6 +54,6 @@ INTERNAL = Method(
     name="internal",
     summary="attention and [CLS] states layer by layer from the lowest, then soft and hard labels",
     paper="Aguilar et al. 2019, arXiv 1910.03723",
-    student=shorter_student,
+    builder=shorter_student,
     phases=_phases,
 )

@@ -52,7 +52,7 @@ MINILM = Method(
     name="minilm",
     summary="attention and value relations of the teacher's last layer, then labels",
     paper="Wang et al. 2020, arXiv 2002.10957",
-    student=any_width_student,
+    builder=any_width_student,
     phases=_then_labels(RELATIONS, 5e-4),
 )
 
@@ -60,7 +60,7 @@ MINILM_GENERAL = Method(
     name="minilm",
     summary="attention and value relations of the teacher's last layer",
     paper="Wang et al. 2020, arXiv 2002.10957",
-    student=any_width_student,
+    builder=any_width_student,
     phases=one_phase(*RELATIONS),
     settings={"learning_rate": 5e-4},
 )
@@ -69,7 +69,7 @@ MINILM_V2 = Method(
     name="minilm-v2",
     summary="query, key and value relations of the teacher's last layer, then labels",
     paper="Wang et al. 2021, arXiv 2012.15828",
-    student=any_width_student,
+    builder=any_width_student,
     phases=_then_labels(RELATIONS_V2, 5e-4),
 )
 
@@ -77,7 +77,7 @@ MINILM_V2_GENERAL = Method(
     name="minilm-v2",
     summary="query, key and value relations of the teacher's last layer",
     paper="Wang et al. 2021, arXiv 2012.15828",
-    student=any_width_student,
+    builder=any_width_student,
     phases=one_phase(*RELATIONS_V2),
     settings={"learning_rate": 6e-4},
 )

@@ -163,7 +163,7 @@ MOBILEBERT = Method(
     name="mobilebert",
     summary="hidden states and attention of one layer after another, then soft and hard labels",
     paper="Sun et al. 2020, arXiv 2004.02984",
-    student=mobilebert_student,
+    builder=mobilebert_student,
     phases=_phases,
     settings={"epochs": 5, "learning_rate": 5e-4},
     trainee=_trainee,
@@ -175,7 +175,7 @@ MOBILEBERT_TINY = replace(
     MOBILEBERT,
     name="mobilebert-tiny",
     summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
-    student=tiny_mobilebert_student,
+    builder=tiny_mobilebert_student,
 )
 
 MOBILEBERT_GENERAL = replace(
@@ -189,5 +189,5 @@ MOBILEBERT_TINY_GENERAL = replace(
     MOBILEBERT_GENERAL,
     name="mobilebert-tiny",
     summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
-    student=tiny_mobilebert_student,
+    builder=tiny_mobilebert_student,
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from distill.layer_maps import skip
 from distill.losses import normalised_sentence_mse
 from distill.methods.method import Method, one_phase
-from distill.students import first_layers_student
+from distill.students import first_layers, shorter_student
 from distill.terms import HardLabels, Match, SoftLabels
 
 __all__ = ["PKD"]
@@ -23,7 +23,8 @@ PKD = Method(
     name="pkd",
     summary="soft and hard labels, and patience: [CLS] states of every k-th teacher layer",
     paper="Sun et al. 2019, arXiv 1908.09355",
-    student=first_layers_student,
+    builder=shorter_student,
+    start_layers=first_layers,
     phases=one_phase(
         SoftLabels(weight=0.7, temperature=10.0),
         HardLabels(weight=0.3),

@@ -55,7 +55,7 @@ TINYBERT = Method(
     name="tinybert",
     summary="hidden states and attention scores of evenly spread layers, then soft labels",
     paper="Jiao et al. 2019, arXiv 1909.10351",
-    student=any_width_student,
+    builder=any_width_student,
     phases=_phases,
     settings={"epochs": 3, "learning_rate": 3e-5},
     augmentation="tinybert",
@@ -65,7 +65,7 @@ TINYBERT_GENERAL = Method(
     name="tinybert",
     summary="hidden states and attention scores of evenly spread layers",
     paper="Jiao et al. 2019, arXiv 1909.10351",
-    student=any_width_student,
+    builder=any_width_student,
     phases=one_phase(*TRANSFORMER),
     settings={"learning_rate": 5e-5},
 )

@@ -12,6 +12,7 @@ from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, Family, encoder_layers, family_of
 
 __all__ = [
+    "StartLayers",
     "StudentBuilder",
     "StudentShape",
     "alternating_layers",
@@ -41,6 +42,10 @@ def first_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
     return tuple(range(student_layers))
 
 
+StartLayers = Callable[[int, int], tuple[int, ...]]
+"""depths (start, student) -> the layers of the start that the student takes, from 0"""
+
+
 @dataclass(frozen=True)
 class StudentShape:
     """How large a student is; None is the teacher's own."""
@@ -50,7 +55,8 @@ class StudentShape:
     heads: int | None = None
     feed_forward_size: int | None = None
     teacher_layers: tuple[int, ...] | None = None
-    """The teacher layers to start from; None leaves the choice to the builder."""
+    """The teacher layers to start from; None leaves the choice to `start_layers`."""
+    start_layers: StartLayers = alternating_layers
     tokenizer: PreTrainedTokenizerBase | None = None
     """With a vocabulary of its own; None is the teacher's."""
     texts: int = 1
@@ -87,16 +93,14 @@ def plain_family(teacher: PreTrainedModel) -> Family:
     return family
 
 
-def chosen_layers(
-    teacher: PreTrainedModel, shape: StudentShape, choose: Callable[[int, int], tuple[int, ...]]
-) -> tuple[int, ...]:
-    """Return the teacher layers that the shape names, or else those that `choose` takes.
+def chosen_layers(teacher: PreTrainedModel, shape: StudentShape) -> tuple[int, ...]:
+    """Return the teacher layers that the shape names, or else those that `start_layers` takes.
 
     Raises:
         ModelError: the teacher does not have them.
     """
     depth = len(encoder_layers(teacher))
-    chosen = shape.teacher_layers or choose(depth, shape.layers)
+    chosen = shape.teacher_layers or shape.start_layers(depth, shape.layers)
     _refuse_impossible(depth, shape.layers, chosen)
     return chosen
 
@@ -119,7 +123,7 @@ def _refuse_impossible(depth: int, layers: int, chosen: tuple[int, ...]) -> None
     if len(chosen) != layers or not all(0 <= layer < depth for layer in chosen):
         raise ModelError(
             f"teacher_layers={chosen}: give {layers} layers between 0 and {depth - 1}, "
-            "or leave it out to take alternating ones."
+            "or leave it out for the method's choice."
         )
 
 

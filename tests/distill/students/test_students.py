@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -18,7 +20,7 @@ from distill.students import (
     any_width_student,
     bilstm_student,
     distilbert_student,
-    first_layers_student,
+    first_layers,
     minibert_student,
     shorter_student,
 )
@@ -119,7 +121,6 @@ def test_alternating_layers_ascend_to_the_last(depths: tuple[int, int]) -> None:
 
 BUILDERS: dict[str, StudentBuilder] = {
     "shorter": shorter_student,
-    "first layers": first_layers_student,
     "any width": any_width_student,
 }
 
@@ -137,12 +138,15 @@ def test_a_student_of_the_teachers_class_is_the_teacher_at_full_depth(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.parametrize("builder", BUILDERS)
 @pytest.mark.parametrize(
-    ("builder", "chosen"), [("shorter", (1, 3)), ("any width", (1, 3)), ("first layers", (0, 1))]
+    ("settings", "chosen"), [({}, (1, 3)), ({"start_layers": first_layers}, (0, 1))]
 )
-def test_a_shorter_student_of_the_teachers_class(builder: str, chosen: tuple[int, ...]) -> None:
+def test_a_shorter_student_of_the_teachers_class(
+    builder: str, settings: dict[str, Any], chosen: tuple[int, ...]
+) -> None:
     teacher = tiny_classifier("bert", labels=3)
-    student = BUILDERS[builder](teacher, StudentShape(2))
+    student = BUILDERS[builder](teacher, StudentShape(2, **settings))
     for source, target in zip(chosen, student.bert.encoder.layer, strict=True):
         ours, theirs = target.state_dict(), teacher.bert.encoder.layer[source].state_dict()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
