@@ -1,6 +1,6 @@
 """Internal-representation distillation (Aguilar et al. 2019, arXiv 1910.03723).
 
-Student: the teacher's own class, started from evenly spread teacher layers.
+Student: the teacher's own class, started from evenly spread teacher layers, those that are matched.
 Loss: of each matched layer, the KL divergence of the attention distributions (eq. 2) and one
 minus the cosine of the [CLS] states (eq. 3). Progressive: the layers are matched one after
 another from the lowest up, a phase each, and a phase keeps the layers below it (section 3.3,

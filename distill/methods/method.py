@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from bertender.core.errors import ConfigError, nearest_hint
 from distill.layer_maps import LAYER_MAPS
 from distill.signals import TEXT_SIGNALS, Signal, Wanted
-from distill.students import StartLayers, StudentBuilder, StudentShape, alternating_layers
+from distill.students import StartLayers, StudentBuilder, StudentShape, spread_layers
 from distill.terms import Term, wanted_by
 from distill.trainee import Trainee
 
@@ -102,8 +102,9 @@ class Method:
     trainee: TraineeBuilder = Trainee.of
     layers: Callable[[int], int] = half_the_layers
     """Layers of what the student starts from -> the student's, where the config gives none."""
-    start_layers: StartLayers = alternating_layers
-    """Which layers of its start a student takes, if it takes some."""
+    start_layers: StartLayers = spread_layers
+    """Which layers of its start a student takes, if it takes some: those that the method matches,
+    or the method's file says why others."""
     layer_by_layer: bool = True
     """`teacher_layers` names one for each of the student's layers."""
     wants_own_start: bool = False

@@ -2,7 +2,7 @@
 
 Student: any depth and width; v1 wants as many heads as the teacher has, v2 cuts both models'
 vectors into relation heads and does not. As wide as the teacher it starts from evenly spread
-layers, narrower from random weights.
+layers, so that its last is a copy of the one that is matched; narrower from random weights.
 On a corpus: of the teacher's last layer alone, into the student's last. v1: attention
 distributions (eq. 6) and value relations (eq. 7 to 9), weighing the same, at 5e-4. v2: query, key
 and value relations with 48 relation heads, a third each (eq. 5 and 6), at 6e-4.

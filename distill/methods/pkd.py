@@ -1,6 +1,10 @@
 """Patient knowledge distillation (Sun et al. 2019, arXiv 1908.09355).
 
-Student: the teacher's own class, initialised from its first layers (section 4.2).
+Student: the teacher's own class. It starts from its first layers, as the paper's does (section
+4.2), although later ones are matched. The authors take them from the encoder before fine-tuning,
+with a new classifier: `--student ENCODER --layers 6` does that. The default takes them from the
+fine-tuned teacher, with its classifier, as the other methods do: no second model is needed, and a
+teacher that comes without the encoder it was made from will do.
 Loss: (1 - a) hard labels + a soft labels + b patience, eq. 8; patience is the squared difference
 of [CLS] states of length one (eq. 7) between student layers 1 to M-1 and every k-th teacher layer
 (PKD-Skip); `--layer-map last-between` matches the teacher's last layers instead (PKD-Last).

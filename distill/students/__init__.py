@@ -15,6 +15,7 @@ from distill.students.shape import (
     StudentShape,
     alternating_layers,
     first_layers,
+    spread_layers,
 )
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "mobilebert_student",
     "minibert_student",
     "shorter_student",
+    "spread_layers",
     "tiny_mobilebert_student",
 ]

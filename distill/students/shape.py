@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, Family, encoder_layers, family_of
+from distill.layer_maps import uniform
 
 __all__ = [
     "StartLayers",
@@ -21,20 +22,24 @@ __all__ = [
     "plain_family",
     "refuse_factorised",
     "refuse_widths",
+    "spread_layers",
 ]
 
 PUBLISHED_LAYERS = {(12, 6): (0, 2, 4, 7, 9, 11)}
 
 
-def alternating_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
-    """Choose evenly alternating teacher layers, the last among them (6 -> 3: 1, 3, 5).
+def spread_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+    """Choose evenly spread teacher layers, the last among them (12 -> 6: 1, 3, 5, 7, 9, 11).
 
-    12 -> 6 takes those of the published DistilBERT checkpoint, whose authors chose otherwise.
+    They are those that the layer map `uniform` matches.
     """
-    alternating = tuple(
-        (index + 1) * teacher_layers // student_layers - 1 for index in range(student_layers)
-    )
-    return PUBLISHED_LAYERS.get((teacher_layers, student_layers), alternating)
+    return tuple(layer - 1 for _, layer in uniform(student_layers, teacher_layers))
+
+
+def alternating_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+    """Choose the layers of the published DistilBERT for 12 -> 6, and else `spread_layers`."""
+    spread = spread_layers(teacher_layers, student_layers)
+    return PUBLISHED_LAYERS.get((teacher_layers, student_layers), spread)
 
 
 def first_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
@@ -56,7 +61,7 @@ class StudentShape:
     feed_forward_size: int | None = None
     teacher_layers: tuple[int, ...] | None = None
     """The teacher layers to start from; None leaves the choice to `start_layers`."""
-    start_layers: StartLayers = alternating_layers
+    start_layers: StartLayers = spread_layers
     tokenizer: PreTrainedTokenizerBase | None = None
     """With a vocabulary of its own; None is the teacher's."""
     texts: int = 1

@@ -13,6 +13,7 @@ from transformers import DistilBertForSequenceClassification, PreTrainedModel
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, encoder_layers
 from distill.students import (
+    StartLayers,
     StudentBuilder,
     StudentShape,
     albert_student,
@@ -23,6 +24,7 @@ from distill.students import (
     first_layers,
     minibert_student,
     shorter_student,
+    spread_layers,
 )
 from distill.students.bilstm import strongest_directions
 from distill.students.weights import factors, position_table, weight_of
@@ -103,16 +105,23 @@ def test_labels_and_their_names_come_along() -> None:
     assert student.classifier.out_features == 3
 
 
-def test_alternating_layers() -> None:
+DEPTHS = st.integers(1, 48).flatmap(lambda depth: st.tuples(st.just(depth), st.integers(1, depth)))
+"""Of a teacher, and of a student that is no deeper."""
+
+
+def test_alternating_and_spread_layers() -> None:
     assert alternating_layers(12, 6) == (0, 2, 4, 7, 9, 11), "the published checkpoint's"
-    assert alternating_layers(6, 3) == (1, 3, 5)
-    assert alternating_layers(6, 1) == (5,)
+    assert spread_layers(12, 6) == (1, 3, 5, 7, 9, 11)
+    for choose in (alternating_layers, spread_layers):
+        assert choose(6, 3) == (1, 3, 5)
+        assert choose(6, 1) == (5,)
 
 
-@given(st.integers(1, 48).flatmap(lambda depth: st.tuples(st.just(depth), st.integers(1, depth))))
-def test_alternating_layers_ascend_to_the_last(depths: tuple[int, int]) -> None:
+@pytest.mark.parametrize("choose", [alternating_layers, spread_layers])
+@given(depths=DEPTHS)
+def test_chosen_layers_ascend_to_the_last(choose: StartLayers, depths: tuple[int, int]) -> None:
     teacher, student = depths
-    chosen = alternating_layers(teacher, student)
+    chosen = choose(teacher, student)
     assert len(chosen) == student
     assert list(chosen) == sorted(set(chosen))
     assert chosen[0] >= 0
@@ -193,6 +202,7 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
     ),
     "no such layer": (
         shorter_student,
+        spread_layers,
         "bert",
         {},
         StudentShape(2, teacher_layers=(0, 4)),
@@ -221,6 +231,7 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
     ),
     "another width": (
         shorter_student,
+        spread_layers,
         "bert",
         {},
         StudentShape(2, hidden_size=16),
