@@ -129,8 +129,9 @@ def _new_student(
     """Return where the student starts, and the student, which its teacher can serve."""
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
     start = find_start(teacher, method, config.student)
-    depth, texts_of_each = start.model.config.num_hidden_layers, len(task.text_columns)
-    student = method.student(start.model, config.shape(method, depth, texts_of_each))
+    texts_of_each = len(task.text_columns)
+    shape = config.shape(method, start.depth, texts_of_each, own_start=not start.is_teacher)
+    student = method.student(start.model, shape)
     _refuse_copy(student, teacher.model, config)
     refuse_misfits(method, student, teacher.model)
     return start, student

@@ -34,6 +34,7 @@ BILSTM = Method(
     starts_from_layers=False,
     settings={"epochs": 10, "batch_size": 50, "learning_rate": 1e-3},
     layers=_one_layer,
+    layers_of_own_start=_one_layer,
     layer_by_layer=False,
     augmentation="bilstm",
 )

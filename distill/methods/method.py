@@ -101,7 +101,9 @@ class Method:
     """Fields of DistillConfig that have another default here: the paper's."""
     trainee: TraineeBuilder = Trainee.of
     layers: Callable[[int], int] = half_the_layers
-    """Layers of what the student starts from -> the student's, where the config gives none."""
+    """Layers of the teacher -> the student's, where it starts from that and the config has none."""
+    layers_of_own_start: Callable[[int], int] = all_layers
+    """Layers of another start -> the student's, where the config has none."""
     start_layers: StartLayers = spread_layers
     """Which layers of its start a student takes, if it takes some: those that the method matches,
     or the method's file says why others."""

@@ -249,7 +249,7 @@ def test_pkd_starts_from_the_teacher_or_from_a_pretrained_encoder(
 ) -> None:
     """From the teacher with its classifier; with an encoder given, from its first layers."""
     encoder = str(save_encoder("bert", tmp_path / "encoder"))
-    for source, layers in ((None, 2), (encoder, 2)):
+    for source, layers in ((None, 2), (encoder, 2), (encoder, 4)):
         given = {"layers": layers} if layers == 2 else {}
         config = DistillConfig(method="pkd", student=source, **given)
         teacher = Teacher.load(trained_teacher, task)
@@ -259,6 +259,26 @@ def test_pkd_starts_from_the_teacher_or_from_a_pretrained_encoder(
         assert (start_of(student, teacher.model) == first) is (source is None)
         same_head = torch.equal(student.classifier.weight, teacher.model.classifier.weight)
         assert same_head is (source is None)
+
+
+TAKES_A_START = [name for name, row in METHODS.items() if not row.uses_teacher_layers]
+
+
+@pytest.mark.parametrize("start", ["encoder", "teacher"])
+@pytest.mark.parametrize("name", TAKES_A_START)
+def test_an_encoder_to_start_from_keeps_its_layers(name: str, start: str) -> None:
+    """And the teacher's are cut to what the method wants; settings go before both."""
+    method, depth = METHODS[name], 4
+
+    def layers(**given: Any) -> int:
+        config = DistillConfig(method=name, **given)
+        return config.shape(method, depth, own_start=start == "encoder").layers
+
+    kept = 1 if name == "bilstm" else depth
+    assert layers() == (kept if start == "encoder" else method.layers(depth))
+    assert layers(layers=3) == 3
+    if method.layer_by_layer:
+        assert layers(teacher_layers=(0, 1, 3)) == 3
 
 
 def test_internal_goes_up_layer_by_layer() -> None:
