@@ -162,7 +162,7 @@ TAUGHT_BY_TEXTS = [name for name, row in METHODS.items() if row.needs <= TEXT_SI
 BY_SENTENCES: list[tuple[str, dict[str, float]]] = [
     *((name, {}) for name in TAUGHT_BY_TEXTS),
     ("distilbert", {"cosine": 0}),
-    ("internal", {"attention": 0}),
+    *((name, {"attention": 0}) for name in METHODS if name.startswith("internal")),
 ]
 """Methods, with changed weights, that read whole texts alone."""
 
@@ -279,6 +279,33 @@ def test_an_encoder_to_start_from_keeps_its_layers(name: str, start: str) -> Non
     assert layers(layers=3) == 3
     if method.layer_by_layer:
         assert layers(teacher_layers=(0, 1, 3)) == 3
+
+
+ORDERS: dict[str, list[list[tuple[int, int]]]] = {
+    "internal": [[(1, 2)], [(1, 2), (2, 4)], [(1, 2), (2, 4), (3, 6)]],
+    "internal-progressive": [[(1, 2)], [(2, 4)], [(3, 6)]],
+    "internal-all": [[(1, 2), (2, 4), (3, 6)]],
+}
+"""Of the three orders of the paper, what each phase that matches layers compares: 3 of 6."""
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_each_order_of_internal_distillation_matches_its_layers(name: str) -> None:
+    phases = METHODS[name].phases(3)
+    matching = [[each for each in p.terms if each.pairs(3, 6)] for p in phases]
+    compared = [[list(each.pairs(3, 6)) for each in terms] for terms in matching if terms]
+    assert compared == [[pairs] * 2 for pairs in ORDERS[name]]
+    labels = {"soft", "hard"}
+    with_labels = [labels <= {term.name for term in phase.terms} for phase in phases]
+    assert with_labels == [False] * (len(phases) - 1) + [True]
+    assert len(phases) == (1 if name == "internal-all" else 4)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_shorter_map_leaves_no_phase_without_a_layer(name: str) -> None:
+    phases = METHODS[name].changed({}, layers=last).phases(3)
+    pairs = {term.pairs(3, 6) for phase in phases for term in phase.terms}
+    assert pairs == {((3, 6),), ()}
 
 
 def test_internal_goes_up_layer_by_layer() -> None:
