@@ -18,7 +18,8 @@ Departures: any teacher, where the paper pre-trains one with inverted bottleneck
 student is as wide as its teacher (512 in the paper) with as many heads; a student of another width
 reaches it through a linear layer, one for all layers, since its layers write into one stream of
 hidden states. The learning rates are ours. The layers' turns are stages of one phase, with one
-optimizer, so that the number of epochs does not grow with the depth.
+optimizer: its epochs are one for each layer, so that each has the paper's equal share however deep
+the student is, and `--earlier-epochs` says how many all turns have together.
 """
 
 from __future__ import annotations

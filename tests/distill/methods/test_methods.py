@@ -308,6 +308,20 @@ def test_a_shorter_map_leaves_no_phase_without_a_layer(name: str) -> None:
     assert pairs == {((3, 6),), ()}
 
 
+@pytest.mark.parametrize("depth", [2, 3, 24])
+@pytest.mark.parametrize("name", ["mobilebert", "mobilebert-tiny"])
+def test_a_layer_of_a_mobilebert_has_an_epoch_unless_it_is_told(name: str, depth: int) -> None:
+    transfer, _ = METHODS[name].phases(depth)
+    epochs = [
+        phase_settings(transfer, DistillConfig(method=name, **given)).epochs
+        for given in ({}, {"earlier_epochs": 5})
+    ]
+    assert epochs == [depth, 5], "so many for all layers together"
+    doc = " ".join(str(import_module("distill.methods.mobilebert").__doc__).split())
+    assert "one epoch each by default" in doc and "its epochs are one for each layer" in doc
+    assert "does not grow" not in doc
+
+
 def test_internal_goes_up_layer_by_layer() -> None:
     *growing, _ = METHODS["internal"].phases(3)
     pairs = [[vars(term)["layers"](3, 6)[: term.up_to] for term in p.terms] for p in growing]
