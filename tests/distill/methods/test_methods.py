@@ -245,11 +245,12 @@ def test_the_general_stage_starts_as_the_task_stage(name: str) -> None:
 
 
 def test_pkd_starts_from_the_teacher_or_from_a_pretrained_encoder(
-    trained_teacher: Artifact, task: Task, tmp_path: Path
+    trained_teacher: Artifact, task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """From the teacher with its classifier; with an encoder given, from its first layers."""
     encoder = str(save_encoder("bert", tmp_path / "encoder"))
     for source, layers in ((None, 2), (encoder, 2), (encoder, 4)):
+        caplog.clear()
         given = {"layers": layers} if layers == 2 else {}
         config = DistillConfig(method="pkd", student=source, **given)
         teacher = Teacher.load(trained_teacher, task)
@@ -259,6 +260,7 @@ def test_pkd_starts_from_the_teacher_or_from_a_pretrained_encoder(
         assert (start_of(student, teacher.model) == first) is (source is None)
         same_head = torch.equal(student.classifier.weight, teacher.model.classifier.weight)
         assert same_head is (source is None)
+        assert ("as large as the teacher, of 4 layers" in caplog.text) is (layers == 4)
 
 
 TAKES_A_START = [name for name, row in METHODS.items() if not row.uses_teacher_layers]
