@@ -173,7 +173,7 @@ class _Run:
         self.began = 0.0
         torch.manual_seed(config.seed)
         self.start = find_start(teacher, self.method, None)
-        shape = config.shape(self.method, self.start.model.config.num_hidden_layers)
+        shape = config.shape(self.method, self.start.depth)
         self.models = self.method.student(self.start.model, shape), teacher.model
 
     def examples(self) -> TokenDataset:

@@ -7,6 +7,7 @@ teacher artifact + task + DistillConfig
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,9 @@ from distill.student_config import StudentConfig
 from distill.teacher import artifact_at, dev_score, write_classifier
 
 __all__ = ["DistillConfig", "distill"]
+
+
+logger = logging.getLogger(__name__)
 
 
 class DistillConfig(StudentConfig, AugmentedConfig):
@@ -129,21 +133,29 @@ def _new_student(
     """Return where the student starts, and the student, which its teacher can serve."""
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
     start = find_start(teacher, method, config.student)
-    depth, texts_of_each = start.model.config.num_hidden_layers, len(task.text_columns)
-    student = method.student(start.model, config.shape(method, depth, texts_of_each))
+    texts_of_each = len(task.text_columns)
+    shape = config.shape(method, start.depth, texts_of_each, own_start=not start.is_teacher)
+    student = method.student(start.model, shape)
     _refuse_copy(student, teacher.model, config)
     refuse_misfits(method, student, teacher.model)
     return start, student
 
 
 def _refuse_copy(student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig) -> None:
-    """Raise ModelError where nothing would be smaller, and nobody has asked for that."""
+    """Raise ModelError where nothing would be smaller, and nobody has asked for that.
+
+    An encoder that the student starts from may be so large; then only a warning is logged.
+    """
     alike = type(student) is type(teacher) and student.num_parameters() == teacher.num_parameters()
-    if alike and config.student is None and config.layers is None:
+    if not alike or config.layers is not None:
+        return
+    large = f"as large as the teacher, of {student.config.num_hidden_layers} layers"
+    if config.student is None:
         raise ModelError(
-            f"method {config.method!r}: its student would be as large as the teacher, of "
-            f"{student.config.num_hidden_layers} layers. Give layers, or another method."
+            f"method {config.method!r}: its student would be {large}. Give layers, or another "
+            "method."
         )
+    logger.warning("student=%s: it is %s. Give layers for a smaller one", config.student, large)
 
 
 def _timing(wall: Stopwatch, teacher: Stopwatch, reports: Iterable[TrainingReport]) -> Timing:

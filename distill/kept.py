@@ -88,8 +88,8 @@ def student_examples(
     segments too that a student may not take; otherwise `tokenizer`'s, the student's. No text is
     longer than the student takes.
 
-    Several teachers give the logarithm of their mean distribution, as MT-DNN's ensembles do (Liu
-    et al. 2019, arXiv 1904.09482, section 3), each in its own tokens; states are the first one's.
+    Several teachers give the logits of their mean distribution, as MT-DNN's ensembles do (Liu et
+    al. 2019, arXiv 1904.09482, section 3), each in its own tokens; states are the first one's.
     """
     shared = start.reads_teacher_tokens
     source = teachers[0].artifact.path
@@ -112,11 +112,18 @@ def _logits_of(kept: Wanted) -> Wanted:
 
 
 def averaged(logits: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return logits (examples, labels) of the mean distribution; those of one stay as they are."""
+    """Return logits (examples, labels) of the mean distribution; those of one stay as they are.
+
+    A distribution leaves the level of its logits open, and its logarithm lies at another one in
+    each text. Their level, the mean over the labels, is made that of the teachers' logits, so that
+    a student may be brought to the logits themselves: teachers that agree give their own.
+    """
     if len(logits) == 1:
         return logits[0]
-    distributions = torch.stack([each.log_softmax(-1) for each in logits])
-    return distributions.logsumexp(0) - math.log(len(logits))
+    together = torch.stack(list(logits))  # (teachers, examples, labels)
+    mean = together.log_softmax(-1).logsumexp(0)
+    level = together.mean((0, -1)).unsqueeze(-1)  # (examples, 1)
+    return mean - mean.mean(-1, keepdim=True) + level
 
 
 def _answers(

@@ -43,6 +43,13 @@ class Start:
     model: PreTrainedModel
     digest: str
     reads_teacher_tokens: bool = True
+    is_teacher: bool = False
+
+    @property
+    def depth(self) -> int:
+        """How many layers it has."""
+        depth: int = self.model.config.num_hidden_layers
+        return depth
 
 
 def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
@@ -65,7 +72,7 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
     _refuse_uneven_teacher(teacher.model.config, method)
     if student is None:
         _refuse_uneven_start(teacher.model.config, method)
-        return Start(str(artifact.path), teacher.model, "")
+        return Start(str(artifact.path), teacher.model, "", is_teacher=True)
     if method.uses_teacher_layers:
         raise ModelError(
             f"student={student!r}: method {method.name!r} replaces the teacher's own layers, so "

@@ -48,7 +48,8 @@ class StudentConfig(PhasedConfig):
     layers: int | None = Field(
         None,
         ge=1,
-        description="the student's layers; half of its start's by default, or what the method has",
+        description="the student's layers; by default all of another start's, of the teacher's "
+        "half or as many as the method says",
     )
     hidden_size: int | None = Field(
         None, ge=8, description="its width; that of what it starts from by default"
@@ -111,11 +112,21 @@ class StudentConfig(PhasedConfig):
             relation_heads=self.relation_heads,
         )
 
-    def shape(self, method: Method, start_layers: int, texts: int = 1) -> StudentShape:
-        """Return the student that is asked for, from a start of so many layers."""
+    def shape(
+        self, method: Method, depth: int, texts: int = 1, *, own_start: bool = False
+    ) -> StudentShape:
+        """Return the shape of the student that is asked for.
+
+        Args:
+            method: it has the defaults.
+            depth: how many layers the start has.
+            texts: of an example.
+            own_start: whether the start is an encoder of the student's own, not the teacher.
+        """
         chosen = len(self.teacher_layers or ()) if method.layer_by_layer else 0
+        usual = method.layers_of_own_start if own_start else method.layers
         return StudentShape(
-            layers=self.layers or chosen or method.layers(start_layers),
+            layers=self.layers or chosen or usual(depth),
             hidden_size=self.hidden_size,
             heads=self.heads,
             feed_forward_size=self.feed_forward_size,

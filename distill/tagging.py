@@ -112,7 +112,7 @@ def distill_tagger(
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
     start = find_start(source, method, config.student)
     _refuse_other_tokens(method, start, teacher)
-    shape = config.shape(method, start.model.config.num_hidden_layers)
+    shape = config.shape(method, start.depth, own_start=not start.is_teacher)
     student = with_token_head(method.student(start.model, shape))
     refuse_misfits(method, student, source.model)
     tokenizer = fitting_tokenizer(start.source, student, add_prefix_space=True)

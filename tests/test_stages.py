@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
@@ -17,6 +18,7 @@ from bertender.tasks.task import Task
 from distill.distiller import DistillConfig
 from distill.multitask import MultiTaskConfig
 from distill.pretraining.pretrain import PretrainConfig
+from tests.distill.toys import save_artifact, tiny_classifier
 from tests.front import ToyFiles, write_toy_files
 
 
@@ -44,6 +46,18 @@ def test_a_stage_is_a_step_of_the_same_config(name: str) -> None:
 def test_the_code_of_a_stage_counts(name: str) -> None:
     assert STEPS[name].packages == (STAGES[name].config.__module__.partition(".")[0],)
     assert STEPS[name].packages[0] in ("distill", "export", "quantize")
+
+
+def test_the_second_source_of_a_distillation_keeps_its_layers(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """As the recipe of a general student and then the task's: half of it would be one layer."""
+    general = save_artifact(tiny_classifier("bert", num_hidden_layers=2), task, tmp_path / "small")
+    config = DistillConfig(method="tinybert", epochs=1, earlier_epochs=1, batch_size=32)
+    student = STAGES["distill"].run([teacher, general], task, config, tmp_path / "student")
+    assert AutoConfig.from_pretrained(student.path).num_hidden_layers == 2
+    alone = STAGES["distill"].run([teacher], task, config, tmp_path / "alone")
+    assert AutoConfig.from_pretrained(alone.path).num_hidden_layers == 2, "half of the teacher's"
 
 
 def test_an_unknown_stage_has_a_nearest() -> None:

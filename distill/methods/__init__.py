@@ -9,7 +9,7 @@ from distill.methods.albert import ALBERT
 from distill.methods.bilstm import BILSTM
 from distill.methods.distilbert import DISTILBERT, DISTILBERT_GENERAL
 from distill.methods.hard import HARD
-from distill.methods.internal import INTERNAL
+from distill.methods.internal import INTERNAL, INTERNAL_ALL, INTERNAL_PROGRESSIVE
 from distill.methods.method import Method, Phase
 from distill.methods.minibert import MINIBERT
 from distill.methods.minilm import MINILM, MINILM_GENERAL, MINILM_V2, MINILM_V2_GENERAL
@@ -35,6 +35,8 @@ METHODS: Mapping[str, Method] = {
         DISTILBERT,
         HARD,
         INTERNAL,
+        INTERNAL_ALL,
+        INTERNAL_PROGRESSIVE,
         MINIBERT,
         MINILM,
         MINILM_V2,

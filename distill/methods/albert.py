@@ -22,7 +22,7 @@ ALBERT = Method(
     name="albert",
     summary="soft and hard labels and hidden cosine on a student of one shared layer",
     paper="Lan et al. 2019, arXiv 1909.11942 (the student)",
-    student=albert_student,
+    builder=albert_student,
     phases=one_phase(
         SoftLabels(weight=0.5, temperature=2.0),
         HardLabels(weight=0.5),

@@ -29,11 +29,12 @@ BILSTM = Method(
     name="bilstm",
     summary="logits as they are, for a BiLSTM student over the teacher's word pieces",
     paper="Tang et al. 2019, arXiv 1903.12136",
-    student=bilstm_student,
+    builder=bilstm_student,
     phases=one_phase(LogitMatch(weight=1.0), HardLabels(weight=0.0)),
     starts_from_layers=False,
     settings={"epochs": 10, "batch_size": 50, "learning_rate": 1e-3},
     layers=_one_layer,
+    layers_of_own_start=_one_layer,
     layer_by_layer=False,
     augmentation="bilstm",
 )

@@ -1,7 +1,8 @@
 """DistilBERT (Sanh et al. 2019, arXiv 1910.01108).
 
-Student: the DistilBERT class, no token-type embeddings and no pooler, initialised from
-alternating teacher layers (12 -> 6 takes 0, 2, 4, 7, 9, 11, as the published checkpoint did).
+Student: the DistilBERT class, no token-type embeddings and no pooler, initialised from evenly
+spread teacher layers. 12 -> 6 takes 0, 2, 4, 7, 9 and 11, counted from 0, as the published
+checkpoint did: of all layers only the last are matched, and both choices have it.
 On a corpus, as the paper: both read texts with 15 % of the words masked, and the loss is 5 times
 the soft labels over the vocabulary with T = 2, of every real token, 2 times the cross-entropy of
 the masked words, and 1 time the cosine of the last hidden states of real tokens (section 2; the
@@ -18,7 +19,7 @@ from __future__ import annotations
 from distill.layer_maps import last
 from distill.losses import hidden_cosine
 from distill.methods.method import Method, Phase, one_phase
-from distill.students import distilbert_student
+from distill.students import alternating_layers, distilbert_student
 from distill.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
 
 __all__ = ["DISTILBERT", "DISTILBERT_GENERAL"]
@@ -27,7 +28,8 @@ DISTILBERT = Method(
     name="distilbert",
     summary="soft labels, hard labels and hidden-state cosine on a DistilBERT student",
     paper="Sanh et al. 2019, arXiv 1910.01108",
-    student=distilbert_student,
+    builder=distilbert_student,
+    start_layers=alternating_layers,
     phases=one_phase(
         SoftLabels(weight=0.5, temperature=2.0),
         HardLabels(weight=0.5),
@@ -39,7 +41,8 @@ DISTILBERT_GENERAL = Method(
     name="distilbert",
     summary="soft labels over the vocabulary, masked words and hidden-state cosine",
     paper="Sanh et al. 2019, arXiv 1910.01108",
-    student=distilbert_student,
+    builder=distilbert_student,
+    start_layers=alternating_layers,
     phases=lambda layers: (
         Phase(
             "corpus",

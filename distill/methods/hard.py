@@ -6,7 +6,7 @@ What a distilled student scores above this one is what distillation gave.
 from __future__ import annotations
 
 from distill.methods.method import Method, one_phase
-from distill.students import distilbert_student
+from distill.students import alternating_layers, distilbert_student
 from distill.terms import HardLabels
 
 __all__ = ["HARD"]
@@ -15,6 +15,7 @@ HARD = Method(
     name="hard",
     summary="the control: the distilbert student, trained on labels alone",
     paper="none",
-    student=distilbert_student,
+    builder=distilbert_student,
+    start_layers=alternating_layers,
     phases=one_phase(HardLabels(weight=1.0)),
 )

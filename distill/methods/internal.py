@@ -1,59 +1,83 @@
 """Internal-representation distillation (Aguilar et al. 2019, arXiv 1910.03723).
 
-Student: the teacher's own class, started from evenly spread teacher layers.
+Student: the teacher's own class, started from evenly spread teacher layers, which are matched.
 Loss: of each matched layer, the KL divergence of the attention distributions (eq. 2) and one
-minus the cosine of the [CLS] states (eq. 3). Progressive: the layers are matched one after
-another from the lowest up, a phase each, and a phase keeps the layers below it (section 3.3,
-"stacked"); then soft labels and hard labels teach the classifier (eq. 1).
-Departures: the divergence is over the real tokens of each text; T is 1, as in eq. 1, and soft and
+minus the cosine of the [CLS] states (eq. 3); soft labels and hard labels teach the classifier
+(eq. 1). The paper has three orders (section 3.3), a method each:
+`internal` is its stacked internal distillation (SID): the layers are matched one after another
+from the lowest up, a phase each, and a phase keeps the layers below it; then the classifier learns.
+`internal-progressive` is its progressive internal distillation (PID): likewise, but a phase
+matches its own layer alone.
+`internal-all` is its internal distillation of all layers: one phase, in which all layers are
+matched and the classifier learns too.
+Not all of the paper was at hand: that the classifier learns beside the layers in `internal-all` is
+as recalled, and so is the first departure.
+Departures: a layer's turn ends after its epochs (one by default), where the paper ends it earlier
+once the cosine loss is low enough; what is below a layer goes on learning in its turn, as gradients
+reach it; the divergence is over the real tokens of each text; T is 1, as in eq. 1, and soft and
 hard labels weigh the same.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from distill.layer_maps import uniform
 from distill.losses import attention_divergence, sentence_cosine
-from distill.methods.method import Method, Phase
+from distill.methods.method import Method, Phase, one_phase
 from distill.students import shorter_student
 from distill.terms import HardLabels, Match, SoftLabels
 
-__all__ = ["INTERNAL"]
+__all__ = ["INTERNAL", "INTERNAL_ALL", "INTERNAL_PROGRESSIVE"]
+
+PAPER = "Aguilar et al. 2019, arXiv 1910.03723"
+LABELS = (SoftLabels(0.5, temperature=1.0), HardLabels(0.5))
 
 
-def _phases(layers: int) -> tuple[Phase, ...]:
+def _matches(**chosen: Any) -> tuple[Match, Match]:
+    """Return the terms of the layers that are chosen by `up_to` or `only`; of all by default."""
+    return (
+        Match("attention", 1.0, "attention_scores", attention_divergence, layers=uniform, **chosen),
+        Match("sentence", 1.0, "sentence_states", sentence_cosine, layers=uniform, **chosen),
+    )
+
+
+def _stacked(layers: int) -> tuple[Phase, ...]:
     growing = (
-        Phase(
-            f"layer-{highest}",
-            (
-                Match(
-                    "attention",
-                    1.0,
-                    "attention_scores",
-                    attention_divergence,
-                    layers=uniform,
-                    up_to=highest,
-                ),
-                Match(
-                    "sentence",
-                    1.0,
-                    "sentence_states",
-                    sentence_cosine,
-                    layers=uniform,
-                    up_to=highest,
-                ),
-            ),
-            epochs=1,
-        )
+        Phase(f"layer-{highest}", _matches(up_to=highest), epochs=1)
         for highest in range(1, layers + 1)
     )
-    classifier = Phase("task", (SoftLabels(0.5, temperature=1.0), HardLabels(0.5)))
-    return (*growing, classifier)
+    return (*growing, Phase("task", LABELS))
+
+
+def _progressive(layers: int) -> tuple[Phase, ...]:
+    single = (
+        Phase(f"layer-{layer}", _matches(only=layer - 1), epochs=1)
+        for layer in range(1, layers + 1)
+    )
+    return (*single, Phase("task", LABELS))
 
 
 INTERNAL = Method(
     name="internal",
-    summary="attention and [CLS] states layer by layer from the lowest, then soft and hard labels",
-    paper="Aguilar et al. 2019, arXiv 1910.03723",
-    student=shorter_student,
-    phases=_phases,
+    summary="attention and [CLS] states layer upon layer from the lowest, then soft, hard labels",
+    paper=PAPER,
+    builder=shorter_student,
+    phases=_stacked,
+)
+
+INTERNAL_PROGRESSIVE = Method(
+    name="internal-progressive",
+    summary="as `internal`, with one layer at a time: those below are not matched any more",
+    paper=PAPER,
+    builder=shorter_student,
+    phases=_progressive,
+)
+
+INTERNAL_ALL = Method(
+    name="internal-all",
+    summary="attention and [CLS] states of all layers at once, with soft and hard labels",
+    paper=PAPER,
+    builder=shorter_student,
+    phases=one_phase(*_matches(), *LABELS),
 )

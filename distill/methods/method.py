@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from bertender.core.errors import ConfigError, nearest_hint
 from distill.layer_maps import LAYER_MAPS
 from distill.signals import TEXT_SIGNALS, Signal, Wanted
-from distill.students import StudentBuilder
+from distill.students import StartLayers, StudentBuilder, StudentShape, spread_layers
 from distill.terms import Term, wanted_by
 from distill.trainee import Trainee
 
@@ -95,13 +95,18 @@ class Method:
     name: str
     summary: str
     paper: str
-    student: StudentBuilder
+    builder: StudentBuilder
     phases: Phases
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of DistillConfig that have another default here: the paper's."""
     trainee: TraineeBuilder = Trainee.of
     layers: Callable[[int], int] = half_the_layers
-    """Layers of what the student starts from -> the student's, where the config gives none."""
+    """Layers of the teacher -> the student's, where it starts from that and the config has none."""
+    layers_of_own_start: Callable[[int], int] = all_layers
+    """Layers of another start -> the student's, where the config has none."""
+    start_layers: StartLayers = spread_layers
+    """Which layers of its start a student takes, if it takes some: those that the method matches,
+    or the method's file says why others."""
     layer_by_layer: bool = True
     """`teacher_layers` names one for each of the student's layers."""
     wants_own_start: bool = False
@@ -114,6 +119,14 @@ class Method:
     """The student has a vocabulary of its own, trained on the corpus."""
     augmentation: str | None = None
     """The paper's own, a row of AUGMENTATIONS: a suggestion, since it multiplies the training."""
+
+    def student(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
+        """Build the student; where the shape names no layers of its start, the row's are taken.
+
+        Raises:
+            ModelError: no such student can be made of this start.
+        """
+        return self.builder(start, replace(shape, start_layers=self.start_layers))
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -1,7 +1,8 @@
 """MiniBERT (Tsai et al. 2019, arXiv 1909.00100): a small tagger on its teacher's vocabulary.
 
-Student: a BERT of 3 layers, 256 wide, over the teacher's word pieces. Loss: the teacher's softened
-answer at each word; where each text has one label, its answer to the text.
+Student: a BERT of 3 layers, 256 wide, over the teacher's word pieces; one that is named by
+`--student` keeps its layers. Loss: the teacher's softened answer at each word; where each text has
+one label, its answer to the text.
 The paper was not at hand: depth, width, the shared vocabulary and the soft labels are as recalled
 from it. Heads of 64, a feed-forward part of 1,024 and T = 2 are choices made here.
 Departures: the paper's student was pre-trained as BERT is, on the teacher's languages, which
@@ -30,7 +31,7 @@ MINIBERT = Method(
     name="minibert",
     summary="soft and hard labels, of texts or of words, for a BERT of 3 layers x 256",
     paper="Tsai et al. 2019, arXiv 1909.00100",
-    student=minibert_student,
+    builder=minibert_student,
     phases=one_phase(SoftLabels(weight=0.5, temperature=2.0), HardLabels(weight=0.5)),
     settings={"epochs": 10, "learning_rate": 5e-4},
     layers=_three_layers,

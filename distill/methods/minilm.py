@@ -2,7 +2,7 @@
 
 Student: any depth and width; v1 wants as many heads as the teacher has, v2 cuts both models'
 vectors into relation heads and does not. As wide as the teacher it starts from evenly spread
-layers, narrower from random weights.
+layers, so that its last is a copy of the one that is matched; narrower from random weights.
 On a corpus: of the teacher's last layer alone, into the student's last. v1: attention
 distributions (eq. 6) and value relations (eq. 7 to 9), weighing the same, at 5e-4. v2: query, key
 and value relations with 48 relation heads, a third each (eq. 5 and 6), at 6e-4.
@@ -52,7 +52,7 @@ MINILM = Method(
     name="minilm",
     summary="attention and value relations of the teacher's last layer, then labels",
     paper="Wang et al. 2020, arXiv 2002.10957",
-    student=any_width_student,
+    builder=any_width_student,
     phases=_then_labels(RELATIONS, 5e-4),
 )
 
@@ -60,7 +60,7 @@ MINILM_GENERAL = Method(
     name="minilm",
     summary="attention and value relations of the teacher's last layer",
     paper="Wang et al. 2020, arXiv 2002.10957",
-    student=any_width_student,
+    builder=any_width_student,
     phases=one_phase(*RELATIONS),
     settings={"learning_rate": 5e-4},
 )
@@ -69,7 +69,7 @@ MINILM_V2 = Method(
     name="minilm-v2",
     summary="query, key and value relations of the teacher's last layer, then labels",
     paper="Wang et al. 2021, arXiv 2012.15828",
-    student=any_width_student,
+    builder=any_width_student,
     phases=_then_labels(RELATIONS_V2, 5e-4),
 )
 
@@ -77,7 +77,7 @@ MINILM_V2_GENERAL = Method(
     name="minilm-v2",
     summary="query, key and value relations of the teacher's last layer",
     paper="Wang et al. 2021, arXiv 2012.15828",
-    student=any_width_student,
+    builder=any_width_student,
     phases=one_phase(*RELATIONS_V2),
     settings={"learning_rate": 6e-4},
 )

@@ -18,7 +18,8 @@ Departures: any teacher, where the paper pre-trains one with inverted bottleneck
 student is as wide as its teacher (512 in the paper) with as many heads; a student of another width
 reaches it through a linear layer, one for all layers, since its layers write into one stream of
 hidden states. The learning rates are ours. The layers' turns are stages of one phase, with one
-optimizer, so that the number of epochs does not grow with the depth.
+optimizer: its epochs are one for each layer, so that each has the paper's equal share however deep
+the student is, and `--earlier-epochs` says how many all turns have together.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ MOBILEBERT = Method(
     name="mobilebert",
     summary="hidden states and attention of one layer after another, then soft and hard labels",
     paper="Sun et al. 2020, arXiv 2004.02984",
-    student=mobilebert_student,
+    builder=mobilebert_student,
     phases=_phases,
     settings={"epochs": 5, "learning_rate": 5e-4},
     trainee=_trainee,
@@ -175,7 +176,7 @@ MOBILEBERT_TINY = replace(
     MOBILEBERT,
     name="mobilebert-tiny",
     summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
-    student=tiny_mobilebert_student,
+    builder=tiny_mobilebert_student,
 )
 
 MOBILEBERT_GENERAL = replace(
@@ -189,5 +190,5 @@ MOBILEBERT_TINY_GENERAL = replace(
     MOBILEBERT_GENERAL,
     name="mobilebert-tiny",
     summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
-    student=tiny_mobilebert_student,
+    builder=tiny_mobilebert_student,
 )

@@ -20,7 +20,7 @@ PD = Method(
     name="pd",
     summary="soft labels alone, for a compact student that was pre-trained on its own",
     paper="Turc et al. 2019, arXiv 1908.08962",
-    student=shorter_student,
+    builder=shorter_student,
     phases=one_phase(SoftLabels(weight=1.0, temperature=1.0)),
     settings={"epochs": 4, "learning_rate": 1e-4},
     layers=all_layers,

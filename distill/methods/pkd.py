@@ -1,6 +1,10 @@
 """Patient knowledge distillation (Sun et al. 2019, arXiv 1908.09355).
 
-Student: the teacher's own class, initialised from its first layers (section 4.2).
+Student: the teacher's own class. It starts from its first layers, as the paper's does (section
+4.2), although later ones are matched. The authors take them from the encoder before fine-tuning,
+with a new classifier: `--student ENCODER --layers 6` does that. The default takes them from the
+fine-tuned teacher, with its classifier, as the other methods do: no second model is needed, and a
+teacher that comes without the encoder it was made from will do.
 Loss: (1 - a) hard labels + a soft labels + b patience, eq. 8; patience is the squared difference
 of [CLS] states of length one (eq. 7) between student layers 1 to M-1 and every k-th teacher layer
 (PKD-Skip); `--layer-map last-between` matches the teacher's last layers instead (PKD-Last).
@@ -14,7 +18,7 @@ from __future__ import annotations
 from distill.layer_maps import skip
 from distill.losses import normalised_sentence_mse
 from distill.methods.method import Method, one_phase
-from distill.students import first_layers_student
+from distill.students import first_layers, shorter_student
 from distill.terms import HardLabels, Match, SoftLabels
 
 __all__ = ["PKD"]
@@ -23,7 +27,8 @@ PKD = Method(
     name="pkd",
     summary="soft and hard labels, and patience: [CLS] states of every k-th teacher layer",
     paper="Sun et al. 2019, arXiv 1908.09355",
-    student=first_layers_student,
+    builder=shorter_student,
+    start_layers=first_layers,
     phases=one_phase(
         SoftLabels(weight=0.7, temperature=10.0),
         HardLabels(weight=0.3),

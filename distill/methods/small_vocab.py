@@ -169,7 +169,7 @@ SMALL_VOCAB = Method(
     name="small-vocab",
     summary="labels, for a narrow student with a small vocabulary that a general stage made",
     paper="Zhao et al. 2019, arXiv 1909.11687v1",
-    student=shorter_student,
+    builder=shorter_student,
     phases=lambda layers: (
         Phase("task", (HardLabels(weight=1.0), SoftLabels(weight=0.0, temperature=1.0))),
     ),
@@ -182,7 +182,7 @@ SMALL_VOCAB_GENERAL = Method(
     name="small-vocab",
     summary="masked words in a small vocabulary, beside a copy of the teacher that learns it too",
     paper="Zhao et al. 2019, arXiv 1909.11687v1",
-    student=any_width_student,
+    builder=any_width_student,
     phases=lambda layers: (
         Phase(
             "dual",

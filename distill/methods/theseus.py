@@ -27,7 +27,7 @@ from bertender.core.examples import TensorBatch, model_inputs
 from bertender.core.families import encoder_layers, family_of
 from distill.methods.method import Method, Phase, one_phase
 from distill.signals import Signals
-from distill.students import first_layers_student
+from distill.students import first_layers, shorter_student
 from distill.terms import HardLabels
 
 __all__ = ["THESEUS", "THESEUS_CONSTANT", "Replacing"]
@@ -140,7 +140,8 @@ THESEUS = Method(
     name="theseus",
     summary="the teacher's layers are replaced by chance, more and more; labels alone",
     paper="Xu et al. 2020, arXiv 2002.02925",
-    student=first_layers_student,
+    builder=shorter_student,
+    start_layers=first_layers,
     phases=one_phase(HardLabels(weight=1.0)),
     settings={"epochs": 15, "learning_rate": 2e-5},
     trainee=partial(Replacing, schedule=_growing),
@@ -151,7 +152,8 @@ THESEUS_CONSTANT = Method(
     name="theseus-constant",
     summary="half of the teacher's layers are replaced by chance, then all; labels alone",
     paper="Xu et al. 2020, arXiv 2002.02925",
-    student=first_layers_student,
+    builder=shorter_student,
+    start_layers=first_layers,
     phases=_constant_phases,
     settings={"epochs": 10, "learning_rate": 2e-5},
     trainee=_half_then_alone,

@@ -1,7 +1,8 @@
 """TinyBERT (Jiao et al. 2019, arXiv 1909.10351).
 
 Student: any depth and width. As wide as the teacher it is the teacher's own class, started from
-evenly spread layers; narrower ones are a BERT with random weights, which want the general stage.
+evenly spread layers, those that are matched; narrower ones are a BERT with random weights, which
+want the general stage.
 On a corpus (general distillation): the terms of phase 1 below, from a teacher that was not
 fine-tuned; 3 epochs at 5e-5.
 On a task, phase 1: embeddings and hidden states (eq. 8 and 9) through one projection shared by
@@ -55,7 +56,7 @@ TINYBERT = Method(
     name="tinybert",
     summary="hidden states and attention scores of evenly spread layers, then soft labels",
     paper="Jiao et al. 2019, arXiv 1909.10351",
-    student=any_width_student,
+    builder=any_width_student,
     phases=_phases,
     settings={"epochs": 3, "learning_rate": 3e-5},
     augmentation="tinybert",
@@ -65,7 +66,7 @@ TINYBERT_GENERAL = Method(
     name="tinybert",
     summary="hidden states and attention scores of evenly spread layers",
     paper="Jiao et al. 2019, arXiv 1909.10351",
-    student=any_width_student,
+    builder=any_width_student,
     phases=one_phase(*TRANSFORMER),
     settings={"learning_rate": 5e-5},
 )

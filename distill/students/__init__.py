@@ -8,10 +8,18 @@ from distill.students.distilbert import distilbert_student
 from distill.students.language_head import masked_language_model
 from distill.students.minibert import minibert_student
 from distill.students.mobilebert import mobilebert_student, tiny_mobilebert_student
-from distill.students.own_class import any_width_student, first_layers_student, shorter_student
-from distill.students.shape import StudentBuilder, StudentShape, alternating_layers
+from distill.students.own_class import any_width_student, shorter_student
+from distill.students.shape import (
+    StartLayers,
+    StudentBuilder,
+    StudentShape,
+    alternating_layers,
+    first_layers,
+    spread_layers,
+)
 
 __all__ = [
+    "StartLayers",
     "StudentBuilder",
     "StudentShape",
     "albert_student",
@@ -19,10 +27,11 @@ __all__ = [
     "any_width_student",
     "bilstm_student",
     "distilbert_student",
-    "first_layers_student",
+    "first_layers",
     "masked_language_model",
     "mobilebert_student",
     "minibert_student",
     "shorter_student",
+    "spread_layers",
     "tiny_mobilebert_student",
 ]

@@ -8,7 +8,6 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification, 
 from bertender.core.families import FAMILIES, Family, encoder_layers
 from distill.students.shape import (
     StudentShape,
-    alternating_layers,
     chosen_layers,
     plain_family,
     refuse_factorised,
@@ -32,7 +31,7 @@ def distilbert_student(
 
     Args:
         teacher: a sequence classifier of a family with plain layers.
-        shape: `layers`, and `teacher_layers` to start from, alternating ones by default.
+        shape: `layers`, and `teacher_layers` to start from, else those of `start_layers`.
 
     A student of full depth gives the teacher's hidden states, up to what the class cannot hold:
     relative positions (MPNet), and another epsilon in layer norms than 1e-12 (RoBERTa has 1e-5).
@@ -42,7 +41,7 @@ def distilbert_student(
             width than its layers; or the shape asks for another width.
     """
     family = plain_family(teacher)
-    chosen = chosen_layers(teacher, shape, alternating_layers)
+    chosen = chosen_layers(teacher, shape)
     refuse_widths(teacher, shape, "a DistilBERT student", "tinybert")
     refuse_factorised(teacher, "a DistilBERT student")
     student = DistilBertForSequenceClassification(_student_config(teacher, family, shape.layers))

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.core.families import encoder_layers
-from distill.students.shape import (
-    StudentShape,
-    alternating_layers,
-    chosen_layers,
-    first_layers,
-    plain_family,
-    refuse_widths,
-)
+from distill.students.shape import StudentShape, chosen_layers, plain_family, refuse_widths
 from distill.students.weights import copy_module, positions_of
 
-__all__ = ["any_width_student", "first_layers_student", "shorter_student"]
+__all__ = ["any_width_student", "shorter_student"]
 
 
-def shorter_student(
-    teacher: PreTrainedModel,
-    shape: StudentShape,
-    choose: Callable[[int, int], tuple[int, ...]] = alternating_layers,
-) -> PreTrainedModel:
+def shorter_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
     """Build a model of the teacher's own class with fewer layers, and all else the teacher's.
 
     Raises:
@@ -34,7 +22,7 @@ def shorter_student(
             another width.
     """
     family = plain_family(teacher)
-    chosen = chosen_layers(teacher, shape, choose)
+    chosen = chosen_layers(teacher, shape)
     refuse_widths(teacher, shape, "a shorter copy of the teacher", "tinybert")
     config = copy.deepcopy(teacher.config)
     config.num_hidden_layers = shape.layers
@@ -46,11 +34,6 @@ def shorter_student(
     for source, target in zip(chosen, encoder_layers(student), strict=True):
         copy_module(encoder_layers(teacher)[source], target)
     return student
-
-
-def first_layers_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
-    """Build a `shorter_student` of the teacher's first layers."""
-    return shorter_student(teacher, shape, first_layers)
 
 
 def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:

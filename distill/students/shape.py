@@ -10,8 +10,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, Family, encoder_layers, family_of
+from distill.layer_maps import uniform
 
 __all__ = [
+    "StartLayers",
     "StudentBuilder",
     "StudentShape",
     "alternating_layers",
@@ -20,25 +22,33 @@ __all__ = [
     "plain_family",
     "refuse_factorised",
     "refuse_widths",
+    "spread_layers",
 ]
 
 PUBLISHED_LAYERS = {(12, 6): (0, 2, 4, 7, 9, 11)}
 
 
-def alternating_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
-    """Choose evenly alternating teacher layers, the last among them (6 -> 3: 1, 3, 5).
+def spread_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+    """Choose evenly spread teacher layers, the last among them (12 -> 6: 1, 3, 5, 7, 9, 11).
 
-    12 -> 6 takes those of the published DistilBERT checkpoint, whose authors chose otherwise.
+    They are those that the layer map `uniform` matches.
     """
-    alternating = tuple(
-        (index + 1) * teacher_layers // student_layers - 1 for index in range(student_layers)
-    )
-    return PUBLISHED_LAYERS.get((teacher_layers, student_layers), alternating)
+    return tuple(layer - 1 for _, layer in uniform(student_layers, teacher_layers))
+
+
+def alternating_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+    """Choose the layers of the published DistilBERT for 12 -> 6, and else `spread_layers`."""
+    spread = spread_layers(teacher_layers, student_layers)
+    return PUBLISHED_LAYERS.get((teacher_layers, student_layers), spread)
 
 
 def first_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
     """Choose the teacher's first layers, as PKD and BERT-of-Theseus do."""
     return tuple(range(student_layers))
+
+
+StartLayers = Callable[[int, int], tuple[int, ...]]
+"""depths (start, student) -> the layers of the start that the student takes, from 0"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,8 @@ class StudentShape:
     heads: int | None = None
     feed_forward_size: int | None = None
     teacher_layers: tuple[int, ...] | None = None
-    """The teacher layers to start from; None leaves the choice to the builder."""
+    """The teacher layers to start from; None leaves the choice to `start_layers`."""
+    start_layers: StartLayers = spread_layers
     tokenizer: PreTrainedTokenizerBase | None = None
     """With a vocabulary of its own; None is the teacher's."""
     texts: int = 1
@@ -87,16 +98,14 @@ def plain_family(teacher: PreTrainedModel) -> Family:
     return family
 
 
-def chosen_layers(
-    teacher: PreTrainedModel, shape: StudentShape, choose: Callable[[int, int], tuple[int, ...]]
-) -> tuple[int, ...]:
-    """Return the teacher layers that the shape names, or else those that `choose` takes.
+def chosen_layers(teacher: PreTrainedModel, shape: StudentShape) -> tuple[int, ...]:
+    """Return the teacher layers that the shape names, or else those that `start_layers` takes.
 
     Raises:
         ModelError: the teacher does not have them.
     """
     depth = len(encoder_layers(teacher))
-    chosen = shape.teacher_layers or choose(depth, shape.layers)
+    chosen = shape.teacher_layers or shape.start_layers(depth, shape.layers)
     _refuse_impossible(depth, shape.layers, chosen)
     return chosen
 
@@ -119,7 +128,7 @@ def _refuse_impossible(depth: int, layers: int, chosen: tuple[int, ...]) -> None
     if len(chosen) != layers or not all(0 <= layer < depth for layer in chosen):
         raise ModelError(
             f"teacher_layers={chosen}: give {layers} layers between 0 and {depth - 1}, "
-            "or leave it out to take alternating ones."
+            "or leave it out for the method's choice."
         )
 
 

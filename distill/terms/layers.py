@@ -36,7 +36,8 @@ class Match:
     up_to: int | None = None
     """Match only so many pairs of layers, the lowest; None matches all."""
     only: int | None = None
-    """Match the pair at this place alone, from 0; None matches all."""
+    """Match the pair at this place alone, from 0, or the last where there are fewer; None matches
+    all."""
     teaches: ClassVar[bool] = True
 
     @property
@@ -74,7 +75,7 @@ class Match:
 
     def pairs(self, student: int, teacher: int) -> Pairs:
         pairs = self.layers(student, teacher)[: self.up_to]
-        return pairs if self.only is None else (pairs[self.only],)
+        return pairs if self.only is None else pairs[: self.only + 1][-1:]
 
 
 @dataclass(frozen=True)

@@ -239,6 +239,11 @@ DISTILBERT = "distilbert with weights cosine=0"
 NEAREST = {
     "distilbert": ("hidden states", DISTILBERT),
     "internal": ("attention scores and sentence states", DISTILBERT),
+    "internal-all": (
+        "attention scores and sentence states",
+        "internal-all with weights attention=0,sentence=0",
+    ),
+    "internal-progressive": ("attention scores and sentence states", DISTILBERT),
     "minilm": ("attention scores and values", DISTILBERT),
     "pkd": ("sentence states", "pkd with weights patience=0"),
     "theseus": ("its layers", DISTILBERT),

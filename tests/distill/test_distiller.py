@@ -29,6 +29,7 @@ from distill.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.distiller import DistillConfig, distill
 from distill.kept import averaged
 from distill.methods import METHODS
+from distill.signals import Signals
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 from tests.distill.toys import pair_task, save_artifact, save_encoder, tiny_classifier
@@ -45,6 +46,7 @@ SHORT = {**QUICK, "epochs": 1}
 OF_METHOD: dict[str, dict[str, Any]] = {
     "bilstm": {"layers": 1},
     "internal": {"earlier_epochs": 4},
+    "internal-progressive": {"earlier_epochs": 4},
     "minilm": {"earlier_epochs": 6, "earlier_learning_rate": 2e-3},
     "minilm-v2": {
         "earlier_epochs": 6,
@@ -457,6 +459,17 @@ def test_logits_are_averaged_as_distributions() -> None:
     mean = (sure.softmax(-1) + unsure.softmax(-1)) / 2
     torch.testing.assert_close(averaged([sure, unsure]).softmax(-1), mean)
     assert averaged([sure]) is sure
+
+
+def test_averaged_logits_lie_where_the_teachers_logits_lie() -> None:
+    """A BiLSTM is brought to the logits themselves, not to what their softmax leaves of them."""
+    logits = torch.tensor([[4.0, -1.0, 0.5], [-3.0, -3.5, 2.0], [0.0, 9.0, 30.0]])
+    torch.testing.assert_close(averaged([logits, logits.clone()]), logits)
+    (term,) = (term for term in METHODS["bilstm"].terms if term.name == "logits")
+    target, other = averaged([logits] * 3), averaged([logits, logits.flip(0)])
+    as_good = Signals(logits.clone())
+    assert float(term(as_good, Signals(target), {})) == pytest.approx(0.0, abs=1e-9)
+    torch.testing.assert_close(other.mean(-1), (logits + logits.flip(0)).mean(-1) / 2)
 
 
 def test_a_method_of_labels_alone_takes_no_texts_without_them(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
@@ -97,12 +97,18 @@ def test_it_is_a_start_for_the_task_stage(
 ) -> None:
     method = student.card.config["method"]
     settings = {**QUICK, **OF_METHOD.get(method, {}), "method": method, "epochs": 2, "weights": {}}
-    settings = {name: value for name, value in settings.items() if name not in OWN_VOCABULARY}
+    of_the_first = {"layers", *OWN_VOCABULARY}
+    settings = {name: value for name, value in settings.items() if name not in of_the_first}
     settings["student"] = str(student.path)
     earlier = {"earlier_epochs": 1} if METHODS[method].has_phases else {}
     made = distill(trained_teacher, task, DistillConfig(**settings, **earlier), tmp_path / "out")
     assert made.card.config["student"] == str(student.path)
     assert made.card.family == student.card.family
+    assert depth_of(made) == depth_of(student) == 2
+
+
+def depth_of(artifact: Artifact) -> int:
+    return int(AutoConfig.from_pretrained(artifact.path).num_hidden_layers)
 
 
 def die_at(step: int) -> Callable[..., torch.Tensor]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from distill.distiller import DistillConfig
+from bertender.core.artifact import Artifact
+from bertender.core.families import encoder_layers, family_of
+from bertender.tasks.task import Task
+from distill.distiller import DistillConfig, _new_student
 from distill.layer_maps import last
 from distill.methods import GENERAL_METHODS, METHODS, Method, Phase, method_named
 from distill.phases import DistillationObjective, phase_settings
 from distill.signals import TEXT_SIGNALS, joined, read_signals
+from distill.sources import Teacher
 from distill.students import StudentShape
-from tests.distill.toys import tiny_classifier, tiny_tokenizer
+from tests.distill.toys import save_encoder, tiny_classifier, tiny_tokenizer
 
 PHASES = [(name, phase.name) for name in METHODS for phase in METHODS[name].phases(2)]
 SETTINGS: dict[str, dict[str, Any]] = {"minilm-v2": {"relation_heads": 8}}
@@ -156,7 +162,7 @@ TAUGHT_BY_TEXTS = [name for name, row in METHODS.items() if row.needs <= TEXT_SI
 BY_SENTENCES: list[tuple[str, dict[str, float]]] = [
     *((name, {}) for name in TAUGHT_BY_TEXTS),
     ("distilbert", {"cosine": 0}),
-    ("internal", {"attention": 0}),
+    *((name, {"attention": 0}) for name in METHODS if name.startswith("internal")),
 ]
 """Methods, with changed weights, that read whole texts alone."""
 
@@ -184,6 +190,138 @@ def test_kept_answers_give_the_losses_of_a_teacher_that_runs(
         )
         for part, loss in kept.items():
             torch.testing.assert_close(loss, online[phase.name][part], rtol=1e-6, atol=1e-7)
+
+
+OWN_START_LAYERS = {"pkd": (0, 1, 2, 3, 4, 5), "distilbert": (0, 2, 4, 7, 9, 11)}
+"""Layers of 12, from 0, that a student of 6 starts from although others are matched or even."""
+WHY_ELSEWHERE = {"pkd": "starts from its first layers", "distilbert": "the published checkpoint"}
+"""What the method's docstring says of them."""
+
+
+def start_of(student: PreTrainedModel, teacher: PreTrainedModel) -> dict[int, int]:
+    """Which layer of the teacher each layer of the student is a copy of, counted from 1."""
+    ours, theirs = (
+        [
+            layer.get_submodule(family_of(model).ffn_in).weight
+            for layer in encoder_layers(model)
+            if family_of(model).plain_layers
+        ]
+        for model in (student, teacher)
+    )
+    return {
+        place: other
+        for place, mine in enumerate(ours, 1)
+        for other, its in enumerate(theirs, 1)
+        if torch.equal(mine, its)
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "bilstm"])
+def test_a_student_starts_from_the_layers_that_it_is_matched_with(name: str) -> None:
+    method = toy_method(name)
+    teacher = tiny_classifier("bert", num_hidden_layers=12)
+    found = start_of(method.student(teacher, StudentShape(6)), teacher)
+    if own := OWN_START_LAYERS.get(name):
+        assert tuple(layer - 1 for layer in found.values()) == own
+        said = " ".join(str(import_module(f"distill.methods.{name}").__doc__).split())
+        assert WHY_ELSEWHERE[name] in said
+        return
+    pairs = {pair for term in method.terms for pair in term.pairs(6, 12) if pair != (0, 0)}
+    assert not found or pairs <= set(found.items())
+
+
+def test_hard_is_the_control_of_distilbert_from_its_first_weights() -> None:
+    teacher = tiny_classifier("bert", num_hidden_layers=12)
+    control, distilbert = (
+        start_of(METHODS[name].student(teacher, StudentShape(6)), teacher)
+        for name in ("hard", "distilbert")
+    )
+    assert control == distilbert
+
+
+@pytest.mark.parametrize("name", GENERAL_METHODS)
+def test_the_general_stage_starts_as_the_task_stage(name: str) -> None:
+    assert GENERAL_METHODS[name].start_layers is METHODS[name].start_layers
+
+
+def test_pkd_starts_from_the_teacher_or_from_a_pretrained_encoder(
+    trained_teacher: Artifact, task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the teacher with its classifier; with an encoder given, from its first layers."""
+    encoder = str(save_encoder("bert", tmp_path / "encoder"))
+    for source, layers in ((None, 2), (encoder, 2), (encoder, 4)):
+        caplog.clear()
+        given = {"layers": layers} if layers == 2 else {}
+        config = DistillConfig(method="pkd", student=source, **given)
+        teacher = Teacher.load(trained_teacher, task)
+        start, student = _new_student(teacher, METHODS["pkd"], task, config)
+        first = {layer: layer for layer in range(1, layers + 1)}
+        assert start_of(student, start.model) == first
+        assert (start_of(student, teacher.model) == first) is (source is None)
+        same_head = torch.equal(student.classifier.weight, teacher.model.classifier.weight)
+        assert same_head is (source is None)
+        assert ("as large as the teacher, of 4 layers" in caplog.text) is (layers == 4)
+
+
+TAKES_A_START = [name for name, row in METHODS.items() if not row.uses_teacher_layers]
+
+
+@pytest.mark.parametrize("start", ["encoder", "teacher"])
+@pytest.mark.parametrize("name", TAKES_A_START)
+def test_an_encoder_to_start_from_keeps_its_layers(name: str, start: str) -> None:
+    """And the teacher's are cut to what the method wants; settings go before both."""
+    method, depth = METHODS[name], 4
+
+    def layers(**given: Any) -> int:
+        config = DistillConfig(method=name, **given)
+        return config.shape(method, depth, own_start=start == "encoder").layers
+
+    kept = 1 if name == "bilstm" else depth
+    assert layers() == (kept if start == "encoder" else method.layers(depth))
+    assert layers(layers=3) == 3
+    if method.layer_by_layer:
+        assert layers(teacher_layers=(0, 1, 3)) == 3
+
+
+ORDERS: dict[str, list[list[tuple[int, int]]]] = {
+    "internal": [[(1, 2)], [(1, 2), (2, 4)], [(1, 2), (2, 4), (3, 6)]],
+    "internal-progressive": [[(1, 2)], [(2, 4)], [(3, 6)]],
+    "internal-all": [[(1, 2), (2, 4), (3, 6)]],
+}
+"""Of the three orders of the paper, what each phase that matches layers compares: 3 of 6."""
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_each_order_of_internal_distillation_matches_its_layers(name: str) -> None:
+    phases = METHODS[name].phases(3)
+    matching = [[each for each in p.terms if each.pairs(3, 6)] for p in phases]
+    compared = [[list(each.pairs(3, 6)) for each in terms] for terms in matching if terms]
+    assert compared == [[pairs] * 2 for pairs in ORDERS[name]]
+    labels = {"soft", "hard"}
+    with_labels = [labels <= {term.name for term in phase.terms} for phase in phases]
+    assert with_labels == [False] * (len(phases) - 1) + [True]
+    assert len(phases) == (1 if name == "internal-all" else 4)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_shorter_map_leaves_no_phase_without_a_layer(name: str) -> None:
+    phases = METHODS[name].changed({}, layers=last).phases(3)
+    pairs = {term.pairs(3, 6) for phase in phases for term in phase.terms}
+    assert pairs == {((3, 6),), ()}
+
+
+@pytest.mark.parametrize("depth", [2, 3, 24])
+@pytest.mark.parametrize("name", ["mobilebert", "mobilebert-tiny"])
+def test_a_layer_of_a_mobilebert_has_an_epoch_unless_it_is_told(name: str, depth: int) -> None:
+    transfer, _ = METHODS[name].phases(depth)
+    epochs = [
+        phase_settings(transfer, DistillConfig(method=name, **given)).epochs
+        for given in ({}, {"earlier_epochs": 5})
+    ]
+    assert epochs == [depth, 5], "so many for all layers together"
+    doc = " ".join(str(import_module("distill.methods.mobilebert").__doc__).split())
+    assert "one epoch each by default" in doc and "its epochs are one for each layer" in doc
+    assert "does not grow" not in doc
 
 
 def test_internal_goes_up_layer_by_layer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +13,7 @@ from transformers import DistilBertForSequenceClassification, PreTrainedModel
 from bertender.core.errors import ModelError
 from bertender.core.families import FAMILIES, encoder_layers
 from distill.students import (
+    StartLayers,
     StudentBuilder,
     StudentShape,
     albert_student,
@@ -18,9 +21,10 @@ from distill.students import (
     any_width_student,
     bilstm_student,
     distilbert_student,
-    first_layers_student,
+    first_layers,
     minibert_student,
     shorter_student,
+    spread_layers,
 )
 from distill.students.bilstm import strongest_directions
 from distill.students.weights import factors, position_table, weight_of
@@ -101,16 +105,23 @@ def test_labels_and_their_names_come_along() -> None:
     assert student.classifier.out_features == 3
 
 
-def test_alternating_layers() -> None:
+DEPTHS = st.integers(1, 48).flatmap(lambda depth: st.tuples(st.just(depth), st.integers(1, depth)))
+"""Of a teacher, and of a student that is no deeper."""
+
+
+def test_alternating_and_spread_layers() -> None:
     assert alternating_layers(12, 6) == (0, 2, 4, 7, 9, 11), "the published checkpoint's"
-    assert alternating_layers(6, 3) == (1, 3, 5)
-    assert alternating_layers(6, 1) == (5,)
+    assert spread_layers(12, 6) == (1, 3, 5, 7, 9, 11)
+    for choose in (alternating_layers, spread_layers):
+        assert choose(6, 3) == (1, 3, 5)
+        assert choose(6, 1) == (5,)
 
 
-@given(st.integers(1, 48).flatmap(lambda depth: st.tuples(st.just(depth), st.integers(1, depth))))
-def test_alternating_layers_ascend_to_the_last(depths: tuple[int, int]) -> None:
+@pytest.mark.parametrize("choose", [alternating_layers, spread_layers])
+@given(depths=DEPTHS)
+def test_chosen_layers_ascend_to_the_last(choose: StartLayers, depths: tuple[int, int]) -> None:
     teacher, student = depths
-    chosen = alternating_layers(teacher, student)
+    chosen = choose(teacher, student)
     assert len(chosen) == student
     assert list(chosen) == sorted(set(chosen))
     assert chosen[0] >= 0
@@ -119,7 +130,6 @@ def test_alternating_layers_ascend_to_the_last(depths: tuple[int, int]) -> None:
 
 BUILDERS: dict[str, StudentBuilder] = {
     "shorter": shorter_student,
-    "first layers": first_layers_student,
     "any width": any_width_student,
 }
 
@@ -137,12 +147,15 @@ def test_a_student_of_the_teachers_class_is_the_teacher_at_full_depth(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.parametrize("builder", BUILDERS)
 @pytest.mark.parametrize(
-    ("builder", "chosen"), [("shorter", (1, 3)), ("any width", (1, 3)), ("first layers", (0, 1))]
+    ("settings", "chosen"), [({}, (1, 3)), ({"start_layers": first_layers}, (0, 1))]
 )
-def test_a_shorter_student_of_the_teachers_class(builder: str, chosen: tuple[int, ...]) -> None:
+def test_a_shorter_student_of_the_teachers_class(
+    builder: str, settings: dict[str, Any], chosen: tuple[int, ...]
+) -> None:
     teacher = tiny_classifier("bert", labels=3)
-    student = BUILDERS[builder](teacher, StudentShape(2))
+    student = BUILDERS[builder](teacher, StudentShape(2, **settings))
     for source, target in zip(chosen, student.bert.encoder.layer, strict=True):
         ours, theirs = target.state_dict(), teacher.bert.encoder.layer[source].state_dict()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -189,6 +202,7 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
     ),
     "no such layer": (
         shorter_student,
+        spread_layers,
         "bert",
         {},
         StudentShape(2, teacher_layers=(0, 4)),
@@ -217,6 +231,7 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
     ),
     "another width": (
         shorter_student,
+        spread_layers,
         "bert",
         {},
         StudentShape(2, hidden_size=16),
