@@ -11,6 +11,7 @@
     │   └── BusyError              another process is building it
     ├── TrainingError              a training run cannot go on
     ├── ModelError                 a model cannot serve what is asked of it
+    │   └── HubCodeError           its config names code that would be fetched and run
     ├── ParityError                a candidate does not answer as its reference does
     ├── AccuracyError              a model lost more of its score than was allowed
     └── ServingError               the inference server cannot start or answer
@@ -33,6 +34,7 @@ __all__ = [
     "ConfigError",
     "DamagedArtifactError",
     "DataError",
+    "HubCodeError",
     "HubUnreachableError",
     "ModelError",
     "NotAnArtifactError",
@@ -94,6 +96,10 @@ class TrainingError(BertenderError):
 
 class ModelError(BertenderError):
     """A model cannot serve what is asked of it."""
+
+
+class HubCodeError(ModelError):
+    """A model's config names code that transformers would fetch from a hub and run."""
 
 
 class ParityError(BertenderError):
