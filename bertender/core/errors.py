@@ -4,6 +4,7 @@
     ├── ConfigError                a value that cannot be accepted
     │   └── UnknownNameError       a name that is no row of its table; names the nearest one
     ├── DataError                  a data file is wrong: names file, row and column
+    │   └── RowError               one of its rows is, and the others can do without it
     ├── HubUnreachableError        a model or data set is neither local nor reachable
     ├── ArtifactError              a directory is not a usable artifact
     │   ├── NotAnArtifactError     there is no artifact.json, or it cannot be read
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 __all__ = [
     "AccuracyError",
@@ -40,6 +42,7 @@ __all__ = [
     "NotAnArtifactError",
     "ParityError",
     "PortTakenError",
+    "RowError",
     "ServerMissingError",
     "ServingError",
     "TrainingError",
@@ -68,6 +71,16 @@ class UnknownNameError(ConfigError):
 
 class DataError(BertenderError):
     """A data file cannot be used; the message names file, row and column."""
+
+
+class RowError(DataError):
+    """A row of a data file cannot be used, and the other rows can do without it."""
+
+    def __init__(self, path: Path, place: str, reason: str) -> None:
+        super().__init__(f"{path}, {place}: {reason}")
+        self.path = path
+        self.place = place
+        self.reason = reason
 
 
 class HubUnreachableError(BertenderError):
