@@ -25,8 +25,9 @@ from typing import Any
 
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from transformers.utils import ADAPTER_CONFIG_NAME, CONFIG_NAME, TRANSFORMERS_CACHE
-from transformers.utils.hub import extract_commit_hash
+from transformers.utils import CONFIG_NAME
+from transformers.utils.hub import TRANSFORMERS_CACHE, extract_commit_hash
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from bertender.core.errors import HubCodeError
 

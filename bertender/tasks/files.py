@@ -15,8 +15,9 @@ from pathlib import Path
 from bertender.core.errors import ConfigError, DataError, RowError
 from bertender.core.text import Example
 from bertender.tasks.bad_rows import OnBadRow, SkippedRows, stop
-from bertender.tasks.rows import Row, Table, lines_of, open_table
+from bertender.tasks.rows import Row, Table, open_table
 from bertender.tasks.task import Split, Task, TaskConfig
+from bertender.tasks.utf8 import lines_of
 
 __all__ = ["Labelled", "label_names", "load_files", "read_labelled", "read_texts"]
 

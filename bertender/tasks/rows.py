@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,23 +17,17 @@ import pyarrow.parquet
 
 from bertender.core.errors import DataError, RowError, nearest_hint
 from bertender.tasks.bad_rows import OnBadRow, stop
+from bertender.tasks.utf8 import LINE_END, NOT_UTF8, bytes_of, decoded_bytes, not_utf8
 
 __all__ = [
     "READERS",
     "Row",
     "Table",
-    "lines_of",
     "open_table",
     "read_delimited",
     "read_jsonl",
     "read_parquet",
-    "text_of",
 ]
-
-LINE_END = "\n"
-ESCAPED_BYTE = 0xDC00
-NOT_UTF8 = re.compile("[\udc80-\udcff]")
-"""What stands in a decoded text for bytes that are not UTF-8: 0xDC00 and the byte (PEP 383)."""
 
 
 class _CsvReader(Protocol):
@@ -116,7 +109,7 @@ def read_delimited(
         columns: their names, for a file without a header.
     """
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    lines = io.StringIO(_decoded(path), newline="")
+    lines = io.StringIO(decoded_bytes(path), newline="")
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     names = tuple(columns) or tuple(next(_fields(path, reader, stop), ("", ()))[1])
     return Table(path, names, _named(path, names, _fields(path, reader, bad), bad), bad)
@@ -124,14 +117,14 @@ def read_delimited(
 
 def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file with one JSON object a line; its columns are those of any of them."""
-    rows = list(_objects(path, _decoded(path), bad))
+    rows = list(_objects(path, decoded_bytes(path), bad))
     columns = tuple(dict.fromkeys(chain.from_iterable(row.values for row in rows)))
     return Table(path, columns, iter(rows), bad)
 
 
 def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a Parquet file; its rows have no lines and are counted from 1."""
-    _bytes_of(path, size=1)
+    bytes_of(path, size=1)
     try:
         file = pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
@@ -145,45 +138,6 @@ READERS: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
     ".jsonl": read_jsonl,
     ".parquet": read_parquet,
 }
-
-
-def _bytes_of(path: Path, size: int = -1) -> bytes:
-    """Return the first `size` bytes of a file, or all of them."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(size)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
-    if not content:
-        raise DataError(f"{path}: the file is empty.")
-    return content
-
-
-def text_of(path: Path) -> str:
-    """Return a UTF-8 file's text; DataError names the line of a byte that is none."""
-    text = _decoded(path)
-    if found := NOT_UTF8.search(text):
-        raise _not_utf8(path, f"line {text.count(LINE_END, 0, found.start()) + 1}", found)
-    return text
-
-
-def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file."""
-    for number, line in enumerate(_decoded(path).splitlines(), start=1):
-        if found := NOT_UTF8.search(line):
-            bad(_not_utf8(path, f"line {number}", found))
-        else:
-            yield line
-
-
-def _decoded(path: Path) -> str:
-    """Return a file's text, with a surrogate for each byte that is not UTF-8; see NOT_UTF8."""
-    return _bytes_of(path).decode("utf-8-sig", errors="surrogateescape")
-
-
-def _not_utf8(path: Path, place: str, found: re.Match[str]) -> RowError:
-    byte = ord(found[0]) - ESCAPED_BYTE
-    return RowError(path, place, f"byte 0x{byte:02x} is not UTF-8. Save the file as UTF-8.")
 
 
 def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str, list[str]]]:
@@ -203,7 +157,7 @@ def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str
             (bad if reader.line_num == line else stop)(wrong)
             continue
         if found := NOT_UTF8.search("\n".join(fields)):
-            bad(_not_utf8(path, f"line {line}", found))
+            bad(not_utf8(path, f"line {line}", found))
         elif fields:
             yield f"line {line}", fields
 
@@ -246,7 +200,7 @@ def _objects(path: Path, text: str, bad: OnBadRow) -> Iterator[Row]:
 def _object(path: Path, place: str, content: str) -> dict[str, object]:
     """Return the JSON object of a line, or raise RowError."""
     if found := NOT_UTF8.search(content):
-        raise _not_utf8(path, place, found)
+        raise not_utf8(path, place, found)
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -184,7 +184,7 @@ TEXT_FILES: dict[str, Callable[[Path], Path]] = {
 @pytest.mark.parametrize("suffix", TEXT_FILES)
 def test_texts_without_labels(suffix: str, tmp_path: Path) -> None:
     path = TEXT_FILES[suffix](tmp_path / f"texts{suffix}")
-    with pytest.raises(DataError, match="line [23]"):
+    with pytest.raises(DataError, match=r"line [23]"):
         read_texts(path, ("text",))
     skipped = SkippedRows()
     assert read_texts(path, ("text",), skipped) == (("good",), ("bad",))
