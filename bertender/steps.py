@@ -76,7 +76,9 @@ class StepKind:
         if self.suffix:
             return dict(json.loads(output.read_text(encoding="utf-8")))
         card = Artifact.load(output, verify=False).card
-        return card.model_dump(mode="json", include={"stage", "kind", "precision", "metrics"})
+        plain = card.model_dump(mode="json")
+        shown = {name: plain[name] for name in ("stage", "kind", "precision", "metrics")}
+        return {**shown, "left_out": plain["task"]["left_out"]}
 
 
 def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyConfig) -> Parity:

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.examples import Padding, TokenDataset, input_names
 from bertender.core.families import FAMILIES, family_name
+from bertender.core.hub_code import open_pretrained
 from bertender.core.text import longest_input
 from bertender.core.words import begun_words, encode_words
 from bertender.tasks.tagging import TaggedSplit
@@ -67,11 +68,8 @@ def fitting_tokenizer(
 
 def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            source,
-            local_files_only=Path(source).is_dir(),
-            trust_remote_code=False,  # without a word, transformers asks on the terminal
-            **settings,
+        tokenizer: PreTrainedTokenizerBase = open_pretrained(
+            AutoTokenizer, source, local_files_only=Path(source).is_dir(), **settings
         )
     except TypeError:  # it looks for the file of a tokenizer without asking whether there is one
         raise ValueError("it has no tokenizer") from None

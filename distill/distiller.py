@@ -121,7 +121,9 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
         losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
         made = {"augmented_texts": len(texts.train) - len(given.train)}
         metrics = {"earlier_losses": losses, **(made if config.augmentation else {})}
-        write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
+        write = partial(
+            write_classifier, out, "distill", student, tokenizer, given, config, teacher
+        )
         on_main_process(lambda: write(last, **metrics))
         on_main_process(lambda: write_timing(_timing(wall, clock, reports.values()), out))
     return Artifact.load(out)

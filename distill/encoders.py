@@ -26,6 +26,7 @@ from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.families import padding_embedding
 from bertender.core.hub import hub_answers
+from bertender.core.hub_code import open_pretrained
 from bertender.core.own_models import load_pretrained
 from distill.data import fitting_tokenizer
 
@@ -252,7 +253,7 @@ def _packaged_folder(name: str, encoder: PackagedEncoder, setting: str) -> Path:
 
 def _is_cached(name: str) -> bool:
     try:
-        AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+        open_pretrained(AutoConfig, name, local_files_only=True)
     except (OSError, ValueError, LocalEntryNotFoundError):
         return False
     return True

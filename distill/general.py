@@ -2,7 +2,7 @@
 
 encoder + corpus + GeneralConfig
   -> the method's student, an encoder or a masked language model
-  -> `phases.train_phases` on packed blocks -> encoder artifact, for `finetune --teacher` and
+  -> `phases.train_phases` on dense blocks -> encoder artifact, for `finetune --teacher` and
      `distill --student`
 """
 

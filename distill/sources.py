@@ -15,6 +15,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.core.families import FAMILIES, family_name
 from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import load_tokenizer
+from bertender.tasks.bad_rows import SkippedRows, stop, together
 from bertender.tasks.files import read_texts
 from bertender.tasks.task import Split, Task
 from distill.augmentation.augment import AugmentedConfig, augmented
@@ -138,6 +139,8 @@ def _listed(signals: frozenset[Signal]) -> str:
 def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
     """Return the task with texts without labels beside its training examples.
 
+    Bad rows are left out and listed where the task's own are.
+
     Raises:
         ConfigError: the method learns from labels alone.
         DataError: the file is wrong.
@@ -149,9 +152,11 @@ def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
             f"unlabelled={str(path)!r}: method {method.name!r} learns from labels alone, which "
             "these texts do not have. Leave it out, or choose a method that needs the teacher."
         )
-    texts = read_texts(path, task.text_columns)
+    skipped = SkippedRows()
+    texts = read_texts(path, task.text_columns, skipped if task.skips_bad_rows else stop)
     labels = (*task.train.label_ids, *(NO_LABEL for _ in texts))
-    return replace(task, train=Split((*task.train.examples, *texts), labels))
+    train = Split((*task.train.examples, *texts), labels)
+    return replace(task, train=train, left_out=together(task.left_out, skipped.report()))
 
 
 def with_augmented(

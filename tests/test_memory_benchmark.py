@@ -12,10 +12,11 @@ from benchmarks.pretraining_memory import NOTE, MemoryBenchmark, measured, run
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from distill.corpora.corpus import Corpus, survey
+from distill.corpora.held_out import part_of
+from distill.corpora.rows import full_sentence_rows
 from distill.pretraining.pretrain import PretrainConfig
 from distill.vocabularies import TOKENIZERS
 from tests.conftest import FRUIT, TOOLS
-from tests.distill.toys import packed
 
 SHAPE = {"layers": 1, "hidden_size": 32, "heads": 2, "vocabulary_size": 300, "max_length": 16}
 STAGES = ["imports", "reading", "vocabulary", "rows", "2 steps"]
@@ -33,11 +34,13 @@ def test_a_run_is_measured_stage_by_stage(name: str, tmp_path: Path) -> None:
     assert peaks == sorted(peaks) and 10**8 < peaks[0] < 10**11
 
     tokenizer = TOKENIZERS[name].train(lines, 300, 16)
-    training = [line for row, line in enumerate(lines) if row % 50]
     assert use.entries == len(tokenizer)
-    assert use.training_rows == len(packed(training, tokenizer, 16))
-    assert use.held_out_rows == len(packed(lines[::50], tokenizer, 16))
-    assert use.bytes_of_rows > 8 * 16 * (use.training_rows - 1)
+    training, held_out = (
+        list(full_sentence_rows(part_of(lines, held_out=side), tokenizer, 16, 0))
+        for side in (False, True)
+    )
+    assert (use.training_rows, use.held_out_rows) == (len(training), len(held_out))
+    assert use.bytes_of_rows > 8 * sum(len(row["input_ids"]) for row in training)
 
     found = survey(Corpus(str(path)))
     benchmark = MemoryBenchmark(

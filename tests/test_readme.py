@@ -121,7 +121,7 @@ def test_every_objective_is_explained(name: str) -> None:
     chosen = OBJECTIVES[name]
     for paper in re.findall(r"arXiv [0-9.]+\d", chosen.paper):
         assert paper in papers
-    assert kind == ("pairs" if chosen.held_out_run > 1 else "packed")
+    assert kind == ("pairs" if chosen.held_out_run > 1 else "full sentences")
     shape = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
     assert written == type(chosen.model(shape)).__name__
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from bertender.commands.flags import JsonFlag, command_with_flags, given, option_values
-from bertender.commands.output import console, print_json
+from bertender.commands.output import console, left_out_rows, print_json
 from bertender.commands.task_flags import task_settings
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
@@ -71,7 +71,7 @@ def verify_command() -> Callable[..., None]:
         if out:
             save_result(parity, out)
         if as_json:
-            print_json(parity.model_dump(mode="json"))
+            print_json({**parity.model_dump(mode="json"), "left_out": left_out_rows(task)})
         else:
             console.print(parity_table(parity))
         require_parity(parity)
@@ -95,13 +95,13 @@ def compare_command() -> Callable[..., None]:
         _refuse_idle_flags(context, saved, markdown and as_json, values)
         _refuse_directory("--out", out, "JSON")
         _refuse_directory("--html", html, "HTML")
-        comparison = _read(saved) if saved else _measure(artifacts or [], values)
+        comparison, left_out = (_read(saved), None) if saved else _measure(artifacts or [], values)
         if out:
             save_result(comparison, out)
         if html:
             save_text(html_report(comparison), html)
         if as_json:
-            print_json(comparison.model_dump(mode="json"))
+            print_json({**comparison.model_dump(mode="json"), "left_out": left_out})
         elif markdown:
             print(markdown_table(comparison))
         else:
@@ -137,12 +137,14 @@ def _refuse_directory(flag: str, path: Path | None, kind: str) -> None:
         raise ConfigError(f"{flag} {path} is a directory; give the name of a {kind} file.")
 
 
-def _measure(paths: list[Path], values: dict[str, Any]) -> Comparison:
+def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dict[str, Any] | None]:
+    """Return the comparison, and what is said of rows that were left out of its task."""
     if not paths:
         raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
     config = CompareConfig.parse(given(option_values(CompareConfig, values)))
     artifacts = [Artifact.load(path) for path in paths]
-    return compare(artifacts, recorded_task(artifacts[0], task_settings(values)), config)
+    task = recorded_task(artifacts[0], task_settings(values))
+    return compare(artifacts, task, config), left_out_rows(task)
 
 
 def _read(path: Path) -> Comparison:

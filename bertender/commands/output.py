@@ -6,22 +6,27 @@ import json
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bertender.core.artifact import Artifact
+from bertender.core.card import TaskRecord
 from bertender.core.timing import Timing, read_timing
 from bertender.measure.size import measure_size
 from bertender.report.graph import graph_lines
 from bertender.report.heads import pruning_lines
 from bertender.report.quantization import quantization_lines
 
+if TYPE_CHECKING:  # tasks take seconds to load
+    from bertender.tasks.task import Task
+
 __all__ = [
     "artifact_summary",
     "console",
+    "left_out_rows",
     "messages",
     "print_artifact",
     "print_entry",
@@ -56,8 +61,14 @@ def artifact_summary(artifact: Artifact) -> dict[str, Any]:
         "precision": card.precision,
         "size": measure_size(artifact, _parameters(artifact)).model_dump(mode="json"),
         "metrics": card.metrics,
+        "left_out": left_out_rows(card.task),
         "timing": timing and timing.summary(),
     }
+
+
+def left_out_rows(task: Task | TaskRecord) -> dict[str, Any] | None:
+    """Return what --json says of the rows of the user's files that were left out."""
+    return None if task.left_out is None else task.left_out.model_dump(mode="json")
 
 
 def print_artifact(artifact: Artifact) -> None:

@@ -17,6 +17,8 @@ __all__ = [
     "Card",
     "FileRecord",
     "Kind",
+    "LeftOutRow",
+    "LeftOutRows",
     "Parent",
     "ProblemType",
     "TaskRecord",
@@ -59,6 +61,21 @@ class Parent(Record):
     path: str = Field(description="relative to this artifact's directory")
 
 
+class LeftOutRow(Record):
+    """A row of a data file that could not be used."""
+
+    file: str
+    place: str = Field(description="its line or row, and the column where one is wrong")
+    reason: str
+
+
+class LeftOutRows(Record):
+    """The rows of a task's files that were left out."""
+
+    count: int
+    first: tuple[LeftOutRow, ...] = Field(description="the first of them; all are counted")
+
+
 class TaskRecord(Record):
     """What the model answers: enough to read its logits, and to find its data again."""
 
@@ -68,6 +85,7 @@ class TaskRecord(Record):
     text_columns: tuple[str, ...] = Field(description="one, or two for sentence pairs")
     metric: str
     source: dict[str, Any] = Field(default_factory=dict, description="the TaskConfig it came from")
+    left_out: LeftOutRows | None = Field(None, description="what --skip-bad-rows left out")
 
 
 def _inside(name: str) -> str:

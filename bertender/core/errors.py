@@ -4,6 +4,7 @@
     ├── ConfigError                a value that cannot be accepted
     │   └── UnknownNameError       a name that is no row of its table; names the nearest one
     ├── DataError                  a data file is wrong: names file, row and column
+    │   └── RowError               one of its rows is, and the others can do without it
     ├── HubUnreachableError        a model or data set is neither local nor reachable
     ├── ArtifactError              a directory is not a usable artifact
     │   ├── NotAnArtifactError     there is no artifact.json, or it cannot be read
@@ -11,6 +12,7 @@
     │   └── BusyError              another process is building it
     ├── TrainingError              a training run cannot go on
     ├── ModelError                 a model cannot serve what is asked of it
+    │   └── HubCodeError           its config names code that would be fetched and run
     ├── ParityError                a candidate does not answer as its reference does
     ├── AccuracyError              a model lost more of its score than was allowed
     └── ServingError               the inference server cannot start or answer
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 __all__ = [
     "AccuracyError",
@@ -33,11 +36,13 @@ __all__ = [
     "ConfigError",
     "DamagedArtifactError",
     "DataError",
+    "HubCodeError",
     "HubUnreachableError",
     "ModelError",
     "NotAnArtifactError",
     "ParityError",
     "PortTakenError",
+    "RowError",
     "ServerMissingError",
     "ServingError",
     "TrainingError",
@@ -68,6 +73,16 @@ class DataError(BertenderError):
     """A data file cannot be used; the message names file, row and column."""
 
 
+class RowError(DataError):
+    """A row of a data file cannot be used, and the other rows can do without it."""
+
+    def __init__(self, path: Path, place: str, reason: str) -> None:
+        super().__init__(f"{path}, {place}: {reason}")
+        self.path = path
+        self.place = place
+        self.reason = reason
+
+
 class HubUnreachableError(BertenderError):
     """A model or a data set is not on this machine and no hub answers."""
 
@@ -94,6 +109,10 @@ class TrainingError(BertenderError):
 
 class ModelError(BertenderError):
     """A model cannot serve what is asked of it."""
+
+
+class HubCodeError(ModelError):
+    """A model's config names code that transformers would fetch from a hub and run."""
 
 
 class ParityError(BertenderError):

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from bertender.core.bilstm import BiLstmConfig, BiLstmForSequenceClassification
+from bertender.core.hub_code import open_pretrained
 from bertender.core.pruned import PRUNABLE
 
 __all__ = ["OWN_MODELS", "OwnModel", "load_pretrained"]
@@ -54,17 +55,14 @@ def load_pretrained(
         The model, and what its weights did not fit: `missing_keys`, `mismatched_keys`, ...
 
     Raises:
+        HubCodeError: its config names code of the hub.
         OSError, ValueError, KeyError, RuntimeError, SafetensorError: it cannot be opened, or it
             would need a pickle or code from the hub.
     """
     for row in OWN_MODELS.values():
         AutoConfig.register(row.config.model_type, row.config, exist_ok=True)
         AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
-    model, found = auto_class.from_pretrained(
-        source,
-        use_safetensors=True,
-        trust_remote_code=False,  # without a word, transformers asks on the terminal
-        output_loading_info=True,
-        **settings,
+    model, found = open_pretrained(
+        auto_class, source, use_safetensors=True, output_loading_info=True, **settings
     )
     return model, found

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from bertender.core.errors import ModelError
+from bertender.core.errors import HubCodeError, ModelError
+from bertender.core.hub_code import open_pretrained
 
 __all__ = [
     "Batch",
@@ -80,16 +81,15 @@ def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a local directory; nothing is asked of a hub.
 
     Raises:
-        ModelError: there is no tokenizer, or its files cannot be read.
+        ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where the
+            config beside it names code of the hub.
     """
     quiet = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(directory),
-            local_files_only=True,
-            trust_remote_code=False,  # without a word, transformers asks on the terminal
-        )
+        tokenizer = open_pretrained(AutoTokenizer, directory, local_files_only=True)
+    except HubCodeError:
+        raise
     except Exception as error:  # of a damaged tokenizer.json, tokenizers raises Exception itself
         raise ModelError(
             f"no usable tokenizer in {directory}: {error}. Copy the tokenizer's files there "

@@ -1,6 +1,7 @@
 """Tasks of the user's own: a training file and a held-out file, checked row by row.
 
-Whatever is wrong in them is a DataError that names the file, the row and the column.
+Whatever is wrong in them is a DataError that names the file, the row and the column. With
+`skip_bad_rows`, rows that are wrong are left out instead; a file that is wrong still stops.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertender.core.errors import ConfigError, DataError
+from bertender.core.errors import ConfigError, DataError, RowError
 from bertender.core.text import Example
-from bertender.tasks.rows import Row, Table, open_table, text_of
+from bertender.tasks.bad_rows import OnBadRow, SkippedRows, stop
+from bertender.tasks.rows import Row, Table, open_table
 from bertender.tasks.task import Split, Task, TaskConfig
+from bertender.tasks.utf8 import lines_of
 
 __all__ = ["Labelled", "label_names", "load_files", "read_labelled", "read_texts"]
 
@@ -34,21 +37,31 @@ class Labelled:
     labels: tuple[str, ...]
     places: tuple[str, ...]
 
-    def split(self, known: Sequence[str], owner: str) -> Split:
+    def split(self, known: Sequence[str], owner: str, bad: OnBadRow = stop) -> Split:
         """Number the labels by their place in `known`, the labels of `owner`.
 
         Raises:
-            DataError: a label is none of them.
+            DataError: a label is none of them and `bad` stops, or no row has one of them.
         """
         numbers = {label: number for number, label in enumerate(known)}
-        for place, label in zip(self.places, self.labels, strict=True):
-            if label not in numbers:
-                raise DataError(
-                    f"{self.path}, {place}, column {self.label_column!r}: label {label!r} is none "
-                    f"of the labels of {owner}: {_listed(known)}. Correct it, or add examples of "
-                    "it to the training file."
-                )
-        return Split(self.examples, tuple(numbers[label] for label in self.labels))
+        rows = []
+        for place, label, example in zip(self.places, self.labels, self.examples, strict=True):
+            if label in numbers:
+                rows.append((example, numbers[label]))
+            else:
+                bad(self._unknown(place, label, known, owner))
+        if not rows:
+            raise DataError(f"{self.path}: no row has one of the labels {_listed(known)}.")
+        examples, label_ids = zip(*rows, strict=True)
+        return Split(examples, label_ids)
+
+    def _unknown(self, place: str, label: str, known: Sequence[str], owner: str) -> RowError:
+        return RowError(
+            self.path,
+            f"{place}, column {self.label_column!r}",
+            f"label {label!r} is none of the labels of {owner}: {_listed(known)}. Correct it, or "
+            "add examples of it to the training file.",
+        )
 
 
 def load_files(config: TaskConfig) -> Task:
@@ -60,16 +73,20 @@ def load_files(config: TaskConfig) -> Task:
     """
     train_path, dev_path = _both_files(config)
     text_columns = _distinct_columns(config)
-    train = read_labelled(open_table(train_path), text_columns, config.label_column)
+    skipped = SkippedRows()
+    bad = skipped if config.skip_bad_rows else stop
+    train = read_labelled(open_table(train_path, bad), text_columns, config.label_column)
     labels = label_names(train)
-    dev = read_labelled(open_table(dev_path), text_columns, config.label_column)
+    dev = read_labelled(open_table(dev_path, bad), text_columns, config.label_column)
+    splits = [each.split(labels, str(train_path), bad) for each in (train, dev)]
     return Task(
         name=_name(config, train_path),
         labels=labels,
         metric="accuracy",
         text_columns=text_columns,
-        train=train.split(labels, str(train_path)),
-        dev=dev.split(labels, str(train_path)),
+        train=splits[0],
+        dev=splits[1],
+        left_out=skipped.report(),
     )
 
 
@@ -77,33 +94,50 @@ def read_labelled(table: Table, text_columns: Sequence[str], label_column: str) 
     """Read and check all rows of a table; texts lose the white space around them.
 
     Raises:
-        DataError: a column is missing, there are no rows, or a text or label is not usable.
+        DataError: a column is missing, there are no rows, or a text or label is not usable and
+            `table.bad` stops.
     """
     table.require((*text_columns, label_column))
     examples, labels, places = [], [], []
     for row in table.rows:
-        examples.append(tuple(_text(table.path, row, column) for column in text_columns))
-        labels.append(_label(table.path, row, label_column))
+        try:
+            example = _example(table.path, row, text_columns)
+            label = _label(table.path, row, label_column)
+        except RowError as error:
+            table.bad(error)
+            continue
+        examples.append(example)
+        labels.append(label)
         places.append(row.place)
     if not examples:
-        raise DataError(f"{table.path}: no rows, only the names of the columns.")
+        raise DataError(f"{table.path}: no rows that can be used, only the names of the columns.")
     return Labelled(table.path, label_column, tuple(examples), tuple(labels), tuple(places))
 
 
-def read_texts(path: Path, text_columns: Sequence[str]) -> tuple[Example, ...]:
+def read_texts(
+    path: Path, text_columns: Sequence[str], bad: OnBadRow = stop
+) -> tuple[Example, ...]:
     """Read texts without labels: a table with the text columns, or `.txt` with a text a line.
+
+    Args:
+        path: the file.
+        text_columns: one, or two for pairs.
+        bad: called with each row that cannot be used.
 
     Raises:
         DataError: the file is wrong, or it is `.txt` and the examples are pairs.
     """
     if path.suffix.lower() == ".txt":
-        return _lines(path, text_columns)
-    table = open_table(path)
+        return _lines(path, text_columns, bad)
+    table = open_table(path, bad)
     table.require(text_columns)
-    examples = tuple(
-        tuple(_text(path, row, column) for column in text_columns) for row in table.rows
-    )
-    return _some(path, examples)
+    examples = []
+    for row in table.rows:
+        try:
+            examples.append(_example(path, row, text_columns))
+        except RowError as error:
+            bad(error)
+    return _some(path, tuple(examples))
 
 
 def label_names(labelled: Labelled) -> tuple[str, ...]:
@@ -122,13 +156,13 @@ def label_names(labelled: Labelled) -> tuple[str, ...]:
     return tuple(sorted(in_order, key=int) if all(map(_is_integer, names)) else in_order)
 
 
-def _lines(path: Path, text_columns: Sequence[str]) -> tuple[Example, ...]:
+def _lines(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> tuple[Example, ...]:
     if len(text_columns) > 1:
         raise DataError(
             f"{path}: a line holds one text, and the examples have {', '.join(text_columns)}. "
             "Give a table with these columns: CSV, TSV, JSONL or Parquet."
         )
-    lines = (line.strip() for line in text_of(path).splitlines())
+    lines = (line.strip() for line in lines_of(path, bad))
     return _some(path, tuple((line,) for line in lines if line))
 
 
@@ -165,6 +199,10 @@ def _name(config: TaskConfig, train: Path) -> str:
     if config.task != TaskConfig.model_fields["task"].default:
         return config.task
     return train.stem if train.stem != "train" else train.absolute().parent.name or "train"
+
+
+def _example(path: Path, row: Row, columns: Sequence[str]) -> Example:
+    return tuple(_text(path, row, column) for column in columns)
 
 
 def _text(path: Path, row: Row, column: str) -> str:
@@ -204,8 +242,8 @@ def _value(path: Path, row: Row, column: str) -> object:
     return value
 
 
-def _wrong(path: Path, row: Row, column: str, problem: str) -> DataError:
-    return DataError(f"{path}, {row.place}, column {column!r}: {problem}.")
+def _wrong(path: Path, row: Row, column: str, problem: str) -> RowError:
+    return RowError(path, f"{row.place}, column {column!r}", f"{problem}.")
 
 
 def _is_nan(value: object) -> bool:

@@ -87,14 +87,14 @@ def sample(split: Split, count: int | None) -> Split:
 
 
 def _refuse_mixed_up(config: TaskConfig) -> None:
-    """Raise ConfigError for settings that would be ignored: columns without files, or both."""
+    """Raise ConfigError for settings that would be ignored: those of files, or both kinds."""
     own = bool(config.train or config.dev)
-    columns = {"text_column", "pair_column", "label_column"}
-    changed = [name for name in columns if getattr(config, name) != _default(name)]
+    of_files = ("text_column", "pair_column", "label_column", "skip_bad_rows")
+    changed = [name for name in of_files if getattr(config, name) != _default(name)]
     if changed and not own:
         raise ConfigError(
-            f"{', '.join(sorted(changed))}: columns are for files of your own; task "
-            f"{config.task!r} has its own. Give --train and --dev as well, or leave them out."
+            f"{', '.join(sorted(changed))}: for files of your own, and task {config.task!r} has "
+            f"its own columns and no bad rows. Give --train and --dev as well, or leave them out."
         )
     if own and config.task in TASKS and config.task != _default("task"):
         raise ConfigError(

@@ -8,13 +8,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import pyarrow
 import pyarrow.parquet
 
-from bertender.core.errors import DataError, nearest_hint
+from bertender.core.errors import DataError, RowError, nearest_hint
+from bertender.tasks.bad_rows import OnBadRow, stop
+from bertender.tasks.utf8 import LINE_END, NOT_UTF8, bytes_of, decoded_bytes, not_utf8
 
 __all__ = [
     "READERS",
@@ -24,8 +27,16 @@ __all__ = [
     "read_delimited",
     "read_jsonl",
     "read_parquet",
-    "text_of",
 ]
+
+
+class _CsvReader(Protocol):
+    """The readers of the module `csv`, which does not name their type."""
+
+    @property
+    def line_num(self) -> int: ...
+
+    def __next__(self) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -43,11 +54,13 @@ class Table:
     path: Path
     columns: tuple[str, ...]
     rows: Iterator[Row]
+    bad: OnBadRow = stop
+    """Called with the rows that cannot be used, by whoever finds one."""
 
     def require(self, columns: Sequence[str]) -> None:
         """Raise DataError for the first of `columns` that the file does not have exactly once."""
         if not self.columns:
-            raise DataError(f"{self.path}: the file is empty.")
+            raise DataError(f"{self.path}: the file is empty, or no row of it can be read.")
         for column in columns:
             if column not in self.columns:
                 raise DataError(
@@ -58,8 +71,12 @@ class Table:
                 raise DataError(f"{self.path}: two columns are named {column!r}; rename one.")
 
 
-def open_table(path: Path) -> Table:
+def open_table(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a data file by its suffix, a row of READERS.
+
+    Args:
+        path: the file.
+        bad: called with each row that cannot be used.
 
     Raises:
         DataError: unknown suffix, or the file is missing, empty, or not of its format. What is
@@ -71,44 +88,51 @@ def open_table(path: Path) -> Table:
             f"{path}: unknown suffix {path.suffix!r}. Allowed: {', '.join(READERS)}. "
             "Rename the file, or save it in one of these formats."
         )
-    return reader(path)
+    return reader(path, bad)
 
 
 def read_delimited(
-    path: Path, *, delimiter: str, quoted: bool = True, columns: Sequence[str] = ()
+    path: Path,
+    bad: OnBadRow = stop,
+    *,
+    delimiter: str,
+    quoted: bool = True,
+    columns: Sequence[str] = (),
 ) -> Table:
     """Open a UTF-8 file of delimited fields; a quoted field may span lines.
 
     Args:
         path: the file; a byte-order mark is skipped.
+        bad: called with each row that cannot be used; a header that cannot be is an error.
         delimiter: what stands between fields.
         quoted: whether double quotes enclose a field, or are plain characters.
         columns: their names, for a file without a header.
     """
-    lines = io.StringIO(text_of(path), newline="")
-    rows = _fields(path, lines, delimiter, quoted)
-    names = tuple(columns) or next(rows, (0, ()))[1]
-    return Table(path, tuple(names), _named(path, tuple(names), rows))
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    lines = io.StringIO(decoded_bytes(path), newline="")
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    names = tuple(columns) or tuple(next(_fields(path, reader, stop), ("", ()))[1])
+    return Table(path, names, _named(path, names, _fields(path, reader, bad), bad), bad)
 
 
-def read_jsonl(path: Path) -> Table:
-    """Open a file with one JSON object a line; the first tells the columns."""
-    rows = list(_objects(path, text_of(path)))
-    columns = tuple(rows[0].values) if rows else ()
-    return Table(path, columns, iter(rows))
+def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
+    """Open a file with one JSON object a line; its columns are those of any of them."""
+    rows = list(_objects(path, decoded_bytes(path), bad))
+    columns = tuple(dict.fromkeys(chain.from_iterable(row.values for row in rows)))
+    return Table(path, columns, iter(rows), bad)
 
 
-def read_parquet(path: Path) -> Table:
+def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a Parquet file; its rows have no lines and are counted from 1."""
-    _bytes_of(path, size=1)
+    bytes_of(path, size=1)
     try:
         file = pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {error}") from None
-    return Table(path, tuple(file.schema_arrow.names), _records(path, file))
+    return Table(path, tuple(file.schema_arrow.names), _records(path, file, bad), bad)
 
 
-READERS: Mapping[str, Callable[[Path], Table]] = {
+READERS: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
     ".csv": partial(read_delimited, delimiter=","),
     ".tsv": partial(read_delimited, delimiter="\t"),
     ".jsonl": read_jsonl,
@@ -116,37 +140,12 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
 }
 
 
-def _bytes_of(path: Path, size: int = -1) -> bytes:
-    """Return the first `size` bytes of a file, or all of them."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(size)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
-    if not content:
-        raise DataError(f"{path}: the file is empty.")
-    return content
+def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str, list[str]]]:
+    """Yield each record's place and its fields; empty lines are passed over.
 
-
-def text_of(path: Path) -> str:
-    """Return a UTF-8 file's text; DataError names the line of a byte that is none."""
-    content = _bytes_of(path)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        wrong = error.object[error.start]
-        raise DataError(
-            f"{path}, line {line}: byte 0x{wrong:02x} is not UTF-8. Save the file as UTF-8."
-        ) from None
-
-
-def _fields(
-    path: Path, lines: io.StringIO, delimiter: str, quoted: bool
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield each record's first line and its fields; empty lines are passed over."""
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    Raises:
+        RowError: a malformed record runs over several lines, so that nobody knows where it ends.
+    """
     while True:
         line = reader.line_num + 1
         try:
@@ -154,51 +153,82 @@ def _fields(
         except StopIteration:
             return
         except csv.Error as error:
-            raise DataError(
-                f"{path}, line {line}: {error}. A field that starts with a double quote ends with "
-                "one, and quotes within it are doubled."
-            ) from None
-        if fields:
-            yield line, fields
+            wrong = _malformed(path, line, error)
+            (bad if reader.line_num == line else stop)(wrong)
+            continue
+        if found := NOT_UTF8.search("\n".join(fields)):
+            bad(not_utf8(path, f"line {line}", found))
+        elif fields:
+            yield f"line {line}", fields
+
+
+def _malformed(path: Path, line: int, error: csv.Error) -> RowError:
+    return RowError(
+        path,
+        f"line {line}",
+        f"{error}. A field that starts with a double quote ends with one, and quotes within it "
+        "are doubled.",
+    )
 
 
 def _named(
-    path: Path, columns: tuple[str, ...], rows: Iterator[tuple[int, list[str]]]
+    path: Path,
+    columns: tuple[str, ...],
+    rows: Iterator[tuple[str, list[str]]],
+    bad: OnBadRow,
 ) -> Iterator[Row]:
-    for line, fields in rows:
-        if len(fields) != len(columns):
-            raise DataError(
-                f"{path}, line {line}: {len(fields)} fields where there are {len(columns)} columns "
+    for place, fields in rows:
+        if len(fields) == len(columns):
+            yield Row(place, dict(zip(columns, fields, strict=True)))
+        else:
+            reason = (
+                f"{len(fields)} fields where there are {len(columns)} columns "
                 f"({', '.join(columns)}). Quote fields that hold the delimiter."
             )
-        yield Row(f"line {line}", dict(zip(columns, fields, strict=True)))
+            bad(RowError(path, place, reason))
 
 
-def _objects(path: Path, text: str) -> Iterator[Row]:
-    for line, content in enumerate(text.split("\n"), start=1):
-        if not content.strip():
-            continue
-        try:
-            values = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {line}: not JSON: {error}.") from None
-        if not isinstance(values, dict):
-            raise DataError(
-                f"{path}, line {line}: {content.strip()[:40]!r} is no JSON object. "
-                'Each line holds one, such as {"text": "...", "label": "..."}.'
-            )
-        yield Row(f"line {line}", values)
+def _objects(path: Path, text: str, bad: OnBadRow) -> Iterator[Row]:
+    for line, content in enumerate(text.split(LINE_END), start=1):
+        if content.strip():
+            try:
+                yield Row(f"line {line}", _object(path, f"line {line}", content))
+            except RowError as error:
+                bad(error)
 
 
-def _records(path: Path, file: pyarrow.parquet.ParquetFile) -> Iterator[Row]:
+def _object(path: Path, place: str, content: str) -> dict[str, object]:
+    """Return the JSON object of a line, or raise RowError."""
+    if found := NOT_UTF8.search(content):
+        raise not_utf8(path, place, found)
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise RowError(path, place, f"not JSON: {error}.") from None
+    if not isinstance(values, dict):
+        raise RowError(
+            path,
+            place,
+            f"{content.strip()[:40]!r} is no JSON object. "
+            'Each line holds one, such as {"text": "...", "label": "..."}.',
+        )
+    return values
+
+
+def _records(path: Path, file: pyarrow.parquet.ParquetFile, bad: OnBadRow) -> Iterator[Row]:
     row = 0
     try:
         for batch in file.iter_batches():
             for record in range(batch.num_rows):
                 row += 1
-                values = {name: batch[name][record].as_py() for name in batch.schema.names}
-                yield Row(f"row {row}", values)
-    except UnicodeDecodeError:
-        raise DataError(f"{path}, row {row}: text that is not UTF-8. Write it as UTF-8.") from None
+                try:
+                    yield Row(f"row {row}", _record(batch, record))
+                except UnicodeDecodeError:
+                    reason = "text that is not UTF-8. Write it as UTF-8."
+                    bad(RowError(path, f"row {row}", reason))
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}, after row {row}: damaged: {error}") from None
+
+
+def _record(batch: pyarrow.RecordBatch, record: int) -> dict[str, object]:
+    return {name: batch[name][record].as_py() for name in batch.schema.names}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bertender.core.card import TaskRecord
 from bertender.core.errors import DataError
-from bertender.tasks.rows import text_of
+from bertender.tasks.utf8 import text_of
 
 __all__ = [
     "METRIC",

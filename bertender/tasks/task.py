@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
-from bertender.core.card import TaskRecord
+from bertender.core.card import LeftOutRows, TaskRecord
 from bertender.core.config import Config
 from bertender.core.text import Example
 
@@ -30,6 +30,9 @@ class TaskConfig(Config):
     text_column: str = Field("text", description="column of the text in your files")
     pair_column: str | None = Field(None, description="column of the second text, for pairs")
     label_column: str = Field("label", description="column of the label in your files")
+    skip_bad_rows: bool = Field(
+        False, description="leave out rows of your files that cannot be used, and list them"
+    )
     max_train: int | None = Field(None, ge=1, description="use only so many training examples")
     max_dev: int | None = Field(None, ge=1, description="use only so many held-out examples")
 
@@ -60,6 +63,13 @@ class Task:
     train: Split
     dev: Split
     source: dict[str, Any] = field(default_factory=dict)
+    left_out: LeftOutRows | None = None
+    """Rows of the user's files that are in no split."""
+
+    @property
+    def skips_bad_rows(self) -> bool:
+        """Whether rows of the user's files that cannot be used are left out."""
+        return bool(self.source.get("skip_bad_rows"))
 
     def record(self) -> TaskRecord:
         """Return what an artifact keeps of the task."""
@@ -70,6 +80,7 @@ class Task:
             text_columns=self.text_columns,
             metric=self.metric,
             source=self.source,
+            left_out=self.left_out,
         )
 
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""Text to pre-train on: passages that stream, and packed blocks of tokens.
+"""Text to pre-train on: passages that stream, and dense blocks of tokens.
 
 A passage is a line of text; an empty one stands where a document ends. No more of a corpus than
 some passages is ever in memory: what needs it whole reads it anew.
@@ -116,9 +116,10 @@ def survey(passages: Iterable[str]) -> Survey:
 def pack_rows(
     passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> Iterator[dict[str, list[int]]]:
-    """Join passages, [SEP] between them, and cut them into blocks of exactly `max_length` tokens.
+    """Join passages, [SEP] after each, and cut them into blocks of exactly `max_length` tokens.
 
-    Full blocks waste nothing on padding; the remainder at the end makes one shorter block.
+    Dense blocks waste nothing on padding, and are cut within sentences and words; the remainder
+    at the end makes one shorter block. Rows of whole sentences: `rows.full_sentence_rows`.
     """
     body = max_length - 1
     waiting: list[int] = []

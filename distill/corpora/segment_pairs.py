@@ -1,8 +1,8 @@
 """Pairs of segments to pre-train on, from a stream of passages with an empty one between documents.
 
-Passages are cut into sentences; consecutive sentences of a document fill a row up to its length,
-in one of ten cases up to a random shorter one (Devlin et al. 2018, arXiv 1810.04805, A.2), and
-are divided at a random sentence into A and B:
+Passages are cut into sentences, longer ones than half a row into parts; consecutive ones of a
+document fill a row up to its length, in one of ten cases up to a random shorter one (Devlin et al.
+2018, arXiv 1810.04805, A.2), and are divided at a random sentence into A and B:
 
     [CLS] A [SEP] B [SEP], token types 0 and 1
 
@@ -18,16 +18,16 @@ a sentence without company is divided in halves.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from distill.corpora.sentences import Sentence, tokenised_sentences
 from distill.corpora.token_store import TokenRow
 
 __all__ = ["NEXT_SENTENCE", "SENTENCE_ORDER", "next_sentence_rows", "sentence_order_rows"]
@@ -42,10 +42,8 @@ SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""
 KEPT_ROWS = 1000
 """Earlier rows that other segments are drawn from."""
-PASSAGES_AT_ONCE = 256
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
-Segment = list[int]
+Segment = Sentence
 
 
 def next_sentence_rows(
@@ -107,7 +105,8 @@ def _rows(
     generator = np.random.default_rng((seed, 0))
     start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     room = max_length - SPECIAL_TOKENS
-    for filling, waiting in _fillings(_sentences(passages, tokenizer, room), room, generator):
+    sentences = tokenised_sentences(passages, tokenizer, longest=max(1, room // 2))
+    for filling, waiting in _fillings(sentences, room, generator):
         pair = build(filling, generator)
         waiting.extendleft(reversed(pair.unused))
         first, second = _cut(pair, filling.length, generator)
@@ -119,27 +118,6 @@ def _rows(
             "token_type_ids": types,
             label: pair.label,
         }
-
-
-def _sentences(
-    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, room: int
-) -> Iterator[tuple[int, Segment]]:
-    """Yield the tokens of each sentence with its document's number, in pieces of half a row."""
-    longest = max(1, room // 2)
-    document = 0
-    stream = iter(passages)
-    while chunk := list(islice(stream, PASSAGES_AT_ONCE)):
-        texts = [text for passage in chunk for text in _split(passage)]
-        tokens = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        for text, ids in zip(texts, tokens, strict=True):
-            document += not text
-            for begin in range(0, len(ids), longest):
-                yield document, ids[begin : begin + longest]
-
-
-def _split(passage: str) -> list[str]:
-    """Return the sentences of a passage; an empty one, and nothing else, has an empty one."""
-    return [text for text in SENTENCE_END.split(passage) if text] or [""]
 
 
 def _fillings(

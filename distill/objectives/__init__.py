@@ -10,7 +10,7 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.card import ProblemType
 from bertender.core.errors import UnknownNameError
 from bertender.core.training import Objective
-from distill.corpora.rows import RowBuilder, packed_rows
+from distill.corpora.rows import RowBuilder, full_sentence_rows
 from distill.corpora.segment_pairs import next_sentence_rows, sentence_order_rows
 from distill.objectives.masked_language_model import MaskedLanguageModel
 from distill.objectives.models import albert_with_pooler, bert, bert_with_pooler, electra
@@ -39,7 +39,7 @@ class PretrainingObjective:
     """(shape of a BERT) -> what is kept in the end, untrained"""
     pretrainee: Callable[[PreTrainedModel], Pretrainee] = OwnHead
     """(model) -> what is trained, whose forward the objective calls"""
-    rows: RowBuilder = packed_rows
+    rows: RowBuilder = full_sentence_rows
     """How examples are made from passages."""
     held_out_run: int = 1
     """So many consecutive passages are held out together; rows of pairs need some."""

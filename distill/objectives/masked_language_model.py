@@ -1,8 +1,9 @@
 """Masked-language modelling (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
 
 A share of the tokens is chosen; of these, 80 % become [MASK], 10 % a random token, 10 % stay.
-The masks are drawn anew for every batch, from the seed and the step, on blocks of full sentences
-and without next-sentence prediction (Liu et al. 2019, arXiv 1907.11692, sections 4.1 and 4.2).
+The masks are drawn anew for every batch, from the seed and the step, without
+next-sentence prediction (Liu et al. 2019, arXiv 1907.11692, section 4.1). `pretrain` trains on
+rows of full sentences (section 4.2), `distill-general` on dense blocks.
 The loss is the cross-entropy over the chosen tokens.
 """
 

@@ -11,10 +11,9 @@ Span boundary objective (section 3.2): token i of a span from s to e is predicte
 from the states x of the tokens beside the span and an embedding p of its place in it (200 wide, as
 in the published code), over the table of word embeddings with a bias of its own.
 Loss = cross-entropy of the masked-language head + that of y, each the mean over the chosen tokens.
-No sentence pairs: rows are blocks of full text (section 3.3).
+No sentence pairs: rows are of full sentences (section 3.3 has single segments).
 Departures: a span stops at a word that is chosen already, where the paper draws anew; spans that
-touch are one span, as in the published code; the last word of a row is never chosen, since packed
-rows need not end in [SEP].
+touch are one span, as in the published code; a last word that no [SEP] follows is never chosen.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.families import family_of
+from bertender.core.hub_code import open_pretrained
 from distill.pretraining.config import PretrainConfig
 
 __all__ = ["positions_of_shallow", "refuse_unstackable", "stack"]
@@ -57,9 +58,7 @@ def refuse_unstackable(shallow: Artifact, config: PretrainConfig, family: str) -
 
 def positions_of_shallow(shallow: Artifact) -> int:
     """Return how many tokens the shallower encoder has positions for."""
-    config = AutoConfig.from_pretrained(
-        shallow.path, local_files_only=True, trust_remote_code=False
-    )
+    config = open_pretrained(AutoConfig, shallow.path, local_files_only=True)
     return int(config.max_position_embeddings)
 
 

@@ -70,14 +70,14 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
 }
 
 WRITTEN = frozenset(
-    {"artifact", "digest", "stage", "kind", "precision", "size", "metrics", "timing"}
+    {"artifact", "digest", "stage", "kind", "precision", "size", "metrics", "timing", "left_out"}
 )
 
 KEYS: dict[str, Collection[str]] = {
     **dict.fromkeys(STAGES, WRITTEN),
     "run": {"recipe", "out", "steps"},
-    "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
-    "compare": {"circumstances", "rows"},
+    "verify": {"reference", "candidate", "tolerance", "failures", "cases", "left_out"},
+    "compare": {"circumstances", "rows", "left_out"},
     "serve": {"repository"},
     "classify": {"label", "score", "logits"},
     "tasks": {"task", "summary", "metric", "labels"},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import BertTokenizerFast
 
-from distill.corpora import segment_pairs
+from distill.corpora import segment_pairs, sentences
 from distill.corpora.rows import RowBuilder
 from distill.corpora.segment_pairs import (
     NEXT_SENTENCE,
@@ -154,7 +154,7 @@ def test_sentences_of_a_passage_are_cut_at_their_ends() -> None:
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_rows_come_as_the_corpus_is_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless corpus gives rows, and no more of it is read than they need."""
-    monkeypatch.setattr(segment_pairs, "PASSAGES_AT_ONCE", 4)
+    monkeypatch.setattr(sentences, "PASSAGES_AT_ONCE", 4)
     read = 0
 
     def endless() -> Iterator[str]:

@@ -1,0 +1,65 @@
+"""Files of UTF-8 text, where bytes that are something else belong to one line, not to the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertender.core.errors import DataError, RowError
+from bertender.tasks.bad_rows import OnBadRow, stop
+
+__all__ = [
+    "LINE_END",
+    "NOT_UTF8",
+    "bytes_of",
+    "decoded_bytes",
+    "lines_of",
+    "not_utf8",
+    "text_of",
+]
+
+LINE_END = "\n"
+ESCAPED_BYTE = 0xDC00
+NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""What stands in a decoded text for bytes that are not UTF-8: 0xDC00 and the byte (PEP 383)."""
+
+
+def bytes_of(path: Path, size: int = -1) -> bytes:
+    """Return the first `size` bytes of a file, or all of them."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(size)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
+    if not content:
+        raise DataError(f"{path}: the file is empty.")
+    return content
+
+
+def text_of(path: Path) -> str:
+    """Return a UTF-8 file's text; DataError names the line of a byte that is none."""
+    text = decoded_bytes(path)
+    if found := NOT_UTF8.search(text):
+        raise not_utf8(path, f"line {text.count(LINE_END, 0, found.start()) + 1}", found)
+    return text
+
+
+def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file."""
+    for number, line in enumerate(decoded_bytes(path).splitlines(), start=1):
+        if found := NOT_UTF8.search(line):
+            bad(not_utf8(path, f"line {number}", found))
+        else:
+            yield line
+
+
+def decoded_bytes(path: Path) -> str:
+    """Return a file's text, with a surrogate for each byte that is not UTF-8; see NOT_UTF8."""
+    return bytes_of(path).decode("utf-8-sig", errors="surrogateescape")
+
+
+def not_utf8(path: Path, place: str, found: re.Match[str]) -> RowError:
+    """Return the error of a line in which NOT_UTF8 was found."""
+    byte = ord(found[0]) - ESCAPED_BYTE
+    return RowError(path, place, f"byte 0x{byte:02x} is not UTF-8. Save the file as UTF-8.")
