@@ -1,4 +1,4 @@
-"""What distilling costs four ways: as usual, and with what makes it cheaper, one after another.
+"""What distilling costs as usual, and with what makes it cheaper, one way after another.
 
     python -m benchmarks.training TEACHER --work DIR --out FILE.json [--seeds 3] [--max-train 4000]
 
@@ -94,7 +94,7 @@ def begun(
     """Return a benchmark without runs."""
     tokens = token_dataset(task.train, load_tokenizer(teacher.path), config.max_length).lengths
     shared = config.model_dump(
-        mode="json", exclude={"seed", "precision", "batches", "teacher_cache_mb"}
+        mode="json", exclude={"seed", "precision", "batches", "pool_batches", "teacher_cache_mb"}
     )
     return TrainingBenchmark(
         teacher=teacher.digest,
@@ -125,7 +125,7 @@ def run(
     layers: Annotated[int, typer.Option(help="of each student")] = 3,
     threads: Annotated[int, typer.Option(help="of PyTorch; 0: every core")] = 0,
 ) -> None:
-    """Distil four ways, and write what each took and scored."""
+    """Distil by every way, and write what each took and scored."""
     show_progress()
     torch.set_num_threads(threads or environment().cores)
     source = Artifact.load(teacher)
