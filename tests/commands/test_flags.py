@@ -160,6 +160,7 @@ UNLIKE_THEIR_DEFAULT = {
     "block_size": "64",
     "calibrator": "minmax",
     "percentile": "99.5",
+    "select": "0.25",
     "sensitivity": "hessian-trace",
     "target": "avx2",
     "importance": "taylor",
