@@ -131,6 +131,8 @@ def _listed(signals: frozenset[Signal]) -> str:
 def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
     """Return the task with texts without labels beside its training examples.
 
+    Those that are set apart to choose by are left out: nothing learns from them, labelled or not.
+
     Raises:
         ConfigError: the method learns from labels alone.
         DataError: the file is wrong.
@@ -142,7 +144,8 @@ def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
             f"unlabelled={str(path)!r}: method {method.name!r} learns from labels alone, which "
             "these texts do not have. Leave it out, or choose a method that needs the teacher."
         )
-    texts = read_texts(path, task.text_columns)
+    apart = set(task.selection.examples)
+    texts = [text for text in read_texts(path, task.text_columns) if text not in apart]
     labels = (*task.train.label_ids, *(NO_LABEL for _ in texts))
     return replace(task, train=Split((*task.train.examples, *texts), labels))
 

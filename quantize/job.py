@@ -36,7 +36,7 @@ class Written:
     reference: Classifier | None = None
     """What the graph must agree with, where that is not the source."""
     score: float | None = None
-    """On the held-out texts, where the scheme had to know it."""
+    """On the texts to choose by, where the scheme had to know it."""
     tolerance: str | None = None
     """A row of TOLERANCES, where that is not the precision's own."""
 
@@ -70,19 +70,39 @@ class Job:
 
     @cached_property
     def score_before(self) -> float:
-        """The float model's score on the held-out texts."""
+        """The float model's score on the texts to choose by."""
         return self.score_of(self.classifier)
 
     def score(self, graph: Path) -> float:
-        """Return a graph's score on the held-out texts."""
+        """Return a graph's score on the texts to choose by."""
         return self.score_of(self.opened(graph))
+
+    def held_out_scores(self, graph: Path, score: float) -> dict[str, Any]:
+        """Return the held-out scores before and after, and what was chosen on.
+
+        They are read here, once, at the end, where other texts have chosen.
+
+        Args:
+            graph: the one to keep.
+            score: its score on the texts to choose by.
+        """
+        before, after = self.score_before, score
+        if self.task.chosen_on == "selection":
+            before, after = map(self._dev_score, (self.classifier, self.opened(graph)))
+        chosen = {"before": self.score_before, "after": score, "n": len(self.task.choices)}
+        held_out = {"score_before": before, "score": after}
+        return {"chosen_on": self.task.chosen_on, "choice": chosen, **held_out}
+
+    def _dev_score(self, classifier: Classifier) -> float:
+        return evaluate(classifier, self.task.dev, self.task.metric)[0].value
 
     def opened(self, graph: Path) -> Classifier:
         """Return the classifier that answers by another graph."""
         return replace(self.classifier, predictor=OnnxPredictor(graph))
 
     def score_of(self, classifier: Classifier) -> float:
-        return evaluate(classifier, self.task.dev, self.task.metric)[0].value
+        """Return a classifier's score on the texts to choose by."""
+        return evaluate(classifier, self.task.choices, self.task.metric)[0].value
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -104,7 +124,7 @@ class Job:
         return round(100 * (self.score_before - score), 6)
 
     def texts(self, count: int, description: str) -> Batches:
-        """Return some of the training texts, drawn by the seed."""
+        """Return some of the training texts, drawn by the seed; none of those to choose by."""
         examples = self.task.train.examples
         drawn = np.random.default_rng(self.config.seed).permutation(len(examples))[:count]
         return Batches(self.classifier.encode, [examples[row] for row in drawn], description)

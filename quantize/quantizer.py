@@ -59,7 +59,8 @@ def quantize(
 
     Args:
         source: a float32 onnx artifact; a torch one for schemes that train.
-        task: what the source answers; its training texts calibrate, its held-out texts prove.
+        task: what the source answers; its training texts calibrate, its selection chooses, its
+            held-out texts prove and score.
         config: see QuantizeConfig.
         out: directory of the artifact.
         write_onnx: writes a torch artifact's graph into a directory; schemes that train need it.
@@ -138,11 +139,12 @@ def _scores(job: Job, graph: Path, known: float | None) -> dict[str, Any]:
     if allowed is not None and job.drop(after) > allowed:
         raise AccuracyError(
             f"the quantized model lost {job.drop(after):.4g} points of {job.task.metric} "
-            f"({job.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no more. "
+            f"on {len(job.task.choices)} texts of {job.task.chosen_on} ({job.score_before:.4f} to "
+            f"{after:.4f}), and max_drop={allowed:g} allows no more. "
             "Schemes that lose less: mixed returns parts to float until it holds, qat trains; a "
             "trained model may want more epochs."
         )
-    return {"score_before": job.score_before, "score": after}
+    return job.held_out_scores(graph, after)
 
 
 def refuse_unquantizable(source: Artifact, scheme: Scheme) -> None:

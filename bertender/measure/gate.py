@@ -88,6 +88,8 @@ def write_proven(
     ) as draft:
         proof = write(draft.directory)
         candidate = onnx_classifier(draft.directory, out.name, labels, parameters)
+        # the held-out texts choose nothing here: no label is read, and the outputs must be the
+        # source's; what is chosen by a score is chosen on `task.choices`
         examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
         tolerance = find_tolerance(proof.tolerance or precision)
         reference = proof.reference or opened

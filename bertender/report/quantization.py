@@ -33,7 +33,9 @@ def quantization_lines(metrics: Mapping[str, Any]) -> list[str]:
             f"{saturation['mean_difference']:.2g} of the largest logit on average"
         )
     if "score" in found:
-        lines.append(f"score {found['score_before']:.4g} before, {found['score']:.4g} now")
+        lines.append(
+            f"score {found['score_before']:.4g} before, {found['score']:.4g} now{_chosen(found)}"
+        )
     return [*lines, *_sensitivity(found)]
 
 
@@ -45,6 +47,17 @@ def _integer(found: Mapping[str, Any]) -> dict[str, int]:
         for name, count in found["operators"].items()
         if any(word in name for word in words)
     }
+
+
+def _chosen(found: Mapping[str, Any]) -> str:
+    """Return the scores by which a drop was judged, where they are not the held-out ones."""
+    if found.get("chosen_on") != "selection":
+        return ""
+    choice = found["choice"]
+    return (
+        f" (held-out, read once; judged by {choice['n']} texts set apart: "
+        f"{choice['before']:.4g} before, {choice['after']:.4g} now)"
+    )
 
 
 def _sensitivity(found: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bertender.report.quantization import quantization_lines
 
 FOUND = {
@@ -47,3 +49,12 @@ def test_what_was_not_checked_is_not_claimed() -> None:
     assert "for arm64: 26 products quantized" in line and "was not checked" in line
     unproven = {**FOUND, "saturation": {"products": 0, "mean_difference": 0.0}}
     assert len(quantization_lines({"quantization": unproven})) == 1
+
+
+@pytest.mark.parametrize(("chosen_on", "said"), [("selection", "judged by 40 texts"), ("dev", "")])
+def test_where_a_drop_was_judged(chosen_on: str, said: str) -> None:
+    choice = {"before": 0.95, "after": 0.94, "n": 40}
+    scores = {"score_before": 0.91, "score": 0.9, "chosen_on": chosen_on, "choice": choice}
+    line = quantization_lines({"quantization": {**FOUND, **scores}})[2]
+    assert line.startswith("score 0.91 before, 0.9 now")
+    assert said in line and ("held-out, read once" in line) is bool(said)
