@@ -10,7 +10,7 @@ import torch
 import typer
 
 from benchmarks import training
-from benchmarks.training import TrainingBenchmark, begun, run, take_turns
+from benchmarks.training import TrainingBenchmark, begun, run, take_turns, without_further
 from benchmarks.training_table import training_block
 from benchmarks.training_ways import WAYS, TrainingRun, padded
 from bertender.core.artifact import Artifact
@@ -147,6 +147,16 @@ def test_seeds_that_are_there_are_not_made_again(
         go(3, layers=1)
 
 
+def test_further_texts_are_those_that_no_model_has_read(task: Task) -> None:
+    apart = Split(task.dev.examples[:9], task.dev.label_ids[:9])
+    cut, further = without_further(replace(task, selection=apart), 20, 7)
+    assert (len(cut.train), further) == (20, apart.first(7))
+    cut, further = without_further(task, 20, 7)
+    assert cut.train == task.train.first(20)
+    assert further.examples == task.train.examples[20:27], "the teacher alone has read them"
+    assert not without_further(replace(task, selection=apart), 20, 0)[1].examples
+
+
 def test_the_table_counts_what_was_kept_in_each_epoch(tmp_path: Path) -> None:
     """An epoch of 2 s and half of 4 s of kept answers is 4 s: five times as fast as 20 s."""
     seconds = {"usual": (0.0, 20.0, 3), "buckets": (0.0, 10.0, 3), "kept": (4.0, 2.0, 4)}
@@ -170,10 +180,18 @@ def test_the_table_counts_what_was_kept_in_each_epoch(tmp_path: Path) -> None:
     assert "| `kept` | 4.0 | 5.0x [5.0, 5.0] | 10 | 25% | 1.000 | +25.0 [" in text
     assert "40 training texts of 7.2 tokens" in text and "2 seeds" in text and "bf16" in text
     assert "2 threads" in text and "Raw: `result.json`" in text
-    more = {"further_labels": (1, 1), "runs": tuple(map(with_further, benchmark.runs))}
+    more: dict[str, object] = {
+        "further_labels": (1, 1),
+        "runs": tuple(map(with_further, benchmark.runs)),
+    }
     (tmp_path / "result.json").write_text(benchmark.model_copy(update=more).model_dump_json())
     text = training_block("result.json", tmp_path / "result.json")
     assert "| On 2 further texts |" in text
+    assert "the teacher has learned from them, no student has" in text
+    more["further_from"] = "selection"
+    (tmp_path / "result.json").write_text(benchmark.model_copy(update=more).model_dump_json())
+    text = training_block("result.json", tmp_path / "result.json")
+    assert "no model has learned from them" in text and "over texts and seeds" in text
     (row,) = (line for line in text.splitlines() if line.startswith("| `kept` |"))
     assert row.endswith("| +50.0 [+0.0, +100.0] |")
 
