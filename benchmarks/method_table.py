@@ -95,7 +95,8 @@ def _circumstances(result: MethodsBenchmark) -> str:
         f"phases, learning rate {budget.learning_rate:g}"
         f"{_others(result, 'learning_rate', budget.learning_rate)}, batches of "
         f"{budget.batch_size}; {budget.layers} layers{_others(result, 'layers', budget.layers)}. "
-        f"Intervals of gains are of 95 %, over texts and seeds. {_chosen(result)}"
+        f"Intervals of gains are of 95 %, over texts and seeds; {seeds} seeds show their spread "
+        f"roughly. {_chosen(result)}"
     )
 
 

@@ -141,10 +141,10 @@ def test_the_interval_holds_the_seeds_as_widely_as_they_vary(seeds: int) -> None
     change = paired_change_of_means("accuracy", truth, [truth], models)
     error = 100 * np.std(wrong / rows, ddof=1) / np.sqrt(seeds)
     assert change.value == pytest.approx(-100 * wrong.mean() / rows)
-    if seeds >= 5:  # of few seeds the means are few points, and percentiles the outer ones
+    if seeds >= 5:
         assert change.high - change.low == pytest.approx(2 * 1.96 * error, rel=0.2)
-    else:
-        assert change.high - change.low > 2 * 1.2 * error
+    else:  # there are few means, and the outer ones are no further out: from seed to seed of two
+        assert change.high - change.low > 2 * 0.99 * error
     one = paired_change("accuracy", truth, truth, models[0])
     assert change.high - change.low > 2 * (one.high - one.low), "texts alone say far less"
 
