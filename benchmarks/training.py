@@ -32,7 +32,7 @@ from bertender.tasks.task import Split, Task
 from distill.data import token_dataset
 from distill.distiller import DistillConfig
 
-__all__ = ["TrainingBenchmark", "begun", "run", "take_turns"]
+__all__ = ["TrainingBenchmark", "begun", "run", "take_turns", "without_further"]
 
 WARM_UP_TEXTS = 128
 NOTHING = Split((), ())

@@ -16,7 +16,14 @@ from bertender.measure.comparison import Circumstances, Comparison, ComparisonRo
 from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, short
 from bertender.tasks.task import ChosenOn
 
-__all__ = ["COLUMNS", "Column", "circumstances_lines", "markdown_table", "terminal_table"]
+__all__ = [
+    "CHOICES",
+    "COLUMNS",
+    "Column",
+    "circumstances_lines",
+    "markdown_table",
+    "terminal_table",
+]
 
 MEGABYTE = 10**6
 MILLION = 10**6
