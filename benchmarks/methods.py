@@ -28,7 +28,7 @@ from bertender.measure.accuracy import evaluate
 from bertender.stages import recorded_task
 from bertender.steps import save_result
 from bertender.tasks.metrics import Score
-from bertender.tasks.task import Task
+from bertender.tasks.task import ChosenOn, Task
 from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS
 from distill.methods.method import half_the_layers
@@ -58,6 +58,14 @@ class StudentResult(Record):
     learning_rate: float | None = Field(None, description="of its last phase")
     score: Score
     predictions: tuple[int, ...] = Field(description="label numbers of the held-out texts")
+    choice: Score | None = Field(
+        None, description="on texts of the training file that nothing learns from, to choose by"
+    )
+
+    @property
+    def choices(self) -> int:
+        """How many texts there were to choose by."""
+        return self.choice.n if self.choice else 0
 
 
 class MethodsBenchmark(Record):
@@ -70,6 +78,7 @@ class MethodsBenchmark(Record):
     budget: Budget
     environment: Environment
     students: tuple[StudentResult, ...]
+    chosen_on: ChosenOn | None = Field(None, description="None in older files: the held-out texts")
 
 
 def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
@@ -123,6 +132,8 @@ def _is_made(made: Artifact, teacher: Artifact, task: Task, config: DistillConfi
 def _measured(student: Artifact, task: Task, config: DistillConfig) -> StudentResult:
     classifier = open_classifier(student)
     score, predictions = evaluate(classifier, task.dev, task.metric)
+    apart = task.chosen_on == "selection"
+    choice = evaluate(classifier, task.selection, task.metric)[0] if apart else None
     return StudentResult(
         method=config.method,
         seed=config.seed,
@@ -131,6 +142,7 @@ def _measured(student: Artifact, task: Task, config: DistillConfig) -> StudentRe
         learning_rate=config.learning_rate,
         score=score,
         predictions=tuple(predictions.tolist()),
+        choice=choice,
     )
 
 
@@ -145,7 +157,7 @@ def with_earlier(benchmark: MethodsBenchmark, earlier: MethodsBenchmark) -> Meth
     Raises:
         ConfigError: they were not measured alike.
     """
-    for name in ("task", "labels", "teacher", "budget"):
+    for name in ("task", "labels", "teacher", "budget", "chosen_on"):
         ours, theirs = getattr(benchmark, name), getattr(earlier, name)
         if ours != theirs:
             raise ConfigError(
@@ -218,6 +230,7 @@ def run(
             budget=budget,
             environment=environment(),
             students=tuple(results),
+            chosen_on=task.chosen_on,
         )
         save_result(with_earlier(benchmark, earlier) if earlier else benchmark, out)
 

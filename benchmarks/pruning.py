@@ -26,7 +26,7 @@ from bertender.core.pruned import heads_of
 from bertender.measure.accuracy import evaluate
 from bertender.stages import recorded_task
 from bertender.steps import save_result
-from bertender.tasks.task import Task
+from bertender.tasks.task import ChosenOn, Task
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 
@@ -44,7 +44,10 @@ class PruningPoint(Record):
     recovered: bool = Field(description="trained after the cut, on the unpruned model's answers")
     seed: int
     heads: tuple[int, ...] = Field(description="that each layer kept")
-    score: float
+    score: float = Field(description="on the held-out texts")
+    choice: float | None = Field(
+        None, description="on the texts to choose by; None in files that do not say"
+    )
 
 
 class PruningBenchmark(Record):
@@ -59,6 +62,7 @@ class PruningBenchmark(Record):
     recovery_texts: int
     config: dict[str, Any] = Field(description="what the cuts share, of PruneConfig")
     environment: Environment
+    chosen_on: ChosenOn | None = Field(None, description="None in older files: the held-out texts")
     points: tuple[PruningPoint, ...]
 
 
@@ -82,12 +86,12 @@ def points_of(
 
 def _cut(
     parent: Artifact, task: Task, config: PruneConfig, work: Path
-) -> tuple[tuple[int, ...], float]:
-    """Return how many heads each layer kept, and the score."""
+) -> tuple[tuple[int, ...], float, float]:
+    """Return how many heads each layer kept, the score, and that on the texts to choose by."""
     with TemporaryDirectory(dir=work) as folder:
         metrics = prune(parent, task, config, Path(folder) / "pruned").card.metrics
     last = metrics["rounds"][-1]
-    return tuple(last["heads"]), float(last["score"])
+    return tuple(last["heads"]), float(metrics["score"]), float(last["score"])
 
 
 def run(
@@ -118,7 +122,7 @@ def run(
             continue
         drawn = {"heads": share, "importance": importance, "recover": recovered, "seed": seed}
         settings = {**drawn, **scoring, **(training if recovered else {})}
-        heads, value = _cut(parent, task, PruneConfig(**settings), work)
+        heads, value, choice = _cut(parent, task, PruneConfig(**settings), work)
         point = PruningPoint(
             importance=importance,
             share=share,
@@ -126,6 +130,7 @@ def run(
             seed=seed,
             heads=heads,
             score=value,
+            choice=choice,
         )
         benchmark = benchmark.model_copy(update={"points": (*benchmark.points, point)})
         save_result(benchmark, out)
@@ -149,6 +154,7 @@ def _begun(parent: Artifact, task: Task, shared: dict[str, Any]) -> PruningBench
         recovery_texts=len(task.train),
         config=shared,
         environment=environment(),
+        chosen_on=task.chosen_on,
         points=(),
     )
 

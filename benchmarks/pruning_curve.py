@@ -9,10 +9,17 @@ from xml.sax.saxutils import escape
 
 from benchmarks.pruning import CONTROL, IMPORTANCES_SHOWN, PruningBenchmark, PruningPoint
 from bertender.report.cells import DASH, markdown_rows
+from bertender.tasks.task import ChosenOn
 
 __all__ = ["pruning_block", "pruning_svg"]
 
 WIDTH, HEIGHT, MARGIN = 560, 320, 44
+CHOICES: Mapping[ChosenOn | None, str] = {
+    None: "",
+    "dev": " The held-out texts chose and scored.",
+    "selection": " Scores are of the held-out texts, read once; how a cut would be chosen is in "
+    "the file, by texts of the training file that nothing learned from.",
+}
 COLOURS = dict(zip(IMPORTANCES_SHOWN, ("#0072b2", "#d55e00", "#666666"), strict=True))
 """Told apart by those who see no red or green (Okabe and Ito)."""
 
@@ -44,7 +51,7 @@ def _table(result: PruningBenchmark) -> str:
         f"**{result.task}: {result.metric}, n = {result.n}; unpruned {result.unpruned:.3f}, "
         f"{sum(result.heads)} heads in {len(result.heads)} layers.** Recovery: "
         f"{result.config['epochs']} epoch of {result.recovery_texts} texts. `{CONTROL}` without "
-        "recovery is the mean of its seeds."
+        f"recovery is the mean of its seeds.{CHOICES[result.chosen_on]}"
     )
     numeric = [False, *[True] * len(shares)]
     return "\n".join([title, "", *markdown_rows(headings, rows, numeric)])

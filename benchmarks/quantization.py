@@ -26,10 +26,12 @@ from bertender.core.config import Record
 from bertender.core.errors import AccuracyError, ModelError, ParityError
 from bertender.core.predictor import onnx_file, open_classifier
 from bertender.core.progress import show_progress
+from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
 from bertender.stages import STAGES, recorded_task
 from bertender.steps import save_result
+from bertender.tasks.metrics import Score
 from bertender.tasks.task import Task
 from quantize.schemes import SCHEMES
 
@@ -69,6 +71,11 @@ class QuantizationBenchmark(Record):
     refused: dict[str, str] = Field(description="variant -> the error")
     found: dict[str, dict[str, Any]] = Field(description="variant -> what its card says of it")
     kernels: dict[str, KernelTimes] = Field(description="row -> where a long text's time goes")
+    choices: dict[str, Score] = Field(
+        default_factory=dict,
+        description="row -> its score on texts of the training file that nothing learned from, to "
+        "choose a row by; empty where none were set apart",
+    )
 
 
 def _made(
@@ -132,9 +139,20 @@ def run(
         refused=refused,
         found={each.name: _said(each) for each in artifacts[1:]},
         kernels={each.name: _kernels(each, task, config) for each in artifacts},
+        choices=_choices(artifacts, task),
     )
     if out is not None:
         save_result(benchmark, out)
+
+
+def _choices(artifacts: Sequence[Artifact], task: Task) -> dict[str, Score]:
+    """Return what a row is chosen by: the held-out texts are for the score alone."""
+    if task.chosen_on == "dev":
+        return {}
+    return {
+        each.name: evaluate(open_classifier(each), task.selection, task.metric)[0]
+        for each in artifacts
+    }
 
 
 def _timed_long(artifacts: Sequence[Artifact], task: Task, config: CompareConfig) -> LatencyReport:

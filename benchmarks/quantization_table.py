@@ -72,18 +72,28 @@ def _table(result: QuantizationBenchmark, notes: Sequence[str]) -> str:
     """Return a result's table, why rows are missing from it, and notes of it alone."""
     under = result.comparison.circumstances
     rows = result.comparison.rows
+    choices = ("Score to choose by",) if result.choices else None
+    headings = [*HEADINGS, *([choices] if choices else [])]
     lines = markdown_rows(
-        HEADINGS,
+        headings,
         [
-            _cells(row, rows[0], long, result.kernels[row.name])
+            [
+                *_cells(row, rows[0], long, result.kernels[row.name]),
+                *([_choice(result, row)] if choices else []),
+            ]
             for row, long in zip(rows, result.long.rows, strict=True)
         ],
-        [False, *[True] * (len(HEADINGS) - 1)],
+        [False, *[True] * (len(headings) - 1)],
     )
     refused = [f"`{name}` was refused: {reason}" for name, reason in result.refused.items()]
     title = f"**{under.task}: {under.metric}, n = {under.n}**"
     said = [*map(_item, (*refused, *notes)), ""] if refused or notes else []
     return "\n".join([title, "", *lines, "", *said])
+
+
+def _choice(result: QuantizationBenchmark, row: ComparisonRow) -> Cell:
+    score = result.choices[row.name]
+    return (f"{score.value:.3f}", f"[{score.low:.3f}, {score.high:.3f}]")
 
 
 def _cells(

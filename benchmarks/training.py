@@ -1,4 +1,4 @@
-"""What distilling costs four ways: as usual, and with what makes it cheaper, one after another.
+"""What distilling costs as usual, and with what makes it cheaper, one way after another.
 
     python -m benchmarks.training TEACHER --work DIR --out FILE.json [--seeds 3] [--max-train 4000]
 
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -32,7 +32,7 @@ from bertender.tasks.task import Split, Task
 from distill.data import token_dataset
 from distill.distiller import DistillConfig
 
-__all__ = ["TrainingBenchmark", "begun", "run", "take_turns"]
+__all__ = ["TrainingBenchmark", "begun", "run", "take_turns", "without_further"]
 
 WARM_UP_TEXTS = 128
 NOTHING = Split((), ())
@@ -47,6 +47,9 @@ class TrainingBenchmark(Record):
     labels: tuple[int, ...] = Field(description="true label numbers of the held-out texts")
     further_labels: tuple[int, ...] = Field(
         (), description="of texts of the training file that no student has read"
+    )
+    further_from: Literal["train", "selection"] = Field(
+        "train", description="texts of `train` the teacher has read, those of `selection` no model"
     )
     texts: int = Field(description="training texts, a part of the task's own")
     tokens: float = Field(description="of a training text, on average")
@@ -88,13 +91,24 @@ def take_turns(
         yield tuple(distil_by(name, teacher, task, further, seeded, work) for name in turn)
 
 
+def without_further(task: Task, max_train: int, count: int) -> tuple[Task, Split]:
+    """Return a task with its training texts, and texts that no student reads.
+
+    They are of those set apart, which the teacher has not read either, where there are any.
+    """
+    rest = Split(task.train.examples[max_train:], task.train.label_ids[max_train:])
+    apart = task.chosen_on == "selection"
+    further = task.selection.first(count) if apart else rest.first(count)
+    return replace(task, train=task.train.first(max_train)), further
+
+
 def begun(
     teacher: Artifact, task: Task, further: Split, config: DistillConfig
 ) -> TrainingBenchmark:
     """Return a benchmark without runs."""
     tokens = token_dataset(task.train, load_tokenizer(teacher.path), config.max_length).lengths
     shared = config.model_dump(
-        mode="json", exclude={"seed", "precision", "batches", "teacher_cache_mb"}
+        mode="json", exclude={"seed", "precision", "batches", "pool_batches", "teacher_cache_mb"}
     )
     return TrainingBenchmark(
         teacher=teacher.digest,
@@ -102,6 +116,7 @@ def begun(
         metric=task.metric,
         labels=task.dev.label_ids,
         further_labels=further.label_ids,
+        further_from="selection" if task.chosen_on == "selection" else "train",
         texts=len(task.train),
         tokens=sum(tokens) / len(tokens),
         threads=torch.get_num_threads(),
@@ -125,13 +140,12 @@ def run(
     layers: Annotated[int, typer.Option(help="of each student")] = 3,
     threads: Annotated[int, typer.Option(help="of PyTorch; 0: every core")] = 0,
 ) -> None:
-    """Distil four ways, and write what each took and scored."""
+    """Distil by every way, and write what each took and scored."""
     show_progress()
     torch.set_num_threads(threads or environment().cores)
     source = Artifact.load(teacher)
-    task = recorded_task(source, {"max_train": max_train + further_texts})
-    further = Split(task.train.examples[max_train:], task.train.label_ids[max_train:])
-    task = replace(task, train=task.train.first(max_train))
+    limits = {"max_train": max_train + further_texts, "max_select": max(further_texts, 1)}
+    task, further = without_further(recorded_task(source, limits), max_train, further_texts)
     config = DistillConfig(
         method="distilbert",
         weights={"cosine": 0},

@@ -100,8 +100,20 @@ def _circumstances(result: TrainingBenchmark) -> str:
         f"{config['epochs']} epochs, {seeds} seeds, students of {config['layers']} layers by soft "
         f"and hard labels. {auto} computed in {precision}. Seconds hold each epoch's part of the "
         "kept answers, computed anew for every student; scoring is left out. Intervals are of "
-        f"95 %. {_machine(here, result.threads)}"
+        f"95 %, those of points over texts and seeds.{_further_from(result)} "
+        f"{_machine(here, result.threads)}"
     )
+
+
+FURTHER = {
+    "train": " The further texts are of the training file: the teacher has learned from them, no "
+    "student has.",
+    "selection": " The further texts are of the training file, and no model has learned from them.",
+}
+
+
+def _further_from(result: TrainingBenchmark) -> str:
+    return FURTHER[result.further_from] if result.further_labels else ""
 
 
 def _machine(here: Environment, threads: int) -> str:

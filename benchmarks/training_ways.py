@@ -28,7 +28,7 @@ from bertender.core.examples import SEQUENCE_COLUMNS, TokenDataset
 from bertender.core.predictor import Classifier, TorchPredictor
 from bertender.core.text import Tokenize
 from bertender.core.timing import Stopwatch
-from bertender.core.training_config import computes_in_bf16
+from bertender.core.training_config import POOL_BATCHES, computes_in_bf16
 from bertender.measure.accuracy import evaluate
 from bertender.tasks.metrics import Score
 from bertender.tasks.task import Split, Task
@@ -51,9 +51,13 @@ class Way:
     keeps: bool
     """The teacher's answers are computed once; else the teacher runs in each step."""
     precision: Literal["auto", "fp32"]
-    batches: Literal["sorted", "random"] = "sorted"
-    """Of like length, or of any."""
+    batches: Literal["sorted", "random", "pooled"] = "sorted"
+    """Of like length, or of any, or of like length inside random pools."""
+    pool_batches: int = POOL_BATCHES
 
+
+POOL_SIZES = (4, 8, 16, 50)
+"""In batches: the smaller, the nearer to random ones, and the more padding."""
 
 WAYS: Mapping[str, Way] = {
     "usual": Way(
@@ -84,6 +88,19 @@ WAYS: Mapping[str, Way] = {
         keeps=True,
         precision="auto",
     ),
+    **{
+        f"pooled-{size}": Way(
+            "the teacher's answers kept, batches of like length inside random pools of about "
+            f"{size} batches, one pool after the other, bf16 where the machine has it: "
+            f"`bertender distill --batches pooled --pool-batches {size}`",
+            padded=False,
+            keeps=True,
+            precision="auto",
+            batches="pooled",
+            pool_batches=size,
+        )
+        for size in POOL_SIZES
+    },
 }
 """The first is what the others are compared with."""
 
@@ -136,6 +153,7 @@ def distil_by(
     given = {
         "precision": way.precision,
         "batches": way.batches,
+        "pool_batches": way.pool_batches,
         "teacher_cache_mb": config.teacher_cache_mb * way.keeps,
     }
     with TemporaryDirectory(dir=work) as folder:

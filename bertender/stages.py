@@ -238,17 +238,42 @@ def stage_named(name: str) -> Stage:
 def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     """Load the task that an artifact was made for, with some of its settings changed.
 
+    What to choose on is set apart as it was then: of older artifacts nothing, since they have
+    learned from every training text.
+
     Raises:
-        ConfigError: the artifact records no task, and `changes` name none.
+        ConfigError: the artifact records no task, and `changes` name none; or more is to be set
+            apart than was then.
         ModelError: it labels words, for which no task is known by name.
     """
     refuse_taggers(artifact)
     names_task = "task" in changes or "train" in changes
     source = {} if names_task else artifact.card.task.source
-    settings = {**source, **changes}
+    settings = {**source, **_set_apart(artifact), **changes}
     if not (names_task or source):
         raise ConfigError(
             f"{artifact.path} does not say which task it is for. Name one with --task, or give "
             "your files with --train and --dev."
         )
-    return load_task(TaskConfig.parse(settings))
+    config = TaskConfig.parse(settings)
+    _refuse_learned(artifact, config)
+    return load_task(config)
+
+
+def _set_apart(artifact: Artifact) -> dict[str, float]:
+    """Return the share of the training texts that an artifact has not learned from, if known."""
+    source = artifact.card.task.source
+    return {"select": source.get("select", 0.0)} if source else {}
+
+
+def _refuse_learned(artifact: Artifact, config: TaskConfig) -> None:
+    """Raise ConfigError where texts would be chosen on that the artifact has learned from."""
+    source = artifact.card.task.source
+    train = str(config.train.absolute()) if config.train else None
+    same = (config.task, train) == (source.get("task"), source.get("train"))
+    share = _set_apart(artifact).get("select", 0.0)
+    if same and config.select is not None and config.select > share:
+        raise ConfigError(
+            f"select={config.select:g}: {artifact.path} was made with select={share:g}, and has "
+            f"learned from the other texts. Give {share:g} at most, or make it again."
+        )

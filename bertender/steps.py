@@ -83,7 +83,7 @@ class StepKind:
 
 def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyConfig) -> Parity:
     """Compare two artifacts on a task's held-out texts, and their graphs where both are there."""
-    examples, truth = labelled_sample(task, config.texts or len(task.dev), config.seed)
+    examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
     tolerance = find_tolerance(config.tolerance or candidate.card.precision)
     parity = check_parity(
         open_classifier(reference),

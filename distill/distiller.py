@@ -40,7 +40,7 @@ from distill.sources import (
     with_unlabelled,
 )
 from distill.student_config import StudentConfig
-from distill.teacher import artifact_at, dev_score, write_classifier
+from distill.teacher import artifact_at, choice_score, final_score, write_classifier
 
 __all__ = ["DistillConfig", "distill"]
 
@@ -115,7 +115,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
                 config,
                 work,
                 description=f"distill {out.name}",
-                score=lambda each: dev_score(each.student, tokenizer, task, config.max_length),
+                score=lambda each: choice_score(each.student, tokenizer, task, config.max_length),
             )
         *earlier, last = reports.values()
         losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
@@ -124,7 +124,8 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
         write = partial(
             write_classifier, out, "distill", student, tokenizer, given, config, teacher
         )
-        on_main_process(lambda: write(last, **metrics))
+        final = partial(final_score, student, tokenizer, task, config.max_length, last.epochs)
+        on_main_process(lambda: write(last, **metrics, **final()))
         on_main_process(lambda: write_timing(_timing(wall, clock, reports.values()), out))
     return Artifact.load(out)
 

@@ -40,7 +40,8 @@ from distill.losses import hard_labels
 from distill.teacher import (
     FinetuneConfig,
     artifact_at,
-    dev_score,
+    choice_score,
+    final_score,
     finetune_by_name,
     write_classifier,
 )
@@ -147,8 +148,12 @@ def sibling_paths(config: MultiTaskConfig, out: Path) -> tuple[Path, ...]:
 
 
 def load_more_tasks(config: MultiTaskConfig, task: Task) -> tuple[Task, ...]:
-    """Load the tasks beside the main one, with as many examples at most as it was given."""
-    limits = {name: task.source.get(name) for name in ("max_train", "max_dev")}
+    """Load the tasks beside the main one, with as many examples at most as it was given.
+
+    Each sets as large a share apart to choose on as the main one does.
+    """
+    names = ("max_train", "max_dev", "max_select", "select")
+    limits = {name: task.source[name] for name in names if name in task.source}
     return tuple(load_task(TaskConfig(task=name, **limits)) for name in config.more_tasks)
 
 
@@ -221,11 +226,13 @@ def _scores(
     tasks: Sequence[Task],
     max_length: int,
 ) -> dict[str, float]:
-    """Return each task's held-out score, by the names of task and metric."""
+    """Return each task's score on what it chooses by, by the names of task and metric."""
     return {
         f"{task.name} {metric}": value
         for number, task in enumerate(tasks)
-        for metric, value in dev_score(shared.of_task(number), tokenizer, task, max_length).items()
+        for metric, value in choice_score(
+            shared.of_task(number), tokenizer, task, max_length
+        ).items()
     }
 
 
@@ -252,6 +259,8 @@ def _write_all(
             if name != task.name
         }
         own = replace(report, epochs=epochs[task.name])
+        scored = final_score(classifier, tokenizer, task, config.max_length, own.epochs)
+        metrics = {"together": others, **scored}
         write_classifier(
-            path, "finetune", classifier, tokenizer, task, config, parent, own, together=others
+            path, "finetune", classifier, tokenizer, task, config, parent, own, **metrics
         )

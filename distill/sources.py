@@ -139,7 +139,8 @@ def _listed(signals: frozenset[Signal]) -> str:
 def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
     """Return the task with texts without labels beside its training examples.
 
-    Bad rows are left out and listed where the task's own are.
+    Bad rows are left out and listed where the task's own are. Texts that are set apart to choose
+    by are left out: nothing learns from them, labelled or not.
 
     Raises:
         ConfigError: the method learns from labels alone.
@@ -152,8 +153,9 @@ def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
             f"unlabelled={str(path)!r}: method {method.name!r} learns from labels alone, which "
             "these texts do not have. Leave it out, or choose a method that needs the teacher."
         )
-    skipped = SkippedRows()
-    texts = read_texts(path, task.text_columns, skipped if task.skips_bad_rows else stop)
+    skipped, apart = SkippedRows(), set(task.selection.examples)
+    read = read_texts(path, task.text_columns, skipped if task.skips_bad_rows else stop)
+    texts = [text for text in read if text not in apart]
     labels = (*task.train.label_ids, *(NO_LABEL for _ in texts))
     train = Split((*task.train.examples, *texts), labels)
     return replace(task, train=train, left_out=together(task.left_out, skipped.report()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from bertender.core.training_config import TrainingConfig
 from bertender.core.work import work_directory
 from bertender.measure.accuracy import evaluate
 from bertender.tasks.tagging import TaggingTask
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from distill.data import token_dataset
 from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import hard_labels
@@ -31,7 +31,9 @@ from distill.writing import write_model
 __all__ = [
     "FinetuneConfig",
     "artifact_at",
+    "choice_score",
     "dev_score",
+    "final_score",
     "finetune",
     "finetune_by_name",
     "label_objective",
@@ -84,8 +86,11 @@ def finetune(
         parent: the pre-trained artifact that the model came from, if it was one.
     """
     examples = token_dataset(task.train, tokenizer, config.max_length)
-    score = partial(dev_score, tokenizer=tokenizer, task=task, max_length=config.max_length)
-    return train_on_labels(model, tokenizer, task, examples, config, out, score, parent=parent)
+    given: dict[str, Any] = {"tokenizer": tokenizer, "task": task, "max_length": config.max_length}
+    score, final = partial(choice_score, **given), partial(final_score, **given)
+    return train_on_labels(
+        model, tokenizer, task, examples, config, out, score, parent=parent, final=final
+    )
 
 
 def train_on_labels(
@@ -98,10 +103,12 @@ def train_on_labels(
     score: Callable[[PreTrainedModel], dict[str, float]],
     *,
     parent: Artifact | None = None,
+    final: Callable[..., dict[str, Any]] = lambda model, epochs: {},
 ) -> Artifact:
     """Train a model on the labels of a task's tokenised examples; write it as a torch artifact.
 
-    Arguments are those of `finetune`; `score` measures the model after each epoch.
+    Arguments are those of `finetune`; `score` measures the model after each epoch, and `final`
+    says at the end, of the model and these scores, what else the card shall.
     """
     start = weights_digest(model)
     identity = ("finetune", config.model_dump(mode="json"), task.fingerprint(), start)
@@ -117,7 +124,15 @@ def train_on_labels(
         )
         on_main_process(
             lambda: write_classifier(
-                out, "finetune", model, tokenizer, task, config, parent, report
+                out,
+                "finetune",
+                model,
+                tokenizer,
+                task,
+                config,
+                parent,
+                report,
+                **final(model, epochs=report.epochs),
             )
         )
     return Artifact.load(out)
@@ -146,13 +161,53 @@ def write_classifier(
     write_model(out, stage, model, tokenizer, task.record(), config, parent, **trained, **metrics)
 
 
+def choice_score(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, max_length: int
+) -> dict[str, float]:
+    """Return the model's score on the examples to choose by, by metric name."""
+    return _score(model, tokenizer, task, task.choices, max_length)
+
+
 def dev_score(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, max_length: int
 ) -> dict[str, float]:
     """Return the model's score on the task's held-out examples, by metric name."""
+    return _score(model, tokenizer, task, task.dev, max_length)
+
+
+def final_score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    max_length: int,
+    epochs: Sequence[Mapping[str, float]],
+) -> dict[str, Any]:
+    """Return the held-out score of a trained model, and what its epochs were scored on.
+
+    Args:
+        model: it is scored here, once, unless the last of the `epochs` was on these texts.
+        tokenizer: its tokenizer.
+        task: training and held-out examples.
+        max_length: tokens of a text, at most.
+        epochs: the scores after each.
+    """
+    if task.chosen_on == "selection" or not epochs:
+        scores: Mapping[str, float] = dev_score(model, tokenizer, task, max_length)
+    else:
+        scores = epochs[-1]
+    return {"chosen_on": task.chosen_on, "score": scores[task.metric]}
+
+
+def _score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    split: Split,
+    max_length: int,
+) -> dict[str, float]:
     encode = Tokenize(tokenizer, max_length)
     classifier = Classifier(
         "training", task.labels, encode, TorchPredictor(model), model.num_parameters()
     )
-    score, _ = evaluate(classifier, task.dev, task.metric)
+    score, _ = evaluate(classifier, split, task.metric)
     return {task.metric: score.value}

@@ -39,7 +39,7 @@ class Written:
     float_graph: Path | None = None
     """What its products are compared with, where that is not the job's graph."""
     score: float | None = None
-    """On the held-out texts, where the scheme had to know it."""
+    """On the texts to choose by, where the scheme had to know it."""
     tolerance: str | None = None
     """A row of TOLERANCES, where that is not the precision's own."""
 
@@ -83,24 +83,46 @@ class Job:
 
     @cached_property
     def score_before(self) -> float:
-        """The float model's score on the held-out texts."""
+        """The float model's score on the texts to choose by."""
         return self.score_of(self.classifier)
 
     def score(self, graph: Path) -> float:
-        """Return a graph's score on the held-out texts."""
+        """Return a graph's score on the texts to choose by."""
         return self.score_of(self.opened(graph))
+
+    def held_out_scores(self, graph: Path, score: float) -> dict[str, Any]:
+        """Return the held-out scores before and after, and what was chosen on.
+
+        They are read here, once, at the end, where other texts have chosen.
+
+        Args:
+            graph: the one to keep.
+            score: its score on the texts to choose by.
+        """
+        before, after = self.score_before, score
+        if self.task.chosen_on == "selection":
+            before, after = map(self._dev_score, (self.classifier, self.opened(graph)))
+        chosen = {"before": self.score_before, "after": score, "n": len(self.task.choices)}
+        held_out = {"score_before": before, "score": after}
+        return {"chosen_on": self.task.chosen_on, "choice": chosen, **held_out}
+
+    def _dev_score(self, classifier: Classifier) -> float:
+        return evaluate(classifier, self.task.dev, self.task.metric)[0].value
 
     def opened(self, graph: Path) -> Classifier:
         """Return the classifier that answers by another graph."""
         return replace(self.classifier, predictor=OnnxPredictor(graph))
 
     def score_of(self, classifier: Classifier) -> float:
-        return evaluate(classifier, self.task.dev, self.task.metric)[0].value
+        """Return a classifier's score on the texts to choose by."""
+        return evaluate(classifier, self.task.choices, self.task.metric)[0].value
 
     def agrees(self, graph: Path, tolerance: str) -> bool:
         """Return whether a graph passes the parity gate by a row of TOLERANCES."""
         config, held = self.config, find_tolerance(tolerance)
-        examples, truth = labelled_sample(self.task, config.parity_texts, config.seed)
+        examples, truth = labelled_sample(
+            self.task, self.task.choices, config.parity_texts, config.seed
+        )
         return check_parity(
             self.classifier, self.opened(graph), examples, held, seed=config.seed, truth=truth
         ).passed
@@ -125,7 +147,7 @@ class Job:
         return round(100 * (self.score_before - score), 6)
 
     def texts(self, count: int, description: str) -> Batches:
-        """Return some of the training texts, drawn by the seed."""
+        """Return some of the training texts, drawn by the seed; none of those to choose by."""
         return Batches(self.classifier.encode, self.drawn(count).examples, description)
 
     def drawn(self, count: int) -> Split:

@@ -2,7 +2,8 @@
 
 Shen et al. 2020 (Q-BERT, arXiv 1909.05840): sensitive layers get more bits. There the bits are set
 once, from the sensitivity alone; here a part at a time goes back, the most sensitive first, until
-the score on held-out texts has lost no more than `max_drop`.
+the score on the texts to choose by (not the held-out ones, where the task sets others apart) has
+lost no more than `max_drop`.
 """
 
 from __future__ import annotations

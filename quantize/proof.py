@@ -67,8 +67,9 @@ def _scores(job: Job, graph: Path, known: float | None) -> dict[str, Any]:
     if allowed is not None and job.drop(after) > allowed:
         raise AccuracyError(
             f"the quantized model lost {job.drop(after):.4g} points of {job.task.metric} "
-            f"({job.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no more. "
+            f"on {len(job.task.choices)} texts of {job.task.chosen_on} ({job.score_before:.4f} to "
+            f"{after:.4f}), and max_drop={allowed:g} allows no more. "
             "Schemes that lose less: mixed returns parts to float until it holds, qat trains; a "
             "trained model may want more epochs."
         )
-    return {"score_before": job.score_before, "score": after}
+    return job.held_out_scores(graph, after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from benchmarks.methods import (
     run,
     with_earlier,
 )
+from benchmarks.points import gain
 from benchmarks.tagging import CONTROL, LOSSES, TaggerBudget, TaggerResult, TaggingBenchmark
 from benchmarks.tagging_table import tagging_block
 from bertender.core.artifact import Artifact
@@ -26,6 +28,7 @@ from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.methods import METHODS
 from distill.phases import phase_settings
+from tests.conftest import toy_task
 from tests.distill.test_tagging import TASK
 from tests.distill.toys import save_artifact, save_encoder, tiny_classifier
 from tests.front import write_toy_files
@@ -98,6 +101,53 @@ def test_the_table_orders_methods_and_says_under_what(tmp_path: Path) -> None:
     assert "rate 0.001 (`pkd`: 0.005), batches of 8; 3 layers (`theseus`: its own)." in text
 
 
+def test_methods_are_chosen_by_other_texts_than_score(tmp_path: Path) -> None:
+    """`theseus` is best on the texts to choose by, and not on the held-out ones."""
+    right = {"hard": 0.5, "pkd": 0.6, "theseus": 0.9}
+    held_out = {"hard": (0, 1, 0, 1), "pkd": (1, 1, 1, 1), "theseus": (0, 1, 0, 0)}
+    scores = {
+        name: Score(metric="accuracy", value=v, low=0, high=1, n=70) for name, v in right.items()
+    }
+    students = [
+        student(name, 0, held_out[name]).model_copy(update={"choice": scores[name]})
+        for name in right
+    ]
+    benchmark = benchmark_of(*students).model_copy(update={"chosen_on": "selection"})
+    (tmp_path / "one.json").write_text(benchmark.model_dump_json())
+    text = method_block({"one.json": tmp_path / "one.json"})
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")]
+    assert rows == ["`theseus`", "`pkd`", "`hard`"]
+    assert "order of their scores on 70 texts of the training file that nothing learned" in text
+    assert "over texts and seeds" in text
+    older = benchmark_of(*[student(name, 0, held_out[name]) for name in right])
+    (tmp_path / "one.json").write_text(older.model_dump_json())
+    assert "the best is flattered" in method_block({"one.json": tmp_path / "one.json"})
+
+
+def test_seeds_that_disagree_widen_a_gain(tmp_path: Path) -> None:
+    """Each seed's texts are the same eight kinds, so that only the seeds' spread differs."""
+    labels, hard = (1,) * 400, (0, 1) * 200
+    alike = [(1, 1, 0, 1) * 100] * 3
+    apart = [(0, 1) * 200, (1, 1, 0, 1) * 100, (1,) * 400]
+    cells = [
+        gain("accuracy", labels, [Seen(hard)] * 3, [Seen(each) for each in seeds])
+        for seeds in (alike, apart)
+    ]
+    widths = [high - low for low, high in (interval(cell) for cell in cells)]
+    assert [cell.split()[0] for cell in cells] == ["+25.0", "+25.0"]
+    assert widths[1] > 3 * widths[0]
+
+
+@dataclass(frozen=True)
+class Seen:
+    predictions: tuple[int, ...]
+
+
+def interval(cell: str) -> tuple[float, float]:
+    low, high = cell.partition("[")[2].rstrip("]").split(", ")
+    return float(low), float(high)
+
+
 def test_what_was_measured_alike_can_be_added_to() -> None:
     old = student("pkd", 1, (1, 1, 1, 1)).model_copy(update={"layers": None, "learning_rate": None})
     earlier = benchmark_of(student("hard", 0, (0, 0, 0, 0)), old)
@@ -115,7 +165,8 @@ def test_what_was_measured_alike_can_be_added_to() -> None:
 def test_students_that_are_there_are_not_trained_again(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = load_task(TaskConfig.parse(write_toy_files(tmp_path, task).task))
+    files = write_toy_files(tmp_path, toy_task(train_size=600))
+    own = load_task(TaskConfig.parse(files.task))
     teacher = save_artifact(tiny_classifier("bert"), own, tmp_path / "teacher")
     settings = {"seeds": 1, "max_train": 16, "epochs": 2, "layers": 2, "work": tmp_path / "work"}
     run(teacher.path, methods="hard,pkd", **settings)
@@ -124,6 +175,9 @@ def test_students_that_are_there_are_not_trained_again(
     run(teacher.path, methods="hard,pkd", out=tmp_path / "result.json", **settings)
     saved = MethodsBenchmark.model_validate_json((tmp_path / "result.json").read_text())
     assert [result.method for result in saved.students] == ["hard", "pkd"]
+    assert saved.chosen_on == "selection"
+    assert {result.choices for result in saved.students} == {len(own.selection)}
+    assert {result.score.n for result in saved.students} == {len(own.dev)}
     assert made == [Artifact.load(tmp_path / "work" / n).digest for n in ("hard-0", "pkd-0")]
 
 

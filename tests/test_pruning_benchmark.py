@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,10 @@ def test_curve_and_table_are_means_of_the_points(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(benchmark(points).model_dump_json())
     text = pruning_block({"result.json": tmp_path / "result.json"})
     assert "| `random` | 0.650 |" in text and "| `gradient`, recovered | 0.880 |" in text
-    assert "(pruning-toy.svg)" in text
+    assert "(pruning-toy.svg)" in text and "read once" not in text
+    apart = benchmark(points).model_copy(update={"chosen_on": "selection"})
+    (tmp_path / "result.json").write_text(apart.model_dump_json())
+    assert "held-out texts, read once" in pruning_block({"result.json": tmp_path / "result.json"})
 
 
 def test_the_picture_has_a_line_for_each_curve_at_its_height() -> None:
@@ -86,7 +90,8 @@ def test_the_picture_has_a_line_for_each_curve_at_its_height() -> None:
 def test_points_that_are_there_are_not_made_again(
     teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "recorded_task", lambda artifact, changes: task)
+    apart = replace(task, selection=task.train.first(24))
+    monkeypatch.setattr(pruning, "recorded_task", lambda artifact, changes: apart)
     out, cuts = tmp_path / "result.json", []
     cut = pruning._cut
     monkeypatch.setattr(pruning, "_cut", lambda *given: (cuts.append(given[2]), cut(*given))[1])
@@ -98,6 +103,10 @@ def test_points_that_are_there_are_not_made_again(
     first = go("0.5")
     assert len(cuts) == len(first.points) == len(IMPORTANCES_SHOWN) + 1
     assert all(sum(each.heads) == 8 for each in first.points)
+    assert first.chosen_on == "selection"
+    for each in first.points:  # shares of 24 and of 32 texts
+        assert each.choice is not None and round(24 * each.choice, 6).is_integer()
+        assert round(32 * each.score, 6).is_integer()
     again = go("0.5,0.75")
     assert again.points[: len(first.points)] == first.points
     assert len(cuts) == len(again.points) == 2 * len(first.points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,8 @@ def test_it_measures_what_passes_and_names_what_does_not(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
-    monkeypatch.setattr(quantization, "recorded_task", lambda artifact, changes: task)
+    apart = replace(task, selection=task.train.first(24))
+    monkeypatch.setattr(quantization, "recorded_task", lambda artifact, changes: apart)
     monkeypatch.setattr(quantization, "VARIANTS", FEW)
     monkeypatch.setattr(quantization, "LONG_TEXTS", 2)
     monkeypatch.setattr(quantization, "LONG_TOKENS", 12)
@@ -61,6 +63,10 @@ def test_it_measures_what_passes_and_names_what_does_not(
     result = QuantizationBenchmark.model_validate_json(out.read_text())
     assert [row.name for row in result.comparison.rows] == ["float32", "dynamic"]
     assert len(result.long.rows) == 2
+    assert {name: choice.n for name, choice in result.choices.items()} == {
+        "float32": 24,
+        "dynamic": 24,
+    }
     assert set(result.kernels) == {"float32", "dynamic"}
     for times in result.kernels.values():
         assert times.tokens == 12
@@ -73,5 +79,6 @@ def test_it_measures_what_passes_and_names_what_does_not(
     text = quantization_block({"result.json": out})
     assert "| `dynamic` |" in text and "- `hopeless` was refused:" in text
     assert f"{result.comparison.rows[1].score.value:.3f}" in text
+    assert "| Score to choose by |" in text
     run(source.path, tmp_path / "work", None, None, 1, 2e-5, 2, False)
     assert (tmp_path / "work" / "dynamic" / "model.onnx").stat().st_mtime_ns == made

@@ -14,10 +14,12 @@ from bertender.core.config import Config
 from bertender.core.errors import ConfigError, DataError, UnknownNameError
 from bertender.stages import STAGES, recorded_task, stage_named
 from bertender.steps import STEPS
-from bertender.tasks.task import Task
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Task, TaskConfig
 from distill.distiller import DistillConfig
 from distill.multitask import MultiTaskConfig
 from distill.pretraining.pretrain import PretrainConfig
+from tests.conftest import toy_task
 from tests.distill.toys import save_artifact, tiny_classifier
 from tests.front import ToyFiles, write_toy_files
 
@@ -90,6 +92,36 @@ def test_a_named_task_takes_the_place_of_the_recorded_one(
         recorded_task(elsewhere, {})
     found = recorded_task(elsewhere, {"train": files.train, "dev": files.dev})
     assert found.labels == ("fruit", "tool")
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> ToyFiles:
+    """So many texts that a tenth is enough to choose on."""
+    return write_toy_files(tmp_path, toy_task(train_size=800))
+
+
+def test_what_was_set_apart_stays_apart(teacher: Artifact, many: ToyFiles) -> None:
+    own = load_task(TaskConfig.parse(many.task))
+    assert own.source["select"] == 0.1 and len(own.selection) >= 50
+    made = made_for(teacher, **own.source)
+    for changes in ({}, {"max_train": 10}, {"train": many.train, "dev": many.dev}):
+        assert recorded_task(made, changes).selection == own.selection
+    assert len(recorded_task(made, {"select": 0}).selection) == 0
+    larger = {"select": 0.2}
+    for changes in (larger, {**many.task, **larger}):
+        with pytest.raises(ConfigError, match=r"select=0\.2: .* select=0\.1, and has learned from"):
+            recorded_task(made, changes)
+
+
+def test_an_older_artifact_has_learned_from_every_training_text(
+    teacher: Artifact, many: ToyFiles
+) -> None:
+    made = made_for(teacher, **many.task)
+    for changes in ({}, {"train": many.train, "dev": many.dev}):
+        found = recorded_task(made, changes)
+        assert (len(found.train), found.chosen_on) == (800, "dev")
+    with pytest.raises(ConfigError, match=r"made with select=0,"):
+        recorded_task(made, {"select": 0.1})
 
 
 def test_the_corpus_counts_by_its_text(files: ToyFiles) -> None:

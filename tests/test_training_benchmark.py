@@ -10,7 +10,7 @@ import torch
 import typer
 
 from benchmarks import training
-from benchmarks.training import TrainingBenchmark, begun, run, take_turns
+from benchmarks.training import TrainingBenchmark, begun, run, take_turns, without_further
 from benchmarks.training_table import training_block
 from benchmarks.training_ways import WAYS, TrainingRun, padded
 from bertender.core.artifact import Artifact
@@ -77,32 +77,21 @@ def test_every_way_trains_on_every_text_in_as_many_steps(
     config = DistillConfig(**SETTINGS)
     further = Split(task.dev.examples[:7], task.dev.label_ids[:7])
     result = begun(teacher, task, further, config)
-    turns = list(take_turns(teacher, task, further, config, (0, 1), tmp_path))
-    assert [{each.seed for each in turn} for turn in turns] == [{0}, {1}]
-    runs = [each for turn in turns for each in turn]
+    (runs,) = take_turns(teacher, task, further, config, (1,), tmp_path)
     steps = {name: len(seen) for name, seen in shapes.items()}
     assert len(set(steps.values())) == 1
-    assert online == {
-        "usual": steps["usual"],
-        "random": 0,
-        "buckets": steps["buckets"],
-        "kept": 0,
-    }
-    assert {sum(rows for rows, _ in seen) for seen in shapes.values()} == {96 + 2 * 2 * 96}
+    assert online == {name: 0 if way.keeps else steps[name] for name, way in WAYS.items()}
+    assert {sum(rows for rows, _ in seen) for seen in shapes.values()} == {96 + 2 * 96}
     assert {length for _, length in shapes["usual"]} == {32}
     assert shapes["buckets"] == shapes["kept"] != shapes["usual"]
     assert [rows for rows, _ in shapes["random"]] == [rows for rows, _ in shapes["usual"]]
     assert shapes["random"] != shapes["usual"]
-    assert [(run.way, run.seed) for run in runs][:5] == [
-        ("usual", 0),
-        ("random", 0),
-        ("buckets", 0),
-        ("kept", 0),
-        ("random", 1),
-    ]
+    assert shapes["pooled-4"] not in (shapes["pooled-50"], shapes["random"])
+    first, *others = WAYS
+    assert [run.way for run in runs] == [*others, first], "each seed begins with another way"
     for each in runs:
         assert len(each.epoch_s) == 2 and min(each.epoch_s) > 0
-        assert (each.kept_s > 0.001) is (each.way in ("random", "kept"))
+        assert (each.kept_s > 0.001) is WAYS[each.way].keeps
         assert 0 < each.teacher_s < each.seconds
         assert len(each.predictions) == len(result.labels)
         assert len(each.further_predictions) == len(result.further_labels) == 7
@@ -158,6 +147,16 @@ def test_seeds_that_are_there_are_not_made_again(
         go(3, layers=1)
 
 
+def test_further_texts_are_those_that_no_model_has_read(task: Task) -> None:
+    apart = Split(task.dev.examples[:9], task.dev.label_ids[:9])
+    cut, further = without_further(replace(task, selection=apart), 20, 7)
+    assert (len(cut.train), further) == (20, apart.first(7))
+    cut, further = without_further(task, 20, 7)
+    assert cut.train == task.train.first(20)
+    assert further.examples == task.train.examples[20:27], "the teacher alone has read them"
+    assert not without_further(replace(task, selection=apart), 20, 0)[1].examples
+
+
 def test_the_table_counts_what_was_kept_in_each_epoch(tmp_path: Path) -> None:
     """An epoch of 2 s and half of 4 s of kept answers is 4 s: five times as fast as 20 s."""
     seconds = {"usual": (0.0, 20.0, 3), "buckets": (0.0, 10.0, 3), "kept": (4.0, 2.0, 4)}
@@ -181,10 +180,18 @@ def test_the_table_counts_what_was_kept_in_each_epoch(tmp_path: Path) -> None:
     assert "| `kept` | 4.0 | 5.0x [5.0, 5.0] | 10 | 25% | 1.000 | +25.0 [" in text
     assert "40 training texts of 7.2 tokens" in text and "2 seeds" in text and "bf16" in text
     assert "2 threads" in text and "Raw: `result.json`" in text
-    more = {"further_labels": (1, 1), "runs": tuple(map(with_further, benchmark.runs))}
+    more: dict[str, object] = {
+        "further_labels": (1, 1),
+        "runs": tuple(map(with_further, benchmark.runs)),
+    }
     (tmp_path / "result.json").write_text(benchmark.model_copy(update=more).model_dump_json())
     text = training_block("result.json", tmp_path / "result.json")
     assert "| On 2 further texts |" in text
+    assert "the teacher has learned from them, no student has" in text
+    more["further_from"] = "selection"
+    (tmp_path / "result.json").write_text(benchmark.model_copy(update=more).model_dump_json())
+    text = training_block("result.json", tmp_path / "result.json")
+    assert "no model has learned from them" in text and "over texts and seeds" in text
     (row,) = (line for line in text.splitlines() if line.startswith("| `kept` |"))
     assert row.endswith("| +50.0 [+0.0, +100.0] |")
 

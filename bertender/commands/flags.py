@@ -83,7 +83,8 @@ def _flag(name: str, field: FieldInfo, shown: bool | str, *, forget: bool) -> in
     default = _default(field, kind)
     # what is off need not be turned off, and a long second name takes the room of the others
     names = (f"{option}/--no-{option[2:]}",) if default is True else (option,)
-    recorded = "the artifact's" if forget and default is not None else shown
+    has_default = default is not None or isinstance(shown, str)
+    recorded = "the artifact's" if forget and has_default else shown
     option_type: Any = kind | None
     annotation: Any = Annotated[
         option_type,

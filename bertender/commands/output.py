@@ -118,7 +118,9 @@ def _parameters(artifact: Artifact) -> int:
 def _measured(metrics: Mapping[str, Any]) -> list[str]:
     lines = []
     if metrics.get("epochs"):
-        lines.append(f"held-out after the last epoch: {_scores(metrics['epochs'])}")
+        lines.append(f"{_scored_on(metrics)} after the last epoch: {_scores(metrics['epochs'])}")
+    if metrics.get("chosen_on") == "selection" and not metrics.get("rounds"):
+        lines.append(f"held-out, read once: {metrics['score']:.4g}")
     for task, other in metrics.get("together", {}).items():
         lines.append(f"task {task}, in {other['artifact']} beside it: {_scores(other['epochs'])}")
     if parity := metrics.get("parity"):
@@ -128,6 +130,11 @@ def _measured(metrics: Mapping[str, Any]) -> list[str]:
         )
     told = (graph_lines(metrics), pruning_lines(metrics), quantization_lines(metrics))
     return [*lines, *(line for lines_of in told for line in lines_of)]
+
+
+def _scored_on(metrics: Mapping[str, Any]) -> str:
+    """Return what the epochs were scored on; of general encoders, texts of the corpus."""
+    return "set apart" if metrics.get("chosen_on") == "selection" else "held-out"
 
 
 def _timed(timing: Timing | None) -> list[str]:

@@ -5,16 +5,35 @@ A batch costs its longest example times its size, so examples of like length bel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["BATCHES_PER_POOL", "BatchPlan", "length_buckets", "plan_batches"]
+__all__ = ["POOLINGS", "BatchPlan", "Pooling", "length_buckets", "plan_batches"]
 
-BATCHES_PER_POOL = {"sorted": 50, "random": 1}
-"""Examples are sorted by length only within a pool of so many batches: sorting all of them would
-make the same batches in every epoch, and a pool of one batch makes random ones."""
+
+@dataclass(frozen=True)
+class Pooling:
+    """A row of POOLINGS. Examples are sorted by length only within a random pool of them.
+
+    Sorting all of them would make the same batches in every epoch; pools of one batch make random
+    batches.
+    """
+
+    batches: int | None
+    """Batches of a pool; None where the settings say how many."""
+    in_turn: bool = False
+    """Pools follow each other, and batches are shuffled inside a pool: so each run of that many
+    steps sees all lengths. Else the batches of the whole epoch are shuffled."""
+
+
+POOLINGS: Mapping[str, Pooling] = {
+    "sorted": Pooling(50),
+    "random": Pooling(1),
+    "pooled": Pooling(None, in_turn=True),
+}
 
 
 @dataclass(frozen=True)
@@ -85,7 +104,8 @@ def plan_batches(
     seed: int,
     processes: int = 1,
     groups: Sequence[int] | None = None,
-    batches_per_pool: int = BATCHES_PER_POOL["sorted"],
+    batches_per_pool: int = 50,
+    in_turn: bool = False,
 ) -> BatchPlan:
     """Lay out a run: length-bucketed batches in random order, drawn anew for every epoch.
 
@@ -100,29 +120,18 @@ def plan_batches(
         groups: the number of each example's group; every batch is of one group. The batches of
             all groups are shuffled together, so that each has a share by its size (MT-DNN,
             arXiv 1901.11504, Algorithm 1). None makes one group of all.
-        batches_per_pool: a row of BATCHES_PER_POOL.
+        batches_per_pool: examples are sorted by length within a random pool of about so many.
+        in_turn: pools follow each other (see Pooling). A pool has examples of all groups then, by
+            their sizes.
     """
     members = _by_group(groups or [0] * len(lengths))
+    limits = _Limits(lengths, batch_size, tokens_per_batch, processes)
+    epoch_of = _pools_in_turn if in_turn else _pools_shuffled
     batches: list[tuple[int, ...]] = []
     epoch_ends = []
     for epoch in range(epochs):
         generator = np.random.default_rng((seed, epoch))
-        epoch_batches = [
-            batch
-            for group in members
-            for batch in _one_epoch(
-                lengths,
-                group,
-                batch_size,
-                tokens_per_batch,
-                processes,
-                batches_per_pool,
-                generator,
-            )
-        ]
-        batches += [
-            tuple(epoch_batches[index]) for index in generator.permutation(len(epoch_batches))
-        ]
+        batches += map(tuple, epoch_of(limits, members, batches_per_pool, generator))
         epoch_ends.append(len(batches))
     return BatchPlan(tuple(batches), tuple(epoch_ends))
 
@@ -135,25 +144,79 @@ def _by_group(groups: Sequence[int]) -> list[list[int]]:
     return list(members.values())
 
 
-def _one_epoch(
-    lengths: Sequence[int],
-    group: Sequence[int],
-    batch_size: int,
-    tokens_per_batch: int,
-    processes: int,
+@dataclass(frozen=True)
+class _Limits:
+    """What a batch may hold of which examples."""
+
+    lengths: Sequence[int]
+    batch_size: int
+    tokens_per_batch: int
+    processes: int
+
+    def batches(self, pool: Sequence[int]) -> list[list[int]]:
+        """Return the batches of a pool of examples, by their length."""
+        lengths = [self.lengths[index] for index in pool]
+        buckets = length_buckets(lengths, self.tokens_per_batch, self.batch_size, self.processes)
+        return [
+            _filled([int(pool[place]) for place in bucket], self.processes) for bucket in buckets
+        ]
+
+
+def _pools_shuffled(
+    limits: _Limits,
+    members: Sequence[Sequence[int]],
     batches_per_pool: int,
     generator: np.random.Generator,
 ) -> list[list[int]]:
-    order = np.asarray(group)[generator.permutation(len(group))]
-    pool_size = batch_size * batches_per_pool
-    pool_size += -pool_size % processes
+    """Return an epoch whose batches are shuffled all together; a pool is of one group."""
+    pool_size = limits.batch_size * batches_per_pool
+    pool_size += -pool_size % limits.processes
     batches = []
-    for start in range(0, len(order), pool_size):
-        pool = order[start : start + pool_size]
-        pool_lengths = [lengths[index] for index in pool]
-        for bucket in length_buckets(pool_lengths, tokens_per_batch, batch_size, processes):
-            batches.append([int(pool[index]) for index in bucket])
-    return [_filled(batch, processes) for batch in batches]
+    for group in members:
+        order = np.asarray(group)[generator.permutation(len(group))].tolist()
+        for start in range(0, len(order), pool_size):
+            batches += limits.batches(order[start : start + pool_size])
+    return _shuffled(batches, generator)
+
+
+def _pools_in_turn(
+    limits: _Limits,
+    members: Sequence[Sequence[int]],
+    batches_per_pool: int,
+    generator: np.random.Generator,
+) -> list[list[int]]:
+    """Return an epoch of one pool after the other; batches are shuffled inside each."""
+    counts = [len(limits.batches(group)) for group in members]
+    pools: list[list[list[int]]] = [[] for _ in range(_rounded(sum(counts), batches_per_pool))]
+    for group, count in zip(members, counts, strict=True):
+        order = np.asarray(group)[generator.permutation(len(group))].tolist()
+        pieces = _pieces(order, count, min(count, len(pools)), limits.processes)
+        places = generator.permutation(len(pools))[: len(pieces)].tolist()
+        for place, piece in zip(places, pieces, strict=True):
+            pools[place] += limits.batches(piece)
+    return [batch for pool in pools for batch in _shuffled(pool, generator)]
+
+
+def _rounded(batches: int, batches_per_pool: int) -> int:
+    """Return how many pools of about that size the batches make, at least one."""
+    return max(1, round(batches / batches_per_pool))
+
+
+def _pieces(order: list[int], batches: int, count: int, multiple: int) -> list[list[int]]:
+    """Cut examples into `count` pieces of about equal numbers of whole batches.
+
+    A piece that ended in the middle of a batch would leave one that is not full.
+    """
+    size = -(-len(order) // batches)
+    size += -size % multiple
+    whole = -(-len(order) // size)
+    ends = [whole * piece // count * size for piece in range(count + 1)]
+    pieces = [order[start:end] for start, end in pairwise(ends)]
+    return [piece for piece in pieces if piece]
+
+
+def _shuffled(batches: list[list[int]], generator: np.random.Generator) -> list[list[int]]:
+    return [batches[index] for index in generator.permutation(len(batches))]
 
 
 def _filled(batch: list[int], processes: int) -> list[int]:

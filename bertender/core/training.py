@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from bertender.core.batching import BATCHES_PER_POOL, BatchPlan, plan_batches
+from bertender.core.batching import POOLINGS, BatchPlan, plan_batches
 from bertender.core.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.core.distributed import is_main_process
 from bertender.core.errors import TrainingError
@@ -129,6 +129,7 @@ def planned(
 ) -> BatchPlan:
     """Return the batches of a whole run, over the processes of a distributed one."""
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
+    pooling = POOLINGS[config.batches]
     return plan_batches(
         examples.lengths,
         groups=examples.groups,
@@ -137,7 +138,8 @@ def planned(
         tokens_per_batch=config.tokens_per_batch * processes,
         seed=config.seed,
         processes=processes,
-        batches_per_pool=BATCHES_PER_POOL[config.batches],
+        batches_per_pool=pooling.batches or config.pool_batches,
+        in_turn=pooling.in_turn,
     )
 
 

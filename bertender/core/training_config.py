@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bertender.core.config import Config
 from bertender.core.environment import supports_bf16
+from bertender.core.errors import ConfigError
 
-__all__ = ["TrainingConfig", "computes_in_bf16"]
+__all__ = ["POOL_BATCHES", "TrainingConfig", "computes_in_bf16"]
+
+POOL_BATCHES = 50
 
 
 class TrainingConfig(Config):
@@ -19,9 +22,13 @@ class TrainingConfig(Config):
     learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
     batch_size: int = Field(32, ge=1, description="most examples of a batch")
     tokens_per_batch: int = Field(8192, ge=1, description="most tokens of a batch, with padding")
-    batches: Literal["sorted", "random"] = Field(
+    batches: Literal["sorted", "random", "pooled"] = Field(
         "sorted",
-        description="of examples of like length, which is fastest, or at random",
+        description="of examples of like length, which is fastest; at random; or of like length "
+        "inside random pools, one after the other",
+    )
+    pool_batches: int = Field(
+        POOL_BATCHES, ge=1, description="batches of a pool, about, where batches is pooled"
     )
     max_length: int = Field(128, ge=8, description="longer texts are truncated to so many tokens")
     warmup_ratio: float = Field(0.06, ge=0, le=1, description="share of the steps to warm up in")
@@ -34,6 +41,16 @@ class TrainingConfig(Config):
     )
     checkpoint_steps: int = Field(500, ge=1, description="steps between resumable checkpoints")
     seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
+
+    @model_validator(mode="after")
+    def _reads_pool_batches(self) -> Self:
+        """Refuse the size of pools where there are none of that kind."""
+        if self.pool_batches != POOL_BATCHES and self.batches != "pooled":
+            raise ConfigError(
+                f"pool_batches={self.pool_batches} and batches={self.batches!r}: only batches "
+                "pooled reads it. Give that too, or leave it out."
+            )
+        return self
 
 
 def computes_in_bf16(config: TrainingConfig) -> bool:

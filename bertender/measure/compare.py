@@ -38,7 +38,7 @@ from bertender.measure.latency import (
 from bertender.measure.parity import ParitySummary
 from bertender.measure.size import measure_size
 from bertender.tasks.metrics import Change, Score, paired_change
-from bertender.tasks.task import Split, Task
+from bertender.tasks.task import ChosenOn, Split, Task
 
 __all__ = [
     "Circumstances",
@@ -82,8 +82,9 @@ def compare(
     changes = [None, *(_change(task, predictions[0], row, config) for row in predictions[1:])]
     timed = measure_latency(classifiers, task.dev.examples, config)
     columns = (artifacts, classifiers, scores, changes, timed.rows, parities)
+    circumstances = _circumstances(task, config, timed, classifiers[0], measured_at)
     return Comparison(
-        circumstances=_circumstances(task, config, timed, classifiers[0], measured_at),
+        circumstances=circumstances.model_copy(update={"chosen_on": _chosen_on(artifacts)}),
         rows=tuple(_row(*cells) for cells in zip(*columns, strict=True)),
     )
 
@@ -173,6 +174,13 @@ def _circumstances(
         lengths=_lengths(first, task.dev),
         config=config,
     )
+
+
+def _chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
+    """Return where the artifacts' settings were chosen: on a share set apart, or on `dev`."""
+    shares = [artifact.card.task.source.get("select", 0.0) for artifact in artifacts]
+    found: dict[ChosenOn, bool] = {"dev": not all(shares), "selection": any(shares)}
+    return tuple(name for name, is_there in found.items() if is_there)
 
 
 def _lengths(classifier: Classifier, split: Split) -> Lengths:

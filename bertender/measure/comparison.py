@@ -11,6 +11,7 @@ from bertender.measure.latency import Latency, LatencyConfig
 from bertender.measure.parity import ParitySummary
 from bertender.measure.size import Size
 from bertender.tasks.metrics import Change, Score
+from bertender.tasks.task import ChosenOn
 
 __all__ = [
     "Circumstances",
@@ -53,6 +54,11 @@ class Circumstances(Record):
     task_fingerprint: str = Field(description="sha256 of the task's data")
     lengths: Lengths
     config: CompareConfig
+    chosen_on: tuple[ChosenOn, ...] | None = Field(
+        None,
+        description="where the settings of the rows were chosen; more than one where rows differ, "
+        "None in files that do not say",
+    )
 
 
 class PrunedHeads(Record):

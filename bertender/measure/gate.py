@@ -88,7 +88,8 @@ def write_proven(
     ) as draft:
         proof = write(draft.directory)
         candidate = onnx_classifier(draft.directory, out.name, labels, parameters)
-        examples, truth = labelled_sample(task, config.parity_texts, config.seed)
+        # a scheme may be chosen by whether it passes, so that these are not the texts that score
+        examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)
         tolerance = find_tolerance(proof.tolerance or precision)
         reference = proof.reference or opened
         parity = check_parity(

@@ -31,7 +31,7 @@ from bertender.measure.parity_checks import (
 )
 from bertender.measure.parity_inputs import input_problems
 from bertender.measure.tolerances import TOLERANCES, Tolerance, find_tolerance
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 
 __all__ = [
     "BATCH_SIZES",
@@ -160,11 +160,13 @@ def parity_sample(
     return tuple(examples[row] for row in _sampled_rows(examples, count, seed))
 
 
-def labelled_sample(task: Task, count: int, seed: int) -> tuple[tuple[Example, ...], Truth]:
-    """Return the `parity_sample` of a task's held-out examples, and the truth of it."""
-    rows = _sampled_rows(task.dev.examples, count, seed)
-    label_ids = np.array([task.dev.label_ids[row] for row in rows], dtype=np.int64)
-    return tuple(task.dev.examples[row] for row in rows), Truth(label_ids, task.metric)
+def labelled_sample(
+    task: Task, split: Split, count: int, seed: int
+) -> tuple[tuple[Example, ...], Truth]:
+    """Return the `parity_sample` of a split of a task, and the truth of it."""
+    rows = _sampled_rows(split.examples, count, seed)
+    label_ids = np.array([split.label_ids[row] for row in rows], dtype=np.int64)
+    return tuple(split.examples[row] for row in rows), Truth(label_ids, task.metric)
 
 
 def _sampled_rows(examples: Sequence[Example], count: int, seed: int) -> list[int]:

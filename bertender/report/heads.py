@@ -18,7 +18,7 @@ def pruning_lines(metrics: Mapping[str, Any]) -> list[str]:
     last = rounds[-1]
     lines = [
         f"score {last['score']:.4g}, {last['score_after_cut']:.4g} before recovery, "
-        f"{metrics['unpruned']:.4g} unpruned",
+        f"{metrics['unpruned']:.4g} unpruned{_where(metrics)}",
         f"heads by layer: {', '.join(map(str, last['heads']))}; "
         f"neurons: {', '.join(map(str, last['neurons']))}",
     ]
@@ -35,6 +35,16 @@ def pruning_lines(metrics: Mapping[str, Any]) -> list[str]:
         lines += ["importance of the heads before the first cut, a layer a line:"]
         lines += [f"  {line}" for line in head_map(scores)]
     return lines
+
+
+def _where(metrics: Mapping[str, Any]) -> str:
+    """Return where these scores are from, and the held-out ones, where these are others."""
+    if metrics.get("chosen_on") != "selection":
+        return ""
+    return (
+        f", on texts set apart to choose by; held-out, read once: {metrics['score']:.4g}, "
+        f"{metrics['score_before']:.4g} unpruned"
+    )
 
 
 def _speed(speed: Mapping[str, Any]) -> str:

@@ -40,7 +40,9 @@ def quantization_lines(metrics: Mapping[str, Any]) -> list[str]:
         if name in each
     ]
     if "score" in found:
-        lines.append(f"score {found['score_before']:.4g} before, {found['score']:.4g} now")
+        lines.append(
+            f"score {found['score_before']:.4g} before, {found['score']:.4g} now{_chosen(found)}"
+        )
     return [*lines, *_sensitivity(found)]
 
 
@@ -67,6 +69,17 @@ def _product_check(found: Mapping[str, Any]) -> list[str]:
         f"{found['product_check']['checked']} products and tables compared with their float "
         f"twins; least like it: {node} ({said})"
     ]
+
+
+def _chosen(found: Mapping[str, Any]) -> str:
+    """Return the scores by which a drop was judged, where they are not the held-out ones."""
+    if found.get("chosen_on") != "selection":
+        return ""
+    choice = found["choice"]
+    return (
+        f" (held-out, read once; judged by {choice['n']} texts set apart: "
+        f"{choice['before']:.4g} before, {choice['after']:.4g} now)"
+    )
 
 
 def _sensitivity(found: Mapping[str, Any]) -> list[str]:

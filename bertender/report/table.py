@@ -5,7 +5,7 @@ Nothing is measured here. What is missing is a dash, never a 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -14,13 +14,27 @@ from rich.text import Text
 from bertender.core.environment import has_int8_acceleration
 from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow, Lengths
 from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, short
+from bertender.tasks.task import ChosenOn
 
-__all__ = ["COLUMNS", "Column", "circumstances_lines", "markdown_table", "terminal_table"]
+__all__ = [
+    "CHOICES",
+    "COLUMNS",
+    "Column",
+    "circumstances_lines",
+    "markdown_table",
+    "terminal_table",
+]
 
 MEGABYTE = 10**6
 MILLION = 10**6
 NAME_WIDTH = 16
 """Longer names go on below, none of their letters lost."""
+CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
+    ("selection",): "settings were chosen on texts of the training file that no row learned from",
+    ("dev",): "settings were chosen on the same texts (select=0), which flatters what was chosen",
+    ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "
+    "flatters them, and for others on texts of the training file that none of these learned from",
+}
 VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
 
 
@@ -79,6 +93,7 @@ def circumstances_lines(circumstances: Circumstances) -> list[str]:
         f"{environment.cpu_model}, {int8} int8 dot products "
         f"({' '.join(environment.cpu_flags) or 'no vector flags'}); {environment.cores} cores, "
         f"{circumstances.threads} threads for PyTorch and ONNX Runtime alike",
+        *_choices(circumstances.chosen_on),
         "every row ran on the CPU; parity is with the model that a row was made from",
         f"{_lengths(circumstances.lengths)}; single texts at their natural length, batches padded "
         "to their longest; tokenisation included",
@@ -88,6 +103,11 @@ def circumstances_lines(circumstances: Circumstances) -> list[str]:
         ", ".join(f"{name} {versions.get(name, DASH)}" for name in VERSIONS_SHOWN)
         + f", Python {environment.python}",
     ]
+
+
+def _choices(chosen_on: Sequence[ChosenOn] | None) -> list[str]:
+    """Return what was chosen and what scored; nothing for files that do not say."""
+    return [] if chosen_on is None else [f"scored on the held-out texts; {CHOICES[*chosen_on]}"]
 
 
 def _lengths(lengths: Lengths) -> str:

@@ -13,6 +13,7 @@ from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.tasks.docs import LIBRARIES, load_docs
 from bertender.tasks.files import load_files
 from bertender.tasks.glue import GLUE, load_glue
+from bertender.tasks.selection import part
 from bertender.tasks.task import Split, Task, TaskConfig
 
 __all__ = ["TASKS", "TaskSpec", "load_task", "sample"]
@@ -56,17 +57,20 @@ def load_task(config: TaskConfig) -> Task:
 
     Raises:
         UnknownNameError: no such task, and no files.
-        ConfigError: a file without the other.
+        ConfigError: a file without the other, or a share to choose on that is too few texts.
         DataError: a data file is wrong.
         HubUnreachableError: the data are not on this machine and no hub answers.
     """
     _refuse_mixed_up(config)
     task = load_files(config) if config.train or config.dev else _named(config.task)
+    # first, so that a text is on the same side whatever max_train is
+    parts = part(task.train, config.select, task.name)
     return replace(
         task,
-        train=sample(task.train, config.max_train),
+        train=sample(parts.train, config.max_train),
         dev=sample(task.dev, config.max_dev),
-        source=_source(config, task.name),
+        selection=sample(parts.selection, config.max_select),
+        source=_source(config, task.name, parts.share),
     )
 
 
@@ -115,10 +119,10 @@ def _named(name: str) -> Task:
     return Task(name, spec.labels, spec.metric, spec.text_columns, train, dev)
 
 
-def _source(config: TaskConfig, name: str) -> dict[str, object]:
+def _source(config: TaskConfig, name: str, share: float) -> dict[str, object]:
     """Return the config in plain values that find the same data from any working directory."""
     absolute = {"task": name, "train": _absolute(config.train), "dev": _absolute(config.dev)}
-    return config.model_copy(update=absolute).model_dump(mode="json")
+    return config.model_copy(update={**absolute, "select": share}).model_dump(mode="json")
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -1,4 +1,8 @@
-"""What a task is: two splits of labelled examples, the labels, and the metric.
+"""What a task is: splits of labelled examples, the labels, and the metric.
+
+Models learn from `train`. What is chosen (settings, parts that stay quantized, whether a drop is
+allowed) is chosen on `selection`, texts of the training file that nothing learns from, and `dev`
+is read once, for the score.
 
 A `Task` holds data; how each named task finds its data is a row of `TASKS` (see `registry`).
 """
@@ -7,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,11 +23,13 @@ from bertender.core.card import LeftOutRows, TaskRecord
 from bertender.core.config import Config
 from bertender.core.text import Example
 
-__all__ = ["Split", "Task", "TaskConfig"]
+__all__ = ["ChosenOn", "Split", "Task", "TaskConfig"]
 
 
 class TaskConfig(Config):
     """Which task, and for a task of your own, which files and columns."""
+
+    shown_defaults: ClassVar[Mapping[str, str]] = {"select": "0.1, or 0 where that is too few"}
 
     task: str = Field("docs", description="a name from `bertender tasks`, or your own with --train")
     train: Path | None = Field(None, description="your training file: CSV, TSV, JSONL or Parquet")
@@ -33,7 +40,15 @@ class TaskConfig(Config):
     skip_bad_rows: bool = Field(
         False, description="leave out rows of your files that cannot be used, and list them"
     )
+    select: float | None = Field(
+        None,
+        ge=0,
+        le=0.5,
+        description="share of the training texts to choose settings on, by a hash of the text; "
+        "nothing learns from them, and with 0 the held-out texts choose and score",
+    )
     max_train: int | None = Field(None, ge=1, description="use only so many training examples")
+    max_select: int = Field(2000, ge=1, description="use only so many of the texts to choose on")
     max_dev: int | None = Field(None, ge=1, description="use only so many held-out examples")
 
 
@@ -51,6 +66,15 @@ class Split:
         """Return the first `count` examples, or all of them for None."""
         return Split(self.examples[:count], self.label_ids[:count])
 
+    def where(self, chosen: Sequence[bool]) -> Split:
+        """Return the examples that are chosen, a truth for each."""
+        return Split(
+            tuple(compress(self.examples, chosen)), tuple(compress(self.label_ids, chosen))
+        )
+
+
+ChosenOn = Literal["selection", "dev"]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -63,6 +87,8 @@ class Task:
     train: Split
     dev: Split
     source: dict[str, Any] = field(default_factory=dict)
+    selection: Split = Split((), ())
+    """Texts of the training file that nothing learns from; empty where none are set apart."""
     left_out: LeftOutRows | None = None
     """Rows of the user's files that are in no split."""
 
@@ -70,6 +96,16 @@ class Task:
     def skips_bad_rows(self) -> bool:
         """Whether rows of the user's files that cannot be used are left out."""
         return bool(self.source.get("skip_bad_rows"))
+
+    @property
+    def chosen_on(self) -> ChosenOn:
+        """Where `choices` come from."""
+        return "selection" if len(self.selection) else "dev"
+
+    @property
+    def choices(self) -> Split:
+        """The examples to choose by: the selection, or the held-out ones where there is none."""
+        return self.selection if len(self.selection) else self.dev
 
     def record(self) -> TaskRecord:
         """Return what an artifact keeps of the task."""
@@ -84,9 +120,10 @@ class Task:
         )
 
     def fingerprint(self) -> str:
-        """Return a sha256 of the labels and of both splits, texts included."""
+        """Return a sha256 of the labels and of all splits, texts included."""
         digest = hashlib.sha256(json.dumps([self.labels, self.metric]).encode())
-        for split in (self.train, self.dev):
+        chosen = (self.selection,) if len(self.selection) else ()  # older ones knew two splits
+        for split in (self.train, self.dev, *chosen):
             digest.update(_split_bytes(split.examples, split.label_ids))
         return digest.hexdigest()
 

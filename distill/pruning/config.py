@@ -22,6 +22,7 @@ OF_RECOVERY = frozenset(
         "checkpoint_steps",
         "epochs",
         "learning_rate",
+        "pool_batches",
         "precision",
         "schedule",
         "warmup_ratio",

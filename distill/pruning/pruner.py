@@ -8,7 +8,7 @@ torch artifact + task + PruneConfig
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from distill.pruning.rounds import Job, in_rounds, without_some_layers
 from distill.pruning.target import Target, find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
 from distill.sources import Teacher
-from distill.teacher import dev_score, write_classifier
+from distill.teacher import choice_score, dev_score, write_classifier
 
 __all__ = ["prune"]
 
@@ -72,15 +72,32 @@ def prune(
         target = find_target(teacher.model, texts.lengths, config, stopwatches, work)
         examples = texts.with_columns(**_answers(teacher, whole, task, config))
         job = Job(teacher, task, config, tokenizer, examples, work, f"prune {out.name}", target)
-        before = dev_score(teacher.model, whole, task, config.max_length)[task.metric]
+        before = choice_score(teacher.model, whole, task, config.max_length)[task.metric]
         model, stay = without_some_layers(model, job)
         model, reports, rounds = in_rounds(model, job)
         _refuse_drop(task.metric, before, rounds[-1]["score"], config)
         write = partial(write_classifier, out, "prune", model, tokenizer, task, config, parent)
         found = {"unpruned": before, **stay, "rounds": rounds, **readings}
         speed = partial(_speed, target, model, stopwatches)
-        on_main_process(lambda: write(_joined(reports), **found, **speed()))
+        held_out = partial(_held_out, teacher.model, whole, model, job, found)
+        on_main_process(lambda: write(_joined(reports), **found, **held_out(), **speed()))
     return Artifact.load(out)
+
+
+def _held_out(
+    unpruned: PreTrainedModel,
+    whole: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    job: Job,
+    found: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the held-out scores before and after, read once where other texts have chosen."""
+    task, length = job.task, job.config.max_length
+    before, after = found["unpruned"], found["rounds"][-1]["score"]
+    if task.chosen_on == "selection":
+        before = dev_score(unpruned, whole, task, length)[task.metric]
+        after = dev_score(model, job.tokenizer, task, length)[task.metric]
+    return {"chosen_on": task.chosen_on, "score_before": before, "score": after}
 
 
 def _refuse_impossible(model: PreTrainedModel, config: PruneConfig) -> None:
@@ -114,7 +131,10 @@ def _answers(
 def _with_fewer_pieces(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
 ) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
-    """Cut the vocabulary in place; return what reads it, and how that reads held-out texts."""
+    """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
+
+    The held-out texts choose nothing: which pieces stay, the training texts or a corpus say.
+    """
     if config.vocab is None:
         return tokenizer, {}
     needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)

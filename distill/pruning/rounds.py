@@ -33,7 +33,7 @@ from distill.pruning.rescaling import rescale
 from distill.pruning.search import fitting
 from distill.pruning.target import Target
 from distill.sources import Teacher, on_device
-from distill.teacher import dev_score
+from distill.teacher import choice_score
 from distill.terms import HardLabels, SoftLabels
 from distill.trainee import Trainee
 
@@ -63,8 +63,8 @@ class Job:
     """How fast to become, where shares do not say what goes."""
 
     def score(self, model: PreTrainedModel) -> float:
-        """Return a model's score on the held-out texts."""
-        scores = dev_score(model, self.tokenizer, self.task, self.config.max_length)
+        """Return a model's score on the texts to choose by."""
+        scores = choice_score(model, self.tokenizer, self.task, self.config.max_length)
         return scores[self.task.metric]
 
     def scored_batches(self, device: torch.device) -> Iterator[TensorBatch]:

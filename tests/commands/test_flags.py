@@ -118,6 +118,12 @@ BESIDE_ANOTHER = {
     ("distill", "earlier_epochs"): ("--method=tinybert", "15"),
     ("distill", "earlier_learning_rate"): ("--method=tinybert", "0.5"),
     ("distill", "relation_heads"): ("--method=minilm-v2", "15"),
+    **{
+        (stage, "pool_batches"): ("--batches=pooled", "15")
+        for stage in ("pretrain", "distill-general", "finetune", "distill")
+    },
+    ("prune", "pool_batches"): ("--batches=pooled", "15"),
+    ("quantize", "pool_batches"): ("--batches=pooled", "15"),
     ("distill-general", "relation_heads"): ("--method=minilm-v2", "15"),
     ("distill-general", "temperature"): ("--method=distilbert", "0.5"),
     ("distill-general", "weights"): ("--method=distilbert", "soft=0.25"),
@@ -154,6 +160,7 @@ UNLIKE_THEIR_DEFAULT = {
     "block_size": "64",
     "calibrator": "minmax",
     "percentile": "99.5",
+    "select": "0.25",
     "sensitivity": "hessian-trace",
     "target": "avx2",
     "importance": "taylor",

@@ -65,6 +65,11 @@ class Shown:
         Shown({"parameters": 1_500_000}, "torch, float32, 1.5M parameters, "),
         Shown({"epochs": [{"accuracy": 0.5}, {"accuracy": 0.75}]}, "last epoch: accuracy 0.75"),
         Shown(
+            {"epochs": [{"accuracy": 0.75}], "chosen_on": "selection", "score": 0.625},
+            "set apart after the last epoch: accuracy 0.75\n  held-out, read once: 0.625",
+        ),
+        Shown({"epochs": [{"f1": 0.5}], "chosen_on": "dev", "score": 0.5}, "held-out after the"),
+        Shown(
             {"together": {"rte": {"artifact": "out-rte", "epochs": [{"accuracy": 0.625}]}}},
             "task rte, in out-rte beside it: accuracy 0.625",
         ),
@@ -80,7 +85,7 @@ class Shown:
             "parity with student: agreement 0.9950 over 256 texts, largest logit difference 0.012",
         ),
     ],
-    ids=["size", "score", "another task", "parity"],
+    ids=["size", "score", "scores apart", "scores not apart", "another task", "parity"],
 )
 def test_an_artifact_is_shown_with_what_was_measured(
     shown: Shown, teacher: Artifact, capsys: pytest.CaptureFixture[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,9 +66,18 @@ def test_buckets_are_filled() -> None:
     budget=BUDGETS,
     processes=PROCESSES,
     seed=st.integers(0, 2**31),
+    pool=st.integers(1, 60),
+    in_turn=st.booleans(),
 )
 def test_every_example_once_an_epoch(
-    lengths: list[int], epochs: int, size: int, budget: int, processes: int, seed: int
+    lengths: list[int],
+    epochs: int,
+    size: int,
+    budget: int,
+    processes: int,
+    seed: int,
+    pool: int,
+    in_turn: bool,
 ) -> None:
     plan = plan_batches(
         lengths,
@@ -76,6 +86,8 @@ def test_every_example_once_an_epoch(
         tokens_per_batch=budget * processes,
         seed=seed,
         processes=processes,
+        batches_per_pool=pool,
+        in_turn=in_turn,
     )
     assert len(plan.epoch_ends) == epochs and plan.epoch_ends[-1] == len(plan)
     for epoch in epochs_of(plan):
@@ -117,12 +129,20 @@ def test_two_processes_see_the_batches_of_one() -> None:
     size=SIZES,
     budget=BUDGETS,
     processes=PROCESSES,
+    in_turn=st.booleans(),
 )
 def test_a_batch_is_of_one_group(
-    examples: list[tuple[int, int]], size: int, budget: int, processes: int
+    examples: list[tuple[int, int]], size: int, budget: int, processes: int, in_turn: bool
 ) -> None:
     lengths, groups = [length for length, _ in examples], [group for _, group in examples]
-    settings = {"epochs": 1, "batch_size": size, "tokens_per_batch": budget, "seed": 3}
+    settings: dict[str, Any] = {
+        "epochs": 1,
+        "batch_size": size,
+        "tokens_per_batch": budget,
+        "seed": 3,
+        "in_turn": in_turn,
+        "batches_per_pool": 4,
+    }
     plan = plan_batches(lengths, **settings, processes=processes, groups=groups)
     assert all(len({groups[index] for index in batch}) == 1 for batch in plan.batches)
     assert {index for batch in plan.batches for index in batch} == set(range(len(lengths)))
@@ -131,13 +151,13 @@ def test_a_batch_is_of_one_group(
     )
 
 
-def test_groups_take_turns_in_proportion_to_their_sizes() -> None:
+@pytest.mark.parametrize("pooling", [{}, {"in_turn": True, "batches_per_pool": 7}])
+def test_groups_take_turns_in_proportion_to_their_sizes(pooling: dict[str, Any]) -> None:
     """Algorithm 1 of MT-DNN: packed a task each, merged, shuffled in every epoch anew."""
     sizes = (300, 100, 20)
     groups = [number for number, size in enumerate(sizes) for _ in range(size)]
-    plan = plan_batches(
-        [8] * sum(sizes), epochs=4, batch_size=10, tokens_per_batch=10**6, seed=0, groups=groups
-    )
+    settings = {"epochs": 4, "batch_size": 10, "tokens_per_batch": 10**6, "seed": 0}
+    plan = plan_batches([8] * sum(sizes), **settings, groups=groups, **pooling)
     orders = [[groups[batch[0]] for batch in epoch] for epoch in epochs_of(plan)]
     for order in orders:
         assert Counter(order) == {0: 30, 1: 10, 2: 2}
@@ -145,9 +165,10 @@ def test_groups_take_turns_in_proportion_to_their_sizes() -> None:
     assert len({tuple(order) for order in orders}) == len(orders)
 
 
+@pytest.mark.parametrize("in_turn", [False, True])
 @pytest.mark.parametrize("seed", [0, 7])
-def test_drawn_from_the_seed(seed: int) -> None:
-    settings = {"epochs": 3, "batch_size": 4, "tokens_per_batch": 200}
+def test_drawn_from_the_seed(seed: int, in_turn: bool) -> None:
+    settings = {"epochs": 3, "batch_size": 4, "tokens_per_batch": 200, "in_turn": in_turn}
     lengths = realistic_lengths(500)
     plan = plan_batches(lengths, **settings, seed=seed)
     assert plan == plan_batches(lengths, **settings, seed=seed)
@@ -159,17 +180,60 @@ def test_drawn_from_the_seed(seed: int) -> None:
     assert longer.batches[: len(plan)] == plan.batches, "an epoch does not know how many follow"
 
 
-def test_padding_is_nearly_saved() -> None:
+def waste(batches: Sequence[Sequence[int]], lengths: Sequence[int]) -> float:
+    """Return the share of padding."""
+    return 1 - sum(lengths) / sum(tokens(batch, lengths) for batch in batches)
+
+
+ORDINARY = {"epochs": 1, "batch_size": 32, "tokens_per_batch": 8192, "seed": 0}
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_padding_is_nearly_saved(in_turn: bool) -> None:
     lengths = realistic_lengths(5000)
-    plan = plan_batches(lengths, epochs=1, batch_size=32, tokens_per_batch=8192, seed=0)
+    plan = plan_batches(lengths, **ORDINARY, in_turn=in_turn)
     shuffled = np.random.default_rng(0).permutation(len(lengths)).tolist()
     random_batches = [shuffled[start : start + 32] for start in range(0, len(shuffled), 32)]
+    assert waste(plan.batches, lengths) < SMALL_WASTE
+    assert waste(random_batches, lengths) > 0.5, (
+        "what it saves: more than half of all work is padding"
+    )
+    assert len(plan) == len(random_batches), "no batch is left half full by a pool"
 
-    def waste(batches: Sequence[Sequence[int]]) -> float:
-        return 1 - sum(lengths) / sum(tokens(batch, lengths) for batch in batches)
 
-    assert waste(plan.batches) < SMALL_WASTE
-    assert waste(random_batches) > 0.5, "what it saves: more than half of all work is padding"
+@pytest.mark.parametrize("pool", [2, 5, 20])
+def test_a_pool_in_turn_sees_all_lengths(pool: int) -> None:
+    """Each run of so many steps has about the lengths of the whole, whatever batches hold."""
+    lengths = realistic_lengths(32 * pool * 30)
+    plan = plan_batches(lengths, **ORDINARY, batches_per_pool=pool, in_turn=True)
+    runs = [plan.batches[start : start + pool] for start in range(0, len(plan), pool)]
+    assert len(runs) == 30 and {len(run) for run in runs} == {pool}
+    means = [np.mean([lengths[row] for batch in run for row in batch]) for run in runs]
+    spread = np.std(lengths) / np.sqrt(32 * pool)
+    assert max(abs(mean - np.mean(lengths)) for mean in means) < 4 * spread
+    first = [max(lengths[row] for row in batch) for run in runs for batch in run[:1]]
+    assert len(set(first)) > 1, "shuffled inside a pool"
+
+
+def test_larger_pools_pad_less() -> None:
+    lengths = realistic_lengths(32 * 200)
+    wastes = [
+        waste(
+            plan_batches(lengths, **ORDINARY, batches_per_pool=pool, in_turn=True).batches, lengths
+        )
+        for pool in (1, 2, 5, 10, 50)
+    ]
+    assert wastes == sorted(wastes, reverse=True) and wastes[-1] < wastes[0] / 10
+
+
+def test_a_pool_counts_the_batches_that_the_budget_makes() -> None:
+    """Of long texts fewer fit into a batch, and fewer into a pool."""
+    settings = {**ORDINARY, "tokens_per_batch": 512, "batches_per_pool": 16, "in_turn": True}
+    plan = plan_batches([64] * 1024, **settings, groups=[row % 2 for row in range(1024)])
+    groups = [batch[0] % 2 for batch in plan.batches]
+    assert len(plan) == 1024 // 8
+    pools = [sum(groups[start : start + 16]) for start in range(0, len(plan), 16)]
+    assert pools == [8] * 8, "and has its share of each group"
 
 
 def test_short_and_long_batches_are_mixed() -> None:

@@ -12,7 +12,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from bertender.core.batching import plan_batches
+from bertender.core.batching import POOLINGS, plan_batches
 from bertender.core.errors import ConfigError, TrainingError
 from bertender.core.examples import TensorBatch
 from bertender.core.training import LossParts, Objective, train
@@ -53,7 +53,17 @@ def test_every_part_of_the_loss_is_minimised_and_logged(tmp_path: Path) -> None:
     assert float(weight.detach().square().sum()) < before
 
 
-def test_objective_sees_the_planned_batches_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "pooling"),
+    [
+        ({}, {}),
+        ({"batches": "random"}, {"batches_per_pool": 1}),
+        ({"batches": "pooled", "pool_batches": 3}, {"batches_per_pool": 3, "in_turn": True}),
+    ],
+)
+def test_objective_sees_the_planned_batches_in_order(
+    tmp_path: Path, settings: dict[str, Any], pooling: dict[str, Any]
+) -> None:
     start = classification()
     seen: list[tuple[int, list[int]]] = []
 
@@ -61,11 +71,51 @@ def test_objective_sees_the_planned_batches_in_order(tmp_path: Path) -> None:
         seen.append((step, batch["attention_mask"].sum(1).tolist()))
         return label_objective(model, batch, step)
 
-    train_toy(start, objective, tmp_path, epochs=2)
+    train_toy(start, objective, tmp_path, epochs=2, **settings)
     lengths = start.examples.lengths
-    plan = plan_batches(lengths, epochs=2, batch_size=8, tokens_per_batch=8192, seed=SHORT.seed)
+    common = {"epochs": 2, "batch_size": 8, "tokens_per_batch": 8192, "seed": SHORT.seed}
+    plan = plan_batches(lengths, **common, **pooling)
     planned = [[lengths[index] for index in batch] for batch in plan.batches]
     assert seen == list(enumerate(planned))
+
+
+@pytest.mark.parametrize("batches", [row for row in POOLINGS if row != "pooled"])
+def test_the_size_of_pools_is_refused_where_nothing_reads_it(batches: str) -> None:
+    with pytest.raises(ConfigError, match=f"pool_batches=20 and batches='{batches}'.*pooled"):
+        TrainingConfig.parse({"batches": batches, "pool_batches": 20})
+    assert TrainingConfig.parse({"batches": "pooled", "pool_batches": 20}).pool_batches == 20
+
+
+def test_every_pooling_can_be_chosen() -> None:
+    for batches in POOLINGS:
+        assert TrainingConfig.parse({"batches": batches}).batches == batches
+    with pytest.raises(ConfigError, match="poled"):
+        TrainingConfig.parse({"batches": "poled"})
+
+
+def test_a_pooled_run_that_was_cut_off_ends_as_a_whole_one(tmp_path: Path) -> None:
+    """The second run starts at a checkpoint inside a pool, with the batches that were left."""
+    pooled: dict[str, Any] = {"batches": "pooled", "pool_batches": 4, "epochs": 2}
+
+    def cut_off(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        if step == 18:
+            raise KeyboardInterrupt
+        return label_objective(model, batch, step)
+
+    whole, halves = classification(), classification()
+    train_toy(whole, label_objective, tmp_path / "whole", **pooled)
+    with pytest.raises(KeyboardInterrupt):
+        train_toy(halves, cut_off, tmp_path / "halves", **pooled)
+    resumed, seen = classification(), list[int]()
+
+    def counted(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        seen.append(step)
+        return label_objective(model, batch, step)
+
+    train_toy(resumed, counted, tmp_path / "halves", **pooled)
+    assert seen == list(range(16, 24))
+    for name, weights in whole.model.state_dict().items():
+        assert torch.equal(weights, resumed.model.state_dict()[name]), name
 
 
 def test_so_many_steps_and_no_more(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bertender.core.environment import environment
 from bertender.core.errors import ArtifactError, ConfigError, ModelError
 from bertender.core.predictor import open_classifier
 from bertender.measure.accuracy import evaluate
-from bertender.measure.compare import CompareConfig, Comparison, compare, row_names
+from bertender.measure.compare import CompareConfig, Comparison, _chosen_on, compare, row_names
 from bertender.measure.parity import TOLERANCES, check_parity
 from bertender.tasks.task import Task
 from tests.conftest import FRUIT, TOOLS, NoConfig
@@ -121,6 +122,23 @@ def test_parity_comes_from_the_card_and_is_missing_where_none_was_measured(
     first, copy, bag = comparison.rows
     assert first.parity is None and bag.parity is None
     assert copy.parity is not None and copy.parity.passed and copy.parity.texts == 6
+
+
+def test_the_comparison_says_where_its_rows_were_chosen(comparison: Comparison) -> None:
+    assert comparison.circumstances.chosen_on == ("dev",), "nothing was set apart"
+
+
+@pytest.mark.parametrize(
+    ("shares", "chosen_on"),
+    [((0.1, 0.2), ("selection",)), ((0.0, None), ("dev",)), ((0.1, None), ("dev", "selection"))],
+)
+def test_where_settings_were_chosen_is_in_the_cards(
+    teacher: Artifact, shares: tuple[float | None, ...], chosen_on: tuple[str, ...]
+) -> None:
+    sources = [{} if share is None else {"select": share} for share in shares]
+    tasks = [teacher.card.task.model_copy(update={"source": source}) for source in sources]
+    cards = [teacher.card.model_copy(update={"task": task}) for task in tasks]
+    assert _chosen_on([replace(teacher, card=card) for card in cards]) == chosen_on
 
 
 def test_circumstances_are_complete(comparison: Comparison, task: Task) -> None:

@@ -52,3 +52,13 @@ def test_other_artifacts_and_plain_vocabularies_have_fewer_lines() -> None:
     assert pruning_lines({"epochs": []}) == []
     only = {"unpruned": 0.9, "rounds": [{**ROUND, "head_importance": None}]}
     assert len(pruning_lines(only)) == 2
+
+
+def test_scores_apart_are_told_beside_the_held_out_ones() -> None:
+    apart = {"chosen_on": "selection", "score": 0.7, "score_before": 0.8}
+    first, *_ = pruning_lines({"unpruned": 0.9, "rounds": [ROUND], **apart})
+    assert first.endswith(
+        "0.9 unpruned, on texts set apart to choose by; held-out, read once: 0.7, 0.8 unpruned"
+    )
+    same = {"chosen_on": "dev", "score": 0.7, "score_before": 0.8}
+    assert pruning_lines({"unpruned": 0.9, "rounds": [ROUND], **same})[0].endswith("0.9 unpruned")

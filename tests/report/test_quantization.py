@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bertender.report.quantization import quantization_lines
 
 FOUND = {
@@ -62,3 +64,12 @@ def test_what_was_tried_before() -> None:
     *_, first, second = quantization_lines({"quantization": {**FOUND, "tried": tried}})
     assert first == "scheme dynamic was refused: it moved"
     assert second == "scheme static was skipped: why"
+
+
+@pytest.mark.parametrize(("chosen_on", "said"), [("selection", "judged by 40 texts"), ("dev", "")])
+def test_where_a_drop_was_judged(chosen_on: str, said: str) -> None:
+    choice = {"before": 0.95, "after": 0.94, "n": 40}
+    scores = {"score_before": 0.91, "score": 0.9, "chosen_on": chosen_on, "choice": choice}
+    line = quantization_lines({"quantization": {**FOUND, **scores}})[2]
+    assert line.startswith("score 0.91 before, 0.9 now")
+    assert said in line and ("held-out, read once" in line) is bool(said)

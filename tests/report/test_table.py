@@ -9,7 +9,13 @@ from rich.console import Console
 
 from bertender.measure.comparison import Comparison, Lengths
 from bertender.report.cells import DASH
-from bertender.report.table import COLUMNS, circumstances_lines, markdown_table, terminal_table
+from bertender.report.table import (
+    CHOICES,
+    COLUMNS,
+    circumstances_lines,
+    markdown_table,
+    terminal_table,
+)
 from tests.report.conftest import STUDENT, TEACHER, circumstances
 
 
@@ -104,3 +110,18 @@ def test_brackets_in_names_are_no_markup() -> None:
     odd = TEACHER.model_copy(update={"name": "[red]teacher[/red]"})
     text = rendered(Comparison(circumstances=circumstances(), rows=(odd,)), 150)
     assert "[red]teacher[/red]" in text
+
+
+SAID = {
+    ("selection",): "texts of the training file that no row learned from",
+    ("dev",): "chosen on the same texts (select=0)",
+    ("dev", "selection"): "for some rows",
+}
+
+
+@pytest.mark.parametrize("chosen_on", [None, *CHOICES])
+def test_the_reader_is_told_what_chose_and_what_scored(chosen_on) -> None:
+    lines = circumstances_lines(circumstances(chosen_on=chosen_on))
+    told = [line for line in lines if line.startswith("scored on the held-out texts")]
+    assert len(told) == (chosen_on is not None), "older files do not say"
+    assert all(SAID[chosen_on] in line for line in told)

@@ -120,14 +120,33 @@ def test_pairing_makes_the_interval_narrower_than_the_scores_own() -> None:
 
 
 def test_the_change_of_means_is_that_of_the_seeds_together() -> None:
-    """Texts gain 1, 0, 0.5 and 0 on average over two seeds: 37.5 points, standard error 20.7."""
+    """One seed gains 50 points and one 25: each resample draws one of them, and texts."""
     truth = [1] * 400
     control = [[0, 1, 0, 1] * 100] * 2
     better = [[1, 1, 1, 1] * 100, [1, 1, 0, 1] * 100]
     change = paired_change_of_means("accuracy", truth, control, better)
     assert change.value == pytest.approx(37.5)
-    half = 1.96 * 41.46 / 20  # the deviation of 1, 0, 0.5, 0 over the root of 400 texts
-    assert (change.low, change.high) == pytest.approx((37.5 - half, 37.5 + half), abs=0.5)
+    low = 25 - 1.645 * 43.3 / 20  # 5 % of the worse seed are 2.5 % of all
+    high = 50 + 1.645 * 50 / 20
+    assert (change.low, change.high) == pytest.approx((low, high), abs=0.5)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_the_interval_holds_the_seeds_as_widely_as_they_vary(seeds: int) -> None:
+    """With so many texts that they say all, what is left is the error of a mean over seeds."""
+    rows, generator = 40_000, np.random.default_rng(seeds)
+    truth = np.ones(rows, dtype=np.int64)
+    wrong = generator.integers(0, 4000, seeds)
+    models = [np.where(np.arange(rows) < count, 0, 1) for count in wrong]
+    change = paired_change_of_means("accuracy", truth, [truth], models)
+    error = 100 * np.std(wrong / rows, ddof=1) / np.sqrt(seeds)
+    assert change.value == pytest.approx(-100 * wrong.mean() / rows)
+    if seeds >= 5:
+        assert change.high - change.low == pytest.approx(2 * 1.96 * error, rel=0.2)
+    else:  # there are few means, and the outer ones are no further out: from seed to seed of two
+        assert change.high - change.low > 2 * 0.99 * error
+    one = paired_change("accuracy", truth, truth, models[0])
+    assert change.high - change.low > 2 * (one.high - one.low), "texts alone say far less"
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -301,7 +301,7 @@ def test_what_no_pruning_reaches_is_refused_before_anything_is_computed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("dev_score", "teacher_answers"):
+    for name in ("choice_score", "teacher_answers"):
         monkeypatch.setattr(pruner, name, lambda *given: pytest.fail("too late"))
     config = PruneConfig(target_latency=20, layers=layers)
     said = rf"target_latency=20x.*each of its {4 - layers} layers the model is {best}x.*Ask for"
@@ -314,7 +314,7 @@ def test_a_drop_beyond_the_allowed_one_is_refused(
     trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = PruneConfig(heads=0.5, max_drop=0.5, **{**QUICK, "epochs": 1})
-    monkeypatch.setattr(pruner, "dev_score", lambda *given: {"accuracy": 0.91})
+    monkeypatch.setattr(pruner, "choice_score", lambda *given: {"accuracy": 0.91})
     monkeypatch.setattr(Job, "score", lambda self, model: 0.9049)
     with pytest.raises(AccuracyError, match=r"lost 0\.51 points of accuracy.*max_drop=0.5 allows"):
         prune(trained_teacher, task, config, tmp_path / "pruned")

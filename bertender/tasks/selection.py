@@ -1,0 +1,90 @@
+"""Which texts of a training file are set apart, to choose settings on.
+
+A text is on one side or the other by a hash of itself: whatever the seed, the order of the file or
+its length, every stage of a chain sets apart the same texts, and a text that is there twice is on
+one side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bertender.core.errors import ConfigError
+from bertender.core.text import Example
+from bertender.tasks.task import Split
+
+__all__ = ["DEFAULT_SHARE", "LEAST_TEXTS", "Parted", "is_selected", "part"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SHARE = 0.1
+LEAST_TEXTS = 50
+"""Fewer say too little: one of them is 2 points."""
+
+SALT = b"selection of bertender"
+"""So that another cut by a hash of the text is another cut."""
+DIGEST_BYTES = 8
+HASHES = float(2 ** (8 * DIGEST_BYTES))
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A training file in two parts."""
+
+    train: Split
+    selection: Split
+    share: float
+    """Of the texts that were set apart: 0 where none were."""
+
+
+def part(train: Split, share: float | None, name: str) -> Parted:
+    """Set a share of the training texts apart; by default a tenth, or none where that is too few.
+
+    All texts of a label stay in `train` where otherwise none of them would.
+
+    Args:
+        train: the whole training file.
+        share: 0 for none, None for the default.
+        name: of the task, for messages.
+
+    Raises:
+        ConfigError: an explicit share is fewer than LEAST_TEXTS.
+    """
+    wanted = DEFAULT_SHARE if share is None else share
+    selected = _keep_labels(train, [is_selected(each, wanted) for each in train.examples])
+    count = sum(selected)
+    if wanted == 0 or (share is None and count < LEAST_TEXTS):
+        if wanted:
+            logger.warning("task %s: %s", name, _too_few(wanted, count, len(train)))
+        return Parted(train, Split((), ()), 0.0)
+    if count < LEAST_TEXTS:
+        raise ConfigError(
+            f"task {name!r}, select={wanted:g}: {count} of {len(train)} training texts to choose "
+            f"on, and {LEAST_TEXTS} are the least that say anything. Give a larger share (0.5 at "
+            "most), or select=0, and the held-out texts choose and score."
+        )
+    return Parted(train.where([not each for each in selected]), train.where(selected), wanted)
+
+
+def is_selected(example: Example, share: float) -> bool:
+    """Return whether an example, all its columns together, is set apart."""
+    text = json.dumps(example, ensure_ascii=False).encode(errors="surrogatepass")
+    digest = hashlib.sha256(SALT + text).digest()[:DIGEST_BYTES]
+    return int.from_bytes(digest, "big") < share * HASHES
+
+
+def _keep_labels(train: Split, selected: Sequence[bool]) -> list[bool]:
+    """Return what is selected, without labels that nothing would be left of to learn."""
+    left = {label for label, gone in zip(train.label_ids, selected, strict=True) if not gone}
+    return [gone and label in left for label, gone in zip(train.label_ids, selected, strict=True)]
+
+
+def _too_few(share: float, count: int, texts: int) -> str:
+    return (
+        f"{count} of {texts} training texts (select={share:g}) are too few to choose on, so that "
+        f"the held-out texts choose and score. {LEAST_TEXTS} are enough"
+    )

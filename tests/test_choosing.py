@@ -1,0 +1,206 @@
+"""What chooses reads the texts set apart, and the held-out ones are read once, at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import distill.teacher
+import quantize.job
+from bertender.core.artifact import Artifact
+from bertender.core.predictor import open_classifier
+from bertender.measure.accuracy import evaluate
+from bertender.measure.compare import CompareConfig, compare
+from bertender.stages import STAGES, recorded_task
+from bertender.tasks.metrics import Score
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Split, Task, TaskConfig
+from distill.methods import METHODS
+from distill.multitask import MultiTaskConfig, finetune_tasks
+from distill.sources import with_unlabelled
+from export.onnx_export import ExportConfig, export
+from quantize.schemes import SCHEMES
+from tests.conftest import toy_task
+from tests.distill.toys import save_encoder, tiny_classifier, tiny_tokenizer
+from tests.front import write_toy_files
+from tests.quantize.jobs import SETTINGS, job_of
+
+LEARNED, APART = 72, 24
+QUICK: dict[str, Any] = {
+    "epochs": 2,
+    "batch_size": 16,
+    "learning_rate": 3e-3,
+    "precision": "fp32",
+    "max_length": 32,
+}
+
+
+@pytest.fixture(scope="module")
+def apart(task: Task) -> Task:
+    """The toy task, the last of its training texts set apart."""
+    examples, labels = task.train.examples, task.train.label_ids
+    return replace(
+        task,
+        train=task.train.first(LEARNED),
+        selection=Split(examples[LEARNED:], labels[LEARNED:]),
+    )
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory, apart: Task) -> Artifact:
+    folder = tmp_path_factory.mktemp("choosing")
+    config = MultiTaskConfig(teacher=str(save_encoder("bert", folder / "encoder")), **QUICK)
+    return STAGES["finetune"].run([], apart, config, folder / "teacher")
+
+
+@pytest.fixture(scope="module")
+def onnx(teacher: Artifact, apart: Task) -> Artifact:
+    return export(teacher, apart, ExportConfig(), teacher.path.parent / "onnx")
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch, apart: Task) -> list[str]:
+    """What is scored from now on: the name of each split, in turn."""
+    names: list[str] = []
+    splits = {"dev": apart.dev, "selection": apart.selection, "train": apart.train}
+
+    def watched(classifier: Any, split: Split, metric: str, **given: Any) -> tuple[Score, Any]:
+        names.append(next(name for name, known in splits.items() if known == split))
+        return evaluate(classifier, split, metric, **given)
+
+    for module in (distill.teacher, quantize.job):
+        monkeypatch.setattr(module, "evaluate", watched)
+    return names
+
+
+def score_of(artifact: Artifact, split: Split) -> float:
+    return evaluate(open_classifier(artifact), split, "accuracy")[0].value
+
+
+@pytest.mark.parametrize("stage", ["finetune", "distill"])
+def test_epochs_are_scored_apart_and_the_end_is_held_out(
+    stage: str, teacher: Artifact, apart: Task, tmp_path: Path, read: list[str]
+) -> None:
+    sources: dict[str, dict[str, Any]] = {
+        "finetune": {"teacher": str(teacher.path)},
+        "distill": {"layers": 2},
+    }
+    config = STAGES[stage].config.parse({**QUICK, **sources[stage]})
+    given = [teacher] if stage == "distill" else []
+    made = STAGES[stage].run(given, apart, config, tmp_path / "out")
+    assert read == ["selection", "selection", "dev"]
+    metrics = made.card.metrics
+    assert metrics["chosen_on"] == "selection"
+    assert metrics["score"] == pytest.approx(score_of(made, apart.dev))
+    assert metrics["epochs"][-1]["accuracy"] == pytest.approx(score_of(made, apart.selection))
+
+
+def test_several_tasks_are_scored_apart_too(apart: Task, tmp_path: Path, read: list[str]) -> None:
+    other = replace(apart, name="cola")
+    config = MultiTaskConfig(more_tasks=("cola",), **{**QUICK, "epochs": 1})
+    models = [tiny_classifier("bert") for _ in range(2)]
+    made = finetune_tasks(models, tiny_tokenizer(), (apart, other), config, tmp_path / "out")
+    assert read == ["selection", "selection", "dev", "dev"]
+    for path in (made.path, tmp_path / "out-cola"):
+        metrics = Artifact.load(path).card.metrics
+        assert metrics["score"] == pytest.approx(score_of(Artifact.load(path), apart.dev))
+
+
+PRUNINGS: dict[str, dict[str, Any]] = {
+    "cut": {"heads": 0.5, "recover": False, "batch_size": 16},
+    "rescaled": {"heads": 0.5, "retraining_free": True, "batch_size": 16},
+    "in rounds": {"heads": 0.5, "rounds": 2, **QUICK},
+    "vocabulary": {"vocab": "task", "recover": False},
+}
+
+
+@pytest.mark.parametrize("name", PRUNINGS)
+def test_a_pruning_is_judged_apart(
+    name: str, teacher: Artifact, apart: Task, tmp_path: Path, read: list[str]
+) -> None:
+    config = STAGES["prune"].config.parse({**PRUNINGS[name], "max_drop": 100.0})
+    made = STAGES["prune"].run([teacher], apart, config, tmp_path / "out")
+    assert read[-2:] == ["dev", "dev"] and set(read[:-2]) == {"selection"}
+    metrics = made.card.metrics
+    assert metrics["chosen_on"] == "selection"
+    assert metrics["score"] == pytest.approx(score_of(made, apart.dev))
+    assert metrics["score_before"] == pytest.approx(score_of(teacher, apart.dev))
+    assert metrics["rounds"][-1]["score"] == pytest.approx(score_of(made, apart.selection))
+    assert metrics["unpruned"] == pytest.approx(score_of(teacher, apart.selection))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_quantization_is_judged_apart(
+    scheme: str, teacher: Artifact, onnx: Artifact, apart: Task, tmp_path: Path, read: list[str]
+) -> None:
+    source = {"torch": teacher, "onnx": onnx}[SCHEMES[scheme].source]
+    settings = {"scheme": scheme, "target": "vnni", **SETTINGS[scheme], "max_drop": 100.0}
+    config = STAGES["quantize"].config.parse(settings)
+    made = STAGES["quantize"].run([source], apart, config, tmp_path / "out")
+    assert read[-2:] == ["dev", "dev"] and set(read[:-2]) == {"selection"}
+    found = made.card.metrics["quantization"]
+    assert found["chosen_on"] == "selection" and found["choice"]["n"] == APART
+    assert found["score"] == pytest.approx(score_of(made, apart.dev))
+    assert found["score_before"] == pytest.approx(score_of(source, apart.dev))
+    assert found["choice"]["after"] == pytest.approx(score_of(made, apart.selection))
+
+
+DROPS: dict[str, Callable[[Artifact, Artifact], tuple[str, Artifact, dict[str, Any]]]] = {
+    "prune": lambda teacher, onnx: ("prune", teacher, PRUNINGS["cut"]),
+    "quantize": lambda teacher, onnx: ("quantize", onnx, {"target": "vnni"}),
+}
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_where_nothing_is_set_apart_the_result_says_so(
+    name: str, teacher: Artifact, onnx: Artifact, task: Task, tmp_path: Path
+) -> None:
+    stage, source, settings = DROPS[name](teacher, onnx)
+    config = STAGES[stage].config.parse({**settings, "max_drop": 100.0})
+    metrics = STAGES[stage].run([source], task, config, tmp_path / "out").card.metrics
+    found = metrics.get("quantization", metrics)
+    assert found["chosen_on"] == "dev"
+    assert found["score"] == pytest.approx(score_of(Artifact.load(tmp_path / "out"), task.dev))
+
+
+def test_every_stage_of_a_chain_sets_the_same_texts_apart(tmp_path: Path) -> None:
+    """Only the first is told of the files; whatever its seed and limits, none learns from them."""
+    files = write_toy_files(tmp_path, toy_task(train_size=800))
+    first = load_task(TaskConfig.parse(files.task))
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    chain = {
+        "finetune": {**QUICK, "teacher": str(encoder), "epochs": 1},
+        "distill": {**QUICK, "layers": 2, "epochs": 1, "seed": 7},
+        "export": {"seed": 3},
+        "quantize": {"target": "vnni", "max_drop": 100.0, "seed": 5},
+    }
+    made: list[Artifact] = []
+    for stage, settings in chain.items():
+        task = recorded_task(made[-1], {"max_train": 90}) if made else first
+        assert task.selection == first.selection and len(task.selection) >= 50
+        assert not set(task.train.examples) & set(first.selection.examples)
+        config = STAGES[stage].config.parse(settings)
+        made.append(STAGES[stage].run(made[-1:], task, config, tmp_path / stage))
+    assert {artifact.card.task.source["select"] for artifact in made} == {0.1}
+    timings = CompareConfig(rounds=2, single_texts=2, batch_size=2, warmup_rounds=0, threads=1)
+    comparison = compare(made[::3], recorded_task(made[0], {}), timings)
+    assert comparison.circumstances.chosen_on == ("selection",)
+    assert comparison.circumstances.n == len(first.dev)
+
+
+def test_unlabelled_texts_are_not_those_to_choose_by(apart: Task, tmp_path: Path) -> None:
+    (seen,), (other,) = apart.selection.examples[0], ("another text",)
+    (tmp_path / "texts.txt").write_text(f"{seen}\n{other}\n")
+    given = with_unlabelled(apart, METHODS["distilbert"], tmp_path / "texts.txt")
+    assert given.train.examples == (*apart.train.examples, (other,))
+
+
+def test_texts_to_calibrate_on_are_not_those_to_choose_by(
+    onnx: Artifact, apart: Task, tmp_path: Path
+) -> None:
+    drawn = job_of(onnx, apart, tmp_path).texts(1000, "calibrate").examples
+    assert len(drawn) == LEARNED and not set(drawn) & set(apart.selection.examples)
