@@ -110,7 +110,7 @@ def _looked_up(makers: Mapping[str, onnx.NodeProto], lookup: onnx.NodeProto) -> 
     maker = makers.get(lookup.output[0])
     while maker is not None and maker.op_type != "Gather":
         maker = makers.get(maker.input[0])
-    return maker.input[1] if maker is not None else lookup.input[1]
+    return str((maker or lookup).input[1])
 
 
 def _signature(node: onnx.NodeProto) -> tuple[Any, ...]:

@@ -42,11 +42,10 @@ def input_problems(
 
 
 def _same_vocabulary(reference: Classifier, candidate: Classifier) -> bool:
-    both = (reference.encode, candidate.encode)
-    if not all(isinstance(encode, Tokenize) for encode in both):
+    first, second = reference.encode, candidate.encode
+    if not (isinstance(first, Tokenize) and isinstance(second, Tokenize)):
         return False
-    first, second = (encode.tokenizer.get_vocab() for encode in both)  # type: ignore[union-attr]
-    return bool(first == second)
+    return bool(first.tokenizer.get_vocab() == second.tokenizer.get_vocab())
 
 
 def _differing(
