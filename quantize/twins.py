@@ -158,9 +158,9 @@ def sample_rows(graph: Path, twins: Iterable[Twins], batches: Batches) -> dict[s
 
 
 def _spread(rows: FloatArray) -> FloatArray:
-    return rows[np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)]
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)])
 
 
 def _largest(rows: FloatArray) -> FloatArray:
     """Return the rows of the largest integers: these grow with the values, less than 0 or not."""
-    return rows[np.argsort(-rows.sum(axis=1), kind="stable")[:ROWS]]
+    return np.asarray(rows[np.argsort(-rows.sum(axis=1), kind="stable")[:ROWS]])
