@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
 from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.config import Rule
 from bertender.core.errors import AccuracyError, ConfigError, ModelError
 from bertender.core.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.core.predictor import onnx_file, refuse_taggers
@@ -22,7 +23,7 @@ from quantize.config import SchemeConfig
 from quantize.job import Job, Written
 from quantize.kernels import operators, refuse_float_kernels
 from quantize.saturation import probe
-from quantize.schemes import Scheme, refuse_idle, scheme_named
+from quantize.schemes import RULES, Scheme, scheme_named
 from quantize.targets import runs_here, target_named
 
 __all__ = [
@@ -41,6 +42,8 @@ def _known(name: str) -> str:
 
 class QuantizeConfig(SchemeConfig):
     """How to quantize."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     scheme: Annotated[str, AfterValidator(_known)] = Field(
         "dynamic", description="how to choose scales: a row of `bertender schemes`"
@@ -72,7 +75,7 @@ def quantize(
         ParityError: the answers moved too far. Nothing is written then, nor in the cases above.
     """
     scheme = scheme_named(config.scheme)
-    refuse_idle(config.scheme, config)
+    config.check_rules()
     refuse_unquantizable(source, scheme)
     refuse_other_task(source, task)
     scheme.refuse(source)
