@@ -56,9 +56,9 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             logits, and more is asked of it.
     """
     artifact = teacher.artifact
-    refuse_start(method, student)
     _refuse_closed(teacher.model.config, method, student)
     _refuse_uneven_teacher(teacher.model.config, method)
+    refuse_start(method, student)
     if student is None:
         _refuse_uneven_start(teacher.model.config, method)
         return Start(str(artifact.path), teacher.model, "")

@@ -176,6 +176,7 @@ def plain_export(once: Once, task: Task) -> Callable[[str], tuple[Artifact, Arti
     return exported
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what repeats a path, before `-m` chooses."""
     for item in repeats(items):

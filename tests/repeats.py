@@ -1,10 +1,11 @@
 """Which tests repeat a path that another test of the same function has gone already.
 
-They are marked `slow`: `make test` leaves them to `make test-slow`. Two kinds repeat a path:
+They are marked `slow`: `make test` leaves them to `make test-slow`. Three kinds repeat a path:
 
 - architectures under another name: rows of FAMILIES that are the same object;
 - combinations of several parameters (scheme by architecture, method by teacher), once each value of
-  each parameter has been seen.
+  each parameter has been seen;
+- tests of ONE_PATH, each of which costs seconds for every value of its parameter.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 from bertender.core.families import FAMILIES
 from bertender.core.pruned import PRUNABLE
 
-__all__ = ["REPEATED", "repeats"]
+__all__ = ["FOLDERS", "ONE_PATH", "REPEATED", "repeats"]
 
 FOLDERS = ("core", "distill", "export", "quantize")
 """Under tests/, those whose tests train, export and quantize."""
@@ -36,6 +37,19 @@ OTHERS = frozenset(
 REPEATED = OTHERS | {PRUNABLE[name].config.model_type for name in OTHERS & PRUNABLE.keys()}
 """Architectures that have the row of another."""
 
+ONE_PATH = frozenset(
+    {
+        "test_a_killed_run_goes_on_in_its_phase_to_the_same_weights",
+        "test_a_killed_run_goes_on_to_the_same_weights",
+        "test_a_killed_run_of_two_lengths_goes_on_in_its_phase",
+        "test_a_score_that_falls_too_far_is_refused_and_gone",
+        "test_it_teaches_a_student_that_reads_word_pieces",
+        "test_optimised_graphs_are_converted_too",
+        "test_the_same_source_gives_the_same_bytes",
+    }
+)
+"""Functions of which the first test is quick: the others take checkpoints and write bytes alike."""
+
 
 def repeats(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the tests that repeat a path, in the folders where that costs time."""
@@ -49,6 +63,9 @@ def repeats(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             yield item
             continue
         function = item.nodeid.partition("[")[0]
+        if function.rpartition("::")[2] in ONE_PATH and any(function == f for f, *_ in seen):
+            yield item
+            continue
         values = {(function, name, str(index)) for name, index in _indices(item).items()}
         if len(values) > 1 and values <= seen:
             yield item

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from tests.conftest import Once
-from tests.repeats import REPEATED, repeats
+from tests.repeats import FOLDERS, ONE_PATH, REPEATED, repeats
 
 HERE = Path(__file__).parent
 
 
-def items_of(folder: str, **values: list[Any]) -> list[Any]:
+def items_of(folder: str, function: str = "test_b", **values: list[Any]) -> list[Any]:
     """Tests of one function, for each combination of its parameters."""
     combinations = itertools.product(*(enumerate(each) for each in values.values()))
     return [
         SimpleNamespace(
             path=HERE / folder / "test_a.py",
-            nodeid=f"tests/{folder}/test_a.py::test_b[{number}]",
+            nodeid=f"tests/{folder}/test_a.py::{function}[{number}]",
             callspec=SimpleNamespace(
                 params={name: value for name, (_, value) in zip(values, row, strict=True)},
                 indices={name: index for name, (index, _) in zip(values, row, strict=True)},
@@ -54,6 +54,13 @@ def test_an_architecture_under_another_name_is_slow() -> None:
 def test_folders_whose_tests_cost_little_are_left_alone() -> None:
     items = items_of("serve", model=["camembert", "bert"], port=[1, 2])
     assert len(quick(items)) == 4
+
+
+@pytest.mark.parametrize("name", sorted(ONE_PATH))
+def test_one_test_of_a_path_that_many_go_is_quick(name: str) -> None:
+    assert quick(items_of("distill", name, method=["a", "b"], point=[1, 2])) == [["a", 1]]
+    files = [path for folder in FOLDERS for path in (HERE / folder).rglob("test_*.py")]
+    assert any(f"def {name}(" in path.read_text(encoding="utf-8") for path in files)
 
 
 def test_a_shared_folder_is_made_once_and_whole(once: Once) -> None:
