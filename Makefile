@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint install clean
+.PHONY: demo test test-slow lint ruff format types layers install clean
 
 install: $(VENV)/.installed
 
@@ -16,15 +16,31 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install
 	$(BIN)/bertender run quickstart
 
+# the four of them side by side, each with its output in one piece; mypy keeps what it has checked
 lint: install
+	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target types ruff format layers
+
+ruff:
 	$(BIN)/ruff check .
+
+format:
 	$(BIN)/ruff format --check .
+
+types:
 	$(BIN)/mypy
+
+layers:
 	$(BIN)/lint-imports
 
 # a worker each for two cores; the tests of a file share what its fixtures make
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(PYTEST) -m 'not slow'
+
+# what takes long, or goes a path that `make test` has gone
+test-slow: install
+	$(PYTEST) -m slow
 
 clean:
 	rm -rf $(VENV) build *.egg-info

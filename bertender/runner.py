@@ -12,9 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,17 @@ from bertender.core.artifact import Artifact, sha256_of
 from bertender.core.atomic import replacing
 from bertender.core.card import library_versions
 from bertender.core.config import Config
-from bertender.core.errors import ArtifactError, BertenderError, ConfigError
+from bertender.core.errors import ArtifactError
 from bertender.core.work import forget_work
+from bertender.plan import check_task, make_plan, naming, outputs_of
 from bertender.recipe import Recipe, Step
-from bertender.steps import STEPS, StepKind
+from bertender.steps import STEPS
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 
-__all__ = ["StepOutcome", "code_version", "run_recipe"]
+__all__ = ["StepOutcome", "run_recipe"]
 
 logger = logging.getLogger(__name__)
-
-SHARED_PACKAGES = ("bertender.core", "bertender.tasks", "bertender.measure")
 
 
 @dataclass(frozen=True)
@@ -63,66 +60,20 @@ def run_recipe(
         at_step: called before each step.
 
     Raises:
-        BertenderError: whatever a step raises, with the step's name before the message. Settings,
-            and what the machine must have, are checked before the first step runs.
+        BertenderError: whatever a step raises, with the step's name before the message. What
+            `plan` checks is raised before the first step runs.
     """
-    configs = [_config(step) for step in recipe.steps]
-    _refuse_shared_outputs(recipe.steps, configs, out)
+    plan = make_plan(recipe, out)
     task = load_task(TaskConfig.parse(recipe.task))
+    check_task(plan, out, task)
     done: dict[str, Artifact] = {}
-    for position, (step, config) in enumerate(zip(recipe.steps, configs, strict=True)):
+    for position, (step, config) in enumerate(plan):
         at_step(step, position)
-        with _naming(step):
+        with naming(step):
             outcome = _run_step(step, config, task, done, out, fresh)
             if not STEPS[step.stage].suffix:
                 done[step.name] = Artifact.load(outcome.output, verify=False)
         yield outcome
-
-
-def code_version(kind: StepKind) -> str:
-    """Return a digest of the source code that a kind of step runs."""
-    digest = hashlib.sha256()
-    for package in (*SHARED_PACKAGES, *kind.packages):
-        spec = find_spec(package)
-        assert spec is not None and spec.origin is not None
-        for path in sorted(Path(spec.origin).parent.rglob("*.py")):
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
-def _config(step: Step) -> Config:
-    with _naming(step):
-        STEPS[step.stage].require()
-        return STEPS[step.stage].config.parse(step.settings)
-
-
-def _outputs(step: Step, config: Config, out: Path) -> list[Path]:
-    """Return all that a step writes, its own output first."""
-    kind = STEPS[step.stage]
-    output = out / (step.name + kind.suffix)
-    return [output, *kind.siblings(config, output)]
-
-
-def _refuse_shared_outputs(steps: Sequence[Step], configs: Sequence[Config], out: Path) -> None:
-    """Raise ConfigError where a step would write over what another step has made."""
-    writers: dict[Path, str] = {}
-    for step, config in zip(steps, configs, strict=True):
-        for output in _outputs(step, config, out.resolve()):
-            if writers.setdefault(output, step.name) != step.name:
-                raise ConfigError(
-                    f"steps {writers[output]!r} and {step.name!r} would both write {output.name}: "
-                    "a step of several tasks writes one artifact more for each. Rename one step."
-                )
-
-
-@contextmanager
-def _naming(step: Step) -> Iterator[None]:
-    """Put the step's name before the message of an error."""
-    try:
-        yield
-    except BertenderError as error:
-        error.args = (f"step {step.name!r} ({step.stage}): {error}",)
-        raise
 
 
 def _run_step(
@@ -131,7 +82,7 @@ def _run_step(
     """Run a step unless its output is there already."""
     started = time.monotonic()
     kind = STEPS[step.stage]
-    output, *siblings = _outputs(step, config, out)
+    output, *siblings = outputs_of(step, config, out)
     sources = [done[name] for name in step.sources]
     key = _key(step, config, sources, task)
     stamp = _Stamp(out / ".stamps" / f"{step.name}.json", key, [output, *siblings])
@@ -183,7 +134,7 @@ def _key(step: Step, config: Config, sources: Sequence[Artifact], task: Task) ->
         # a comparison shows names and parity of its sources, which their digests leave out
         "sources": [(s.name, s.digest, s.card.metrics.get("parity")) for s in sources],
         "task": task.fingerprint() if kind.takes_task else None,
-        "code": code_version(kind),
+        "code": kind.code_version(),
         "libraries": library_versions(),
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

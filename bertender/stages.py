@@ -6,54 +6,64 @@ paths are loaded as artifacts, a task config as a task; nothing else is decided 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertender.core.artifact import Artifact, sha256_of
+from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.predictor import refuse_taggers
-from bertender.core.timing import TIMING_NAME
+from bertender.named_files import (
+    encoder_files,
+    general_files,
+    needed_texts,
+    student_files,
+    teacher_files,
+)
+from bertender.step_kinds import (
+    GRAPH_TO_QUANTIZE,
+    PRETRAINED,
+    TORCH_CLASSIFIER,
+    TORCH_MODEL,
+    Product,
+    Source,
+    StepKind,
+    Want,
+)
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
-from distill.corpora.corpus import Corpus, survey
 from distill.distiller import DistillConfig, distill
 from distill.general import GeneralConfig, distill_general_by_name
 from distill.multitask import (
     MultiTaskConfig,
     finetune_tasks_by_name,
+    refuse_twice,
     sibling_paths,
 )
 from distill.pretraining.pretrain import PretrainConfig, pretrain_by_name
-from distill.pruning.config import OF_THE_TASK, PruneConfig
+from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
+from distill.sources import refuse_start
 from export.onnx_export import ExportConfig, export, write_onnx
 from quantize.quantizer import QuantizeConfig, quantize
+from quantize.schemes import AUTO_SCHEME, scheme_named
+from quantize.targets import target_named
 
 __all__ = ["STAGES", "Stage", "recorded_task", "stage_named"]
 
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
-@dataclass(frozen=True)
-class Stage:
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(StepKind):
     """A row of STAGES."""
 
     name: str
-    config: type[Config]
-    run: Callable[[Sequence[Artifact], Task | None, Any, Path], Artifact]
-    """(source artifacts, task, config, out) -> the artifact that it wrote"""
     source: str | None = None
     """What its source artifact is called; None for a command that takes none."""
-    sources: Sequence[int] = (1,)
-    """How many artifacts of earlier steps it can start from in a recipe."""
-    takes_task: bool = True
-    files: Callable[[Any], str] = lambda config: ""
-    """config -> a digest of the files that it names"""
-    siblings: Callable[[Any, Path], Sequence[Path]] = lambda config, out: ()
-    """(config, out) -> the artifacts that it writes beside `out`"""
 
 
 def _from_source(function: Callable[..., Artifact]) -> Callable[..., Artifact]:
@@ -70,12 +80,17 @@ def _without_source(function: Callable[..., Artifact]) -> Callable[..., Artifact
     return run
 
 
+def _filled(stage: str, config: AnyConfig, sources: Sequence[Artifact]) -> AnyConfig:
+    """Return the config with the artifacts of earlier steps that stand for a setting."""
+    return STAGES[stage].filled(config, [Source(each.name, each.path) for each in sources])
+
+
 def _finetune(
     sources: Sequence[Artifact], task: Task | None, config: MultiTaskConfig, out: Path
 ) -> Artifact:
     """Fine-tune what the config names, or, in a recipe, the artifact of an earlier step."""
     assert task is not None
-    return finetune_tasks_by_name(task, _with_teacher(sources, config), out)
+    return finetune_tasks_by_name(task, _filled("finetune", config, sources), out)
 
 
 def _distill(
@@ -83,36 +98,21 @@ def _distill(
 ) -> Artifact:
     """Distil the first source; in a recipe, a second one is what the student starts from."""
     assert task is not None
-    teacher, *starts = sources
-    if starts:
-        if config.student is not None:
-            raise ConfigError(
-                f"student={config.student!r} and the earlier step {starts[0].name!r} are both for "
-                "the student to start from. Drop one of them."
-            )
-        config = config.model_copy(update={"student": str(starts[0].path)})
-    return distill(teacher, task, config, out)
+    return distill(sources[0], task, _filled("distill", config, sources), out)
 
 
 def _pretrain(
     sources: Sequence[Artifact], task: Task | None, config: PretrainConfig, out: Path
 ) -> Artifact:
     """Pre-train an encoder; in a recipe, one that grows from the artifact of an earlier step."""
-    if sources:
-        if config.stack_from is not None:
-            raise ConfigError(
-                f"stack_from={str(config.stack_from)!r} and the earlier step {sources[0].name!r} "
-                "are both to grow from. Drop one of them."
-            )
-        config = config.model_copy(update={"stack_from": sources[0].path})
-    return pretrain_by_name(config, out)
+    return pretrain_by_name(_filled("pretrain", config, sources), out)
 
 
 def _distill_general(
     sources: Sequence[Artifact], task: Task | None, config: GeneralConfig, out: Path
 ) -> Artifact:
     """Distil what the config names, or, in a recipe, the artifact of an earlier step."""
-    return distill_general_by_name(_with_teacher(sources, config), out)
+    return distill_general_by_name(_filled("distill-general", config, sources), out)
 
 
 def _quantize(
@@ -127,103 +127,121 @@ def _quantize(
     return quantize(sources[0], task, config, out, write_onnx=write)
 
 
-TaughtConfig = TypeVar("TaughtConfig", MultiTaskConfig, GeneralConfig)
+def _classifier_of(stage: str) -> Callable[[Config], Product]:
+    return lambda config: Product(stage, "torch")
 
 
-def _with_teacher(sources: Sequence[Artifact], config: TaughtConfig) -> TaughtConfig:
-    """Return the config with an earlier step's artifact as the encoder that it names."""
-    if not sources:
-        return config
-    if "teacher" in config.model_fields_set:
-        raise ConfigError(
-            f"teacher={config.teacher!r} and the earlier step {sources[0].name!r} are both to "
-            "start from. Drop one of them."
-        )
-    return config.model_copy(update={"teacher": str(sources[0].path)})
+def _encoder_of(stage: str) -> Callable[[Config], Product]:
+    return lambda config: Product(stage, "torch", classifies=False)
 
 
-def _teacher_files(config: MultiTaskConfig) -> str:
-    tasks = (load_task(TaskConfig(task=name)).fingerprint() for name in config.more_tasks)
-    return " ".join((_folder_digest(config.teacher), *tasks))
+def _teacher_and_start(config: DistillConfig, position: int) -> Want:
+    return (TORCH_CLASSIFIER, TORCH_MODEL)[position]
 
 
-def _general_files(config: GeneralConfig) -> str:
-    return f"{_folder_digest(config.teacher)} {_corpus_text(config)}"
+def _to_quantize(config: QuantizeConfig, position: int) -> Want:
+    """Return what a scheme starts from."""
+    trains = config.scheme != AUTO_SCHEME and scheme_named(config.scheme).source == "torch"
+    return TORCH_CLASSIFIER if trains else GRAPH_TO_QUANTIZE
 
 
-def _student_files(config: DistillConfig) -> str:
-    folders = (config.student, config.augmentation_model, *map(str, config.more_teachers))
-    texts = config.unlabelled
-    digest = sha256_of(texts) if texts and texts.is_file() else ""
-    return " ".join((*map(_folder_digest, folders), digest))
-
-
-def _folder_digest(folder: str | None) -> str:
-    """Return a digest of a folder that a setting names; empty for other names.
-
-    How long it took to make an artifact is no part of it.
-    """
-    digest = hashlib.sha256()
-    found = Path(folder).rglob("*") if folder else ()
-    files = sorted(path for path in found if path.is_file() and path.name != TIMING_NAME)
-    for path in files:
-        digest.update(f"{path.name} {sha256_of(path)}".encode())
-    return digest.hexdigest() if files else ""
-
-
-def _encoder_files(config: PretrainConfig) -> str:
-    return f"{_folder_digest(str(config.stack_from or ''))} {_corpus_text(config)}"
-
-
-def _corpus_text(config: PretrainConfig | GeneralConfig) -> str:
-    """Return a digest of the corpus that `config.corpus` names."""
-    return survey(Corpus(config.corpus, config.text_column)).sha256
-
-
-def _needed_texts(config: PruneConfig) -> str:
-    """Return a digest of the corpus that the vocabulary is pruned for, where it is one."""
-    return survey(Corpus(config.vocab)).sha256 if config.vocab not in (None, OF_THE_TASK) else ""
+def _check_target(config: QuantizeConfig, task: Task) -> None:
+    target_named(config.target)
 
 
 STAGES: Mapping[str, Stage] = {
     stage.name: stage
     for stage in (
-        Stage("baseline", BagOfWordsConfig, _without_source(train_bag_of_words), sources=(0,)),
         Stage(
-            "pretrain",
-            PretrainConfig,
-            _pretrain,
-            sources=(0, 1),
-            takes_task=False,
-            files=_encoder_files,
+            name="baseline",
+            config=BagOfWordsConfig,
+            run=_without_source(train_bag_of_words),
+            modules=(train_bag_of_words.__module__,),
+            sources=(0,),
+            makes=lambda config: Product("baseline", "bag-of-words"),
         ),
         Stage(
-            "distill-general",
-            GeneralConfig,
-            _distill_general,
+            name="pretrain",
+            config=PretrainConfig,
+            run=_pretrain,
+            modules=(pretrain_by_name.__module__,),
             sources=(0, 1),
+            wants=lambda config, position: PRETRAINED,
+            makes=_encoder_of("pretrain"),
+            fills={0: "stack_from"},
+            named=encoder_files,
             takes_task=False,
-            files=_general_files,
         ),
         Stage(
-            "finetune",
-            MultiTaskConfig,
-            _finetune,
+            name="distill-general",
+            config=GeneralConfig,
+            run=_distill_general,
+            modules=(distill_general_by_name.__module__,),
             sources=(0, 1),
-            files=_teacher_files,
+            wants=lambda config, position: TORCH_MODEL,
+            makes=_encoder_of("distill-general"),
+            fills={0: "teacher"},
+            named=general_files,
+            takes_task=False,
+        ),
+        Stage(
+            name="finetune",
+            config=MultiTaskConfig,
+            run=_finetune,
+            modules=(finetune_tasks_by_name.__module__,),
+            sources=(0, 1),
+            wants=lambda config, position: TORCH_MODEL,
+            makes=_classifier_of("finetune"),
+            fills={0: "teacher"},
+            named=teacher_files,
+            check=lambda config, task: refuse_twice((task.name, *config.more_tasks)),
             siblings=sibling_paths,
         ),
         Stage(
-            "distill",
-            DistillConfig,
-            _distill,
+            name="distill",
+            config=DistillConfig,
+            run=_distill,
+            modules=(distill.__module__,),
             source="teacher",
             sources=(1, 2),
-            files=_student_files,
+            wants=_teacher_and_start,
+            makes=_classifier_of("distill"),
+            fills={1: "student"},
+            named=student_files,
+            check=lambda config, task: refuse_start(config.changed_method(), config.student),
         ),
-        Stage("prune", PruneConfig, _from_source(prune), source="artifact", files=_needed_texts),
-        Stage("export", ExportConfig, _from_source(export), source="artifact"),
-        Stage("quantize", QuantizeConfig, _quantize, source="artifact"),
+        Stage(
+            name="prune",
+            config=PruneConfig,
+            run=_from_source(prune),
+            modules=(prune.__module__,),
+            source="artifact",
+            wants=lambda config, position: TORCH_CLASSIFIER,
+            makes=_classifier_of("prune"),
+            named=needed_texts,
+        ),
+        Stage(
+            name="export",
+            config=ExportConfig,
+            run=_from_source(export),
+            modules=(export.__module__,),
+            source="artifact",
+            wants=lambda config, position: TORCH_CLASSIFIER,
+            makes=lambda config: Product(
+                "export", "onnx", precision=config.precision, fused=config.optimize == "fused"
+            ),
+        ),
+        Stage(
+            name="quantize",
+            config=QuantizeConfig,
+            run=_quantize,
+            # schemes that train are handed export's writer
+            modules=(quantize.__module__, write_onnx.__module__),
+            source="artifact",
+            wants=_to_quantize,
+            makes=lambda config: Product("quantize", "onnx", precision="int8"),
+            check=_check_target,
+        ),
     )
 }
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.atomic import replacing
@@ -22,7 +20,8 @@ from bertender.measure.parity import (
     labelled_sample,
     require_parity,
 )
-from bertender.stages import STAGES, Stage
+from bertender.stages import STAGES
+from bertender.step_kinds import ONNX_CLASSIFIER, StepKind
 from bertender.tasks.task import Task
 from quantize.graph_check import graph_failures
 from serve.check import EndpointConfig, check_endpoint
@@ -35,50 +34,24 @@ MOST_ROWS = 100
 """Of a comparison; more than anybody can read."""
 
 
+def _known_tolerance(name: str | None) -> str | None:
+    if name is not None:
+        find_tolerance(name)
+    return name
+
+
 class VerifyConfig(Config):
     """What the parity gate looks at."""
 
     texts: int | None = Field(
         None, ge=1, description="held-out texts to compare; all of them by default"
     )
-    tolerance: str | None = Field(
+    tolerance: Annotated[str | None, AfterValidator(_known_tolerance)] = Field(
         None,
         description="float32, float16, bfloat16, int8 or served; by default the candidate's "
         "precision",
     )
     seed: int = Field(0, ge=0, description="which texts are drawn, and in which order")
-
-
-@dataclass(frozen=True)
-class StepKind:
-    """A row of STEPS."""
-
-    config: type[Config]
-    run: Callable[[Sequence[Artifact], Task, Any, Path], Any]
-    sources: Sequence[int] = (1,)
-    """From how many earlier steps it can start."""
-    packages: tuple[str, ...] = ()
-    """The packages whose code shapes the output, beside the shared ones."""
-    suffix: str = ""
-    """".json" where the output is a file; an artifact's directory has none."""
-    takes_task: bool = True
-    files: Callable[[Any], str] = lambda config: ""
-    """config -> a digest of the files that it names"""
-    siblings: Callable[[Any, Path], Sequence[Path]] = lambda config, out: ()
-    """(config, out) -> the artifacts that it writes beside `out`"""
-    require: Callable[[], Any] = lambda: None
-    """Raises, before the first step runs, when this machine lacks what the step needs."""
-    reusable: bool = True
-    """False for a step that is a check of the moment, such as a server that must start."""
-
-    def result(self, output: Path) -> dict[str, Any]:
-        """Return what the step has made, as plain values."""
-        if self.suffix:
-            return dict(json.loads(output.read_text(encoding="utf-8")))
-        card = Artifact.load(output, verify=False).card
-        plain = card.model_dump(mode="json")
-        shown = {name: plain[name] for name in ("stage", "kind", "precision", "metrics")}
-        return {**shown, "left_out": plain["task"]["left_out"]}
 
 
 def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyConfig) -> Parity:
@@ -126,27 +99,27 @@ def save_text(text: str, out: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _stage_step(stage: Stage) -> StepKind:
-    package = stage.config.__module__.partition(".")[0]
-    return StepKind(
-        stage.config,
-        stage.run,
-        sources=stage.sources,
-        packages=(package,),
-        takes_task=stage.takes_task,
-        files=stage.files,
-        siblings=stage.siblings,
-    )
-
-
 STEPS: Mapping[str, StepKind] = {
-    **{name: _stage_step(stage) for name, stage in STAGES.items()},
-    "verify": StepKind(VerifyConfig, _verify, sources=(2,), suffix=".json"),
-    "compare": StepKind(CompareConfig, _compare, sources=range(1, MOST_ROWS + 1), suffix=".json"),
+    **STAGES,
+    "verify": StepKind(
+        config=VerifyConfig,
+        run=_verify,
+        modules=(check_parity.__module__, open_classifier.__module__),
+        sources=(2,),
+        suffix=".json",
+    ),
+    "compare": StepKind(
+        config=CompareConfig,
+        run=_compare,
+        modules=(compare.__module__,),
+        sources=range(1, MOST_ROWS + 1),
+        suffix=".json",
+    ),
     "endpoint": StepKind(
-        EndpointConfig,
-        _check_endpoint,
-        packages=("serve",),
+        config=EndpointConfig,
+        run=_check_endpoint,
+        modules=(check_endpoint.__module__,),
+        wants=lambda config, position: ONNX_CLASSIFIER,
         suffix=".json",
         require=find_installation,
         reusable=False,

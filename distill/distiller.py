@@ -8,17 +8,17 @@ teacher artifact + task + DistillConfig
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import BeforeValidator, Field, model_validator
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, refuse_unwritable
-from bertender.core.config import parts_of
+from bertender.core.config import Rule, parts_of
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.timing import Stopwatch, Timing, write_timing
@@ -42,7 +42,24 @@ from distill.sources import (
 from distill.student_config import StudentConfig
 from distill.teacher import artifact_at, choice_score, final_score, write_classifier
 
-__all__ = ["DistillConfig", "distill"]
+__all__ = ["RULES", "DistillConfig", "distill"]
+
+
+RULES: Mapping[str, Rule[DistillConfig]] = {
+    "texts that nobody labels": Rule(
+        lambda config: config.unlabelled is not None and not config.changed_method().needs,
+        "method {method!r} learns from labels alone, which these texts do not have. Leave it out, "
+        "or choose a method that needs the teacher.",
+        frozenset({"unlabelled"}),
+    ),
+    "teachers that nobody asks": Rule(
+        lambda config: bool(config.more_teachers) and "logits" not in config.changed_method().needs,
+        "method {method!r} reads no logits, and only these are averaged. Leave it out, or choose a "
+        "method that reads them.",
+        frozenset({"more_teachers"}),
+    ),
+}
+"""Conflicts of settings."""
 
 
 logger = logging.getLogger(__name__)
@@ -50,6 +67,8 @@ logger = logging.getLogger(__name__)
 
 class DistillConfig(StudentConfig, AugmentedConfig):
     """How to make a student that answers a task."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     student: str | None = Field(
         None,
@@ -90,12 +109,13 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             starts.
         DataError: the file of unlabelled texts is wrong.
     """
+    config.check_rules()
     refuse_unwritable(out, teacher)  # said before the teacher answers every text
     for source in filter(None, (config.student, config.augmentation_model, *config.more_teachers)):
         refuse_unwritable(out, artifact_at(str(source)))
     method = config.changed_method()
-    given = with_unlabelled(task, method, config.unlabelled)
-    teachers = load_teachers(teacher, config.more_teachers, method, task)
+    given = with_unlabelled(task, config.unlabelled)
+    teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = _new_student(teachers[0], method, task, config)
     texts = with_augmented(given, teachers, start, config)
     digests = [start.digest, *(each.artifact.digest for each in teachers)]

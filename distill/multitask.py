@@ -52,6 +52,7 @@ __all__ = [
     "finetune_tasks",
     "finetune_tasks_by_name",
     "load_more_tasks",
+    "refuse_twice",
     "sibling_paths",
 ]
 
@@ -60,11 +61,12 @@ def _known_once(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in TASKS:
             raise UnknownNameError("task (of more_tasks)", name, TASKS)
-    _refuse_twice(names)
+    refuse_twice(names)
     return names
 
 
-def _refuse_twice(names: Sequence[str]) -> None:
+def refuse_twice(names: Sequence[str]) -> None:
+    """Raise ConfigError where a task is named more than once."""
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
@@ -129,7 +131,7 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     """
     if not config.more_tasks:
         return finetune_by_name(task, config, out)
-    _refuse_twice((task.name, *config.more_tasks))
+    refuse_twice((task.name, *config.more_tasks))
     source = find_encoder(config.teacher)
     parent = artifact_at(source)
     for path in (out, *sibling_paths(config, out)):

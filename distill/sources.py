@@ -31,6 +31,7 @@ __all__ = [
     "load_teachers",
     "on_device",
     "refuse_other_labels",
+    "refuse_start",
     "with_augmented",
     "with_unlabelled",
 ]
@@ -63,22 +64,12 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             logits, and more is asked of it.
     """
     artifact = teacher.artifact
-    if student is None and method.wants_own_start:
-        raise ConfigError(
-            f"method {method.name!r} wants a small pre-trained student of its own: give student, "
-            "a folder, an artifact of `bertender pretrain` or `bertender distill-general`, or a "
-            "hub name."
-        )
     _refuse_closed(teacher.model.config, method, student)
     _refuse_uneven_teacher(teacher.model.config, method)
+    refuse_start(method, student)
     if student is None:
         _refuse_uneven_start(teacher.model.config, method)
         return Start(str(artifact.path), teacher.model, "", is_teacher=True)
-    if method.uses_teacher_layers:
-        raise ModelError(
-            f"student={student!r}: method {method.name!r} replaces the teacher's own layers, so "
-            "that its student starts from the teacher. Leave it out."
-        )
     source = find_encoder(student, setting="student")
     model, tokenizer = load_classifier(source, artifact.card.task.labels)
     _refuse_uneven_start(model.config, method)
@@ -91,6 +82,26 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             f"whole texts: {', '.join(free)}; or distilbert with weights cosine=0."
         )
     return Start(source, model, weights_digest(model), reads_teacher_tokens=same)
+
+
+def refuse_start(method: Method, student: str | None) -> None:
+    """Raise where a method's student cannot start from what `student` names, or from the teacher.
+
+    Raises:
+        ConfigError: the method wants an encoder, and none is named.
+        ModelError: the student starts from the teacher, and another encoder is named.
+    """
+    if student is None and method.wants_own_start:
+        raise ConfigError(
+            f"method {method.name!r} wants a small pre-trained student of its own: give student, "
+            "a folder, an artifact of `bertender pretrain` or `bertender distill-general`, or a "
+            "hub name."
+        )
+    if student is not None and method.uses_teacher_layers:
+        raise ModelError(
+            f"student={student!r}: method {method.name!r} replaces the teacher's own layers, so "
+            "that its student starts from the teacher. Leave it out."
+        )
 
 
 def _refuse_uneven_teacher(config: PretrainedConfig, method: Method) -> None:
@@ -136,23 +147,17 @@ def _listed(signals: frozenset[Signal]) -> str:
     return " and ".join(name.replace("_", " ") for name in sorted(signals))
 
 
-def with_unlabelled(task: Task, method: Method, path: Path | None) -> Task:
+def with_unlabelled(task: Task, path: Path | None) -> Task:
     """Return the task with texts without labels beside its training examples.
 
     Bad rows are left out and listed where the task's own are. Texts that are set apart to choose
     by are left out: nothing learns from them, labelled or not.
 
     Raises:
-        ConfigError: the method learns from labels alone.
         DataError: the file is wrong.
     """
     if path is None:
         return task
-    if not method.needs:
-        raise ConfigError(
-            f"unlabelled={str(path)!r}: method {method.name!r} learns from labels alone, which "
-            "these texts do not have. Leave it out, or choose a method that needs the teacher."
-        )
     skipped, apart = SkippedRows(), set(task.selection.examples)
     read = read_texts(path, task.text_columns, skipped if task.skips_bad_rows else stop)
     texts = [text for text in read if text not in apart]
@@ -210,20 +215,13 @@ class Teacher:
         return cls(artifact, on_device(load_torch_classifier(artifact)))
 
 
-def load_teachers(
-    first: Artifact, more: Sequence[Path], method: Method, task: Task
-) -> tuple[Teacher, ...]:
+def load_teachers(first: Artifact, more: Sequence[Path], task: Task) -> tuple[Teacher, ...]:
     """Load the teacher, and those whose answers are averaged with its own.
 
     Raises:
-        ConfigError: there are several and the method reads no logits, or one answers other labels.
+        ConfigError: one answers other labels.
         ModelError, NotAnArtifactError, DamagedArtifactError: one is no classifier to learn from.
     """
-    if more and "logits" not in method.needs:
-        raise ConfigError(
-            f"more_teachers={', '.join(map(str, more))}: method {method.name!r} reads no logits, "
-            "and only these are averaged. Leave it out, or choose a method that reads them."
-        )
     artifacts = (first, *(Artifact.load(path) for path in more))
     return tuple(Teacher.load(artifact, task) for artifact in artifacts)
 

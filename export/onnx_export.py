@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import onnx
 from optimum.exporters.onnx import onnx_export_from_model
@@ -16,7 +16,8 @@ from torch.jit import TracerWarning  # type: ignore[attr-defined]
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.config import Rule
+from bertender.core.errors import ModelError
 from bertender.core.families import padding_embedding
 from bertender.core.graph_file import MOST_MB, save_graph
 from bertender.core.onnx_predictor import ONNX_NAME
@@ -32,14 +33,28 @@ from export.optimization import OPTIMIZATIONS
 from export.own_export import OWN_WRITERS
 from export.precisions import PRECISIONS
 
-__all__ = ["ExportConfig", "export", "refuse_unexportable", "write_onnx"]
+__all__ = ["RULES", "ExportConfig", "export", "refuse_unexportable", "write_onnx"]
 
 ONNX_EXPORTER_LOG = "optimum.exporters.onnx"
 LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"
 
 
+OVERFLOWING = [name for name, row in PRECISIONS.items() if row.overflows]
+RULES: Mapping[str, Rule[ExportConfig]] = {
+    "overflow of what cannot": Rule(
+        lambda config: config.precision not in OVERFLOWING,
+        "it changes nothing with precision={precision!r}, which reaches as far as float32. Give "
+        f"precision {', '.join(OVERFLOWING)}, or leave it out.",
+        frozenset({"overflow"}),
+    ),
+}
+"""Conflicts of settings."""
+
+
 class ExportConfig(GateConfig):
     """How to export."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     opset: int | None = Field(
         None,
@@ -82,7 +97,7 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
             float16 may not hold what it computes.
         ParityError: the graph answers differently; nothing is written then.
     """
-    _refuse_idle(config)
+    config.check_rules()
     refuse_taggers(source)
     refuse_unexportable(source)
     return write_proven(
@@ -94,16 +109,6 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
         precision=config.precision,
         write=lambda directory: Proof(metrics=write_onnx(source, task, config, directory)),
     )
-
-
-def _refuse_idle(config: ExportConfig) -> None:
-    """Raise ConfigError where overflow is spoken of and cannot occur."""
-    if "overflow" in config.model_fields_set and not PRECISIONS[config.precision].overflows:
-        watched = ", ".join(name for name, row in PRECISIONS.items() if row.overflows)
-        raise ConfigError(
-            f"overflow={config.overflow!r} changes nothing with precision={config.precision!r}, "
-            f"which reaches as far as float32. Give precision {watched}, or leave it out."
-        )
 
 
 def refuse_unexportable(source: Artifact) -> None:

@@ -13,7 +13,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
 from quantize.config import SchemeConfig
-from quantize.schemes import SCHEMES, SHARED, refuse_idle
+from quantize.schemes import SCHEMES, SHARED
 
 __all__ = ["CANDIDATES", "NEXT", "Candidate", "candidates", "next_command"]
 
@@ -49,9 +49,9 @@ class Candidate:
 def candidates(config: SchemeConfig) -> Iterator[Candidate]:
     """Yield every row of CANDIDATES, those that would ignore an explicit setting as skipped."""
     for row in CANDIDATES:
-        made = type(config).parse({**row, **_explicit(config)})
+        made = type(config).model_validate({**row, **_explicit(config)})
         try:
-            refuse_idle(row["scheme"], made)
+            made.check_rules()
         except ConfigError as error:
             yield Candidate(made, row["scheme"], str(error))
         else:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bertender.core.errors import AccuracyError, ConfigError
+from bertender.core.errors import AccuracyError
 from bertender.core.progress import progress_bar
 from quantize.curvature import WeightError, eight_bit_error, four_bit_error
 from quantize.dynamic import write_dynamic
@@ -55,11 +55,6 @@ BASES = {"dynamic": _dynamic, "static": _static}
 
 def write_mixed(job: Job, target: Path) -> Written:
     """Quantize the job's graph into `target`, except what must stay in float for its score."""
-    if job.config.max_drop is None:
-        raise ConfigError(
-            "scheme 'mixed' returns parts to float until the score holds: say how much of it may "
-            "be lost, in points, as --max-drop 0.5. Without a bound, take --scheme dynamic."
-        )
     nodes = [*(product.node for product in job.inventory.products), *job.tables]
     return returned(job, target, BASES[job.config.base](job), FLOAT, nodes)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
 from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.config import Rule
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, ParityError
 from bertender.core.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.core.predictor import onnx_file, refuse_taggers
@@ -23,7 +24,7 @@ from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig
 from quantize.job import Job
 from quantize.proof import proven
-from quantize.schemes import AUTO_SCHEME, Scheme, refuse_idle, scheme_named
+from quantize.schemes import AUTO_SCHEME, RULES, Scheme, scheme_named
 from quantize.targets import runs_here, target_named
 
 __all__ = [
@@ -50,6 +51,8 @@ def _known(name: str) -> str:
 
 class QuantizeConfig(SchemeConfig):
     """How to quantize."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     scheme: Annotated[str, AfterValidator(_known)] = Field(
         AUTO_SCHEME,
@@ -101,7 +104,7 @@ def _first_that_passes(
     """Write the first of the default candidates that passes every gate."""
     tried: list[dict[str, str]] = []
     for candidate in candidates(config):
-        chosen = QuantizeConfig.parse(candidate.config.model_dump(exclude_unset=True))
+        chosen = QuantizeConfig.model_validate(candidate.config.model_dump(exclude_unset=True))
         if candidate.skipped:
             logger.info("scheme %s is skipped: %s", candidate.scheme, candidate.skipped)
             tried.append({"scheme": candidate.scheme, "skipped": candidate.skipped})
@@ -130,7 +133,7 @@ def _refuse(
 ) -> None:
     """Raise what speaks against a quantization before any work."""
     scheme = scheme_named(config.scheme)
-    refuse_idle(config.scheme, config)
+    config.check_rules()
     refuse_unquantizable(source, scheme)
     refuse_other_task(source, task)
     scheme.refuse(source)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind
-from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.config import Rule
+from bertender.core.errors import UnknownNameError
 from bertender.core.training_config import TrainingConfig
-from quantize.config import SchemeConfig
 from quantize.dynamic import write_dynamic
 from quantize.four_bit import write_four_bit
 from quantize.job import Job, Written
@@ -18,7 +19,7 @@ from quantize.mixed import write_mixed
 from quantize.qat import refuse_untrainable, write_trained
 from quantize.static import write_static
 
-__all__ = ["AUTO_SCHEME", "SCHEMES", "Scheme", "refuse_idle", "scheme_named"]
+__all__ = ["AUTO_SCHEME", "RULES", "SCHEMES", "Scheme", "scheme_named"]
 
 AUTO_SCHEME = "auto"
 """Instead of a row's name: the first row of CANDIDATES that passes."""
@@ -85,47 +86,51 @@ def scheme_named(name: str) -> Scheme:
     return SCHEMES[name]
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """Another setting, without which some change nothing."""
-
-    settings: frozenset[str]
-    idle: Callable[[str, SchemeConfig], bool]
-    """(scheme, config) -> whether that setting is missing"""
-    next_step: str
+def _readers(setting: str) -> list[str]:
+    return sorted(name for name, scheme in SCHEMES.items() if setting in scheme.reads)
 
 
-WANTED = (
-    _Wanted(
+def _unread(setting: str) -> Rule[Any]:
+    """Return the rule that a setting is for the schemes that read it."""
+    readers = _readers(setting)
+    return Rule(
+        # of the schemes that are tried in turn, those that do not read it are skipped
+        lambda config: config.scheme not in (AUTO_SCHEME, *readers),
+        f"scheme {{scheme!r}} does not read it; {', '.join(readers)} does. Leave it out, or give "
+        f"--scheme {readers[0]}.",
+        frozenset({setting}),
+    )
+
+
+RULES: Mapping[str, Rule[Any]] = {
+    "mixed without a bound": Rule(
+        lambda config: config.scheme == "mixed" and config.max_drop is None,
+        "scheme 'mixed' returns parts to float until the score holds: say how much of it may be "
+        "lost, in points, as --max-drop 0.5. Without a bound, take --scheme dynamic.",
+    ),
+    "percentile of another calibrator": Rule(
+        lambda config: (
+            config.scheme in _readers("percentile") and config.calibrator != "percentile"
+        ),
+        "it changes nothing here: it wants --calibrator percentile. Give that too, or leave it "
+        "out.",
         frozenset({"percentile"}),
-        lambda name, config: config.calibrator != "percentile",
-        "--calibrator percentile",
     ),
-    _Wanted(
+    "calibration of a dynamic base": Rule(
+        lambda config: config.scheme == "mixed" and config.base != "static",
+        "it changes nothing here: it wants --base static, whose activations are calibrated. Give "
+        "that too, or leave it out.",
         CALIBRATION,
-        lambda name, config: name == "mixed" and config.base != "static",
-        "--base static, whose activations are calibrated",
     ),
-    _Wanted(
+    "sensitivity without a bound": Rule(
+        lambda config: config.scheme in _readers("sensitivity") and config.max_drop is None,
+        "it changes nothing here: it wants --max-drop, for which parts go back. Give that too, or "
+        "leave it out.",
         SENSITIVITY,
-        lambda name, config: config.max_drop is None,
-        "--max-drop, for which parts go back",
     ),
-)
-
-
-def refuse_idle(name: str, config: SchemeConfig) -> None:
-    """Raise ConfigError where a setting was given that would change nothing."""
-    for wanted in WANTED:
-        for setting in sorted(config.model_fields_set & wanted.settings & SCHEMES[name].reads):
-            if wanted.idle(name, config):
-                raise ConfigError(
-                    f"{setting}={getattr(config, setting)!r} changes nothing here: it wants "
-                    f"{wanted.next_step}. Give that too, or leave it out."
-                )
-    for setting in sorted(config.model_fields_set - SHARED - SCHEMES[name].reads):
-        readers = sorted(each for each, scheme in SCHEMES.items() if setting in scheme.reads)
-        raise ConfigError(
-            f"{setting}={getattr(config, setting)!r}: scheme {name!r} does not read it; "
-            f"{', '.join(readers)} does. Leave it out, or give --scheme {readers[0]}."
-        )
+    **{
+        f"{setting} of another scheme": _unread(setting)
+        for setting in sorted(frozenset[str]().union(*(r.reads for r in SCHEMES.values())) - SHARED)
+    },
+}
+"""Conflicts of the settings of `quantize`."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -26,6 +30,7 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
 from bertender.tasks.task import Split, Task
 from distill.vocabularies.wordpiece import train_wordpiece
+from tests.repeats import repeats
 
 FRUIT = ("apple", "pear", "plum", "cherry", "grape", "melon")
 TOOLS = ("hammer", "saw", "drill", "wrench", "pliers", "chisel")
@@ -57,6 +62,11 @@ def toy_task(train_size: int = 96, dev_size: int = 32) -> Task:
 
 def tiny_tokenizer() -> BertTokenizerFast:
     """A WordPiece tokenizer of a few hundred pieces, trained on the toy words."""
+    return copy.deepcopy(_trained_tokenizer())
+
+
+@cache
+def _trained_tokenizer() -> BertTokenizerFast:
     words, numbers = " ".join((*FRUIT, *TOOLS, "number")), " ".join(map(str, range(1000)))
     # so often that the words stay whole
     return train_wordpiece([*[words] * 200, numbers], 300, 64)
@@ -114,12 +124,63 @@ def write_model(
     return Artifact.load(out)
 
 
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
 @pytest.fixture(scope="session")
-def teacher(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifact:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Make a folder once in a run, whichever process needs it first: (name, fill) -> the folder.
+
+    What is in it is shared by tests, which only read it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def made(name: str, fill: Callable[[Path], object]) -> Path:
+        folder = shared / "once" / name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        whole = folder.with_name(f"{name}.whole")
+        with FileLock(folder.with_name(f"{name}.lock")):
+            if not whole.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                whole.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def teacher(once: Once, task: Task) -> Artifact:
     """A torch artifact of the tiny BERT."""
-    tokenizer = tiny_tokenizer()
-    model = tiny_bert(len(tokenizer), task.labels)
-    return write_model(model, tokenizer, task, tmp_path_factory.mktemp("artifacts") / "teacher")
+
+    def fill(folder: Path) -> None:
+        tokenizer = tiny_tokenizer()
+        write_model(tiny_bert(len(tokenizer), task.labels), tokenizer, task, folder / "teacher")
+
+    return Artifact.load(once("teacher", fill) / "teacher")
+
+
+@pytest.fixture(scope="session")
+def plain_export(once: Once, task: Task) -> Callable[[str], tuple[Artifact, Artifact]]:
+    """The export of a tiny encoder of each architecture, as `tests.exports` says."""
+    from tests.exports import write_plain_export  # which takes a second, and needs this module
+
+    def exported(model_type: str) -> tuple[Artifact, Artifact]:
+        folder = once(
+            f"export-{model_type}", lambda folder: write_plain_export(model_type, task, folder)
+        )
+        return Artifact.load(folder / "source"), Artifact.load(folder / "onnx")
+
+    return exported
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what repeats a path, before `-m` chooses."""
+    for item in repeats(items):
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

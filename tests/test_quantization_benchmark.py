@@ -14,7 +14,7 @@ from benchmarks.quantization_table import quantization_block
 from bertender.core.errors import ParityError
 from bertender.tasks.task import Task
 from quantize.quantizer import QuantizeConfig
-from quantize.schemes import SCHEMES, refuse_idle
+from quantize.schemes import SCHEMES
 from tests.distill.toys import save_artifact, tiny_classifier
 
 FEW = {
@@ -32,8 +32,6 @@ def test_four_bits_have_a_row_whose_ranking_is_read() -> None:
     rows = [each for each in quantization.VARIANTS.values() if each["scheme"] == "four-bit"]
     read = [QuantizeConfig.parse(each) for each in rows if "max_drop" in each]
     assert {each.sensitivity for each in read} == {"hessian-eigenvalue"}
-    for config in read:
-        refuse_idle(config.scheme, config)
 
 
 def test_a_refusal_quotes_no_text_of_the_data() -> None:

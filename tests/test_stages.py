@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from transformers import AutoConfig
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, DataError, UnknownNameError
+from bertender.source_files import PACKAGES, PROJECT, source_files
 from bertender.stages import STAGES, recorded_task, stage_named
 from bertender.steps import STEPS
 from bertender.tasks.registry import load_task
@@ -44,10 +47,53 @@ def test_a_stage_is_a_step_of_the_same_config(name: str) -> None:
     assert (stage.source is None) == (0 in stage.sources)
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_the_code_of_a_stage_counts(name: str) -> None:
-    assert STEPS[name].packages == (STAGES[name].config.__module__.partition(".")[0],)
-    assert STEPS[name].packages[0] in ("distill", "export", "quantize")
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the source files of all packages."""
+    copy = tmp_path_factory.mktemp("project")
+    for package in PACKAGES:
+        shutil.copytree(
+            PROJECT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    return copy
+
+
+EDITED = {
+    "export/fusion.py": {"export", "quantize"},
+    "distill/pruning/rounds.py": {"prune"},
+    "distill/methods/pkd.py": {"distill", "distill-general", "prune"},
+    "distill/teacher.py": {"finetune", "distill", "distill-general", "prune"},
+    "distill/multitask.py": {"finetune"},
+    "quantize/qat.py": {"quantize"},
+    "serve/wire.py": {"endpoint"},
+    "bertender/measure/comparison.py": {"compare"},
+    "bertender/report/html.py": set(),
+    "bertender/core/config.py": set(STEPS),
+}
+"""A source file, and the steps that are built again when it changes."""
+
+
+@pytest.mark.parametrize("file", EDITED)
+def test_a_step_is_of_the_code_that_it_imports(file: str, project: Path) -> None:
+    before = {name: kind.code_version(project) for name, kind in STEPS.items()}
+    source = (project / file).read_text(encoding="utf-8")
+    (project / file).write_text(f"{source}# edited\n", encoding="utf-8")
+    after = {name: kind.code_version(project) for name, kind in STEPS.items()}
+    (project / file).write_text(source, encoding="utf-8")
+    assert {name for name in STEPS if before[name] != after[name]} == EDITED[file]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_a_step_uses_is_of_its_code(name: str) -> None:
+    """Where the names in its modules come from, as Python itself has loaded them."""
+    code = source_files(STEPS[name].modules).keys()
+    used = {
+        getattr(value, "__module__", None)
+        for module in code & sys.modules.keys()
+        for value in vars(sys.modules[module]).values()
+    }
+    ours = {module for module in used if module and module.partition(".")[0] in PACKAGES}
+    assert len(ours) > 5 and ours <= code
 
 
 def test_the_second_source_of_a_distillation_keeps_its_layers(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bertender.core.errors import ConfigError, nearest_hint
 
-__all__ = ["Config", "Record", "parts_of"]
+__all__ = ["Config", "Record", "Rule", "parts_of"]
 
 
 class Record(BaseModel):
@@ -26,19 +27,45 @@ class Config(Record):
     shown_defaults: ClassVar[Mapping[str, str]] = {}
     """What help says in the place of a default that depends on other fields."""
 
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {}
+    """Conflicts of settings, by name; `parse` checks them."""
+
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
         """Build the config from plain values.
 
         Raises:
             ConfigError: a key is unknown (the nearest known one is named) or a value is refused;
-                all problems are listed at once.
+                all problems are listed at once. Or the settings break one of the `rules`.
         """
         try:
-            return cls.model_validate(dict(values))
+            config = cls.model_validate(dict(values))
         except ValidationError as error:
             problems = "; ".join(cls._explain(problem) for problem in error.errors())
             raise ConfigError(f"{cls.__name__}: {problems}") from None
+        config.check_rules()
+        return config
+
+    def check_rules(self) -> None:
+        """Raise ConfigError for the first of the rules that the settings break."""
+        for rule in self.rules.values():
+            rule.check(self)
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return the config with other values of some settings."""
+        explicit = {name: getattr(self, name) for name in self.model_fields_set}
+        return self.model_validate({**explicit, **changes})
+
+    def is_explicit(self, name: str, *, beyond_default: bool = False) -> bool:
+        """Return whether a setting was set; with `beyond_default`, to another value only."""
+        default = type(self).model_fields[name].default
+        return name in self.model_fields_set and not (
+            beyond_default and getattr(self, name) == default
+        )
+
+    def as_set(self, names: Iterable[str]) -> str:
+        """Return settings as `name=value`, by commas."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
     @classmethod
     def _explain(cls, problem: Any) -> str:
@@ -49,6 +76,42 @@ class Config(Record):
         if problem["type"] == "missing":
             return f"key {name!r} is required"
         return f"{name}={problem['input']!r}: {problem['msg']}"
+
+
+C = TypeVar("C", bound=Config)
+
+
+@dataclass(frozen=True)
+class Rule(Generic[C]):
+    """A conflict of settings."""
+
+    violated: Callable[[C], bool]
+    message: str | Callable[[C], str]
+    """What is wrong, what is allowed and the next step; `{heads}` stands for a setting's value."""
+    settings: frozenset[str] = frozenset()
+    """The rule holds where one of them is explicit; without any, it always holds."""
+    against: str | None = None
+    """The setting that they conflict with, for the message."""
+    beyond_default: bool = False
+    """A setting that is explicit at its default value breaks no rule."""
+
+    def check(self, config: C) -> None:
+        """Raise ConfigError where the settings break the rule."""
+        explicit = [
+            name
+            for name in sorted(self.settings)
+            if config.is_explicit(name, beyond_default=self.beyond_default)
+        ]
+        if (self.settings and not explicit) or not self.violated(config):
+            return
+        against = f"{config.as_set([self.against])} and " if self.against else ""
+        settings = f"{against}{config.as_set(explicit)}: " if explicit else ""
+        raise ConfigError(settings + self._explained(config))
+
+    def _explained(self, config: C) -> str:
+        if callable(self.message):
+            return self.message(config)
+        return self.message.format_map(dict(config))
 
 
 def parts_of(value: Any) -> Any:

@@ -29,6 +29,7 @@ __all__ = [
     "Survey",
     "TEXT_COLUMN_HELP",
     "Watched",
+    "open_corpus",
     "pack_rows",
     "read_corpus",
     "survey",
@@ -98,9 +99,18 @@ def read_corpus(source: str, text_column: str = "text") -> Iterator[str]:
         DataError: a file is damaged, a line of it is not UTF-8, or it has no such column.
         HubUnreachableError: no hub that answers knows a data set.
     """
-    opened = [_opened(name.strip(), text_column) for name in source.split(",")]
-    for passages in opened:
+    for passages in open_corpus(source, text_column):
         yield from passages
+
+
+def open_corpus(source: str, text_column: str = "text") -> list[Iterator[str]]:
+    """Return the passages of each part of a corpus; no file is read yet.
+
+    Raises:
+        ConfigError: a part is neither a corpus by name, nor a file that is there, nor a data set.
+        HubUnreachableError: no hub that answers knows a data set.
+    """
+    return [_opened(name.strip(), text_column) for name in source.split(",")]
 
 
 def survey(passages: Iterable[str]) -> Survey:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from bertender.core.config import Rule
 from bertender.core.errors import ConfigError
 from bertender.core.training_config import TrainingConfig
 from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.objectives import OBJECTIVES, objective_named
 from distill.vocabularies import TOKENIZERS, tokenizer_named
 
-__all__ = ["LengthPhase", "PretrainConfig"]
+__all__ = ["RULES", "LengthPhase", "PretrainConfig"]
 
 SHORT_SHARE = 0.9
 
@@ -38,8 +40,36 @@ def _known_tokenizer(name: str) -> str:
     return tokenizer_named(name).name
 
 
+def _uneven_heads(config: PretrainConfig) -> str:
+    fitting = [heads for heads in range(1, 33) if config.hidden_size % heads == 0]
+    return (
+        f"heads={config.heads} do not divide hidden_size={config.hidden_size}. "
+        f"Heads that do: {', '.join(map(str, fitting))}."
+    )
+
+
+def _small_vocabulary(config: PretrainConfig) -> str:
+    return (
+        f"vocabulary_size={config.vocabulary_size} is too small for tokenizer "
+        f"{config.tokenizer!r}, which needs {TOKENIZERS[config.tokenizer].smallest} at least. Give "
+        "more, or choose another tokenizer."
+    )
+
+
+RULES: Mapping[str, Rule[PretrainConfig]] = {
+    "uneven heads": Rule(lambda config: config.hidden_size % config.heads > 0, _uneven_heads),
+    "small vocabulary": Rule(
+        lambda config: config.vocabulary_size < TOKENIZERS[config.tokenizer].smallest,
+        _small_vocabulary,
+    ),
+}
+"""Conflicts of settings."""
+
+
 class PretrainConfig(TrainingConfig):
     """How to pre-train a small encoder."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)

@@ -17,7 +17,6 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.card import ProblemType, TaskRecord
 from bertender.core.distributed import on_main_process
-from bertender.core.errors import ConfigError
 from bertender.core.examples import Padding
 from bertender.core.text import load_tokenizer
 from bertender.core.training import TrainingReport
@@ -28,7 +27,7 @@ from distill.objectives import PretrainingObjective, objective_named
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.phases import Rows, train_lengths
 from distill.pretraining.stacking import positions_of_shallow, refuse_unstackable, stack
-from distill.vocabularies import tokenizer_named, trained_once
+from distill.vocabularies import trained_once
 from distill.writing import write_model
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "encoder_config",
     "pretrain",
     "pretrain_by_name",
-    "refuse_uneven_heads",
     "write_encoder",
 ]
 
@@ -68,8 +66,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         DataError: there are too few passages to train and hold out.
     """
     chosen = objective_named(config.objective)
-    refuse_uneven_heads(config)
-    tokenizer_named(config.tokenizer).refuse_too_small(config.vocabulary_size)
+    config.check_rules()
     found = survey(passages)
     found.refuse_too_few()
     shallow = Artifact.load(config.stack_from) if config.stack_from else None
@@ -101,16 +98,6 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         model = pretrainee.finished()
         on_main_process(lambda: write(out, model, tokenizer, config, [*reports.values()]))
     return Artifact.load(out)
-
-
-def refuse_uneven_heads(config: PretrainConfig) -> None:
-    """Raise ConfigError when the heads do not divide the width."""
-    if config.hidden_size % config.heads:
-        fitting = [heads for heads in range(1, 33) if config.hidden_size % heads == 0]
-        raise ConfigError(
-            f"heads={config.heads} do not divide hidden_size={config.hidden_size}. "
-            f"Heads that do: {', '.join(map(str, fitting))}."
-        )
 
 
 def encoder_config(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
+from bertender.core.config import Rule
 from bertender.core.errors import ConfigError
 from bertender.core.training_config import TrainingConfig
 from distill.pruning.choice import ACROSS, Across
 from distill.pruning.importance import IMPORTANCES, importance_named
 
-__all__ = ["IDLE", "OF_THE_TASK", "PruneConfig"]
+__all__ = ["OF_THE_TASK", "RULES", "PruneConfig"]
 
 OF_RECOVERY = frozenset(
     {
@@ -66,10 +66,103 @@ def _factor(value: Any) -> Any:
     return factor
 
 
+def _unused(
+    where: Callable[[PruneConfig], bool],
+    why: str,
+    settings: frozenset[str],
+    against: str | None = None,
+) -> Rule[PruneConfig]:
+    """Return a rule on settings that change nothing where something holds."""
+    return Rule(where, why, settings, against, beyond_default=True)
+
+
+RULES: Mapping[str, Rule[PruneConfig]] = {
+    "nothing to prune": Rule(
+        lambda config: not (config.cuts_parts or config.layers or config.vocab),
+        "heads=0, ffn=0, layers=0 and no vocab: there is nothing to prune. Give the share of the "
+        "heads or of the neurons to cut, as heads=0.4, how many layers, vocab=task, or "
+        "target_latency=2.0x.",
+    ),
+    "rounds of no parts": _unused(
+        lambda config: not config.cuts_parts,
+        "only heads and neurons are cut in rounds. Give heads, ffn or target_latency, or leave it "
+        "out.",
+        frozenset({"rounds"}),
+    ),
+    "importance of no parts": _unused(
+        lambda config: not config.cuts_parts,
+        "only heads and neurons are compared by their importance. Give heads, ffn or "
+        "target_latency, or leave it out.",
+        frozenset({"across", "importance"}),
+    ),
+    "rescaling no parts": _unused(
+        lambda config: not config.cuts_parts,
+        "only heads and neurons that are left of a layer are rescaled. Give heads, ffn or "
+        "target_latency, or leave it out.",
+        frozenset({"retraining_free"}),
+    ),
+    "texts that nothing scores": _unused(
+        lambda config: not config.scores_texts,
+        "what is cut here does not depend on texts. Give layers, or heads, ffn or target_latency "
+        "by another importance; or leave it out.",
+        frozenset({"scored_texts"}),
+    ),
+    "batches of nothing": _unused(
+        lambda config: not (config.scores_texts or config.recovers),
+        "no batch is computed here: nothing is trained, and what is cut does not depend on texts. "
+        "Leave it out.",
+        frozenset({"batch_size", "tokens_per_batch"}),
+    ),
+    "floor of no vocabulary": _unused(
+        lambda config: config.vocab is None,
+        "it counts the pieces of which texts? Give vocab, or leave it out.",
+        frozenset({"vocab_floor"}),
+    ),
+    "latency without a target": _unused(
+        lambda config: config.target_latency is None,
+        "nothing is timed without a target. Give target_latency, or leave it out.",
+        frozenset({"latency_texts", "latency_tokens"}),
+    ),
+    "shares beside a target": _unused(
+        lambda config: config.target_latency is not None,
+        "the target says itself how many heads and neurons go from which layers. Leave out one of "
+        "the two.",
+        frozenset({"across", "ffn", "heads"}),
+        against="target_latency",
+    ),
+    "training beside rescaling": _unused(
+        lambda config: config.retraining_free,
+        "nothing is trained then. Leave out one of the two.",
+        OF_RECOVERY,
+        against="retraining_free",
+    ),
+    "training without recovery": _unused(
+        lambda config: not config.recover,
+        "nothing is trained then. Leave out one of the two.",
+        OF_RECOVERY,
+        against="recover",
+    ),
+    "recovery beside rescaling": Rule(
+        lambda config: config.retraining_free and config.recover,
+        "rescaling takes the place of training. Leave out one of the two.",
+        frozenset({"recover"}),
+        against="retraining_free",
+    ),
+    "texts longer than any": Rule(
+        lambda config: (config.latency_tokens or 0) > config.max_length,
+        "no text is longer than max_length tokens. Give so many at most, or a larger max_length.",
+        frozenset({"latency_tokens"}),
+        against="max_length",
+    ),
+}
+"""Conflicts of settings, and settings that would change nothing."""
+
+
 class PruneConfig(TrainingConfig):
     """What to prune, and how to recover. Training settings are those of each round's recovery."""
 
     shown_defaults: ClassVar[Mapping[str, str]] = {"importance": "gradient; fisher for a target"}
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     heads: Annotated[float, AfterValidator(_is_share)] = Field(
         0.0, description="share of the attention heads to cut, 0 to below 1"
@@ -139,110 +232,3 @@ class PruneConfig(TrainingConfig):
         """Whether what is cut depends on what the model answers to training texts."""
         by_texts = self.cuts_parts and importance_named(self.importance).reads_text
         return bool(by_texts or self.layers or self.retraining_free)
-
-    def refuse_idle(self) -> None:
-        """Raise ConfigError where nothing would be pruned, or a setting would change nothing."""
-        if not (self.cuts_parts or self.layers or self.vocab):
-            raise ConfigError(
-                "heads=0, ffn=0, layers=0 and no vocab: there is nothing to prune. Give the share "
-                "of the heads or of the neurons to cut, as heads=0.4, how many layers, vocab=task, "
-                "or target_latency=2.0x."
-            )
-        for idle in IDLE.values():
-            given = sorted(name for name in idle.settings if self._is_given(name))
-            if given and idle.where(self):
-                beside = f"{self._said([idle.beside])} and " if idle.beside else ""
-                raise ConfigError(f"{beside}{self._said(given)}: {idle.why}")
-        if self.retraining_free and self.recover and "recover" in self.model_fields_set:
-            raise ConfigError(
-                "retraining_free=True and recover=True: rescaling takes the place of training. "
-                "Leave out one of the two."
-            )
-        if (self.latency_tokens or 0) > self.max_length:
-            raise ConfigError(
-                f"latency_tokens={self.latency_tokens}: no text is longer than max_length="
-                f"{self.max_length} tokens. Give so many at most, or a larger max_length."
-            )
-
-    def _is_given(self, name: str) -> bool:
-        """Tell whether the user has asked for something else than the default."""
-        default = type(self).model_fields[name].default
-        return name in self.model_fields_set and getattr(self, name) != default
-
-    def _said(self, names: Iterable[str]) -> str:
-        """Return some of the settings as they were given."""
-        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
-
-
-@dataclass(frozen=True)
-class _Idle:
-    """A row of IDLE: settings that change nothing where something holds, and what is said then."""
-
-    settings: frozenset[str]
-    where: Callable[[PruneConfig], bool]
-    why: str
-    beside: str | None = None
-    """The setting that makes them idle; None where one is missing that they would serve."""
-
-
-IDLE: Mapping[str, _Idle] = {
-    "rounds of no parts": _Idle(
-        frozenset({"rounds"}),
-        lambda config: not config.cuts_parts,
-        "only heads and neurons are cut in rounds. Give heads, ffn or target_latency, or leave it "
-        "out.",
-    ),
-    "importance of no parts": _Idle(
-        frozenset({"across", "importance"}),
-        lambda config: not config.cuts_parts,
-        "only heads and neurons are compared by their importance. Give heads, ffn or "
-        "target_latency, or leave it out.",
-    ),
-    "rescaling no parts": _Idle(
-        frozenset({"retraining_free"}),
-        lambda config: not config.cuts_parts,
-        "only heads and neurons that are left of a layer are rescaled. Give heads, ffn or "
-        "target_latency, or leave it out.",
-    ),
-    "texts that nothing scores": _Idle(
-        frozenset({"scored_texts"}),
-        lambda config: not config.scores_texts,
-        "what is cut here does not depend on texts. Give layers, or heads, ffn or target_latency "
-        "by another importance; or leave it out.",
-    ),
-    "batches of nothing": _Idle(
-        frozenset({"batch_size", "tokens_per_batch"}),
-        lambda config: not (config.scores_texts or config.recovers),
-        "no batch is computed here: nothing is trained, and what is cut does not depend on texts. "
-        "Leave it out.",
-    ),
-    "floor of no vocabulary": _Idle(
-        frozenset({"vocab_floor"}),
-        lambda config: config.vocab is None,
-        "it counts the pieces of which texts? Give vocab, or leave it out.",
-    ),
-    "latency without a target": _Idle(
-        frozenset({"latency_texts", "latency_tokens"}),
-        lambda config: config.target_latency is None,
-        "nothing is timed without a target. Give target_latency, or leave it out.",
-    ),
-    "shares beside a target": _Idle(
-        frozenset({"across", "ffn", "heads"}),
-        lambda config: config.target_latency is not None,
-        "the target says itself how many heads and neurons go from which layers. Leave out one of "
-        "the two.",
-        beside="target_latency",
-    ),
-    "training beside rescaling": _Idle(
-        OF_RECOVERY,
-        lambda config: config.retraining_free,
-        "nothing is trained then. Leave out one of the two.",
-        beside="retraining_free",
-    ),
-    "training without recovery": _Idle(
-        OF_RECOVERY,
-        lambda config: not config.recover,
-        "nothing is trained then. Leave out one of the two.",
-        beside="recover",
-    ),
-}

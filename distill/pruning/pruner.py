@@ -59,7 +59,7 @@ def prune(
         AccuracyError: it lost more than `max_drop`. Nothing is written then but checkpoints, from
             which the same run with another `max_drop` goes on.
     """
-    config.refuse_idle()
+    config.check_rules()
     refuse_unwritable(out, parent)
     teacher = Teacher.load(parent, task)
     _refuse_impossible(teacher.model, config)

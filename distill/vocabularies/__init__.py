@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.errors import UnknownNameError
 from bertender.core.text import load_tokenizer
 from bertender.core.work import made_once
 from distill.vocabularies.byte_level_bpe import SMALLEST_BPE, train_byte_level_bpe
@@ -33,14 +33,6 @@ class TokenizerKind:
     """(passages, entries of the vocabulary, longest input in tokens) -> a fast tokenizer"""
     smallest: int = 100
     """The fewest entries that a vocabulary of this kind can have."""
-
-    def refuse_too_small(self, vocabulary_size: int) -> None:
-        """Raise ConfigError when so few entries cannot make a vocabulary."""
-        if vocabulary_size < self.smallest:
-            raise ConfigError(
-                f"vocabulary_size={vocabulary_size} is too small for tokenizer {self.name!r}, "
-                f"which needs {self.smallest} at least. Give more, or choose another tokenizer."
-            )
 
 
 TOKENIZERS: Mapping[str, TokenizerKind] = {

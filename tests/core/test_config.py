@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import pytest
 from pydantic import Field, ValidationError
 
-from bertender.core.config import Config, Record
+from bertender.core.config import Config, Record, Rule
 from bertender.core.errors import ConfigError
 from bertender.stages import STAGES, Stage
 
@@ -71,10 +72,54 @@ def test_records_refuse_unknown_keys_too() -> None:
 @pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
 def test_configs_of_the_stages(stage: Stage) -> None:
     config = stage.config()
-    assert stage.config.parse(config.model_dump(mode="json")) == config
+    assert stage.config.model_validate(config.model_dump(mode="json")) == config
     undescribed = [
         name for name, field in stage.config.model_fields.items() if not field.description
     ]
     assert undescribed == [], "the description is the flag's help"
     with pytest.raises(ConfigError, match="unknown key 'no_such_key'"):
         stage.config.parse({"no_such_key": 1})
+
+
+class Cake(Oven):
+    """An oven with conflicts of settings."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {
+        "grill": Rule(
+            lambda config: config.mode == "grill",
+            "no cake is grilled above {heat:g}. Leave it out, or give --mode fan.",
+            frozenset({"minutes", "shelves"}),
+            against="mode",
+            beyond_default=True,
+        ),
+        "cold": Rule(lambda config: config.heat < 100, lambda config: f"{config.bread} stays raw."),
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"mode": "grill", "minutes": 9},
+            r"^mode=grill and minutes=9: no cake is grilled above 200\. Leave",
+        ),
+        ({"mode": "grill", "minutes": 9, "shelves": [2]}, r"and minutes=9, shelves=\(2,\): no"),
+        ({"heat": 50}, "^rye stays raw"),
+    ],
+)
+def test_broken_rules_are_found_when_settings_are_read(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Cake.parse({"bread": "rye", **settings})
+    with pytest.raises(ConfigError, match=said):
+        Cake(bread="rye", **settings).check_rules()
+
+
+@pytest.mark.parametrize("settings", [{}, {"mode": "grill"}, {"mode": "grill", "minutes": 30}])
+def test_rules_that_hold(settings: dict[str, Any]) -> None:
+    assert Cake.parse({"bread": "rye", **settings}).bread == "rye"
+
+
+def test_changed_settings_are_explicit_and_the_others_are_not() -> None:
+    changed = Oven(bread="rye").changed({"heat": "90"})
+    assert changed == Oven(bread="rye", heat=90.0)
+    assert changed.is_explicit("heat") and not changed.is_explicit("minutes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -158,9 +159,15 @@ def save_encoder(model_type: str, folder: Path) -> Path:
 
 def save_artifact(model: PreTrainedModel, task: Task, out: Path) -> Artifact:
     """A torch artifact of a model as it is, with a tokenizer that gives what it takes."""
-    with TemporaryDirectory() as folder:
-        tiny_tokenizer().save_pretrained(folder)
-        return write_model(model, fitting_tokenizer(folder, model), task, out)
+    return write_model(model, fitting_tokenizer(_saved_tokenizer().name, model), task, out)
+
+
+@cache
+def _saved_tokenizer() -> TemporaryDirectory[str]:
+    """The folder of the tiny tokenizer, which goes with the process."""
+    folder = TemporaryDirectory()
+    tiny_tokenizer().save_pretrained(folder.name)
+    return folder
 
 
 def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:

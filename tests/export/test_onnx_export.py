@@ -32,6 +32,7 @@ from tests.distill.toys import (
     save_artifact,
     tiny_classifier,
 )
+from tests.exports import PlainExport
 
 SEGMENTED = {"albert", "bert", "electra", "mobilebert"}
 SEGMENTED |= {f"bertender-pruned-{name}" for name in SEGMENTED & PRUNABLE.keys()}
@@ -40,13 +41,10 @@ UNMASKED = {"bertender-bilstm"}
 
 @pytest.fixture(scope="module", params=[*SHAPES, *OWN_SHAPES])
 def exported(
-    request: pytest.FixtureRequest, task: Task, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, plain_export: PlainExport
 ) -> tuple[Artifact, Artifact]:
     """A torch artifact of each architecture, and its export."""
-    folder = tmp_path_factory.mktemp("export")
-    model = tiny_classifier(request.param, pad_token_id=0)
-    source = save_artifact(model, task, folder / "source")
-    return source, export(source, task, ExportConfig(), folder / "onnx")
+    return plain_export(request.param)
 
 
 def batch(rows: int, length: int) -> Batch:

@@ -21,6 +21,7 @@ from export.fusion import FUSIONS
 from export.onnx_export import ExportConfig, export
 from export.optimization import OPTIMIZATIONS
 from tests.distill.toys import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
+from tests.exports import PlainExport
 
 LAYERS = 4
 FIRST_LAYER_LEFT = {"albert"}
@@ -95,21 +96,14 @@ def test_a_family_without_fused_attention_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_a_basic_graph_is_smaller_and_has_plain_operators(
-    model_type: str, task: Task, tmp_path: Path
+    model_type: str, task: Task, tmp_path: Path, plain_export: PlainExport
 ) -> None:
-    artifact = exported(model_type, task, tmp_path, optimize="basic")
-    plain = onnx_export.write_onnx(
-        Artifact.load(tmp_path / "source"), task, ExportConfig(), directory(tmp_path / "plain")
-    )["graph"]
-    report = graph_of(artifact)
+    source, plain_artifact = plain_export(model_type)
+    artifact = export(source, task, ExportConfig(optimize="basic"), tmp_path / "onnx")
+    plain, report = graph_of(plain_artifact), graph_of(artifact)
     assert report["nodes"] < plain["nodes"] and report["opset"] == plain["opset"]
     assert report["fused"] == {} and report["optimize"] == "basic"
     assert [entry.domain for entry in onnx.load(onnx_file(artifact)).opset_import] == [""]
-
-
-def directory(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def test_attention_that_is_not_recognised_is_an_error_that_says_what_wrote_it(

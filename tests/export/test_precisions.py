@@ -24,6 +24,7 @@ from export.onnx_export import ExportConfig, export
 from export.precisions import PRECISIONS
 from quantize.quantizer import QuantizeConfig, quantize
 from tests.distill.toys import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
+from tests.exports import PlainExport
 
 HALVES = [name for name in PRECISIONS if name != "float32"]
 
@@ -128,10 +129,11 @@ def test_overflow_that_is_allowed_is_warned_of_and_still_proven(
 
 
 @pytest.mark.parametrize("model_type", [*SHAPES, *OWN_SHAPES])
-def test_every_activation_is_looked_at(model_type: str, task: Task, tmp_path: Path) -> None:
+def test_every_activation_is_looked_at(
+    model_type: str, task: Task, plain_export: PlainExport
+) -> None:
     """ONNX Runtime itself says which tensors are floating-point; so does the check."""
-    source = save_artifact(tiny_classifier(model_type, pad_token_id=0), task, tmp_path / "source")
-    graph = onnx_file(export(source, task, ExportConfig(parity_texts=2), tmp_path / "onnx"))
+    graph = onnx_file(plain_export(model_type)[1])
     encode = Tokenize(load_tokenizer(graph.parent))
     reaches = largest_numbers(graph, encode, task.dev.examples[:2])
     looked_at = {reach.place for reach in reaches if not reach.place.startswith("weight ")}

@@ -17,7 +17,7 @@ from bertender.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, NEXT, candidates, next_command
 from quantize.quantizer import QuantizeConfig, quantize
-from quantize.schemes import SCHEMES, refuse_idle
+from quantize.schemes import SCHEMES
 
 REFUSALS = (ParityError("moved"), AccuracyError("lost"), ModelError("saturates"))
 
@@ -130,7 +130,7 @@ def test_the_next_command_can_be_typed(
     assert words[:2] == ["bertender", "quantize"] and words[-2:] == ["--out", "out folder"]
     assert Artifact.load(Path(words[2])).card.kind == SCHEMES[wanted["scheme"]].source
     typed = QuantizeConfig.parse(option_values(QuantizeConfig, flags(words[3:-2])))
-    refuse_idle(typed.scheme, typed)
+    typed.check_rules()
     assert {name: getattr(typed, name) for name in wanted} == wanted
     for name in ("target", "parity_texts", "no_embeddings"):
         assert getattr(typed, name) == getattr(config, name)

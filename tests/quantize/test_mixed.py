@@ -118,9 +118,9 @@ def test_a_score_that_never_holds_is_refused(
         write_mixed(job, tmp_path / "mixed.onnx")
 
 
-def test_mixed_wants_a_bound(float_model: Artifact, task: Task, tmp_path: Path) -> None:
+def test_mixed_wants_a_bound() -> None:
     with pytest.raises(ConfigError, match=r"how much of it may be lost.*--max-drop 0\.5"):
-        write_mixed(job_of(float_model, task, tmp_path), tmp_path / "mixed.onnx")
+        QuantizeConfig.parse({"scheme": "mixed"})
 
 
 def test_four_bits_go_back_to_eight(

@@ -30,6 +30,7 @@ from quantize import proof, qat, quantizer
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES, SHARED
 from tests.distill.toys import pair_task, save_artifact, tiny_classifier
+from tests.exports import PlainExport
 from tests.quantize.jobs import SETTINGS, config_of
 from tests.served import ask_one_by_one, one_by_one, served
 
@@ -324,10 +325,11 @@ def test_a_fused_graph_is_refused(sources: dict[str, Artifact], task: Task, tmp_
 
 @pytest.mark.parametrize("scheme", ["dynamic", "static"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family(scheme: str, family: str, task: Task, tmp_path: Path) -> None:
+def test_every_family(
+    scheme: str, family: str, task: Task, tmp_path: Path, plain_export: PlainExport
+) -> None:
     """DeBERTa multiplies constants, which ONNX Runtime computes once; ALBERT's layers share."""
-    source = save_artifact(tiny_classifier(family), task, tmp_path / "source")
-    graph = export(source, task, ExportConfig(), tmp_path / "onnx")
+    _, graph = plain_export(family)
     found = quantize(graph, task, config_of(scheme), tmp_path / "int8").card.metrics
     told = found["quantization"]
     assert told["running_in_integers"] == told["products"] > 8

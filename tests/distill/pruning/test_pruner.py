@@ -20,7 +20,7 @@ from distill.data import token_dataset
 from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS
 from distill.pruning import pruner
-from distill.pruning.config import IDLE, PruneConfig
+from distill.pruning.config import RULES, PruneConfig
 from distill.pruning.importance import IMPORTANCES
 from distill.pruning.latency import LatencyTable, Stopwatches
 from distill.pruning.pruner import prune
@@ -286,7 +286,7 @@ def test_a_killed_run_goes_by_the_table_that_it_began_with(
 @pytest.mark.parametrize("value", ["fast", "1.0x", 1, 0, "-2x", "inf", "nan", "", None])
 def test_a_target_says_how_many_times_as_fast(value: Any) -> None:
     if value is None:
-        assert PruneConfig.parse({"target_latency": value}).importance == "gradient"
+        assert PruneConfig(heads=0.5, target_latency=None).importance == "gradient"
         return
     with pytest.raises(ConfigError, match=r"target_latency=.*does not say.*as 2\.0x"):
         PruneConfig.parse({"target_latency": value})
@@ -373,21 +373,23 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             **{**HALF, "recover": False, "batches": "random", "schedule": "constant"},
         },
     },
+    "nothing to prune": {"heads=0, ffn=0, layers=0 and no vocab: there is nothing": {}},
+    "recovery beside rescaling": {
+        "retraining_free=True and recover=True: rescaling": {**RESCALED, "recover": True},
+    },
+    "texts longer than any": {
+        "max_length=128 and latency_tokens=129: no text is longer": {
+            **{"target_latency": 2, "latency_tokens": 129},
+        },
+    },
 }
 
 
-@pytest.mark.parametrize("name", IDLE)
+@pytest.mark.parametrize("name", RULES)
 def test_settings_that_would_change_nothing_are_refused(name: str) -> None:
     for said, settings in IDLE_SETTINGS[name].items():
         with pytest.raises(ConfigError, match=said):
-            PruneConfig(**settings).refuse_idle()
-
-
-def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match="retraining_free=True and recover=True: rescaling"):
-        PruneConfig(**RESCALED, recover=True).refuse_idle()
-    with pytest.raises(ConfigError, match="latency_tokens=129: no text is longer than max_leng"):
-        PruneConfig(target_latency=2, latency_tokens=129).refuse_idle()
+            PruneConfig.parse(settings)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +402,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     ],
 )
 def test_a_default_that_is_spelt_out_harms_nothing(settings: dict[str, Any]) -> None:
-    PruneConfig.parse(settings).refuse_idle()
+    PruneConfig.parse(settings)
 
 
 def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.text import load_tokenizer
+from distill.pretraining.config import PretrainConfig
 from distill.vocabularies import TOKENIZERS, tokenizer_named
 from distill.vocabularies.unigram import MOST_COUNTED
 from tests.conftest import FRUIT, TOOLS
@@ -203,11 +204,10 @@ def test_its_blocks_hold_every_token(name: str) -> None:
 
 
 def test_too_small_a_vocabulary_is_refused() -> None:
-    kind = TOKENIZERS["bpe"]
-    kind.refuse_too_small(261)
+    assert PretrainConfig.parse({"tokenizer": "bpe", "vocabulary_size": 261}).vocabulary_size == 261
     with pytest.raises(ConfigError, match="vocabulary_size=260 is too small for tokenizer 'bpe'"):
-        kind.refuse_too_small(260)
-    assert len(kind.train(["a b"], 261, 32)) == 261
+        PretrainConfig.parse({"tokenizer": "bpe", "vocabulary_size": 260})
+    assert len(TOKENIZERS["bpe"].train(["a b"], 261, 32)) == 261
 
 
 def test_an_unknown_tokenizer_is_refused() -> None:

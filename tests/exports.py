@@ -1,0 +1,23 @@
+"""Plain exports of the toy architectures, each made once in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+from tests.distill.toys import save_artifact, tiny_classifier
+
+__all__ = ["PlainExport", "write_plain_export"]
+
+PlainExport = Callable[[str], tuple[Artifact, Artifact]]
+"""Architecture -> a torch artifact of random weights, and its export in float32."""
+
+
+def write_plain_export(model_type: str, task: Task, folder: Path) -> None:
+    """Write the two artifacts of an architecture into a folder."""
+    model = tiny_classifier(model_type, pad_token_id=0)
+    source = save_artifact(model, task, folder / "source")
+    export(source, task, ExportConfig(), folder / "onnx")

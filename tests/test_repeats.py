@@ -1,0 +1,79 @@
+"""What `make test` leaves to `make test-slow`, and what tests share."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.conftest import Once
+from tests.repeats import FOLDERS, ONE_PATH, REPEATED, repeats
+
+HERE = Path(__file__).parent
+
+
+def items_of(folder: str, function: str = "test_b", **values: list[Any]) -> list[Any]:
+    """Tests of one function, for each combination of its parameters."""
+    combinations = itertools.product(*(enumerate(each) for each in values.values()))
+    return [
+        SimpleNamespace(
+            path=HERE / folder / "test_a.py",
+            nodeid=f"tests/{folder}/test_a.py::{function}[{number}]",
+            callspec=SimpleNamespace(
+                params={name: value for name, (_, value) in zip(values, row, strict=True)},
+                indices={name: index for name, (index, _) in zip(values, row, strict=True)},
+            ),
+        )
+        for number, row in enumerate(combinations)
+    ]
+
+
+def quick(items: list[Any]) -> list[list[Any]]:
+    slow = [id(item) for item in repeats(items)]
+    return [[*item.callspec.params.values()] for item in items if id(item) not in slow]
+
+
+def test_each_value_of_each_parameter_is_quick_once() -> None:
+    items = items_of("export", model=["bert", "mpnet"], precision=["a", "b"])
+    assert quick(items) == [["bert", "a"], ["bert", "b"], ["mpnet", "a"]]
+
+
+def test_one_parameter_is_no_combination() -> None:
+    assert quick(items_of("distill", method=["a", "b", "c"])) == [["a"], ["b"], ["c"]]
+
+
+def test_an_architecture_under_another_name_is_slow() -> None:
+    assert {"camembert", "xlm-roberta", "bertender-pruned-camembert"} <= REPEATED
+    assert not REPEATED & {"bert", "roberta", "deberta-v2", "mpnet", "bertender-pruned-bert"}
+    assert quick(items_of("core", name=["camembert", "roberta"])) == [["roberta"]]
+
+
+def test_folders_whose_tests_cost_little_are_left_alone() -> None:
+    items = items_of("serve", model=["camembert", "bert"], port=[1, 2])
+    assert len(quick(items)) == 4
+
+
+@pytest.mark.parametrize("name", sorted(ONE_PATH))
+def test_one_test_of_a_path_that_many_go_is_quick(name: str) -> None:
+    assert quick(items_of("distill", name, method=["a", "b"], point=[1, 2])) == [["a", 1]]
+    files = [path for folder in FOLDERS for path in (HERE / folder).rglob("test_*.py")]
+    assert any(f"def {name}(" in path.read_text(encoding="utf-8") for path in files)
+
+
+def test_a_shared_folder_is_made_once_and_whole(once: Once) -> None:
+    made: list[Path] = []
+
+    def fill(folder: Path) -> None:
+        (folder / "half").touch()
+        made.append(folder)
+        if len(made) == 1:
+            raise KeyboardInterrupt
+        assert len([*folder.iterdir()]) == 1, "what a killed process left is gone"
+
+    with pytest.raises(KeyboardInterrupt):
+        once("killed", fill)
+    assert [once("killed", fill) for _ in range(3)] == [made[0]] * 3
+    assert len(made) == 2
