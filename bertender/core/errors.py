@@ -13,6 +13,7 @@
     ├── ModelError                 a model cannot serve what is asked of it
     ├── ParityError                a candidate does not answer as its reference does
     ├── AccuracyError              a model lost more of its score than was allowed
+    ├── MachineBusyError           other work disturbs what is timed
     └── ServingError               the inference server cannot start or answer
         ├── ServerMissingError     there is no Triton binary
         └── PortTakenError         another process listens on the port
@@ -34,6 +35,7 @@ __all__ = [
     "DamagedArtifactError",
     "DataError",
     "HubUnreachableError",
+    "MachineBusyError",
     "ModelError",
     "NotAnArtifactError",
     "ParityError",
@@ -102,6 +104,10 @@ class ParityError(BertenderError):
 
 class AccuracyError(BertenderError):
     """A model lost more of its score than was allowed."""
+
+
+class MachineBusyError(BertenderError):
+    """Other work disturbs what is timed."""
 
 
 class ServingError(BertenderError):
