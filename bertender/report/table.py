@@ -1,11 +1,12 @@
 """The comparison table, for a terminal and in Markdown, from a saved Comparison only.
 
-Nothing is measured here. What is missing is a dash, never a 0.
+Nothing is measured here. What is missing is a dash, never a 0. By default a table has the columns
+that a choice is made by, and fits a terminal of 100 columns; `wide` shows all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -13,15 +14,34 @@ from rich.text import Text
 
 from bertender.core.environment import has_int8_acceleration
 from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow, Lengths
+from bertender.measure.constant import ConstantRow
+from bertender.measure.load import BUSY_SHARE
+from bertender.measure.samples import Speedup
 from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, short
+from bertender.tasks.metrics import Score
 
-__all__ = ["COLUMNS", "Column", "circumstances_lines", "markdown_table", "terminal_table"]
+__all__ = [
+    "COLUMNS",
+    "Column",
+    "DEFAULT_COLUMNS",
+    "circumstances_lines",
+    "columns_of",
+    "comparison_lines",
+    "markdown_table",
+    "speedup_cell",
+    "table_rows",
+    "terminal_table",
+]
 
 MEGABYTE = 10**6
 MILLION = 10**6
-NAME_WIDTH = 16
-"""Longer names go on below, none of their letters lost."""
+NOISY = "~"
+"""Stands before every figure that was timed on a busy machine."""
 VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
+
+
+def _no_model(constant: ConstantRow) -> Cell:
+    return (DASH,)
 
 
 @dataclass(frozen=True)
@@ -31,41 +51,92 @@ class Column:
     title: str
     unit: str
     cell: Callable[[ComparisonRow], Cell]
+    constant: Callable[[ConstantRow], Cell] = _no_model
+    """The cell of the row that needs no model."""
     numeric: bool = True
-    no_wrap: bool = True
+    timed: bool = False
+    optional: bool = False
+    """Left out where no row has a value."""
 
     def heading(self, circumstances: Circumstances) -> Cell:
         unit = self.unit.format_map(dict(circumstances))
         return (self.title, unit) if unit else (self.title,)
 
 
-def terminal_table(comparison: Comparison) -> Table:
-    """Render the comparison for a terminal of 120 columns or more; intervals stand below."""
+def terminal_table(comparison: Comparison, wide: bool = False) -> Table:
+    """Render the comparison for a terminal, as wide as its cells; intervals stand below."""
     circumstances = comparison.circumstances
-    table = captioned_table(circumstances_lines(circumstances), show_lines=True, padding=0)
-    for column in COLUMNS:
+    table = captioned_table(comparison_lines(comparison), show_lines=True, padding=0)
+    columns = columns_of(comparison, wide)
+    for column in columns:
         table.add_column(
             Text("\n".join(column.heading(circumstances))),
             justify="right" if column.numeric else "left",
-            no_wrap=column.no_wrap,
-            min_width=None if column.no_wrap else NAME_WIDTH,
-            overflow="fold",
+            no_wrap=True,
         )
-    for row in comparison.rows:
-        table.add_row(*(Text("\n".join(column.cell(row))) for column in COLUMNS))
+    for row in table_rows(comparison, columns):
+        table.add_row(*(Text("\n".join(cell)) for cell in row))
     return table
 
 
-def markdown_table(comparison: Comparison) -> str:
+def markdown_table(comparison: Comparison, wide: bool = False) -> str:
     """Render the comparison in Markdown: what was measured, the table, its circumstances."""
     circumstances = comparison.circumstances
-    title, *notes = circumstances_lines(circumstances)
+    title, *notes = comparison_lines(comparison)
+    columns = columns_of(comparison, wide)
     lines = markdown_rows(
-        [column.heading(circumstances) for column in COLUMNS],
-        [[column.cell(row) for column in COLUMNS] for row in comparison.rows],
-        [column.numeric for column in COLUMNS],
+        [column.heading(circumstances) for column in columns],
+        table_rows(comparison, columns),
+        [column.numeric for column in columns],
     )
     return "\n".join([f"**{title}**", "", *lines, "", *(f"- {note}" for note in notes), ""])
+
+
+def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
+    """Return the columns to show."""
+    return [
+        column
+        for column in (COLUMNS if wide else DEFAULT_COLUMNS)
+        if not column.optional or any(column.cell(row) != (DASH,) for row in comparison.rows)
+    ]
+
+
+def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[Cell]]:
+    """Return the cells of every row, with those that were timed on a busy machine marked."""
+    noisy = _is_noisy(comparison)
+    rows = [
+        [_marked(column.cell(row), noisy and column.timed) for column in columns]
+        for row in comparison.rows
+    ]
+    constant = comparison.constant
+    return [*rows, [column.constant(constant) for column in columns]] if constant else rows
+
+
+def _is_noisy(comparison: Comparison) -> bool:
+    load = comparison.circumstances.load
+    return load is not None and load.noisy
+
+
+def _marked(cell: Cell, noisy: bool) -> Cell:
+    return (f"{NOISY}{cell[0]}", *cell[1:]) if noisy and cell != (DASH,) else cell
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """Return all that a reader needs to judge the table: what was measured first, then how."""
+    lines = circumstances_lines(comparison.circumstances)
+    if any(row.speedup_over_onnx_float32 for row in comparison.rows):
+        lines.append(
+            "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
+            "change of runtime is not in it"
+        )
+    if again := comparison.noise_floor:
+        value, interval = _marked(speedup_cell(again.speedup), _is_noisy(comparison))
+        lines.append(f"noise floor, the same model ({again.name}) twice: {value} {interval}")
+    if constant := comparison.constant:
+        lines.append(
+            f"`{constant.name}` reads no text: it is the most frequent label of the training texts"
+        )
+    return lines
 
 
 def circumstances_lines(circumstances: Circumstances) -> list[str]:
@@ -82,12 +153,30 @@ def circumstances_lines(circumstances: Circumstances) -> list[str]:
         "every row ran on the CPU; parity is with the model that a row was made from",
         f"{_lengths(circumstances.lengths)}; single texts at their natural length, batches padded "
         "to their longest; tokenisation included",
-        f"{config.rounds} rounds, rows interleaved, {config.single_texts} single texts and a "
-        f"batch of {circumstances.batch_texts} a round; seed {config.seed}; "
+        f"{_rounds(config.processes, config.rounds)}, rows interleaved, {config.single_texts} "
+        f"single texts and a batch of {circumstances.batch_texts} a round; seed {config.seed}; "
         f"{circumstances.measured_at}",
+        _load(circumstances),
         ", ".join(f"{name} {versions.get(name, DASH)}" for name in VERSIONS_SHOWN)
         + f", Python {environment.python}",
     ]
+
+
+def _rounds(processes: int, rounds: int) -> str:
+    each = f"{rounds} rounds"
+    return each if processes == 1 else f"{processes} fresh processes of {each} each"
+
+
+def _load(circumstances: Circumstances) -> str:
+    load = circumstances.load
+    if load is None:
+        return f"other work while it was timed: {DASH} (load not recorded)"
+    if not load.noisy:
+        return f"while it was timed, {load}"
+    return (
+        f"{NOISY} marks NOISY figures, not to be relied on: while they were timed, {load}; allowed "
+        f"are {BUSY_SHARE:.0%}"
+    )
 
 
 def _lengths(lengths: Lengths) -> str:
@@ -97,8 +186,11 @@ def _lengths(lengths: Lengths) -> str:
     return f"{words} ({short(lengths.mean_tokens)} and {lengths.max_tokens} tokens)"
 
 
-def _score(row: ComparisonRow) -> Cell:
-    score = row.score
+def _name(row: ComparisonRow) -> Cell:
+    return row.name, f"({row.kind} {row.precision})"
+
+
+def _score(score: Score) -> Cell:
     return f"{score.value:.3f}", f"[{score.low:.3f}, {score.high:.3f}]"
 
 
@@ -108,8 +200,10 @@ def _change(row: ComparisonRow) -> Cell:
     return f"{row.change.value:+.1f}", f"[{row.change.low:+.1f}, {row.change.high:+.1f}]"
 
 
-def _speedup(row: ComparisonRow) -> Cell:
-    speedup = row.latency.speedup
+def speedup_cell(speedup: Speedup | None) -> Cell:
+    """Return a speedup and its interval, or a dash."""
+    if speedup is None:
+        return (DASH,)
     digits = 1 if speedup.value >= 2 else 2  # 1.04 and 1.00 are not the same answer
     interval = f"[{speedup.low:.{digits}f}, {speedup.high:.{digits}f}]"
     return f"{speedup.value:.{digits}f}x", interval
@@ -123,18 +217,43 @@ def _parity(row: ComparisonRow) -> Cell:
     return verdict, DASH if agreement is None else f"{agreement:.3f}"
 
 
+NAME = Column(
+    "Artifact", "", lambda row: (row.name,), constant=lambda it: (it.name,), numeric=False
+)
+NAME_AND_KIND = Column("Artifact", "", _name, constant=lambda it: (it.name,), numeric=False)
+DISK = Column("Disk", "MB", lambda row: (short(row.size.artifact_size_bytes / MEGABYTE),))
+SCORE = Column(
+    "Score", "{metric}", lambda row: _score(row.score), constant=lambda it: _score(it.score)
+)
+CHANGE = Column("Change", "points", _change)
+P50 = Column("p50", "ms", lambda row: (short(row.latency.single.p50_ms),), timed=True)
+SPEEDUP = Column("Speedup", "over first", lambda row: speedup_cell(row.latency.speedup), timed=True)
+OVER_ONNX = Column(
+    "Over ONNX",
+    "own float32",
+    lambda row: speedup_cell(row.speedup_over_onnx_float32),
+    timed=True,
+    optional=True,
+)
+
+DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
+"""What a choice is made by."""
 COLUMNS = (
-    Column("Artifact", "", lambda row: (row.name,), numeric=False, no_wrap=False),
+    NAME,
     Column("Runs as", "", lambda row: (row.kind, row.precision), numeric=False),
     Column("Params", "M", lambda row: (short(row.size.parameters / MILLION),)),
-    Column("Disk", "MB", lambda row: (short(row.size.artifact_size_bytes / MEGABYTE),)),
-    Column("Score", "{metric}", _score),
-    Column("Change", "points", _change),
-    Column("p50", "ms", lambda row: (short(row.latency.single.p50_ms),)),
-    Column("p95", "ms", lambda row: (short(row.latency.single.p95_ms),)),
-    Column("p99", "ms", lambda row: (short(row.latency.single.p99_ms),)),
-    Column("Batch", "{batch_texts}, ms", lambda row: (short(row.latency.batch.p50_ms),)),
-    Column("Texts/s", "batch", lambda row: (short(row.latency.texts_per_second),)),
-    Column("Speedup", "single", _speedup),
+    DISK,
+    SCORE,
+    CHANGE,
+    P50,
+    Column("p95", "ms", lambda row: (short(row.latency.single.p95_ms),), timed=True),
+    Column("p99", "ms", lambda row: (short(row.latency.single.p99_ms),), timed=True),
+    Column(
+        "Batch", "{batch_texts}, ms", lambda row: (short(row.latency.batch.p50_ms),), timed=True
+    ),
+    Column("Texts/s", "batch", lambda row: (short(row.latency.texts_per_second),), timed=True),
+    SPEEDUP,
+    OVER_ONNX,
     Column("Parity", "agreement", _parity),
 )
+"""All of them, for `wide`."""
