@@ -11,9 +11,10 @@ from benchmarks.points import gain
 from benchmarks.training import TrainingBenchmark
 from benchmarks.training_ways import WAYS, TrainingRun
 from bertender.core.environment import Environment
+from bertender.measure.load import busiest
 from bertender.measure.samples import Speedup, speedup
 
-__all__ = ["training_block"]
+__all__ = ["load_words", "training_block"]
 
 
 def training_block(file: str, path: Path) -> str:
@@ -100,8 +101,16 @@ def _circumstances(result: TrainingBenchmark) -> str:
         f"{config['epochs']} epochs, {seeds} seeds, students of {config['layers']} layers by soft "
         f"and hard labels. {auto} computed in {precision}. Seconds hold each epoch's part of the "
         "kept answers, computed anew for every student; scoring is left out. Intervals are of "
-        f"95 %. {_machine(here, result.threads)}"
+        f"95 %. {load_words(result.runs)} {_machine(here, result.threads)}"
     )
+
+
+def load_words(runs: Sequence[TrainingRun]) -> str:
+    """Return how busy the machine was in the busiest run, in words."""
+    loads = [run.load for run in runs if run.load is not None]
+    if len(loads) < len(runs):
+        return "Load not recorded."
+    return f"In the busiest run, {busiest(loads)}."
 
 
 def _machine(here: Environment, threads: int) -> str:

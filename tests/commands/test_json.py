@@ -77,7 +77,7 @@ KEYS: dict[str, Collection[str]] = {
     **dict.fromkeys(STAGES, WRITTEN),
     "run": {"recipe", "out", "steps"},
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
-    "compare": {"circumstances", "rows"},
+    "compare": {"circumstances", "rows", "constant", "noise_floor"},
     "serve": {"repository"},
     "classify": {"label", "score", "logits"},
     "tasks": {"task", "summary", "metric", "labels"},
