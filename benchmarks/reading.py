@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.points import points
 from bertender.measure.comparison import Comparison, ComparisonRow
 from bertender.measure.samples import speedup_over_processes
-from bertender.report.table import speedup_cell
+from bertender.report.cells import speedup_cell
 
 __all__ = ["reading_block"]
 
@@ -29,9 +29,10 @@ def reading_block(file: str, path: Path) -> str:
         f"over `teacher-onnx`) and the 8 bits are {_ratio(rows['student-onnx'], small)} "
         f"(`student-int8` over `student-onnx`). The change of runtime, PyTorch to ONNX Runtime, "
         f"is {_ratio(teacher, rows['teacher-onnx'])} of its own (`teacher-onnx` over `teacher`); "
-        f"the column `Speedup` has both in one. `student-int8` is {size:.1f} times smaller on disk, "
-        f"and its score changes by {points(small.change)} points on these {small.score.n} examples. "
-        f"What is timed is the model, with its tokenizer, in a process of Python: no endpoint.\n"
+        f"the column `Speedup` has both in one. `student-int8` is {size:.1f} times smaller on "
+        f"disk, and its score changes by {points(small.change)} points on these {small.score.n} "
+        "examples. What is timed is the model, with its tokenizer, in a process of Python: no "
+        "endpoint.\n"
     )
 
 

@@ -34,6 +34,7 @@ TRAINING = {
 }
 TIMING = {
     "processes": 1,
+    "noisy": True,  # the process that dies sees the machine as it is
     "rounds": 2,
     "single_texts": 4,
     "batch_size": 4,

@@ -116,7 +116,7 @@ def compare_command() -> Callable[..., None]:
 def print_comparison(comparison: Comparison, wide: bool = False) -> None:
     """Print the table as wide as it needs: a narrow terminal wraps lines, but no cell is cut."""
     table = terminal_table(comparison, wide)
-    needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).minimum
+    needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
     (console if console.width >= needed else Console(width=needed)).print(table)
 
 

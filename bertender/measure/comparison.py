@@ -10,7 +10,7 @@ from bertender.core.config import Record
 from bertender.core.environment import Environment
 from bertender.measure.accuracy import TOKENS_PER_BATCH
 from bertender.measure.constant import ConstantRow
-from bertender.measure.latency import Latency, LatencyConfig, of_one_process
+from bertender.measure.latency_records import Latency, LatencyConfig, of_one_process
 from bertender.measure.load import MachineLoad
 from bertender.measure.parity import ParitySummary
 from bertender.measure.samples import Speedup

@@ -27,6 +27,7 @@ __all__ = [
     "LoadMeter",
     "MachineLoad",
     "busiest",
+    "cpu_seconds",
     "noisy_loads",
     "refuse_busy",
     "refuse_busy_now",

@@ -96,4 +96,5 @@ def _resampled(ratios: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.flo
     count, rounds = ratios.shape
     processes = generator.integers(0, count, (RESAMPLES, count))
     draws = generator.integers(0, rounds, (RESAMPLES, count, rounds))
-    return ratios[processes[:, :, None], draws]
+    resampled: npt.NDArray[np.float64] = ratios[processes[:, :, None], draws]
+    return resampled

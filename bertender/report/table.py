@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from bertender.core.environment import has_int8_acceleration
-from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow, Lengths
+from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow
 from bertender.measure.constant import ConstantRow
-from bertender.measure.load import BUSY_SHARE
-from bertender.measure.samples import Speedup
-from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, short
+from bertender.report.cells import (
+    DASH,
+    Cell,
+    captioned_table,
+    markdown_rows,
+    short,
+    speedup_cell,
+)
+from bertender.report.notes import circumstances_lines, comparison_lines, is_noisy, marked
 from bertender.tasks.metrics import Score
 
 __all__ = [
@@ -28,16 +33,12 @@ __all__ = [
     "columns_of",
     "comparison_lines",
     "markdown_table",
-    "speedup_cell",
     "table_rows",
     "terminal_table",
 ]
 
 MEGABYTE = 10**6
 MILLION = 10**6
-NOISY = "~"
-"""Stands before every figure that was timed on a busy machine."""
-VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
 
 
 def _no_model(constant: ConstantRow) -> Cell:
@@ -103,87 +104,13 @@ def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
 
 def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[Cell]]:
     """Return the cells of every row, with those that were timed on a busy machine marked."""
-    noisy = _is_noisy(comparison)
+    noisy = is_noisy(comparison)
     rows = [
-        [_marked(column.cell(row), noisy and column.timed) for column in columns]
+        [marked(column.cell(row), noisy and column.timed) for column in columns]
         for row in comparison.rows
     ]
     constant = comparison.constant
     return [*rows, [column.constant(constant) for column in columns]] if constant else rows
-
-
-def _is_noisy(comparison: Comparison) -> bool:
-    load = comparison.circumstances.load
-    return load is not None and load.noisy
-
-
-def _marked(cell: Cell, noisy: bool) -> Cell:
-    return (f"{NOISY}{cell[0]}", *cell[1:]) if noisy and cell != (DASH,) else cell
-
-
-def comparison_lines(comparison: Comparison) -> list[str]:
-    """Return all that a reader needs to judge the table: what was measured first, then how."""
-    lines = circumstances_lines(comparison.circumstances)
-    if any(row.speedup_over_onnx_float32 for row in comparison.rows):
-        lines.append(
-            "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
-            "change of runtime is not in it"
-        )
-    if again := comparison.noise_floor:
-        value, interval = _marked(speedup_cell(again.speedup), _is_noisy(comparison))
-        lines.append(f"noise floor, the same model ({again.name}) twice: {value} {interval}")
-    if constant := comparison.constant:
-        lines.append(
-            f"`{constant.name}` reads no text: it is the most frequent label of the training texts"
-        )
-    return lines
-
-
-def circumstances_lines(circumstances: Circumstances) -> list[str]:
-    """Return what a reader needs to judge the table: what was measured first, then how."""
-    environment, config = circumstances.environment, circumstances.config
-    versions = environment.versions
-    int8 = "with" if has_int8_acceleration(environment) else "without"
-    return [
-        f"{circumstances.task}: {circumstances.metric}, n = {circumstances.n}; "
-        "brackets are 95 % intervals; change and speedup are against the first row",
-        f"{environment.cpu_model}, {int8} int8 dot products "
-        f"({' '.join(environment.cpu_flags) or 'no vector flags'}); {environment.cores} cores, "
-        f"{circumstances.threads} threads for PyTorch and ONNX Runtime alike",
-        "every row ran on the CPU; parity is with the model that a row was made from",
-        f"{_lengths(circumstances.lengths)}; single texts at their natural length, batches padded "
-        "to their longest; tokenisation included",
-        f"{_rounds(config.processes, config.rounds)}, rows interleaved, {config.single_texts} "
-        f"single texts and a batch of {circumstances.batch_texts} a round; seed {config.seed}; "
-        f"{circumstances.measured_at}",
-        _load(circumstances),
-        ", ".join(f"{name} {versions.get(name, DASH)}" for name in VERSIONS_SHOWN)
-        + f", Python {environment.python}",
-    ]
-
-
-def _rounds(processes: int, rounds: int) -> str:
-    each = f"{rounds} rounds"
-    return each if processes == 1 else f"{processes} fresh processes of {each} each"
-
-
-def _load(circumstances: Circumstances) -> str:
-    load = circumstances.load
-    if load is None:
-        return f"other work while it was timed: {DASH} (load not recorded)"
-    if not load.noisy:
-        return f"while it was timed, {load}"
-    return (
-        f"{NOISY} marks NOISY figures, not to be relied on: while they were timed, {load}; allowed "
-        f"are {BUSY_SHARE:.0%}"
-    )
-
-
-def _lengths(lengths: Lengths) -> str:
-    words = f"texts of {short(lengths.mean_words)} words on average, {lengths.max_words} at most"
-    if lengths.mean_tokens is None:
-        return words
-    return f"{words} ({short(lengths.mean_tokens)} and {lengths.max_tokens} tokens)"
 
 
 def _name(row: ComparisonRow) -> Cell:
@@ -198,15 +125,6 @@ def _change(row: ComparisonRow) -> Cell:
     if row.change is None:
         return (DASH,)
     return f"{row.change.value:+.1f}", f"[{row.change.low:+.1f}, {row.change.high:+.1f}]"
-
-
-def speedup_cell(speedup: Speedup | None) -> Cell:
-    """Return a speedup and its interval, or a dash."""
-    if speedup is None:
-        return (DASH,)
-    digits = 1 if speedup.value >= 2 else 2  # 1.04 and 1.00 are not the same answer
-    interval = f"[{speedup.low:.{digits}f}, {speedup.high:.{digits}f}]"
-    return f"{speedup.value:.{digits}f}x", interval
 
 
 def _parity(row: ComparisonRow) -> Cell:

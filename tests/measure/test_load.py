@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -141,6 +143,17 @@ def test_ones_own_work_is_counted_as_such() -> None:
     began = time.process_time()
     while time.process_time() < began + 0.3:
         pass
+    assert load_module._own_seconds() - before >= 0.25
+
+
+def test_the_work_of_children_is_ones_own_while_they_live_and_after() -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    before = load_module._own_seconds()
+    child = subprocess.Popen([sys.executable, "-c", burn], stdin=-1, stdout=-1)
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert load_module._own_seconds() - before >= 0.25
+    child.communicate(b"\n")
     assert load_module._own_seconds() - before >= 0.25
 
 
