@@ -186,6 +186,6 @@ def _latency(
         batch=percentiles(batches),
         texts_per_second=1000 * batch_texts * len(batches) / float(batches.sum()),
         speedup=speedup_over_processes(first_ms, single_ms, seed),
-        single_ms=single_ms,  # type: ignore[arg-type]  # lists become tuples
-        batch_ms=batch_ms,  # type: ignore[arg-type]
+        single_ms=single_ms,
+        batch_ms=batch_ms,
     )

@@ -6,7 +6,7 @@ A speedup over the same model in ONNX Runtime float32 leaves it out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bertender.measure.comparison import ComparisonRow
 from bertender.measure.samples import speedup_over_processes
@@ -29,7 +29,7 @@ def onnx_float32_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> Compar
     float16). A student is not the same model as the teacher that it has as its parent.
     """
     graphs = [each for each in rows if each.kind == "onnx" and each.precision == "float32"]
-    related = (
+    related: tuple[Callable[[ComparisonRow], bool], ...] = (
         lambda graph: graph.digest == row.digest,
         lambda graph: graph.digest == row.parent,
         lambda graph: graph.parent == row.digest,

@@ -15,7 +15,18 @@ from tests.commands.conftest import QUICK, FakeEndpoint, Made
 from tests.front import last_line, succeed
 
 Words = tuple[str | Path, ...]
-FAST = ("--rounds", "2", "--single-texts", "2", "--batch-size", "2", "--threads", "1")
+FAST = (
+    "--processes",
+    "1",
+    "--rounds",
+    "2",
+    "--single-texts",
+    "2",
+    "--batch-size",
+    "2",
+    "--threads",
+    "1",
+)
 TOY_RECIPE = """
 summary: one step
 task: {{task: toy, train: {train}, dev: {dev}}}
