@@ -1,6 +1,6 @@
 """What optimising a graph before it is written gains on this machine.
 
-    python -m benchmarks.fusion TEACHER --work DIR --out FILE.json [--rounds 30]
+    python -m benchmarks.fusion TEACHER --work DIR --out FILE.json [--rounds 10]
 
 A teacher is exported by each row of OPTIMIZATIONS, quantized dynamically from the plain and the
 fused graph, and all of them are timed in turns. ONNX Runtime optimises what it opens in any case,
@@ -9,28 +9,27 @@ as it does at an endpoint; what is compared is what doing it beforehand adds.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from pydantic import Field
 
 from benchmarks.long_texts import LONG_TOKENS, long_texts
+from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment, has_int8_acceleration
-from bertender.core.predictor import Classifier, OnnxPredictor, onnx_file
+from bertender.core.predictor import onnx_file
 from bertender.core.progress import show_progress
 from bertender.core.text import Tokenize, load_tokenizer
-from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
+from bertender.measure.fresh import TimedModel, measure_models
+from bertender.measure.latency import LatencyConfig, LatencyReport
 from bertender.stages import recorded_task
-from bertender.steps import save_result
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 
@@ -68,8 +67,8 @@ class FusionBenchmark(Record):
     fused: dict[str, dict[str, int]] = Field(
         description="row -> ONNX Runtime's own operators that its export has"
     )
-    busy_elsewhere: float = Field(
-        description="share of the machine's cores that other processes had while it was timed"
+    busy_elsewhere: float | None = Field(
+        None, description="of earlier files; the reports have it now, as `load`"
     )
     environment: Environment
     natural: LatencyReport = Field(description="single texts at their length, batches of mixed")
@@ -92,36 +91,17 @@ def compare_graphs(
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
     reports = {name: export_.card.metrics["graph"] for name, export_ in exports.items()}
-    others = _Others()
-    natural = measure_latency(_opened(graphs, teacher, config, None), task.dev.examples, config)
-    long = measure_latency(_opened(graphs, teacher, config, LONG_TOKENS), texts, alone)
+    models = _named(graphs, teacher)
+    natural = measure_models(models, task.dev.examples, config)
+    long = measure_models(models, texts, alone, max_length=LONG_TOKENS)
     return FusionBenchmark(
         task=task.name,
         teacher_layers=reports["none"]["layers"],
         fused={name: reports[row.optimize]["fused"] for name, row in GRAPHS.items()},
-        busy_elsewhere=others.share(),
         environment=environment(),
         natural=natural,
         long=long,
     )
-
-
-class _Others:
-    """What other processes do from now on."""
-
-    def __init__(self) -> None:
-        self.began = self._seconds()
-
-    def share(self) -> float:
-        """Return the share of all cores that they had so far."""
-        wall, others = (now - then for now, then in zip(self._seconds(), self.began, strict=True))
-        return max(others, 0.0) / (wall * (psutil.cpu_count() or 1))
-
-    @staticmethod
-    def _seconds() -> tuple[float, float]:
-        """Return the clock, and the processor time of all processes but this one."""
-        every, own = psutil.cpu_times(), psutil.Process().cpu_times()
-        return time.monotonic(), every.user + every.nice + every.system - own.user - own.system
 
 
 def _graph_of(row: Graph, exported: Artifact, place: Path) -> Path:
@@ -142,13 +122,9 @@ def _graph_of(row: Graph, exported: Artifact, place: Path) -> Path:
     return place
 
 
-def _opened(
-    graphs: Mapping[str, Path], teacher: Artifact, config: LatencyConfig, max_length: int | None
-) -> list[Classifier]:
-    encode = Tokenize(load_tokenizer(teacher.path), max_length)
-    labels, threads = teacher.card.task.labels, threads_of(config)
+def _named(graphs: Mapping[str, Path], teacher: Artifact) -> list[TimedModel]:
     return [
-        Classifier(name, labels, encode, OnnxPredictor(path, threads), 0)
+        TimedModel(name=name, artifact=teacher.path.resolve(), graph=path.resolve())
         for name, path in graphs.items()
     ]
 
@@ -157,21 +133,30 @@ def run(
     teacher: Annotated[Path, typer.Argument(help="torch artifact to export")],
     work: Annotated[Path, typer.Option(help="a folder for the graphs")],
     out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
-    rounds: Annotated[int, typer.Option(help="timed rounds of each graph")] = 30,
+    rounds: Annotated[int, typer.Option(help="timed rounds of each graph, by process")] = 10,
     single_texts: Annotated[int, typer.Option(help="texts of a round")] = 30,
     threads: Annotated[int, typer.Option(help="of ONNX Runtime; 0: every core")] = 0,
+    processes: Annotated[int, typer.Option(help="fresh ones that time every graph")] = 3,
+    noisy: NoisyFlag = False,
 ) -> None:
     """Time what optimising a graph before it is written gains."""
     show_progress()
+    refuse_noisy_out(noisy, out)
     source = Artifact.load(teacher)
-    config = LatencyConfig(rounds=rounds, single_texts=single_texts, threads=threads)
+    config = LatencyConfig(
+        rounds=rounds,
+        single_texts=single_texts,
+        threads=threads,
+        processes=processes,
+        noisy=noisy,
+    )
     work.mkdir(parents=True, exist_ok=True)
     result = compare_graphs(source, recorded_task(source, {}), config, work)
     for natural, long in zip(result.natural.rows, result.long.rows, strict=True):
         shown = natural.single.p50_ms, long.single.p50_ms, natural.batch.p50_ms
         typer.echo(f"{natural.name}: {', '.join(f'{value:.2f} ms' for value in shown)}")
     if out is not None:
-        save_result(result, out)
+        save_benchmark(result, out)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,18 @@ from pathlib import Path
 from benchmarks.fusion import GRAPHS, FusionBenchmark
 from benchmarks.long_texts import LONG_TOKENS
 from bertender.measure.latency import Latency
-from bertender.measure.samples import speedup
+from bertender.measure.load import BUSY_SHARE, busiest
+from bertender.measure.samples import Rounds, speedup_over_processes
 
 __all__ = ["fusion_block"]
 
-IDLE_SHARE = 0.05
-"""Of the cores; below it, others hardly change a time."""
-
-Samples = Sequence[Sequence[float]]
+Samples = Sequence[Rounds]
+"""Milliseconds, processes x rounds x texts."""
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """A column of times: its title, its rows, and the milliseconds of a row, rounds x texts."""
+    """A column of times: its title, its rows, and the milliseconds of a row."""
 
     title: str
     rows: Callable[[FusionBenchmark], Sequence[Latency]]
@@ -36,7 +35,7 @@ SHAPES = (
     _Shape(
         "32 mixed",
         lambda result: result.natural.rows,
-        lambda row: [[value] for value in row.batch_ms],
+        lambda row: [[[value] for value in rounds] for rounds in row.batch_ms],
     ),
 )
 
@@ -66,24 +65,35 @@ def _times(shape: _Shape, name: str, result: FusionBenchmark) -> str:
     """Return the median, and how many times as fast as the plain graph of the same precision."""
     rows: Mapping[str, Latency] = {row.name: row for row in shape.rows(result)}
     samples, plain = (shape.samples(rows[each]) for each in (name, GRAPHS[name].against))
-    values = sorted(value for texts in samples for value in texts)
+    values = sorted(value for rounds in samples for texts in rounds for value in texts)
     shown = f"{values[len(values) // 2]:.2f}"
     if name == GRAPHS[name].against:
         return f"{shown}, -"
-    ratio = speedup(plain, samples)
+    ratio = speedup_over_processes(plain, samples)
     return f"{shown}, {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def _circumstances(result: FusionBenchmark) -> str:
     here, config = result.environment, result.natural.config
-    shared = "" if result.busy_elsewhere < IDLE_SHARE else " on a machine shared with other work"
+    busy, rounds = _busy(result), f"{config.rounds} rounds"
+    shared = "" if busy is None or busy <= BUSY_SHARE else " on a machine shared with other work"
+    others = "load not recorded" if busy is None else f"others had {busy:.0%} of the cores"
+    if config.processes > 1:
+        rounds = f"{config.processes} fresh processes of {rounds}"
     versions = ", ".join(f"{name} {here.versions[name]}" for name in ("onnxruntime", "torch"))
     return (
-        f"{result.task}, a teacher of {result.teacher_layers} layers; {config.rounds} rounds, rows "
-        f"interleaved{shared} (others had {result.busy_elsewhere:.0%} of the cores), tokenisation "
+        f"{result.task}, a teacher of {result.teacher_layers} layers; {rounds}, rows "
+        f"interleaved{shared} ({others}), tokenisation "
         f"included; medians, and speedups over the plain graph of the same precision by rounds, "
         f"with intervals of 95 %. {here.cpu_model}, threads: {result.natural.threads}; {versions}."
     )
+
+
+def _busy(result: FusionBenchmark) -> float | None:
+    """Return the share of the cores' time that others had; None where nothing tells it."""
+    loads = [each.load for each in (result.natural, result.long) if each.load]
+    known = [load for load in loads if load.other_work is not None]
+    return busiest(known).busy if known else result.busy_elsewhere
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.onnx_session import open_session
 from bertender.core.text import Batch
+from bertender.measure.load import MachineLoad, watched_load
 from quantize.kernels import INTEGER_PRODUCTS
 
 __all__ = ["KernelTimes", "kernel_times"]
@@ -26,6 +27,7 @@ class KernelTimes(Record):
 
     tokens: int
     operators_ms: dict[str, float] = Field(description="operator -> milliseconds, the mean of RUNS")
+    load: MachineLoad | None = Field(None, description="meanwhile; of earlier files not recorded")
 
     @property
     def products_ms(self) -> float:
@@ -39,9 +41,13 @@ class KernelTimes(Record):
         return sum(self.operators_ms.values()) - self.products_ms
 
 
-def kernel_times(graph: Path, batch: Batch, threads: int) -> KernelTimes:
-    """Run a graph on a batch with a profile; writing it makes each node a little slower."""
-    with TemporaryDirectory() as folder:
+def kernel_times(graph: Path, batch: Batch, threads: int, noisy: bool = False) -> KernelTimes:
+    """Run a graph on a batch with a profile; writing it makes each node a little slower.
+
+    Raises:
+        MachineBusyError: other work disturbs the times, and noisy ones are not wanted.
+    """
+    with TemporaryDirectory() as folder, watched_load(noisy) as meter:
         session = open_session(graph, threads=threads, profile=Path(folder) / "profile")
         arrays = {node.name: batch.arrays[node.name] for node in session.get_inputs()}
         for _ in range(WARM_UP_RUNS + RUNS):
@@ -53,4 +59,5 @@ def kernel_times(graph: Path, batch: Batch, threads: int) -> KernelTimes:
     for event in counted:
         micros[event["args"]["op_name"]] += event["dur"]
     operators = {name: round(value / RUNS / 1000, 4) for name, value in sorted(micros.items())}
-    return KernelTimes(tokens=batch.arrays["input_ids"].shape[1], operators_ms=operators)
+    tokens = batch.arrays["input_ids"].shape[1]
+    return KernelTimes(tokens=tokens, operators_ms=operators, load=meter.load)

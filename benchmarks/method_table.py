@@ -13,11 +13,15 @@ from pathlib import Path
 
 from benchmarks.methods import CONTROL, MethodsBenchmark, StudentResult
 from benchmarks.points import gain
+from bertender.measure.constant import most_frequent
+from bertender.tasks.metrics import score
 
 __all__ = ["method_block"]
 
 METRIC_NAMES = {"accuracy": "accuracy", "f1": "F1", "matthews": "Matthews"}
 NOT_RUN = "-"
+CONSTANT = "always the most frequent label"
+"""The row of no method, which reads no text."""
 
 
 def method_block(files: Mapping[str, Path]) -> str:
@@ -35,6 +39,7 @@ def method_block(files: Mapping[str, Path]) -> str:
         f"| Method | Params M | {' | '.join(heads)} |",
         f"| --- | ---: | {' | '.join('---' for _ in heads)} |",
         *(_row(method, by_task, benchmarks) for method in ordered),
+        f"| {CONSTANT} | {NOT_RUN} | {' | '.join(map(_constant, benchmarks))} |",
     ]
     under = "\n".join(f"- {_circumstances(each)}" for each in benchmarks)
     raw = ", ".join(f"`{name}`" for name in files)
@@ -83,6 +88,19 @@ def _cell(method: str, students: Students, result: MethodsBenchmark) -> str:
     if method == CONTROL:
         return mean
     return f"{mean}, {gain(result.metric, result.labels, students[CONTROL], students[method])}"
+
+
+def _constant(result: MethodsBenchmark) -> str:
+    """Return the score of the most frequent training label, or of the held-out one.
+
+    Earlier files do not say what the training texts had.
+    """
+    if result.constant:
+        value = result.constant.score
+    else:
+        answers = [most_frequent(result.labels)] * len(result.labels)
+        value = score(result.metric, result.labels, answers)
+    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
 def _circumstances(result: MethodsBenchmark) -> str:

@@ -25,6 +25,7 @@ from bertender.core.errors import ConfigError
 from bertender.core.predictor import open_classifier
 from bertender.core.progress import show_progress
 from bertender.measure.accuracy import evaluate
+from bertender.measure.constant import ConstantRow, constant_row
 from bertender.stages import recorded_task
 from bertender.steps import save_result
 from bertender.tasks.metrics import Score
@@ -79,6 +80,9 @@ class MethodsBenchmark(Record):
     environment: Environment
     students: tuple[StudentResult, ...]
     chosen_on: ChosenOn | None = Field(None, description="None in older files: the held-out texts")
+    constant: ConstantRow | None = Field(
+        None, description="the most frequent training label for every text; of earlier files None"
+    )
 
 
 def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
@@ -231,6 +235,7 @@ def run(
             environment=environment(),
             students=tuple(results),
             chosen_on=task.chosen_on,
+            constant=constant_row(task),
         )
         save_result(with_earlier(benchmark, earlier) if earlier else benchmark, out)
 

@@ -4,9 +4,9 @@
 
 The models stay in `--work`; one that is there already is not made again, so that a first call
 (`--no-measure`) may run beside other work and a last one measures on an idle machine. A scheme that
-a gate refuses is a row with the reason. Latency is measured twice, interleaved in one process: on
-texts at their natural length, and on texts joined until they have 128 tokens; of one of the latter
-ONNX Runtime's profile tells where the time goes.
+a gate refuses is a row with the reason. Latency is measured twice, interleaved in fresh processes:
+on texts at their natural length, and on texts joined until they have 128 tokens; of one of the
+latter ONNX Runtime's profile tells where the time goes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pydantic import Field
 
 from benchmarks.kernel_times import KernelTimes, kernel_times
 from benchmarks.long_texts import LONG_TOKENS, long_texts
+from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
 from bertender.core.config import Record
@@ -28,9 +29,9 @@ from bertender.core.predictor import onnx_file, open_classifier
 from bertender.core.progress import show_progress
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, Comparison, compare
-from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
+from bertender.measure.fresh import TimedModel, measure_models
+from bertender.measure.latency import LatencyConfig, LatencyReport, threads_of
 from bertender.stages import STAGES, recorded_task
-from bertender.steps import save_result
 from bertender.tasks.metrics import Score
 from bertender.tasks.task import Task
 from quantize.schemes import SCHEMES
@@ -121,18 +122,21 @@ def run(
     max_train: Annotated[int | None, typer.Option(help="texts that qat learns from")] = None,
     epochs: Annotated[int, typer.Option(help="of qat")] = 1,
     learning_rate: Annotated[float, typer.Option(help="of qat")] = 2e-5,
-    rounds: Annotated[int, typer.Option(help="of the timings")] = 10,
+    rounds: Annotated[int, typer.Option(help="of the timings, in each process")] = 4,
     measure: Annotated[bool, typer.Option(help="or only make the models")] = True,
+    processes: Annotated[int, typer.Option(help="fresh ones that time every model")] = 3,
+    noisy: NoisyFlag = False,
 ) -> None:
     """Make every variant, measure them together and write the JSON."""
     show_progress()
+    refuse_noisy_out(noisy, out)
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train} if max_train else {})
     training = {"epochs": epochs, "learning_rate": learning_rate}
     artifacts, refused = _made(source, task, work, **training)
     if not measure:
         return
-    config = CompareConfig(rounds=rounds)
+    config = CompareConfig(rounds=rounds, processes=processes, noisy=noisy)
     benchmark = QuantizationBenchmark(
         comparison=compare(artifacts, task, config),
         long=_timed_long(artifacts, task, config),
@@ -142,7 +146,7 @@ def run(
         choices=_choices(artifacts, task),
     )
     if out is not None:
-        save_result(benchmark, out)
+        save_benchmark(benchmark, out)
 
 
 def _choices(artifacts: Sequence[Artifact], task: Task) -> dict[str, Score]:
@@ -156,17 +160,18 @@ def _choices(artifacts: Sequence[Artifact], task: Task) -> dict[str, Score]:
 
 
 def _timed_long(artifacts: Sequence[Artifact], task: Task, config: CompareConfig) -> LatencyReport:
-    threads = threads_of(config)
-    opened = [open_classifier(each, threads=threads, max_length=LONG_TOKENS) for each in artifacts]
-    texts = long_texts(task.dev.examples, opened[0].encode, 2 * LONG_TEXTS)
-    few = LatencyConfig(rounds=config.rounds, single_texts=LONG_TEXTS, seed=config.seed)
-    return measure_latency(opened, texts, few)
+    encode = open_classifier(artifacts[0], max_length=LONG_TOKENS).encode
+    texts = long_texts(task.dev.examples, encode, 2 * LONG_TEXTS)
+    settings = config.model_dump(include=set(LatencyConfig.model_fields))
+    few = LatencyConfig(**{**settings, "single_texts": LONG_TEXTS})
+    models = [TimedModel(name=each.name, artifact=each.path.resolve()) for each in artifacts]
+    return measure_models(models, texts, few, max_length=LONG_TOKENS)
 
 
 def _kernels(artifact: Artifact, task: Task, config: CompareConfig) -> KernelTimes:
     encode = open_classifier(artifact, max_length=LONG_TOKENS).encode
     batch = encode(long_texts(task.dev.examples, encode, 1))
-    return kernel_times(onnx_file(artifact), batch, threads_of(config))
+    return kernel_times(onnx_file(artifact), batch, threads_of(config), config.noisy)
 
 
 def _said(artifact: Artifact) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from benchmarks.long_texts import LONG_TOKENS
 from benchmarks.points import points
 from benchmarks.quantization import QuantizationBenchmark
 from bertender.measure.comparison import ComparisonRow
+from bertender.measure.constant import ConstantRow
 from bertender.measure.latency import Latency
 from bertender.measure.samples import Speedup
 from bertender.report.cells import DASH, Cell, markdown_rows, short
-from bertender.report.table import circumstances_lines
+from bertender.report.table import comparison_lines
 
 __all__ = ["quantization_block"]
 
@@ -40,7 +41,7 @@ def quantization_block(files: Mapping[str, Path]) -> str:
         file: QuantizationBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
         for file, path in files.items()
     }
-    notes = [circumstances_lines(each.comparison.circumstances)[1:] for each in results.values()]
+    notes = [comparison_lines(each.comparison)[1:] for each in results.values()]
     shared = [note for note in notes[0] if all(note in others for others in notes)]
     tables = [
         _table(result, [note for note in own if note not in shared])
@@ -74,17 +75,16 @@ def _table(result: QuantizationBenchmark, notes: Sequence[str]) -> str:
     rows = result.comparison.rows
     choices = ("Score to choose by",) if result.choices else None
     headings = [*HEADINGS, *([choices] if choices else [])]
-    lines = markdown_rows(
-        headings,
+    cells = [
         [
-            [
-                *_cells(row, rows[0], long, result.kernels[row.name]),
-                *([_choice(result, row)] if choices else []),
-            ]
-            for row, long in zip(rows, result.long.rows, strict=True)
-        ],
-        [False, *[True] * (len(headings) - 1)],
-    )
+            *_cells(row, rows[0], long, result.kernels[row.name]),
+            *([_choice(result, row)] if choices else []),
+        ]
+        for row, long in zip(rows, result.long.rows, strict=True)
+    ]
+    if constant := result.comparison.constant:
+        cells.append(_constant_cells(constant, len(headings)))
+    lines = markdown_rows(headings, cells, [False, *[True] * (len(headings) - 1)])
     refused = [f"`{name}` was refused: {reason}" for name, reason in result.refused.items()]
     title = f"**{under.task}: {under.metric}, n = {under.n}**"
     said = [*map(_item, (*refused, *notes)), ""] if refused or notes else []
@@ -94,6 +94,14 @@ def _table(result: QuantizationBenchmark, notes: Sequence[str]) -> str:
 def _choice(result: QuantizationBenchmark, row: ComparisonRow) -> Cell:
     score = result.choices[row.name]
     return (f"{score.value:.3f}", f"[{score.low:.3f}, {score.high:.3f}]")
+
+
+def _constant_cells(constant: ConstantRow, columns: int) -> list[Cell]:
+    """Return the row that needs no model: its score, and dashes."""
+    score = constant.score
+    interval = f"[{score.low:.3f}, {score.high:.3f}]"
+    dashes: list[Cell] = [(DASH,)] * (columns - 2)
+    return [(constant.name,), (f"{score.value:.3f}", interval), *dashes]
 
 
 def _cells(

@@ -18,6 +18,8 @@ from benchmarks.method_table import method_block
 from benchmarks.pruning import PruningBenchmark
 from benchmarks.pruning_curve import pruning_block, pruning_svg
 from benchmarks.quantization_table import quantization_block
+from benchmarks.reading import reading_block
+from benchmarks.saving import refuse_noisy_files
 from benchmarks.tagging_table import tagging_block
 from benchmarks.training_table import training_block
 from bertender.measure.compare import Comparison, ComparisonRow
@@ -48,11 +50,17 @@ class Block:
 
 
 def rewritten(document: str, text: str) -> str:
-    """Return a document's text with each of its marked blocks made anew from its file."""
+    """Return a document's text with each of its marked blocks made anew from its file.
+
+    Raises:
+        MachineBusyError: a file holds figures of a busy machine.
+    """
     for name, block in BLOCKS.items():
         if block.document == document:
             pattern = re.compile(f"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.S)
-            made = block.write({file: ROOT / file for file in block.files})
+            files = {file: ROOT / file for file in block.files}
+            refuse_noisy_files(files.values())
+            made = block.write(files)
             text = pattern.sub(rf"\g<1>{_literal(made)}\g<2>", text)
     return text
 
@@ -75,7 +83,8 @@ def of_one(write: Callable[[str, Path], str]) -> Callable[[Mapping[str, Path]], 
 def comparison_block(file: str, path: Path) -> str:
     """Return the table of a comparison, the summary over seeds, and the file that both are from."""
     comparison = Comparison.model_validate_json(path.read_text(encoding="utf-8"))
-    return f"{markdown_table(comparison)}\n{seed_summary(comparison)}\nRaw: `{file}`\n"
+    table = markdown_table(comparison, wide=True)
+    return f"{table}\n{seed_summary(comparison)}\nRaw: `{file}`\n"
 
 
 def seed_summary(comparison: Comparison) -> str:
@@ -108,6 +117,11 @@ BLOCKS: Mapping[str, Block] = {
         "README.md",
         ("benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json",),
         of_one(comparison_block),
+    ),
+    "sst2-reading": Block(
+        "README.md",
+        ("benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json",),
+        of_one(reading_block),
     ),
     "methods": Block(
         "docs/methods.md",

@@ -19,6 +19,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.resuming import continued
+from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
 from benchmarks.training_ways import WAYS, TrainingRun, distil_by
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -27,7 +28,6 @@ from bertender.core.progress import show_progress
 from bertender.core.text import load_tokenizer
 from bertender.core.training_config import computes_in_bf16
 from bertender.stages import recorded_task
-from bertender.steps import save_result
 from bertender.tasks.task import Split, Task
 from distill.data import token_dataset
 from distill.distiller import DistillConfig
@@ -67,6 +67,7 @@ def take_turns(
     config: DistillConfig,
     seeds: Sequence[int],
     work: Path,
+    noisy: bool = False,
 ) -> Iterator[tuple[TrainingRun, ...]]:
     """Distil by every way with each seed, after a short run of each that nobody times.
 
@@ -77,6 +78,7 @@ def take_turns(
         config: what the ways share.
         seeds: of the students.
         work: folder of the checkpoints.
+        noisy: train on a busy machine as well.
 
     Yields:
         The runs of a seed.
@@ -84,11 +86,11 @@ def take_turns(
     few = replace(task, train=task.train.first(WARM_UP_TEXTS))
     names = list(WAYS)
     for name in names if seeds else ():
-        distil_by(name, teacher, few, NOTHING, config.model_copy(update={"epochs": 1}), work)
+        distil_by(name, teacher, few, NOTHING, config.model_copy(update={"epochs": 1}), work, True)
     for seed in seeds:
         seeded, first = config.model_copy(update={"seed": seed}), seed % len(names)
         turn = (*names[first:], *names[:first])
-        yield tuple(distil_by(name, teacher, task, further, seeded, work) for name in turn)
+        yield tuple(distil_by(name, teacher, task, further, seeded, work, noisy) for name in turn)
 
 
 def without_further(task: Task, max_train: int, count: int) -> tuple[Task, Split]:
@@ -139,9 +141,11 @@ def run(
     batch_size: Annotated[int, typer.Option(help="texts")] = 32,
     layers: Annotated[int, typer.Option(help="of each student")] = 3,
     threads: Annotated[int, typer.Option(help="of PyTorch; 0: every core")] = 0,
+    noisy: NoisyFlag = False,
 ) -> None:
     """Distil by every way, and write what each took and scored."""
     show_progress()
+    refuse_noisy_out(noisy, out)
     torch.set_num_threads(threads or environment().cores)
     source = Artifact.load(teacher)
     limits = {"max_train": max_train + further_texts, "max_select": max(further_texts, 1)}
@@ -160,11 +164,11 @@ def run(
     whole = tuple(each for each in benchmark.runs if made[each.seed] == len(WAYS))
     benchmark = benchmark.model_copy(update={"runs": whole})  # ways are compared side by side
     missing = [seed for seed in range(seeds) if made[seed] < len(WAYS)]
-    for runs in take_turns(source, task, further, config, missing, work):
+    for runs in take_turns(source, task, further, config, missing, work, noisy):
         for each in runs:
             typer.echo(f"{each.way} {each.seed}: {each.seconds:.1f} s, {each.score.value:.4f}")
         benchmark = benchmark.model_copy(update={"runs": (*benchmark.runs, *runs)})
-        save_result(benchmark, out)
+        save_benchmark(benchmark, out)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ from benchmarks.points import gain
 from benchmarks.training import TrainingBenchmark
 from benchmarks.training_ways import WAYS, TrainingRun
 from bertender.core.environment import Environment
+from bertender.measure.load import busiest
 from bertender.measure.samples import Speedup, speedup
 
-__all__ = ["training_block"]
+__all__ = ["load_words", "training_block"]
 
 
 def training_block(file: str, path: Path) -> str:
@@ -101,7 +102,7 @@ def _circumstances(result: TrainingBenchmark) -> str:
         f"and hard labels. {auto} computed in {precision}. Seconds hold each epoch's part of the "
         "kept answers, computed anew for every student; scoring is left out. Intervals are of "
         f"95 %, those of points over texts and seeds.{_further_from(result)} "
-        f"{_machine(here, result.threads)}"
+        f"{load_words(result.runs)} {_machine(here, result.threads)}"
     )
 
 
@@ -114,6 +115,14 @@ FURTHER = {
 
 def _further_from(result: TrainingBenchmark) -> str:
     return FURTHER[result.further_from] if result.further_labels else ""
+
+
+def load_words(runs: Sequence[TrainingRun]) -> str:
+    """Return how busy the machine was in the busiest run, in words."""
+    loads = [run.load for run in runs if run.load is not None]
+    if len(loads) < len(runs):
+        return "Load not recorded."
+    return f"In the busiest run, {busiest(loads)}."
 
 
 def _machine(here: Environment, threads: int) -> str:

@@ -30,6 +30,7 @@ from bertender.core.text import Tokenize
 from bertender.core.timing import Stopwatch
 from bertender.core.training_config import POOL_BATCHES, computes_in_bf16
 from bertender.measure.accuracy import evaluate
+from bertender.measure.load import MachineLoad, watched_load
 from bertender.tasks.metrics import Score
 from bertender.tasks.task import Split, Task
 from distill.data import fitting_tokenizer
@@ -116,6 +117,9 @@ class TrainingRun(Record):
     score: Score
     predictions: tuple[int, ...] = Field(description="label numbers of the held-out texts")
     further_predictions: tuple[int, ...] = Field((), description="of the further texts")
+    load: MachineLoad | None = Field(
+        None, description="while it was trained; of earlier files not recorded"
+    )
 
     @property
     def seconds(self) -> float:
@@ -137,7 +141,13 @@ def padded(examples: TokenDataset, length: int) -> TokenDataset:
 
 
 def distil_by(
-    name: str, artifact: Artifact, task: Task, further: Split, config: DistillConfig, work: Path
+    name: str,
+    artifact: Artifact,
+    task: Task,
+    further: Split,
+    config: DistillConfig,
+    work: Path,
+    noisy: bool,
 ) -> TrainingRun:
     """Train a student one way; nothing that another run has kept is used.
 
@@ -148,6 +158,10 @@ def distil_by(
         further: more texts that the student does not learn from, for the accuracy alone.
         config: what the ways share.
         work: a folder for checkpoints, which go again.
+        noisy: train on a busy machine as well.
+
+    Raises:
+        MachineBusyError: other work disturbs the times, and noisy ones are not wanted.
     """
     way = WAYS[name]
     given = {
@@ -160,11 +174,12 @@ def distil_by(
         os.environ[CACHE_VARIABLE] = str(Path(folder) / "cache")
         gc.collect()
         run = _Run(Teacher.load(artifact, task), task, config.model_copy(update=given))
-        examples = run.examples()
-        kept_s = run.clock.seconds
-        student = run.train(
-            padded(examples, config.max_length) if way.padded else examples, Path(folder), name
-        )
+        with watched_load(noisy) as meter:
+            examples = run.examples()
+            kept_s = run.clock.seconds
+            student = run.train(
+                padded(examples, config.max_length) if way.padded else examples, Path(folder), name
+            )
     score, predictions = run.scored(student, task.dev)
     _, further_predictions = run.scored(student, further) if len(further) else (None, ())
     return TrainingRun(
@@ -176,6 +191,7 @@ def distil_by(
         score=score,
         predictions=predictions,
         further_predictions=further_predictions,
+        load=meter.load,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tagging
+from benchmarks import readme, tagging
 from benchmarks.method_table import METRIC_NAMES, method_block
 from benchmarks.methods import (
     Budget,
@@ -23,6 +23,7 @@ from benchmarks.tagging_table import tagging_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
+from bertender.measure.constant import ConstantRow
 from bertender.tasks.metrics import METRICS, Score
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -93,6 +94,8 @@ def test_the_table_orders_methods_and_says_under_what(tmp_path: Path) -> None:
     text = method_block({name: tmp_path / name for name in files})
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")]
     assert rows == ["`pkd`", "`hard`", "`theseus`"]
+    (constant,) = (line for line in text.splitlines() if line.startswith("| always the most"))
+    assert constant.startswith("| always the most frequent label | - | 1.000 [0.510, 1.000] |")
     assert "| `hard` | 2.0 | 0.500 | 0.500 |" in text
     assert "| `theseus` | 2.0 | 0.250, -25.0 [" in text
     assert "] | - |" in text, "a method that was not run on a task"
@@ -148,6 +151,23 @@ def interval(cell: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def test_the_constant_row_is_the_recorded_one_where_there_is_one(tmp_path: Path) -> None:
+    """What most training texts have need not be what most held-out texts have."""
+    score = Score(metric="accuracy", value=0.25, low=0.125, high=0.5, n=4)
+    recorded = benchmark_of(student("hard", 0, (0, 1, 0, 1))).model_copy(
+        update={"constant": ConstantRow(label="no", score=score)}
+    )
+    (tmp_path / "one.json").write_text(recorded.model_dump_json())
+    text = method_block({"one.json": tmp_path / "one.json"})
+    assert "| always the most frequent label | - | 0.250 [0.125, 0.500] |" in text
+
+
+def test_answering_the_same_to_every_pair_is_in_the_published_table() -> None:
+    text = (readme.ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    (row,) = (line for line in text.splitlines() if line.startswith("| always the most frequent"))
+    assert row.split("|")[4].split()[0] == "0.812", "of MRPC, in F1"
+
+
 def test_what_was_measured_alike_can_be_added_to() -> None:
     old = student("pkd", 1, (1, 1, 1, 1)).model_copy(update={"layers": None, "learning_rate": None})
     earlier = benchmark_of(student("hard", 0, (0, 0, 0, 0)), old)
@@ -178,6 +198,7 @@ def test_students_that_are_there_are_not_trained_again(
     assert saved.chosen_on == "selection"
     assert {result.choices for result in saved.students} == {len(own.selection)}
     assert {result.score.n for result in saved.students} == {len(own.dev)}
+    assert saved.constant and saved.constant.label in own.labels
     assert made == [Artifact.load(tmp_path / "work" / n).digest for n in ("hard-0", "pkd-0")]
 
 

@@ -53,7 +53,7 @@ OWN_FLAGS = {
     "export": {"--out"},
     "quantize": {"--out"},
     "verify": {"--out"},
-    "compare": {"--out", "--saved", "--html", "--markdown"},
+    "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},
     "serve": {"--repository-only"},
     "classify": {"--pair", "--url"},
 }

@@ -10,12 +10,13 @@ from benchmarks.fusion import GRAPHS, compare_graphs
 from benchmarks.fusion_table import fusion_block
 from bertender.core.artifact import Artifact
 from bertender.measure.latency import LatencyConfig
+from bertender.measure.load import MachineLoad
 from bertender.tasks.task import Task
 
 
 @pytest.mark.slow
 def test_every_graph_is_timed_and_has_a_row(teacher: Artifact, task: Task, tmp_path: Path) -> None:
-    config = LatencyConfig(rounds=2, single_texts=3, batch_size=4, threads=1)
+    config = LatencyConfig(processes=1, rounds=2, single_texts=3, batch_size=4, threads=1)
     result = compare_graphs(teacher, task, config, tmp_path)
     for report in (result.natural, result.long):
         assert [row.name for row in report.rows] == list(GRAPHS)
@@ -27,13 +28,17 @@ def test_every_graph_is_timed_and_has_a_row(teacher: Artifact, task: Task, tmp_p
     sizes = {path.name: path.stat().st_size for path in tmp_path.glob("*.onnx")}
     assert sizes["int8-fused.onnx"] < 0.6 * (tmp_path / "fused" / "model.onnx").stat().st_size
 
-    assert 0 <= result.busy_elsewhere <= 1
+    assert result.natural.load and result.long.load and result.busy_elsewhere is None
     for busy in (0.01, 0.5):
-        shown = result.model_copy(update={"busy_elsewhere": busy})
+        load = MachineLoad(other_work=busy, steal=0.0)
+        shown = result.model_copy(update={"long": result.long.model_copy(update={"load": load})})
         (tmp_path / "result.json").write_text(shown.model_dump_json())
         text = fusion_block("result.json", tmp_path / "result.json")
         assert ("shared with other work" in text) == (busy == 0.5)
         assert f"others had {busy:.0%} of the cores" in text
+    earlier = result.model_copy(update={"busy_elsewhere": 0.02})
+    (tmp_path / "result.json").write_text(earlier.model_dump_json())
+    assert "(others had 2% of" in fusion_block("result.json", tmp_path / "result.json")
     plain = next(line for line in text.splitlines() if line.startswith("| float32 |"))
     assert plain.count(", -") == 3
     fused = next(line for line in text.splitlines() if line.startswith("| int8 fused |"))

@@ -57,7 +57,7 @@ def test_it_measures_what_passes_and_names_what_does_not(
     monkeypatch.setattr(quantization, "LONG_TEXTS", 2)
     monkeypatch.setattr(quantization, "LONG_TOKENS", 12)
     out = tmp_path / "result.json"
-    run(source.path, tmp_path / "work", out, None, 1, 2e-5, 2, True)
+    run(source.path, tmp_path / "work", out, None, 1, 2e-5, 2, True, 1)
     result = QuantizationBenchmark.model_validate_json(out.read_text())
     assert [row.name for row in result.comparison.rows] == ["float32", "dynamic"]
     assert len(result.long.rows) == 2
@@ -74,7 +74,10 @@ def test_it_measures_what_passes_and_names_what_does_not(
     assert str(tmp_path) not in json.dumps(result.refused)
     assert result.found["dynamic"]["products"] == 26
     made = (tmp_path / "work" / "dynamic" / "model.onnx").stat().st_mtime_ns
+    assert result.long.load and all(times.load for times in result.kernels.values())
     text = quantization_block({"result.json": out})
+    (constant,) = (line for line in text.splitlines() if line.startswith("| always "))
+    assert constant.count("| - ") == 10 and constant.count("[") == 1
     assert "| `dynamic` |" in text and "- `hopeless` was refused:" in text
     assert f"{result.comparison.rows[1].score.value:.3f}" in text
     assert "| Score to choose by |" in text

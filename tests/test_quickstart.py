@@ -27,6 +27,7 @@ SETTINGS = {
     "student.epochs": 6,
     "student.batch_size": 16,
     "student.learning_rate": 3.0e-3,
+    "table.processes": 1,
     "table.rounds": 2,
     "table.single_texts": 4,
     "table.threads": 1,

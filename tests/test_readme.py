@@ -17,7 +17,9 @@ from transformers import BertConfig
 from benchmarks.readme import BLOCKS, PICTURES, ROOT, drawn, rewritten
 from bertender.cli import COMMANDS, main
 from bertender.core.artifact import Artifact
+from bertender.measure.comparison import Comparison
 from bertender.measure.gate import GateConfig
+from bertender.measure.samples import speedup_over_processes
 from bertender.tasks.task import Split, Task
 from distill.augmentation import AUGMENTATIONS
 from distill.corpora.files import READERS
@@ -64,8 +66,24 @@ def test_the_path_for_own_data_runs(
     lines = next(block for block in blocks("bash") if "finetune" in block[0])
     run(f"{lines[0]} --teacher {teacher.path}", monkeypatch)
     for line in lines[1:]:
-        run(line, monkeypatch)
+        in_this_process = " --processes 1" if "compare" in line else ""
+        run(f"{line}{in_this_process}", monkeypatch)
     assert [Artifact.load(tmp_path / "mine" / name).card.task.name for name in ("teacher", "int8")]
+
+
+def test_the_readme_says_the_runtime_and_the_model_apart() -> None:
+    """Both ratios are computed from the file; no endpoint was timed there."""
+    path = ROOT / BLOCKS["sst2"].files[0]
+    rows = {row.name: row for row in Comparison.model_validate_json(path.read_text()).rows}
+    within, runtime = (
+        speedup_over_processes(rows[a].latency.single_ms, rows[b].latency.single_ms)
+        for a, b in (("teacher-onnx", "student-int8"), ("teacher", "teacher-onnx"))
+    )
+    (text,) = re.findall(r"<!-- begin sst2-reading -->\n(.*?)<!-- end", README, re.S)
+    assert f"{within.value:.1f}x [{within.low:.1f}, {within.high:.1f}] as fast" in text
+    assert f"PyTorch to ONNX Runtime, is {runtime.value:.2f}x [{runtime.low:.2f}" in text
+    assert (round(within.value, 1), round(runtime.value, 2)) == (2.7, 1.94)
+    assert "no endpoint" in text and "make the endpoint" not in README
 
 
 def test_every_command_that_is_named_exists() -> None:

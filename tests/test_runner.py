@@ -30,7 +30,14 @@ from bertender.tasks.task import Split, Task
 from tests.distill.toys import save_encoder, three_kinds
 from tests.front import ToyFiles, write_csv, write_toy_files
 
-TIMING = {"rounds": 2, "single_texts": 2, "batch_size": 2, "warmup_rounds": 0, "threads": 1}
+TIMING = {
+    "processes": 1,
+    "rounds": 2,
+    "single_texts": 2,
+    "batch_size": 2,
+    "warmup_rounds": 0,
+    "threads": 1,
+}
 STEPS_HERE = (
     {"name": "first", "stage": "baseline", "with": {"longest_ngram": 1}},
     {"name": "second", "stage": "baseline"},

@@ -9,7 +9,7 @@ import pytest
 import torch
 import typer
 
-from benchmarks import training
+from benchmarks import training, training_table
 from benchmarks.training import TrainingBenchmark, begun, run, take_turns, without_further
 from benchmarks.training_table import training_block
 from benchmarks.training_ways import WAYS, TrainingRun, padded
@@ -18,6 +18,7 @@ from bertender.core.environment import environment
 from bertender.core.examples import TokenDataset
 from bertender.core.training import planned
 from bertender.core.training_config import TrainingConfig
+from bertender.measure.load import MachineLoad
 from bertender.tasks.metrics import Score
 from bertender.tasks.task import Split, Task
 from distill import phases
@@ -90,6 +91,7 @@ def test_every_way_trains_on_every_text_in_as_many_steps(
     first, *others = WAYS
     assert [run.way for run in runs] == [*others, first], "each seed begins with another way"
     for each in runs:
+        assert each.load is not None
         assert len(each.epoch_s) == 2 and min(each.epoch_s) > 0
         assert (each.kept_s > 0.001) is WAYS[each.way].keeps
         assert 0 < each.teacher_s < each.seconds
@@ -117,7 +119,13 @@ def test_seeds_that_are_there_are_not_made_again(
     out, made = tmp_path / "result.json", list[tuple[str, int]]()
 
     def faked(
-        name: str, artifact: Artifact, few: Task, further: Split, config: DistillConfig, work: Path
+        name: str,
+        artifact: Artifact,
+        few: Task,
+        further: Split,
+        config: DistillConfig,
+        work: Path,
+        noisy: bool,
     ) -> TrainingRun:
         made.append((name, config.seed))
         return run_of(name, config.seed, 0.0, 1.0, 3)
@@ -174,7 +182,7 @@ def test_the_table_counts_what_was_kept_in_each_epoch(tmp_path: Path) -> None:
     )
     (tmp_path / "result.json").write_text(benchmark.model_dump_json())
     text = training_block("result.json", tmp_path / "result.json")
-    assert "further" not in text
+    assert "further" not in text and "Load not recorded." in text
     assert "| `usual` | 20.0 | 1.0x [1.0, 1.0] | 2 | 50% | 0.750 | - |" in text
     assert "| `buckets` | 10.0 | 2.0x [2.0, 2.0] | 4 | 50% | 0.750 | +0.0 [" in text
     assert "| `kept` | 4.0 | 5.0x [5.0, 5.0] | 10 | 25% | 1.000 | +25.0 [" in text
@@ -194,6 +202,17 @@ def test_the_table_counts_what_was_kept_in_each_epoch(tmp_path: Path) -> None:
     assert "no model has learned from them" in text and "over texts and seeds" in text
     (row,) = (line for line in text.splitlines() if line.startswith("| `kept` |"))
     assert row.endswith("| +50.0 [+0.0, +100.0] |")
+
+
+def test_the_busiest_run_is_said() -> None:
+    loads = [MachineLoad(other_work=share, steal=0.0) for share in (0.01, 0.03)]
+    runs = [
+        run_of("usual", seed, 0.0, 1.0, 3).model_copy(update={"load": load})
+        for seed, load in enumerate(loads)
+    ]
+    assert training_table.load_words(runs) == f"In the busiest run, {loads[1]}."
+    runs.append(run_of("usual", 3, 0.0, 1.0, 3))
+    assert training_table.load_words(runs) == "Load not recorded."
 
 
 def with_further(run: TrainingRun) -> TrainingRun:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
+from rich.measure import Measurement
 
 from bertender.commands.flags import JsonFlag, command_with_flags, given, option_values
 from bertender.commands.output import console, left_out_rows, print_json
@@ -26,8 +27,7 @@ from bertender.tasks.task import TaskConfig
 
 __all__ = ["compare_command", "print_comparison", "verify_command"]
 
-TABLE_WIDTH = 150
-NARROWEST_TABLE = 124
+WIDEST = 1000
 ON_THE_COMMAND_LINE = "COMMANDLINE"
 """The name that typer gives to where a value came from."""
 
@@ -52,6 +52,7 @@ HtmlFile = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="write the report as this HTML file")
 ]
 MarkdownFlag = Annotated[bool, typer.Option("--markdown", help="print Markdown")]
+WideFlag = Annotated[bool, typer.Option("--wide", help="show every column")]
 
 
 def verify_command() -> Callable[..., None]:
@@ -90,9 +91,11 @@ def compare_command() -> Callable[..., None]:
         saved: SavedFile = None,
         html: HtmlFile = None,
         markdown: MarkdownFlag = False,
+        wide: WideFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
-        _refuse_idle_flags(context, saved, markdown and as_json, values)
+        _refuse_other_forms(as_json, {"--markdown": markdown, "--wide": wide})
+        _refuse_idle_flags(context, saved, values)
         _refuse_directory("--out", out, "JSON")
         _refuse_directory("--html", html, "HTML")
         comparison, left_out = (_read(saved), None) if saved else _measure(artifacts or [], values)
@@ -103,25 +106,29 @@ def compare_command() -> Callable[..., None]:
         if as_json:
             print_json({**comparison.model_dump(mode="json"), "left_out": left_out})
         elif markdown:
-            print(markdown_table(comparison))
+            print(markdown_table(comparison, wide))
         else:
-            print_comparison(comparison)
+            print_comparison(comparison, wide)
 
     return command_with_flags(command, (TaskConfig, CompareConfig), optional=(TaskConfig,))
 
 
-def print_comparison(comparison: Comparison) -> None:
-    """Print the table as wide as it needs: a narrow terminal wraps lines, but no digit is cut."""
-    wide = console if console.width >= NARROWEST_TABLE else Console(width=TABLE_WIDTH)
-    wide.print(terminal_table(comparison))
+def print_comparison(comparison: Comparison, wide: bool = False) -> None:
+    """Print the table as wide as it needs: a narrow terminal wraps lines, but no cell is cut."""
+    table = terminal_table(comparison, wide)
+    needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+    (console if console.width >= needed else Console(width=needed)).print(table)
 
 
-def _refuse_idle_flags(
-    context: typer.Context, saved: Path | None, both_forms: bool, values: dict[str, Any]
-) -> None:
+def _refuse_other_forms(as_json: bool, flags: Mapping[str, bool]) -> None:
+    """Raise BadParameter for flags of a table where none is printed."""
+    for name, is_set in flags.items():
+        if as_json and is_set:
+            raise typer.BadParameter(f"--json and {name}: give one of them.")
+
+
+def _refuse_idle_flags(context: typer.Context, saved: Path | None, values: dict[str, Any]) -> None:
     """Raise BadParameter for what would be read and ignored."""
-    if both_forms:
-        raise typer.BadParameter("--json and --markdown: give one of them.")
     idle = [
         name
         for name in ("artifacts", *values)

@@ -15,6 +15,7 @@
     │   └── HubCodeError           its config names code that would be fetched and run
     ├── ParityError                a candidate does not answer as its reference does
     ├── AccuracyError              a model lost more of its score than was allowed
+    ├── MachineBusyError           other work disturbs what is timed
     └── ServingError               the inference server cannot start or answer
         ├── ServerMissingError     there is no Triton binary
         └── PortTakenError         another process listens on the port
@@ -38,6 +39,7 @@ __all__ = [
     "DataError",
     "HubCodeError",
     "HubUnreachableError",
+    "MachineBusyError",
     "ModelError",
     "NotAnArtifactError",
     "ParityError",
@@ -121,6 +123,10 @@ class ParityError(BertenderError):
 
 class AccuracyError(BertenderError):
     """A model lost more of its score than was allowed."""
+
+
+class MachineBusyError(BertenderError):
+    """Other work disturbs what is timed."""
 
 
 class ServingError(BertenderError):

@@ -29,13 +29,12 @@ from bertender.measure.comparison import (
     Lengths,
     PrunedHeads,
 )
-from bertender.measure.latency import (
-    Latency,
-    LatencyReport,
-    measure_latency,
-    threads_of,
-)
+from bertender.measure.constant import constant_row
+from bertender.measure.fresh import TimedModel, measure_models
+from bertender.measure.latency import Latency, LatencyReport, threads_of
+from bertender.measure.load import refuse_busy_now
 from bertender.measure.parity import ParitySummary
+from bertender.measure.same_model import with_speedups_over_onnx_float32
 from bertender.measure.size import measure_size
 from bertender.tasks.metrics import Change, Score, paired_change
 from bertender.tasks.task import ChosenOn, Split, Task
@@ -72,20 +71,26 @@ def compare(
         ConfigError: no artifacts.
         ModelError: an artifact's labels are not the task's, or its logits are not finite.
         ArtifactError: a card's parity cannot be read.
+        MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
     """
     if not artifacts:
         raise ConfigError("nothing to compare: give at least one artifact, the reference first.")
     _refuse_other_labels(artifacts, task)
+    if not config.noisy:
+        refuse_busy_now()
     parities = [_parity_of(artifact) for artifact in artifacts]
     classifiers = _open(artifacts, threads_of(config))
     scores, predictions = _score(classifiers, task, config)
     changes = [None, *(_change(task, predictions[0], row, config) for row in predictions[1:])]
-    timed = measure_latency(classifiers, task.dev.examples, config)
+    timed = measure_models(_by_name(artifacts), task.dev.examples, config)
     columns = (artifacts, classifiers, scores, changes, timed.rows, parities)
+    rows = [_row(*cells) for cells in zip(*columns, strict=True)]
     circumstances = _circumstances(task, config, timed, classifiers[0], measured_at)
     return Comparison(
         circumstances=circumstances.model_copy(update={"chosen_on": _chosen_on(artifacts)}),
-        rows=tuple(_row(*cells) for cells in zip(*columns, strict=True)),
+        rows=with_speedups_over_onnx_float32(rows, config.seed),
+        constant=constant_row(task),
+        noise_floor=timed.noise_floor,
     )
 
 
@@ -104,6 +109,14 @@ def _open(artifacts: Sequence[Artifact], threads: int) -> list[Classifier]:
     return [
         replace(open_classifier(artifact, threads=threads), name=name)
         for artifact, name in zip(artifacts, row_names(artifacts), strict=True)
+    ]
+
+
+def _by_name(artifacts: Sequence[Artifact]) -> list[TimedModel]:
+    names = row_names(artifacts)
+    return [
+        TimedModel(name=name, artifact=artifact.path.resolve())
+        for artifact, name in zip(artifacts, names, strict=True)
     ]
 
 
@@ -140,6 +153,7 @@ def _row(
     return ComparisonRow(
         name=classifier.name,
         digest=artifact.digest,
+        parent=card.parent.digest if card.parent else None,
         kind=card.kind,
         family=card.family,
         stage=card.stage,
@@ -173,6 +187,7 @@ def _circumstances(
         task_fingerprint=task.fingerprint(),
         lengths=_lengths(first, task.dev),
         config=config,
+        load=timed.load,
     )
 
 

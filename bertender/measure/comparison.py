@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Record
 from bertender.core.environment import Environment
 from bertender.measure.accuracy import TOKENS_PER_BATCH
-from bertender.measure.latency import Latency, LatencyConfig
+from bertender.measure.constant import ConstantRow
+from bertender.measure.latency_records import Latency, LatencyConfig, of_one_process
+from bertender.measure.load import MachineLoad
 from bertender.measure.parity import ParitySummary
+from bertender.measure.samples import Speedup
 from bertender.measure.size import Size
 from bertender.tasks.metrics import Change, Score
 from bertender.tasks.task import ChosenOn
@@ -53,7 +58,10 @@ class Circumstances(Record):
     n: int = Field(description="held-out examples that every row answered")
     task_fingerprint: str = Field(description="sha256 of the task's data")
     lengths: Lengths
-    config: CompareConfig
+    config: Annotated[CompareConfig, BeforeValidator(of_one_process)]
+    load: MachineLoad | None = Field(
+        None, description="while the rows were timed; None in files that do not record it"
+    )
     chosen_on: tuple[ChosenOn, ...] | None = Field(
         None,
         description="where the settings of the rows were chosen; more than one where rows differ, "
@@ -74,6 +82,9 @@ class ComparisonRow(Record):
 
     name: str
     digest: str
+    parent: str | None = Field(
+        None, description="digest of what it was made from; None where that is not recorded"
+    )
     kind: str
     family: str
     stage: str
@@ -83,6 +94,11 @@ class ComparisonRow(Record):
     score: Score
     change: Change | None = Field(description="against the first row; None in the first row")
     latency: Latency = Field(description="with raw samples, and the speedup over the first row")
+    speedup_over_onnx_float32: Speedup | None = Field(
+        None,
+        description="over the row of the same model in ONNX Runtime float32, the change of runtime "
+        "left out; None where the table has no such row",
+    )
     parity: ParitySummary | None = Field(description="with its parent, from the card; else None")
     pruned: PrunedHeads | None = Field(
         None, description="of a model whose heads were pruned, and of its export; else None"
@@ -94,3 +110,11 @@ class Comparison(Record):
 
     circumstances: Circumstances
     rows: tuple[ComparisonRow, ...]
+    constant: ConstantRow | None = Field(
+        None, description="what needs no model; None in files that do not record it"
+    )
+    noise_floor: Latency | None = Field(
+        None,
+        description="the first row timed a second time, as a row of its own: its speedup is what "
+        "chance alone makes; None where it was not",
+    )

@@ -2,7 +2,8 @@
 
 In every round each classifier answers the same texts, in an order shuffled from round to
 round, so a machine that slows down or speeds up does so for all rows. Speedups are formed within
-a round, where the machine was the same for both. Raw samples are kept.
+a round, where the machine was the same for both. Raw samples are kept. What is timed here is one
+process; `measure.fresh` merges several.
 """
 
 from __future__ import annotations
@@ -14,57 +15,25 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from pydantic import Field
 
-from bertender.core.config import Config, Record
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, DataError
 from bertender.core.predictor import Classifier
 from bertender.core.progress import progress_bar
 from bertender.core.text import Example
-from bertender.measure.samples import Percentiles, Speedup, percentiles, speedup
+from bertender.measure.latency_records import Latency, LatencyConfig, LatencyReport
+from bertender.measure.load import watched_load
+from bertender.measure.samples import Rounds, percentiles, speedup_over_processes
 
 __all__ = [
     "Latency",
     "LatencyConfig",
     "LatencyReport",
+    "merged",
     "measure_latency",
     "quiet",
     "threads_of",
 ]
-
-
-class LatencyConfig(Config):
-    """How much is timed, and with how many threads."""
-
-    single_texts: int = Field(50, ge=1, description="texts timed one by one in a round")
-    batch_size: int = Field(32, ge=1, description="texts of the timed batch, of mixed lengths")
-    rounds: int = Field(10, ge=2, description="timed rounds; a speedup's interval is over rounds")
-    warmup_rounds: int = Field(1, ge=0, description="whole rounds before the first timed one")
-    warmup_texts: int = Field(5, ge=0, description="untimed texts at the start of every turn")
-    threads: int = Field(0, ge=0, description="of PyTorch and ONNX Runtime alike; 0: every core")
-    seed: int = Field(0, ge=0, description="which texts are drawn")
-
-
-class Latency(Record):
-    """One classifier's times. `samples` are raw; everything else is computed from them."""
-
-    name: str
-    single: Percentiles = Field(description="one text at its natural length, tokenised and run")
-    batch: Percentiles = Field(description="one batch, padded to its longest, tokenised and run")
-    texts_per_second: float = Field(description="texts of all timed batches over their time")
-    speedup: Speedup = Field(description="of single texts, by the medians of each round")
-    single_ms: tuple[tuple[float, ...], ...] = Field(description="raw: rounds x texts")
-    batch_ms: tuple[float, ...] = Field(description="raw: one batch a round")
-
-
-class LatencyReport(Record):
-    """Interleaved measurements, and how they were made."""
-
-    config: LatencyConfig
-    threads: int = Field(description="what `config.threads` came to")
-    batch_texts: int = Field(description="texts in a batch; fewer than asked in a small split")
-    rows: tuple[Latency, ...]
 
 
 class _Samples:
@@ -76,40 +45,86 @@ class _Samples:
 
 
 def measure_latency(
-    classifiers: Sequence[Classifier], examples: Sequence[Example], config: LatencyConfig
+    classifiers: Sequence[Classifier],
+    examples: Sequence[Example],
+    config: LatencyConfig,
+    *,
+    process: int = 0,
 ) -> LatencyReport:
-    """Time classifiers against each other; the first is what speedups are relative to.
+    """Time classifiers against each other, here; the first is what speedups are relative to.
 
     The classifiers must be opened with `threads=threads_of(config)`: ONNX Runtime fixes its
     threads at opening. PyTorch's are set here, and put back.
 
+    Args:
+        classifiers: the first is the reference.
+        examples: texts to draw from.
+        config: what is timed; `processes` is for `measure.fresh`, which calls this in each.
+        process: number of this one among several, so that each draws other texts.
+
     Raises:
         ConfigError: no classifiers.
         DataError: no examples.
+        MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
     """
     if not classifiers:
         raise ConfigError("no classifiers to time: give at least one, the first is the reference.")
     if not examples:
         raise DataError("no texts to time: the split is empty. Give at least one example.")
     threads = threads_of(config)
+    with watched_load(config.noisy) as meter, quiet(threads):
+        samples = _samples(classifiers, examples, config, process)
+    timed = slice(config.warmup_rounds, None)
+    batch_texts = min(config.batch_size, len(examples))
+    first = [samples[0].single_ms[timed]]
+    rows = tuple(
+        _latency(
+            *(classifier.name, [each.single_ms[timed]], [each.batch_ms[timed]], first),
+            *(batch_texts, config.seed),
+        )
+        for classifier, each in zip(classifiers, samples, strict=True)
+    )
+    return LatencyReport(
+        config=config, threads=threads, batch_texts=batch_texts, rows=rows, load=meter.load
+    )
+
+
+def merged(reports: Sequence[LatencyReport], config: LatencyConfig) -> LatencyReport:
+    """Return the reports of several processes, of the same rows, as one; its load is missing."""
+    one = reports[0]
+    by_row = list(zip(*(report.rows for report in reports), strict=True))
+    single_ms = [[rounds for row in rows for rounds in row.single_ms] for rows in by_row]
+    batch_ms = [[rounds for row in rows for rounds in row.batch_ms] for rows in by_row]
+    rows = tuple(
+        _latency(row.name, single, batch, single_ms[0], one.batch_texts, config.seed)
+        for row, single, batch in zip(one.rows, single_ms, batch_ms, strict=True)
+    )
+    return LatencyReport(config=config, threads=one.threads, batch_texts=one.batch_texts, rows=rows)
+
+
+def threads_of(config: LatencyConfig) -> int:
+    """Return how many threads a config means, where 0 stands for every usable core."""
+    return config.threads or environment().cores
+
+
+def _samples(
+    classifiers: Sequence[Classifier],
+    examples: Sequence[Example],
+    config: LatencyConfig,
+    process: int,
+) -> list[_Samples]:
+    """Let every classifier take its turn in every round, those of the warm-up included."""
     samples = [_Samples() for _ in classifiers]
-    generator = np.random.default_rng(config.seed)
+    generator = np.random.default_rng([config.seed, process])
     rounds = config.warmup_rounds + config.rounds
-    with quiet(threads), progress_bar("time", rounds * len(classifiers)) as bar:
+    with progress_bar("time", rounds * len(classifiers)) as bar:
         for _ in range(rounds):
             singles = _draw(examples, config.single_texts, generator)
             batch = _draw(examples, config.batch_size, generator)
             for row in generator.permutation(len(classifiers)).tolist():
                 _take_turn(classifiers[row], singles, batch, config.warmup_texts, samples[row])
                 bar.advance()
-    batch_texts = min(config.batch_size, len(examples))
-    rows = _summarise(classifiers, samples, config, batch_texts)
-    return LatencyReport(config=config, threads=threads, batch_texts=batch_texts, rows=rows)
-
-
-def threads_of(config: LatencyConfig) -> int:
-    """Return how many threads a config means, where 0 stands for every usable core."""
-    return config.threads or environment().cores
+    return samples
 
 
 def _draw(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[Example]:
@@ -155,26 +170,22 @@ def quiet(threads: int) -> Iterator[None]:
             gc.enable()
 
 
-def _summarise(
-    classifiers: Sequence[Classifier],
-    samples: Sequence[_Samples],
-    config: LatencyConfig,
+def _latency(
+    name: str,
+    single_ms: Sequence[Rounds],
+    batch_ms: Sequence[Sequence[float]],
+    first_ms: Sequence[Rounds],
     batch_texts: int,
-) -> tuple[Latency, ...]:
-    first = samples[0].single_ms[config.warmup_rounds :]
-    rows = []
-    for classifier, sample in zip(classifiers, samples, strict=True):
-        single_ms = sample.single_ms[config.warmup_rounds :]
-        batch_ms = sample.batch_ms[config.warmup_rounds :]
-        rows.append(
-            Latency(
-                name=classifier.name,
-                single=percentiles(np.concatenate(single_ms)),
-                batch=percentiles(np.array(batch_ms)),
-                texts_per_second=1000 * batch_texts * len(batch_ms) / sum(batch_ms),
-                speedup=speedup(first, single_ms, config.seed),
-                single_ms=tuple(single_ms),
-                batch_ms=tuple(batch_ms),
-            )
-        )
-    return tuple(rows)
+    seed: int,
+) -> Latency:
+    """Compute what a row's samples say; `first_ms` are the single texts of the first row."""
+    batches = np.concatenate(batch_ms)
+    return Latency(
+        name=name,
+        single=percentiles(np.concatenate([texts for rounds in single_ms for texts in rounds])),
+        batch=percentiles(batches),
+        texts_per_second=1000 * batch_texts * len(batches) / float(batches.sum()),
+        speedup=speedup_over_processes(first_ms, single_ms, seed),
+        single_ms=single_ms,
+        batch_ms=batch_ms,
+    )

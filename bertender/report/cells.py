@@ -9,7 +9,9 @@ from rich.box import HORIZONTALS
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["DASH", "Cell", "captioned_table", "markdown_rows", "short"]
+from bertender.measure.samples import Speedup
+
+__all__ = ["DASH", "Cell", "captioned_table", "markdown_rows", "short", "speedup_cell"]
 
 DASH = "-"
 
@@ -26,6 +28,15 @@ def short(value: float | None) -> str:
     if value >= 9.995:
         return f"{value:.1f}"
     return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
+
+
+def speedup_cell(speedup: Speedup | None) -> Cell:
+    """Return a speedup and its interval, or a dash."""
+    if speedup is None:
+        return (DASH,)
+    digits = 1 if speedup.value >= 2 else 2  # 1.04 and 1.00 are not the same answer
+    interval = f"[{speedup.low:.{digits}f}, {speedup.high:.{digits}f}]"
+    return f"{speedup.value:.{digits}f}x", interval
 
 
 def captioned_table(lines: Sequence[str], **settings: Any) -> Table:

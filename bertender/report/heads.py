@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertender.measure.load import MachineLoad
+
 __all__ = ["head_map", "pruning_lines"]
 
 SHADES = " ▁▂▃▄▅▆▇█"
@@ -53,8 +55,15 @@ def _speed(speed: Mapping[str, Any]) -> str:
         f"{measured['value']:.2f}x as fast as unpruned [{measured['low']:.2f}, "
         f"{measured['high']:.2f}], {speed['predicted']:.2f}x foretold, {speed['target']:g}x asked "
         f"for; texts in a batch: {load['texts']}, tokens: {load['tokens']}, "
-        f"threads: {load['threads']}, in PyTorch on the CPU"
+        f"threads: {load['threads']}, in PyTorch on the CPU{_machine(speed['table'])}"
     )
+
+
+def _machine(table: Mapping[str, Any]) -> str:
+    """Return what disturbed the times that the pruning went by, where something did."""
+    values = table.get("machine_load")
+    load = MachineLoad.model_validate(values) if values else None
+    return f"; NOISY: {load} while the parts were timed" if load and load.noisy else ""
 
 
 def head_map(scores: Sequence[Sequence[float]]) -> list[str]:

@@ -10,7 +10,7 @@ from jinja2 import Environment, StrictUndefined
 
 from bertender.measure.comparison import Comparison
 from bertender.report.heat_map import heat_map
-from bertender.report.table import COLUMNS, circumstances_lines
+from bertender.report.table import columns_of, comparison_lines, table_rows
 
 __all__ = ["html_report"]
 
@@ -70,15 +70,17 @@ cut.</p>
 def html_report(comparison: Comparison) -> str:
     """Render the comparison as an HTML page."""
     circumstances = comparison.circumstances
-    title, *notes = circumstances_lines(circumstances)
+    title, *notes = comparison_lines(comparison)
+    columns = columns_of(comparison, wide=True)
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(TEMPLATE)
     headings = [
-        {"heading": column.heading(circumstances), "numeric": column.numeric} for column in COLUMNS
+        {"heading": column.heading(circumstances), "numeric": column.numeric} for column in columns
     ]
+    rows = [list(zip(columns, cells, strict=True)) for cells in table_rows(comparison, columns)]
     return page.render(
         title=title,
         notes=notes,
         columns=headings,
-        rows=[[(column, column.cell(row)) for column in COLUMNS] for row in comparison.rows],
+        rows=rows,
         maps=[(row.name, heat_map(row.pruned)) for row in comparison.rows if row.pruned],
     )

@@ -1,41 +1,48 @@
 """The comparison table, for a terminal and in Markdown, from a saved Comparison only.
 
-Nothing is measured here. What is missing is a dash, never a 0.
+Nothing is measured here. What is missing is a dash, never a 0. By default a table has the columns
+that a choice is made by, and fits a terminal of 100 columns; `wide` shows all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 from rich.text import Text
 
-from bertender.core.environment import has_int8_acceleration
-from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow, Lengths
-from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, short
-from bertender.tasks.task import ChosenOn
+from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow
+from bertender.measure.constant import ConstantRow
+from bertender.report.cells import (
+    DASH,
+    Cell,
+    captioned_table,
+    markdown_rows,
+    short,
+    speedup_cell,
+)
+from bertender.report.notes import circumstances_lines, comparison_lines, is_noisy, marked
+from bertender.tasks.metrics import Score
 
 __all__ = [
-    "CHOICES",
     "COLUMNS",
     "Column",
+    "DEFAULT_COLUMNS",
     "circumstances_lines",
+    "columns_of",
+    "comparison_lines",
     "markdown_table",
+    "table_rows",
     "terminal_table",
 ]
 
 MEGABYTE = 10**6
 MILLION = 10**6
-NAME_WIDTH = 16
-"""Longer names go on below, none of their letters lost."""
-CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
-    ("selection",): "settings were chosen on texts of the training file that no row learned from",
-    ("dev",): "settings were chosen on the same texts (select=0), which flatters what was chosen",
-    ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "
-    "flatters them, and for others on texts of the training file that none of these learned from",
-}
-VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
+
+
+def _no_model(constant: ConstantRow) -> Cell:
+    return (DASH,)
 
 
 @dataclass(frozen=True)
@@ -45,80 +52,72 @@ class Column:
     title: str
     unit: str
     cell: Callable[[ComparisonRow], Cell]
+    constant: Callable[[ConstantRow], Cell] = _no_model
+    """The cell of the row that needs no model."""
     numeric: bool = True
-    no_wrap: bool = True
+    timed: bool = False
+    optional: bool = False
+    """Left out where no row has a value."""
 
     def heading(self, circumstances: Circumstances) -> Cell:
         unit = self.unit.format_map(dict(circumstances))
         return (self.title, unit) if unit else (self.title,)
 
 
-def terminal_table(comparison: Comparison) -> Table:
-    """Render the comparison for a terminal of 120 columns or more; intervals stand below."""
+def terminal_table(comparison: Comparison, wide: bool = False) -> Table:
+    """Render the comparison for a terminal, as wide as its cells; intervals stand below."""
     circumstances = comparison.circumstances
-    table = captioned_table(circumstances_lines(circumstances), show_lines=True, padding=0)
-    for column in COLUMNS:
+    table = captioned_table(comparison_lines(comparison), show_lines=True, padding=0)
+    columns = columns_of(comparison, wide)
+    for column in columns:
         table.add_column(
             Text("\n".join(column.heading(circumstances))),
             justify="right" if column.numeric else "left",
-            no_wrap=column.no_wrap,
-            min_width=None if column.no_wrap else NAME_WIDTH,
-            overflow="fold",
+            no_wrap=True,
         )
-    for row in comparison.rows:
-        table.add_row(*(Text("\n".join(column.cell(row))) for column in COLUMNS))
+    for row in table_rows(comparison, columns):
+        table.add_row(*(Text("\n".join(cell)) for cell in row))
     return table
 
 
-def markdown_table(comparison: Comparison) -> str:
+def markdown_table(comparison: Comparison, wide: bool = False) -> str:
     """Render the comparison in Markdown: what was measured, the table, its circumstances."""
     circumstances = comparison.circumstances
-    title, *notes = circumstances_lines(circumstances)
+    title, *notes = comparison_lines(comparison)
+    columns = columns_of(comparison, wide)
     lines = markdown_rows(
-        [column.heading(circumstances) for column in COLUMNS],
-        [[column.cell(row) for column in COLUMNS] for row in comparison.rows],
-        [column.numeric for column in COLUMNS],
+        [column.heading(circumstances) for column in columns],
+        table_rows(comparison, columns),
+        [column.numeric for column in columns],
     )
     return "\n".join([f"**{title}**", "", *lines, "", *(f"- {note}" for note in notes), ""])
 
 
-def circumstances_lines(circumstances: Circumstances) -> list[str]:
-    """Return what a reader needs to judge the table: what was measured first, then how."""
-    environment, config = circumstances.environment, circumstances.config
-    versions = environment.versions
-    int8 = "with" if has_int8_acceleration(environment) else "without"
+def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
+    """Return the columns to show."""
     return [
-        f"{circumstances.task}: {circumstances.metric}, n = {circumstances.n}; "
-        "brackets are 95 % intervals; change and speedup are against the first row",
-        f"{environment.cpu_model}, {int8} int8 dot products "
-        f"({' '.join(environment.cpu_flags) or 'no vector flags'}); {environment.cores} cores, "
-        f"{circumstances.threads} threads for PyTorch and ONNX Runtime alike",
-        *_choices(circumstances.chosen_on),
-        "every row ran on the CPU; parity is with the model that a row was made from",
-        f"{_lengths(circumstances.lengths)}; single texts at their natural length, batches padded "
-        "to their longest; tokenisation included",
-        f"{config.rounds} rounds, rows interleaved, {config.single_texts} single texts and a "
-        f"batch of {circumstances.batch_texts} a round; seed {config.seed}; "
-        f"{circumstances.measured_at}",
-        ", ".join(f"{name} {versions.get(name, DASH)}" for name in VERSIONS_SHOWN)
-        + f", Python {environment.python}",
+        column
+        for column in (COLUMNS if wide else DEFAULT_COLUMNS)
+        if not column.optional or any(column.cell(row) != (DASH,) for row in comparison.rows)
     ]
 
 
-def _choices(chosen_on: Sequence[ChosenOn] | None) -> list[str]:
-    """Return what was chosen and what scored; nothing for files that do not say."""
-    return [] if chosen_on is None else [f"scored on the held-out texts; {CHOICES[*chosen_on]}"]
+def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[Cell]]:
+    """Return the cells of every row, with those that were timed on a busy machine marked."""
+    noisy = is_noisy(comparison)
+    rows = [
+        [marked(column.cell(row), noisy and column.timed) for column in columns]
+        for row in comparison.rows
+    ]
+    constant = comparison.constant
+    return [*rows, [column.constant(constant) for column in columns]] if constant else rows
 
 
-def _lengths(lengths: Lengths) -> str:
-    words = f"texts of {short(lengths.mean_words)} words on average, {lengths.max_words} at most"
-    if lengths.mean_tokens is None:
-        return words
-    return f"{words} ({short(lengths.mean_tokens)} and {lengths.max_tokens} tokens)"
+def _name(row: ComparisonRow) -> Cell:
+    return row.name, f"({row.kind} {row.precision})"
 
 
-def _score(row: ComparisonRow) -> Cell:
-    score = row.score
+def _score(score: Score) -> Cell:
     return f"{score.value:.3f}", f"[{score.low:.3f}, {score.high:.3f}]"
 
 
@@ -126,13 +125,6 @@ def _change(row: ComparisonRow) -> Cell:
     if row.change is None:
         return (DASH,)
     return f"{row.change.value:+.1f}", f"[{row.change.low:+.1f}, {row.change.high:+.1f}]"
-
-
-def _speedup(row: ComparisonRow) -> Cell:
-    speedup = row.latency.speedup
-    digits = 1 if speedup.value >= 2 else 2  # 1.04 and 1.00 are not the same answer
-    interval = f"[{speedup.low:.{digits}f}, {speedup.high:.{digits}f}]"
-    return f"{speedup.value:.{digits}f}x", interval
 
 
 def _parity(row: ComparisonRow) -> Cell:
@@ -143,18 +135,43 @@ def _parity(row: ComparisonRow) -> Cell:
     return verdict, DASH if agreement is None else f"{agreement:.3f}"
 
 
+NAME = Column(
+    "Artifact", "", lambda row: (row.name,), constant=lambda it: (it.name,), numeric=False
+)
+NAME_AND_KIND = Column("Artifact", "", _name, constant=lambda it: (it.name,), numeric=False)
+DISK = Column("Disk", "MB", lambda row: (short(row.size.artifact_size_bytes / MEGABYTE),))
+SCORE = Column(
+    "Score", "{metric}", lambda row: _score(row.score), constant=lambda it: _score(it.score)
+)
+CHANGE = Column("Change", "points", _change)
+P50 = Column("p50", "ms", lambda row: (short(row.latency.single.p50_ms),), timed=True)
+SPEEDUP = Column("Speedup", "over first", lambda row: speedup_cell(row.latency.speedup), timed=True)
+OVER_ONNX = Column(
+    "Over ONNX",
+    "own float32",
+    lambda row: speedup_cell(row.speedup_over_onnx_float32),
+    timed=True,
+    optional=True,
+)
+
+DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
+"""What a choice is made by."""
 COLUMNS = (
-    Column("Artifact", "", lambda row: (row.name,), numeric=False, no_wrap=False),
+    NAME,
     Column("Runs as", "", lambda row: (row.kind, row.precision), numeric=False),
     Column("Params", "M", lambda row: (short(row.size.parameters / MILLION),)),
-    Column("Disk", "MB", lambda row: (short(row.size.artifact_size_bytes / MEGABYTE),)),
-    Column("Score", "{metric}", _score),
-    Column("Change", "points", _change),
-    Column("p50", "ms", lambda row: (short(row.latency.single.p50_ms),)),
-    Column("p95", "ms", lambda row: (short(row.latency.single.p95_ms),)),
-    Column("p99", "ms", lambda row: (short(row.latency.single.p99_ms),)),
-    Column("Batch", "{batch_texts}, ms", lambda row: (short(row.latency.batch.p50_ms),)),
-    Column("Texts/s", "batch", lambda row: (short(row.latency.texts_per_second),)),
-    Column("Speedup", "single", _speedup),
+    DISK,
+    SCORE,
+    CHANGE,
+    P50,
+    Column("p95", "ms", lambda row: (short(row.latency.single.p95_ms),), timed=True),
+    Column("p99", "ms", lambda row: (short(row.latency.single.p99_ms),), timed=True),
+    Column(
+        "Batch", "{batch_texts}, ms", lambda row: (short(row.latency.batch.p50_ms),), timed=True
+    ),
+    Column("Texts/s", "batch", lambda row: (short(row.latency.texts_per_second),), timed=True),
+    SPEEDUP,
+    OVER_ONNX,
     Column("Parity", "agreement", _parity),
 )
+"""All of them, for `wide`."""

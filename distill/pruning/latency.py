@@ -26,6 +26,7 @@ from bertender.core.families import encoder_layers, family_of
 from bertender.core.progress import track
 from bertender.core.pruned import heads_of, neurons_of
 from bertender.measure.latency import quiet
+from bertender.measure.load import MachineLoad, watched_load
 from bertender.measure.samples import Speedup, speedup
 from distill.pruning.cutting import Kept, cut
 
@@ -76,6 +77,9 @@ class LatencyTable(Record):
     attention: tuple[Point, ...] = Field(description="by heads, up to the norm behind it")
     feed_forward: tuple[Point, ...] = Field(description="by neurons, up to the norm behind it")
     rest_ms: tuple[float, ...] = Field(description="of a run outside the layers, a turn each")
+    machine_load: MachineLoad | None = Field(
+        None, description="while it was timed; of earlier tables not recorded"
+    )
 
     def attention_ms(self, heads: Sequence[int] | range) -> list[float]:
         """Return what attention takes in layers of so many heads each."""
@@ -111,15 +115,17 @@ class Stopwatches:
 def _measured_table(model: PreTrainedModel, load: Load) -> LatencyTable:
     models = [_copied(model, share) for share in SHARES]
     samples: dict[_Key, list[float]] = defaultdict(list)
-    for _, times_ms in _in_turns(models, load, "time heads and neurons"):
-        for key, time_ms in times_ms.items():
-            samples[key].append(round(time_ms, 5))
+    with watched_load(noisy=True) as meter:  # a rough table is better than no pruning
+        for _, times_ms in _in_turns(models, load, "time heads and neurons"):
+            for key, time_ms in times_ms.items():
+                samples[key].append(round(time_ms, 5))
     return LatencyTable(
         load=load,
         cpu_model=environment().cpu_model,
         attention=_points(samples, "attention"),
         feed_forward=_points(samples, "feed_forward"),
         rest_ms=tuple(samples[REST]),
+        machine_load=meter.load,
     )
 
 

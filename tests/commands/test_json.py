@@ -15,7 +15,18 @@ from tests.commands.conftest import QUICK, FakeEndpoint, Made
 from tests.front import last_line, succeed
 
 Words = tuple[str | Path, ...]
-FAST = ("--rounds", "2", "--single-texts", "2", "--batch-size", "2", "--threads", "1")
+FAST = (
+    "--processes",
+    "1",
+    "--rounds",
+    "2",
+    "--single-texts",
+    "2",
+    "--batch-size",
+    "2",
+    "--threads",
+    "1",
+)
 TOY_RECIPE = """
 summary: one step
 task: {{task: toy, train: {train}, dev: {dev}}}
@@ -77,7 +88,7 @@ KEYS: dict[str, Collection[str]] = {
     **dict.fromkeys(STAGES, WRITTEN),
     "run": {"recipe", "out", "steps"},
     "verify": {"reference", "candidate", "tolerance", "failures", "cases", "left_out"},
-    "compare": {"circumstances", "rows", "left_out"},
+    "compare": {"circumstances", "rows", "constant", "noise_floor", "left_out"},
     "serve": {"repository"},
     "classify": {"label", "score", "logits"},
     "tasks": {"task", "summary", "metric", "labels"},

@@ -7,10 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
+from bertender.commands import measure_commands
+from bertender.commands.measure_commands import print_comparison
 from bertender.core.artifact import Artifact, new_artifact
+from bertender.measure import load
 from bertender.measure.comparison import Comparison
+from bertender.measure.load import CpuSeconds
 from bertender.measure.parity import Parity
 from bertender.report.html import html_report
 from bertender.report.table import markdown_table
@@ -18,7 +23,18 @@ from tests.commands.conftest import Made
 from tests.conftest import NoConfig
 from tests.front import fail, invoke, last_line, succeed
 
-FAST = ("--rounds", "2", "--single-texts", "2", "--batch-size", "2", "--threads", "1")
+FAST = (
+    "--processes",
+    "1",
+    "--rounds",
+    "2",
+    "--single-texts",
+    "2",
+    "--batch-size",
+    "2",
+    "--threads",
+    "1",
+)
 
 
 @pytest.fixture(scope="session")
@@ -106,9 +122,57 @@ def test_compare_shows_a_saved_table_in_every_form(saved: Path) -> None:
     comparison = Comparison.model_validate_json(saved.read_text())
     words = ("compare", "--saved", saved)
     assert succeed(*words, "--markdown").stdout == markdown_table(comparison) + "\n"
+    wide = succeed(*words, "--markdown", "--wide").stdout
+    assert wide == markdown_table(comparison, wide=True) + "\n" and "Texts/s" in wide
+    assert "Texts/s" in succeed(*words, "--wide").stdout
     assert Comparison.model_validate(last_line(succeed(*words, "--json"))) == comparison
     table = succeed(*words).stdout
+    assert "Texts/s" not in table and "always " in table and "noise floor" in table
     assert "student" in table and "Speedup" in table and "int8" in table
+
+
+def test_what_was_saved_before_loads_were_recorded_is_shown(saved: Path, tmp_path: Path) -> None:
+    """And before there were several processes, a constant row, or a second row of the first."""
+    values = json.loads(saved.read_text())
+    del values["circumstances"]["load"], values["constant"], values["noise_floor"]
+    del values["circumstances"]["config"]["processes"], values["circumstances"]["config"]["noisy"]
+    for row in values["rows"]:
+        del row["parent"], row["speedup_over_onnx_float32"]
+        for name in ("single_ms", "batch_ms"):
+            (row["latency"][name],) = row["latency"][name]
+    (tmp_path / "old.json").write_text(json.dumps(values))
+    text = succeed("compare", "--saved", tmp_path / "old.json", "--markdown").stdout
+    assert "(load not recorded)" in text and "2 rounds, rows interleaved" in text
+    assert "always " not in text and "noise floor" not in text and "Over ONNX" not in text
+
+
+def test_a_table_as_wide_as_it_needs_is_not_cut(
+    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = Comparison.model_validate_json(saved.read_text())
+    long = "a-name-that-nobody-has-room-for-" * 4
+    named = comparison.rows[0].model_copy(update={"name": long})
+    for width in (60, 100, 200):
+        monkeypatch.setattr(measure_commands, "console", Console(width=width))
+        print_comparison(comparison.model_copy(update={"rows": (named,)}))
+        assert long in capsys.readouterr().out
+
+
+def test_a_busy_machine_is_refused_unless_noisy_figures_are_wanted(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy() -> None:
+        readings = iter(CpuSeconds(10.0 * n, 4.0 * n, 0.0, 0.0) for n in range(9))
+        monkeypatch.setattr(load, "cpu_seconds", lambda: next(readings))
+        monkeypatch.setattr(load, "SAMPLE_S", 0.0)
+
+    busy()
+    said = fail("compare", made["student"], *FAST)
+    assert "other work had 40.0% of the cores' time" in said and "allowed are 5%" in said
+    assert "--noisy" in said
+    busy()
+    table = succeed("compare", made["student"], *FAST, "--noisy").stdout
+    assert "NOISY figures" in table and "~1.00x" in table
 
 
 def test_a_saved_table_may_be_saved_again(saved: Path, tmp_path: Path) -> None:
@@ -144,7 +208,9 @@ def test_a_saved_table_is_shown_as_a_page(saved: Path, tmp_path: Path) -> None:
         (("--saved", "{saved}", "--rounds", "10"), "takes no rounds"),
         (("--saved", "{saved}", "--max-dev", "2"), "takes no max_dev"),
         (("--saved", "{saved}", "{student}"), "takes no artifacts"),
-        (("--saved", "{saved}", "--json", "--markdown"), "give one of them"),
+        (("--saved", "{saved}", "--json", "--markdown"), "--json and --markdown: give one of them"),
+        (("--saved", "{saved}", "--json", "--wide"), "--json and --wide: give one of them"),
+        (("--saved", "{saved}", "--noisy"), "takes no noisy"),
         ((), "at least one ARTIFACT"),
     ],
 )

@@ -20,7 +20,7 @@ STEPS = [
         "name": "table",
         "stage": "compare",
         "from": ["words", "other"],
-        "with": {"rounds": 2, "single_texts": 2, "batch_size": 2, "threads": 1},
+        "with": {"processes": 1, "rounds": 2, "single_texts": 2, "batch_size": 2, "threads": 1},
     },
 ]
 TEACHER = {"name": "teacher", "stage": "finetune", "with": {"epochs": 1, "precision": "fp32"}}

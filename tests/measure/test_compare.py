@@ -15,16 +15,20 @@ from safetensors.numpy import save_file
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.environment import environment
-from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.core.errors import ArtifactError, ConfigError, MachineBusyError, ModelError
 from bertender.core.predictor import open_classifier
+from bertender.measure import load
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, Comparison, _chosen_on, compare, row_names
+from bertender.measure.constant import constant_row, most_frequent
+from bertender.measure.load import CpuSeconds, MachineLoad
 from bertender.measure.parity import TOLERANCES, check_parity
-from bertender.tasks.task import Task
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Split, Task, TaskConfig
 from tests.conftest import FRUIT, TOOLS, NoConfig
 
 CONFIG = CompareConfig(
-    single_texts=3, batch_size=4, rounds=2, warmup_rounds=0, warmup_texts=0, threads=1
+    single_texts=3, batch_size=4, processes=1, rounds=2, warmup_rounds=0, warmup_texts=0, threads=1
 )
 
 
@@ -96,7 +100,7 @@ def test_every_kind_is_a_row_like_others(comparison: Comparison, task: Task) -> 
     for row in comparison.rows:
         assert row.score.n == len(task.dev) and row.score.metric == "accuracy"
         assert row.size.parameters > 0 and row.size.model_size_bytes > 0
-        assert len(row.latency.single_ms) == CONFIG.rounds and row.latency.name == row.name
+        assert len(row.latency.single_ms[0]) == CONFIG.rounds and row.latency.name == row.name
     assert comparison.rows[2].score.value == 1.0
     assert comparison.rows[2].size.parameters == 2 * 12 + 2
 
@@ -148,6 +152,7 @@ def test_circumstances_are_complete(comparison: Comparison, task: Task) -> None:
     assert (circumstances.threads, circumstances.batch_texts) == (1, 4)
     assert (circumstances.task, circumstances.n) == ("toy", len(task.dev))
     assert circumstances.task_fingerprint == task.fingerprint()
+    assert circumstances.load == MachineLoad(other_work=None, steal=None), "hidden from tests"
     lengths = circumstances.lengths
     words = [len(text.split()) for (text,) in task.dev.examples]
     assert (lengths.mean_words, lengths.max_words) == (np.mean(words), max(words))
@@ -164,7 +169,7 @@ def test_a_first_row_that_reads_words_has_no_token_lengths(
 def test_json_keeps_everything(comparison: Comparison) -> None:
     text = comparison.model_dump_json()
     assert Comparison.model_validate_json(text) == comparison
-    assert len(json.loads(text)["rows"][0]["latency"]["single_ms"][0]) == CONFIG.single_texts
+    assert len(json.loads(text)["rows"][0]["latency"]["single_ms"][0][0]) == CONFIG.single_texts
 
 
 def test_names_that_repeat_carry_their_folders(teacher: Artifact, tmp_path: Path) -> None:
@@ -195,3 +200,36 @@ def test_one_config_takes_the_flags_of_timing_and_scoring() -> None:
     assert CompareConfig.parse({"rounds": 3, "tokens_per_batch": 100}).rounds == 3
     with pytest.raises(ConfigError, match="Did you mean 'rounds'"):
         CompareConfig.parse({"round": 3})
+
+
+def test_the_first_row_is_timed_twice_and_the_second_one_hidden(comparison: Comparison) -> None:
+    again = comparison.noise_floor
+    assert again is not None and again.name == comparison.rows[0].name
+    assert again.single_ms != comparison.rows[0].latency.single_ms
+    assert again.speedup.low <= again.speedup.value <= again.speedup.high
+
+
+def test_the_constant_row_is_the_most_frequent_training_label(task: Task) -> None:
+    few = Split(task.train.examples[:5], (1, 0, 1, 1, 0))
+    constant = constant_row(replace(task, train=few))
+    share = sum(label == 1 for label in task.dev.label_ids) / len(task.dev)
+    assert (constant.label, constant.name) == ("tool", "always tool")
+    assert constant.score.value == share and constant.score.n == len(task.dev)
+    assert most_frequent((2, 1, 1, 2)) == 1, "the lowest of several"
+
+
+def test_answering_the_same_to_every_pair_of_mrpc_is_shown(data_directory: Path) -> None:
+    del data_directory  # MRPC is there
+    constant = constant_row(load_task(TaskConfig(task="mrpc")))
+    assert round(constant.score.value, 3) == 0.812
+
+
+def test_a_busy_machine_is_refused_before_anything_is_scored(
+    teacher: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter(CpuSeconds(10.0 * n, 9.0 * n, 0.0, 0.0) for n in range(9))
+    monkeypatch.setattr(load, "cpu_seconds", lambda: next(readings))
+    monkeypatch.setattr(load, "SAMPLE_S", 0.0)
+    monkeypatch.setattr("bertender.measure.compare.evaluate", lambda *given: pytest.fail("scored"))
+    with pytest.raises(MachineBusyError, match="--noisy"):
+        compare([teacher], task, CONFIG)

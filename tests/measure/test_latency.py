@@ -9,10 +9,19 @@ import pytest
 import torch
 
 from bertender.core.environment import environment
-from bertender.core.errors import ConfigError, DataError
+from bertender.core.errors import ConfigError, DataError, MachineBusyError
 from bertender.core.predictor import Classifier
 from bertender.core.text import Batch, Example
-from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
+from bertender.measure import load
+from bertender.measure.latency import (
+    Latency,
+    LatencyConfig,
+    LatencyReport,
+    measure_latency,
+    merged,
+    threads_of,
+)
+from bertender.measure.load import CpuSeconds, MachineLoad
 from tests.measure.fakes import EXAMPLES, fake_classifier, honest
 
 CONFIG = LatencyConfig(
@@ -74,16 +83,16 @@ def test_a_turn_is_warm_up_then_single_texts_then_one_batch(bench: Bench) -> Non
         assert [len(batch) for batch in batches] == [1] * (TURN - 1) + [4]
         assert batches[:2] == batches[2:4]  # the warm-up texts are the first ones, untimed
     row = report.rows[0]
-    assert len(row.single_ms) == CONFIG.rounds and {*map(len, row.single_ms)} == {6}
-    assert len(row.batch_ms) == CONFIG.rounds
-    assert {value for values in row.single_ms for value in values} == {1.0}
-    assert row.batch_ms == (4.0,) * 5 and row.texts_per_second == pytest.approx(1000.0)
+    (rounds,) = row.single_ms  # of this process
+    assert len(rounds) == CONFIG.rounds and {*map(len, rounds)} == {6}
+    assert {value for values in rounds for value in values} == {1.0}
+    assert row.batch_ms == ((4.0,) * 5,) and row.texts_per_second == pytest.approx(1000.0)
 
 
 def test_a_drifting_machine_leaves_the_speedup_exact(bench: Bench) -> None:
     slow, fast = bench.classifier("slow", 8.0, drift=0.5), bench.classifier("fast", 2.0, drift=0.5)
     first, second = measure_latency([slow, fast], EXAMPLES, CONFIG).rows
-    assert first.single_ms[-1][0] > 1.5 * first.single_ms[0][0]  # the machine did get slower
+    assert first.single_ms[0][-1][0] > 1.5 * first.single_ms[0][0][0]  # the machine did get slower
     assert (first.speedup.value, first.speedup.low, first.speedup.high) == (1.0, 1.0, 1.0)
     assert second.speedup.value == pytest.approx(4.0, rel=0.01)
     assert second.speedup.high - second.speedup.low < 0.01
@@ -114,7 +123,7 @@ def test_threads_0_are_the_usable_cores() -> None:
 def test_a_small_split_gives_fewer_texts_and_says_so(bench: Bench) -> None:
     report = measure_latency([bench.classifier("a", 1.0)], EXAMPLES[:3], CONFIG)
     assert report.batch_texts == 3
-    assert report.rows[0].batch_ms == (3.0,) * 5
+    assert report.rows[0].batch_ms == ((3.0,) * 5,)
     assert report.rows[0].texts_per_second == pytest.approx(1000.0)
 
 
@@ -130,7 +139,7 @@ def test_seed_decides_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_json_keeps_raw_samples(bench: Bench) -> None:
     report = measure_latency([bench.classifier("a", 1.23456)], EXAMPLES, CONFIG)
-    assert report.rows[0].single_ms[0][0] == 1.2346  # rounded to 0.1 microseconds
+    assert report.rows[0].single_ms[0][0][0] == 1.2346  # rounded to 0.1 microseconds
     assert LatencyReport.model_validate_json(report.model_dump_json()) == report
 
 
@@ -139,3 +148,68 @@ def test_nothing_to_time_is_an_error() -> None:
         measure_latency([], EXAMPLES, CONFIG)
     with pytest.raises(DataError, match="no texts"):
         measure_latency([fake_classifier()], [], CONFIG)
+
+
+def test_each_process_draws_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = []
+    for process in (0, 1):
+        bench = Bench(monkeypatch)
+        measure_latency([bench.classifier("a", 1.0)], EXAMPLES, CONFIG, process=process)
+        logs.append(bench.log)
+    assert logs[0] != logs[1]
+
+
+def test_processes_are_merged_with_their_raw_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is 2 times as fast as the first in one process, and 4 times in the other."""
+    config = CONFIG.model_copy(update={"processes": 2})
+    reports = []
+    for process, fast in enumerate((4.0, 2.0)):
+        bench = Bench(monkeypatch)
+        rows = [bench.classifier("slow", 8.0), bench.classifier("fast", fast)]
+        reports.append(measure_latency(rows, EXAMPLES, config, process=process))
+    whole = merged(reports, config)
+    slow, fast_row = whole.rows
+    assert [len(slow.single_ms), len(fast_row.batch_ms)] == [2, 2]
+    assert fast_row.single_ms[0] + fast_row.single_ms[1] == (
+        *reports[0].rows[1].single_ms[0],
+        *reports[1].rows[1].single_ms[0],
+    )
+    assert slow.speedup.value == slow.speedup.low == slow.speedup.high == 1.0
+    assert fast_row.speedup.value == pytest.approx(3.0)
+    assert fast_row.speedup.low < 2.0 + 1e-6 and fast_row.speedup.high > 4.0 - 1e-6
+    assert fast_row.texts_per_second == pytest.approx(1000 * 2 / (4.0 + 2.0))
+    assert fast_row.single.p50_ms == pytest.approx(3.0)
+
+
+def test_samples_of_earlier_files_are_those_of_one_process(bench: Bench) -> None:
+    report = measure_latency([bench.classifier("a", 1.0)], EXAMPLES, CONFIG)
+    row = report.rows[0].model_dump(mode="json")
+    flat = {"single_ms": row["single_ms"][0], "batch_ms": row["batch_ms"][0]}
+    assert Latency.model_validate({**row, **flat}) == report.rows[0]
+    saved = report.model_dump(mode="json", exclude={"load", "noise_floor"})
+    del saved["config"]["processes"], saved["config"]["noisy"]
+    earlier = LatencyReport.model_validate(saved)
+    assert earlier.config.processes == 1 and earlier.load is None
+    assert LatencyConfig.parse({}).processes == 3, "at least three for what is timed now"
+
+
+def test_the_load_is_recorded_and_a_busy_machine_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_work(share: float) -> None:
+        readings = iter(CpuSeconds(100.0 * n, 100.0 * n * share, 0.0, 0.0) for n in range(9))
+        monkeypatch.setattr(load, "cpu_seconds", lambda: next(readings))
+        monkeypatch.setattr(load, "SAMPLE_S", 0.0)
+
+    other_work(0.01)
+    quiet = measure_latency([bench.classifier("a", 1.0)], EXAMPLES, CONFIG)
+    assert quiet.load == MachineLoad(other_work=0.01, steal=0.0)
+    bench.log.clear()
+    other_work(0.3)
+    with pytest.raises(MachineBusyError, match=r"other work had 30\.0%"):
+        measure_latency([bench.classifier("a", 1.0)], EXAMPLES, CONFIG)
+    assert bench.log == [], "nobody waits for a refusal"
+    other_work(0.3)
+    allowed = CONFIG.model_copy(update={"noisy": True})
+    noisy = measure_latency([bench.classifier("a", 1.0)], EXAMPLES, allowed)
+    assert noisy.load and noisy.load.noisy and bench.log

@@ -12,7 +12,9 @@ from bertender.measure.comparison import (
     ComparisonRow,
     Lengths,
 )
+from bertender.measure.constant import ConstantRow
 from bertender.measure.latency import Latency
+from bertender.measure.load import MachineLoad
 from bertender.measure.parity import ParitySummary
 from bertender.measure.samples import Percentiles, Speedup
 from bertender.measure.size import Size
@@ -41,6 +43,7 @@ def circumstances(**changes: object) -> Circumstances:
         "task_fingerprint": "0" * 64,
         "lengths": Lengths(mean_words=19.6, max_words=47, mean_tokens=25.2, max_tokens=66),
         "config": CompareConfig(seed=4),
+        "load": MachineLoad(other_work=0.004, steal=0.0),
     }
     return Circumstances.model_validate({**values, **changes})
 
@@ -76,6 +79,7 @@ STUDENT = TEACHER.model_copy(
         "latency": TEACHER.latency.model_copy(
             update={"speedup": Speedup(value=6.31, low=6.12, high=6.54)}
         ),
+        "speedup_over_onnx_float32": Speedup(value=1.66, low=1.61, high=1.7),
         "parity": ParitySummary(
             passed=True,
             reference="student",
@@ -90,6 +94,14 @@ STUDENT = TEACHER.model_copy(
 )
 
 
+CONSTANT = ConstantRow(
+    label="positive", score=Score(metric="accuracy", value=0.5092, low=0.476, high=0.5422, n=872)
+)
+AGAIN = TEACHER.latency.model_copy(update={"speedup": Speedup(value=1.01, low=0.97, high=1.04)})
+
+
 @pytest.fixture
 def comparison() -> Comparison:
-    return Comparison(circumstances=circumstances(), rows=(TEACHER, STUDENT))
+    return Comparison(
+        circumstances=circumstances(), rows=(TEACHER, STUDENT), constant=CONSTANT, noise_floor=AGAIN
+    )

@@ -36,7 +36,7 @@ def test_the_lines_say_what_is_left_and_what_it_scores() -> None:
 
 
 def test_a_target_is_told_beside_what_was_reached() -> None:
-    speed = {
+    speed: dict[str, Any] = {
         "target": 2.0,
         "predicted": 2.01,
         "measured": {"value": 1.92, "low": 1.9, "high": 1.95},
@@ -46,6 +46,11 @@ def test_a_target_is_told_beside_what_was_reached() -> None:
     assert lines[2].startswith(
         "1.92x as fast as unpruned [1.90, 1.95], 2.01x foretold, 2x asked for; texts in a batch: 1"
     )
+    assert lines[2].endswith("on the CPU")
+    for other_work, ending in ((0.01, "on the CPU"), (0.4, "while the parts were timed")):
+        speed["table"]["machine_load"] = {"other_work": other_work, "steal": 0.0}
+        lines = pruning_lines({"unpruned": 0.9, "rounds": [ROUND], "latency": speed})
+        assert lines[2].endswith(ending)
 
 
 def test_other_artifacts_and_plain_vocabularies_have_fewer_lines() -> None:

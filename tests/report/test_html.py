@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+from markupsafe import escape
+
 from bertender.measure.comparison import Comparison, PrunedHeads
+from bertender.measure.load import MachineLoad
 from bertender.report.heat_map import heat_map
 from bertender.report.html import html_report
-from bertender.report.table import COLUMNS, circumstances_lines
+from bertender.report.table import COLUMNS, comparison_lines
 from tests.report.conftest import STUDENT, TEACHER, circumstances
 
 PRUNED = PrunedHeads(
@@ -33,8 +36,8 @@ def test_a_head_is_as_dark_as_it_was_worth_and_says_whether_it_is_there() -> Non
 
 def test_the_page_holds_the_whole_table(comparison: Comparison) -> None:
     page = html_report(comparison)
-    for line in circumstances_lines(comparison.circumstances):
-        assert line in page
+    for line in comparison_lines(comparison):
+        assert str(escape(line)) in page
     for row in comparison.rows:
         for column in COLUMNS:
             assert all(part in page for part in column.cell(row))
@@ -63,3 +66,10 @@ def test_a_row_that_was_saved_without_heads_is_read() -> None:
     del saved["pruned"]
     assert type(STUDENT).model_validate(saved).pruned is None
     assert Comparison.model_validate_json(with_rows(pruned=PRUNED).model_dump_json()).rows[1].pruned
+
+
+def test_noisy_figures_are_marked() -> None:
+    assert "~9.95" not in html_report(with_rows())
+    noisy = circumstances(load=MachineLoad(other_work=0.3, steal=0.0))
+    page = html_report(with_rows().model_copy(update={"circumstances": noisy}))
+    assert "~9.95" in page and "~6.3x" in page and "NOISY figures" in page

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
 from bertender.measure.comparison import Comparison, Lengths
+from bertender.measure.load import MachineLoad
 from bertender.report.cells import DASH
+from bertender.report.notes import CHOICES
 from bertender.report.table import (
-    CHOICES,
     COLUMNS,
+    DEFAULT_COLUMNS,
+    Column,
     circumstances_lines,
+    comparison_lines,
     markdown_table,
+    table_rows,
     terminal_table,
 )
-from tests.report.conftest import STUDENT, TEACHER, circumstances
+from tests.report.conftest import CONSTANT, STUDENT, TEACHER, circumstances
+
+BY_WIDTH = [(True, 160), (False, 100)]
+"""Every column in a wide terminal, those of a choice in one of 100."""
 
 
-def rendered(comparison: Comparison, width: int) -> str:
+def rendered(comparison: Comparison, width: int, wide: bool = True) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(terminal_table(comparison))
+    console.print(terminal_table(comparison, wide))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def cells(comparison: Comparison) -> dict[str, list[str]]:
     """The Markdown table as name -> cells, read as a reader does."""
-    lines = [line for line in markdown_table(comparison).splitlines() if line.startswith("|")]
+    markdown = markdown_table(comparison, wide=True)
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {row[0]: row[1:] for row in rows}
 
@@ -37,22 +47,36 @@ def test_the_rows_say_what_was_measured(comparison: Comparison) -> None:
     table = cells(comparison)
     assert table["teacher"] == [
         "torch float32", "22.7", "91.6", "0.893 [0.871, 0.912]", DASH,
-        "9.95", "14.3", "17.9", "201", "158", "1.00x [1.00, 1.00]", DASH,
+        "9.95", "14.3", "17.9", "201", "158", "1.00x [1.00, 1.00]", DASH, DASH,
     ]  # fmt: skip
     student = table["student-3-layers-distilbert-int8"]
     assert student[0] == "onnx int8"
     assert student[4] == "-0.3 [-1.7, +1.0]"
-    assert student[-2:] == ["6.3x [6.1, 6.5]", "passed 0.988"]
+    assert student[-3:] == ["6.3x [6.1, 6.5]", "1.66x [1.61, 1.70]", "passed 0.988"]
 
 
-@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.title)
-def test_each_column_is_in_both_renderings(comparison: Comparison, column) -> None:
-    terminal, markdown = rendered(comparison, 150), markdown_table(comparison)
+@pytest.mark.parametrize(
+    ("wide", "column"),
+    [
+        *((True, column) for column in COLUMNS),
+        *((False, column) for column in DEFAULT_COLUMNS),
+    ],
+    ids=lambda value: value.title if isinstance(value, Column) else str(value),
+)
+def test_each_column_is_in_both_renderings(
+    comparison: Comparison, wide: bool, column: Column
+) -> None:
+    terminal, markdown = rendered(comparison, 160, wide), markdown_table(comparison, wide)
     assert column.title in terminal and column.title in markdown
     for row in comparison.rows:
         for part in column.cell(row):
-            assert part in markdown
-            assert part[: len("student-3-layers")] in terminal
+            assert part in markdown and part in terminal
+
+
+def test_every_default_column_is_one_of_all() -> None:
+    titles = [column.title for column in COLUMNS]
+    assert [column.title for column in DEFAULT_COLUMNS if column.title not in titles] == []
+    assert len(DEFAULT_COLUMNS) < len(COLUMNS)
 
 
 def test_headings_carry_metric_and_batch(comparison: Comparison) -> None:
@@ -60,16 +84,20 @@ def test_headings_carry_metric_and_batch(comparison: Comparison) -> None:
     assert "Score accuracy" in heading and "Batch 32, ms" in heading
 
 
-@pytest.mark.parametrize("width", [120, 150])
-def test_the_terminal_table_fits_and_loses_no_letter(comparison: Comparison, width: int) -> None:
-    text = rendered(comparison, width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    lines = text.splitlines()
-    (heading,) = [line for line in lines if "Runs as" in line]
-    names = "".join(line[: heading.index("Runs as")].strip() for line in lines)
-    assert STUDENT.name in names
-    assert "[0.871, 0.912]" in text and "passed" in text and "0.988" in text
+@pytest.mark.parametrize(("wide", "width"), BY_WIDTH)
+def test_no_cell_wraps_and_no_name_is_cut(comparison: Comparison, wide: bool, width: int) -> None:
+    """A cell has as many lines as it has parts: a value, and its interval below."""
+    text = rendered(comparison, width, wide)
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    blocks = re.split(r"^ ─.*$", text, flags=re.M)[1:]
+    columns = COLUMNS if wide else DEFAULT_COLUMNS
+    for cells, block in zip(table_rows(comparison, columns), blocks[1:], strict=False):
+        lines = block.strip("\n").splitlines()
+        assert len(lines) == max(map(len, cells)), block
+        for place in range(len(lines)):
+            parts = [cell[place] for cell in cells if place < len(cell)]
+            assert lines[place].split() == " ".join(parts).split()
+    assert STUDENT.name in text and CONSTANT.name in text
 
 
 def test_what_is_missing_is_a_dash_and_never_0(comparison: Comparison) -> None:
@@ -125,3 +153,59 @@ def test_the_reader_is_told_what_chose_and_what_scored(chosen_on) -> None:
     told = [line for line in lines if line.startswith("scored on the held-out texts")]
     assert len(told) == (chosen_on is not None), "older files do not say"
     assert all(SAID[chosen_on] in line for line in told)
+
+
+def test_the_row_that_needs_no_model_has_a_score_and_dashes(comparison: Comparison) -> None:
+    row = cells(comparison)["always positive"]
+    assert [cell for cell in row if cell != DASH] == ["0.509 [0.476, 0.542]"]
+    text = "\n".join(comparison_lines(comparison))
+    assert "`always positive` reads no text" in text
+
+
+def test_a_table_without_a_float32_graph_has_no_column_for_it(comparison: Comparison) -> None:
+    only = comparison.model_copy(update={"rows": (TEACHER,)})
+    assert "Over ONNX" not in markdown_table(only, wide=True)
+    assert "Over ONNX own float32" in markdown_table(comparison, wide=True)
+    assert cells(comparison)["teacher"][-2] == DASH
+
+
+def test_the_noise_floor_stands_below(comparison: Comparison) -> None:
+    line = "noise floor, the same model (teacher) twice: 1.01x [0.97, 1.04]"
+    assert line in comparison_lines(comparison) and f"- {line}" in markdown_table(comparison)
+    without = comparison.model_copy(update={"noise_floor": None})
+    assert "noise floor" not in markdown_table(without)
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (None, f"other work while it was timed: {DASH} (load not recorded)"),
+        (MachineLoad(other_work=None, steal=None), "load unknown"),
+        (MachineLoad(other_work=0.012, steal=0.0), "other work had 1.2% of the cores' time"),
+    ],
+)
+def test_the_load_is_said(comparison: Comparison, load: MachineLoad | None, said: str) -> None:
+    shown = comparison.model_copy(update={"circumstances": circumstances(load=load)})
+    text = markdown_table(shown)
+    assert said in text and "NOISY" not in text and "~" not in text
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_noisy_figures_are_marked_and_scores_are_not(comparison: Comparison, wide: bool) -> None:
+    load = MachineLoad(other_work=0.2, steal=0.011)
+    noisy = comparison.model_copy(update={"circumstances": circumstances(load=load)})
+    for text in (markdown_table(noisy, wide), rendered(noisy, 170, wide)):
+        assert "~9.95" in text and "~6.3x" in text and "~1.66x" in text and "~1.01x" in text
+        assert "~0.89" not in text and "~[" not in text and "~-" not in text
+        assert "NOISY figures" in text
+    assert "20.0% of the cores' time, and 1.1% was stolen" in markdown_table(noisy, wide)
+
+
+def test_how_many_processes_there_were_is_said() -> None:
+    config = circumstances().config
+    assert "3 fresh processes of 4 rounds each, rows interleaved" in "\n".join(
+        circumstances_lines(circumstances())
+    )
+    earlier = config.model_dump(exclude={"processes", "noisy"}) | {"rounds": 10}
+    text = "\n".join(circumstances_lines(circumstances(config=earlier)))
+    assert "; " in text and "\n10 rounds, rows interleaved" in text

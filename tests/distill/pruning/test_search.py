@@ -145,6 +145,7 @@ def test_a_table_has_times_of_all_parts(model_type: str, monkeypatch: pytest.Mon
         found = HERE.table(model, load)
         assert [point.count for point in found.attention] == heads
         assert [point.count for point in found.feed_forward] == [1, 16, 32, 48, 64]
+        assert found.machine_load is not None, "how busy the machine was"
         assert found.load == load and all(time_ms > 0 for time_ms in found.rest_ms)
         assert 0 < found.predicted_ms([1] * 4, [1] * 4) < 1000
     speed = HERE.speedup(whole, uneven, load)

@@ -1,0 +1,42 @@
+"""The control that reads no text: always the most frequent label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.tasks.metrics import Score, score
+from bertender.tasks.task import Task
+
+__all__ = ["ConstantRow", "constant_row", "most_frequent"]
+
+
+class ConstantRow(Record):
+    """One label for every text, scored as a model is."""
+
+    label: str = Field(description="the most frequent one of the training texts")
+    score: Score
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return f"always {self.label}"
+
+
+def constant_row(task: Task) -> ConstantRow:
+    """Return the score of the most frequent training label on the held-out texts."""
+    label = most_frequent(task.train.label_ids)
+    predictions = [label] * len(task.dev)
+    return ConstantRow(
+        label=task.labels[label],
+        score=score(task.metric, task.dev.label_ids, predictions, label_count=len(task.labels)),
+    )
+
+
+def most_frequent(label_ids: Sequence[int]) -> int:
+    """Return the most frequent label, the lowest of several."""
+    counts = Counter(label_ids)
+    return min(counts, key=lambda label: (-counts[label], label))

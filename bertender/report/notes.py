@@ -1,0 +1,105 @@
+"""What stands around a comparison's table: what was measured, under what, and what to trust."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bertender.core.environment import has_int8_acceleration
+from bertender.measure.comparison import Circumstances, Comparison, Lengths
+from bertender.measure.load import BUSY_SHARE
+from bertender.report.cells import DASH, Cell, short, speedup_cell
+from bertender.tasks.task import ChosenOn
+
+__all__ = ["CHOICES", "NOISY", "circumstances_lines", "comparison_lines", "is_noisy", "marked"]
+
+NOISY = "~"
+"""Stands before every figure that was timed on a busy machine."""
+CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
+    ("selection",): "settings were chosen on texts of the training file that no row learned from",
+    ("dev",): "settings were chosen on the same texts (select=0), which flatters what was chosen",
+    ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "
+    "flatters them, and for others on texts of the training file that none of these learned from",
+}
+VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
+
+
+def is_noisy(comparison: Comparison) -> bool:
+    """Return whether other work disturbed what was timed."""
+    load = comparison.circumstances.load
+    return load is not None and load.noisy
+
+
+def marked(cell: Cell, noisy: bool) -> Cell:
+    """Return a cell with the mark of noisy figures before its value, where it has one."""
+    return (f"{NOISY}{cell[0]}", *cell[1:]) if noisy and cell != (DASH,) else cell
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """Return all that a reader needs to judge the table: what was measured first, then how."""
+    lines = circumstances_lines(comparison.circumstances)
+    if any(row.speedup_over_onnx_float32 for row in comparison.rows):
+        lines.append(
+            "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
+            "change of runtime is not in it"
+        )
+    if again := comparison.noise_floor:
+        value, interval = marked(speedup_cell(again.speedup), is_noisy(comparison))
+        lines.append(f"noise floor, the same model ({again.name}) twice: {value} {interval}")
+    if constant := comparison.constant:
+        lines.append(
+            f"`{constant.name}` reads no text: it is the most frequent label of the training texts"
+        )
+    return lines
+
+
+def circumstances_lines(circumstances: Circumstances) -> list[str]:
+    """Return what a reader needs to judge the table: what was measured first, then how."""
+    environment, config = circumstances.environment, circumstances.config
+    versions = environment.versions
+    int8 = "with" if has_int8_acceleration(environment) else "without"
+    return [
+        f"{circumstances.task}: {circumstances.metric}, n = {circumstances.n}; "
+        "brackets are 95 % intervals; change and speedup are against the first row",
+        f"{environment.cpu_model}, {int8} int8 dot products "
+        f"({' '.join(environment.cpu_flags) or 'no vector flags'}); {environment.cores} cores, "
+        f"{circumstances.threads} threads for PyTorch and ONNX Runtime alike",
+        *_choices(circumstances.chosen_on),
+        "every row ran on the CPU; parity is with the model that a row was made from",
+        f"{_lengths(circumstances.lengths)}; single texts at their natural length, batches padded "
+        "to their longest; tokenisation included",
+        f"{_rounds(config.processes, config.rounds)}, rows interleaved, {config.single_texts} "
+        f"single texts and a batch of {circumstances.batch_texts} a round; seed {config.seed}; "
+        f"{circumstances.measured_at}",
+        _load(circumstances),
+        ", ".join(f"{name} {versions.get(name, DASH)}" for name in VERSIONS_SHOWN)
+        + f", Python {environment.python}",
+    ]
+
+
+def _choices(chosen_on: Sequence[ChosenOn] | None) -> list[str]:
+    """Return what was chosen and what scored; nothing for files that do not say."""
+    return [] if chosen_on is None else [f"scored on the held-out texts; {CHOICES[*chosen_on]}"]
+
+
+def _rounds(processes: int, rounds: int) -> str:
+    each = f"{rounds} rounds"
+    return each if processes == 1 else f"{processes} fresh processes of {each} each"
+
+
+def _load(circumstances: Circumstances) -> str:
+    load = circumstances.load
+    if load is None:
+        return f"other work while it was timed: {DASH} (load not recorded)"
+    if not load.noisy:
+        return f"while it was timed, {load}"
+    return (
+        f"{NOISY} marks NOISY figures, not to be relied on: while they were timed, {load}; allowed "
+        f"are {BUSY_SHARE:.0%}"
+    )
+
+
+def _lengths(lengths: Lengths) -> str:
+    words = f"texts of {short(lengths.mean_words)} words on average, {lengths.max_words} at most"
+    if lengths.mean_tokens is None:
+        return words
+    return f"{words} ({short(lengths.mean_tokens)} and {lengths.max_tokens} tokens)"
