@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.endpoint_table import endpoint_block
 from benchmarks.fusion_table import fusion_block
 from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
@@ -31,6 +32,7 @@ __all__ = [
     "Block",
     "comparison_block",
     "drawn",
+    "newest_endpoint_block",
     "rewritten",
     "seed_summary",
 ]
@@ -112,6 +114,16 @@ PICTURES: Mapping[str, str] = {
 }
 """Curves, and the raw results that they are drawn from."""
 
+
+def newest_endpoint_block(results: Path = ROOT / "benchmarks" / "results") -> dict[str, Block]:
+    """Return the block of the newest timing of endpoints; none before there is a result of it."""
+    files = sorted(path.name for path in results.glob("*-endpoint-cpu.json"))
+    if not files:
+        return {}
+    file = f"benchmarks/results/{files[-1]}"
+    return {"endpoint": Block("README.md", (file,), of_one(endpoint_block))}
+
+
 BLOCKS: Mapping[str, Block] = {
     "sst2": Block(
         "README.md",
@@ -171,6 +183,7 @@ BLOCKS: Mapping[str, Block] = {
         ("benchmarks/results/2026-11-21-pretraining-memory-cpu.json",),
         of_one(memory_block),
     ),
+    **newest_endpoint_block(),
 }
 
 

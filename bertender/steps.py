@@ -84,7 +84,8 @@ def _compare(sources: Sequence[Artifact], task: Task, config: CompareConfig, out
 def _check_endpoint(
     sources: Sequence[Artifact], task: Task, config: EndpointConfig, out: Path
 ) -> None:
-    check = check_endpoint(sources[0], task.dev.examples, config)
+    true_labels = [task.labels[label_id] for label_id in task.dev.label_ids]
+    check = check_endpoint(sources[0], task.dev.examples, config, true_labels)
     save_result(check, out)
 
 

@@ -38,6 +38,7 @@ class Served(Record):
 
     text: tuple[str, ...]
     answer: Answer
+    true_label: str | None = Field(None, description="what the data say, where they are known")
 
 
 class EndpointCheck(Record):
@@ -48,16 +49,26 @@ class EndpointCheck(Record):
 
 
 def check_endpoint(
-    artifact: Artifact, examples: Sequence[Example], config: EndpointConfig
+    artifact: Artifact,
+    examples: Sequence[Example],
+    config: EndpointConfig,
+    true_labels: Sequence[str] | None = None,
 ) -> EndpointCheck:
     """Serve an artifact on free loopback ports, classify some texts through it, and stop it.
+
+    Args:
+        artifact: the ONNX classifier to serve.
+        examples: what the texts are drawn from.
+        config: how many, and which.
+        true_labels: those of the examples, to stand next to the answers.
 
     Raises:
         ServingError: the server does not start, or answers otherwise than the local model.
     """
     draw = np.random.default_rng(config.seed)
     count = min(config.texts, len(examples))
-    chosen = [examples[index] for index in draw.choice(len(examples), count, replace=False)]
+    rows = draw.choice(len(examples), count, replace=False).tolist()
+    chosen = [examples[row] for row in rows]
     local = open_classifier(artifact)
     ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
     # the server's own workspace, which goes with the server even when this process is killed
@@ -72,7 +83,8 @@ def check_endpoint(
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
     served = tuple(
-        Served(text=example, answer=answer) for example, answer in zip(chosen, answers, strict=True)
+        Served(text=examples[row], answer=answer, true_label=true_labels and true_labels[row])
+        for row, answer in zip(rows, answers, strict=True)
     )
     return EndpointCheck(served=served, max_abs_difference=_difference(local, served))
 

@@ -168,10 +168,15 @@ def _show_parity(outcome: StepOutcome) -> None:
 def _show_endpoint(outcome: StepOutcome) -> None:
     check = EndpointCheck.model_validate(outcome.result)
     rows = [
-        (served.answer.label, f"{served.answer.score:.3f}", " | ".join(served.text))
+        (
+            *(" | ".join(served.text), served.answer.label),
+            *(f"{served.answer.score:.3f}", served.true_label or "-"),
+        )
         for served in check.served
     ]
-    print_rows(("label", "score", "text"), rows)
+    right = sum(served.answer.label == served.true_label for served in check.served)
+    print_rows(("held-out text", "label", "score", "true label"), rows)
+    say(f"{right} of {len(rows)} labelled as in the data")
     say(
         f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
         "model's"

@@ -1,4 +1,4 @@
-"""The task `docs`: which library does this documentation come from?
+"""The task `docs-library`: which library does this documentation come from? And its text at large.
 
 Its text is on every machine that bertender is installed on: the docstrings of the standard library
 and of five packages. Passages that libraries share are dropped, the classes are balanced, and a
@@ -37,8 +37,9 @@ __all__ = [
     "corpus",
     "docs_corpus",
     "docs_passages",
+    "draw",
     "is_held_out",
-    "load_docs",
+    "load_docs_library",
 ]
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class Library:
         spec = importlib.util.find_spec(self.package)  # of a top-level name: imports nothing
         if spec is None or not spec.submodule_search_locations:
             raise DataError(
-                f"the task docs reads the documentation of {self.distribution}, which is not "
+                f"the documentation of {self.distribution} is read, which is not "
                 "installed. Install bertender with its dependencies again."
             )
         return Path(next(iter(spec.submodule_search_locations)))
@@ -95,7 +96,7 @@ LIBRARIES: Mapping[str, Library] = {
 }
 
 
-def load_docs() -> tuple[Split, Split]:
+def load_docs_library() -> tuple[Split, Split]:
     """Return the training and the held-out split: 600 and 150 passages of each library."""
     return balanced_splits(docs_passages(), tuple(LIBRARIES))
 
@@ -160,7 +161,7 @@ def corpus(passages: Iterable[Passage]) -> Iterator[str]:
 
 def is_held_out(passage: Passage) -> bool:
     """Return the side of a passage, which is the side of its file."""
-    return _draw(passage.library, passage.file) < HELD_OUT_SHARE
+    return draw(passage.library, passage.file) < HELD_OUT_SHARE
 
 
 def _balanced(by_label: Mapping[str, list[Passage]], labels: tuple[str, ...], asked: int) -> Split:
@@ -195,10 +196,10 @@ def _at_most_a_file(passages: Iterable[Passage]) -> list[Passage]:
 
 
 def _lot(passage: Passage) -> float:
-    return _draw(passage.library, passage.text)
+    return draw(passage.library, passage.text)
 
 
-def _draw(*words: str) -> float:
+def draw(*words: str) -> float:
     """Return a number from 0 to 1 that depends on the words alone."""
     digest = hashlib.sha256("\0".join(words).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

@@ -1,10 +1,10 @@
 """Passages of documentation: the docstrings of Python files, cut into pieces of at most 30 words.
 
 Files are parsed with `ast`, never imported. Parsing holds the interpreter's lock, so the work is
-done by processes: this module also runs as a script that takes file names (a JSON list) from
-standard input and writes their passages (JSON) to standard output. It therefore imports nothing
-beyond the standard library. `multiprocessing` would run the caller's script again in each worker
-unless it guards its main part; this does not.
+done by processes: this module, like any that `read_files` names, also runs as a script that takes
+file names (a JSON list) from standard input and writes what it read of them (JSON) to standard
+output. It therefore imports nothing beyond the standard library. `multiprocessing` would run the
+caller's script again in each worker unless it guards its main part; this does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "LONGEST_WORDS",
@@ -28,14 +28,24 @@ __all__ = [
     "cut",
     "distinct",
     "docstrings",
+    "docstrings_of",
     "prose",
     "python_files",
+    "read_files",
     "read_passages",
+    "write_rows",
 ]
 
 LONGEST_WORDS = 30
 SHORTEST_WORDS = 15
 FILES_A_BATCH = 100
+
+PACKAGES = Path(__file__).parents[2]
+READER = (
+    "import runpy, sys; sys.path.append(sys.argv[1]); "
+    "runpy.run_module(sys.argv[2], run_name='__main__')"
+)
+"""What a reading process runs, without site packages: a module of this package, as a script."""
 SKIPPED_FOLDERS = frozenset({"test", "tests", "site-packages", "dist-packages", "__pycache__"})
 
 UNDERLINE = re.compile(r"[^\w\s]{3,}[^\w]*")
@@ -52,36 +62,48 @@ class Passage(NamedTuple):
     text: str
 
 
+Row = tuple[Any, ...]
+"""What a reader module yields of a file, in plain values."""
+
+
 def read_passages(
     roots: Mapping[str, Path],
     processes: int = 2,
     advance: Callable[[int], None] = lambda files: None,
 ) -> list[Passage]:
-    """Read the passages of all Python files below some roots, in parallel, in a fixed order.
+    """Read the passages of all Python files below some roots; arguments as in `read_files`."""
+    return [Passage(*row) for row in read_files(__name__, roots, processes, advance)]
+
+
+def read_files(
+    module: str,
+    roots: Mapping[str, Path],
+    processes: int = 2,
+    advance: Callable[[int], None] = lambda files: None,
+) -> Iterator[Row]:
+    """Yield the rows of all Python files below some roots, read in parallel, in a fixed order.
 
     Files that cannot be read or parsed (dangling links, other Python versions) are left out.
 
     Args:
-        roots: the directory of each library.
+        module: what reads them: its main part calls `write_rows`.
+        roots: the directory of each library, whose name is put before each row.
         processes: how many read at a time.
-        advance: told the number of files done, after each batch of them.
+        advance: receives the number of files done, after each batch of them.
     """
     jobs = [
-        (library, root, batch)
+        (module, library, root, batch)
         for library, root in roots.items()
         for batch in _batches(python_files(root), FILES_A_BATCH)
     ]
-    passages: list[Passage] = []
     executor = ThreadPoolExecutor(max_workers=processes)  # each thread waits for a process
     try:
-        for (_, _, batch), found in zip(
-            jobs, executor.map(lambda job: _read_batch(*job), jobs), strict=True
-        ):
-            passages.extend(found)
-            advance(len(batch))
+        batches = executor.map(lambda job: _read_batch(*job), jobs)
+        for (*_, files), rows in zip(jobs, batches, strict=True):
+            yield from rows
+            advance(len(files))
     finally:
         executor.shutdown(cancel_futures=True)
-    return passages
 
 
 def distinct(passages: Iterable[Passage]) -> list[Passage]:
@@ -153,34 +175,39 @@ def _batches(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def _read_batch(library: str, root: Path, files: Sequence[str]) -> list[Passage]:
+def _read_batch(module: str, library: str, root: Path, files: Sequence[str]) -> list[Row]:
     """Read some files in a process of its own."""
     answer = subprocess.run(
-        [sys.executable, "-I", "-S", __file__, str(root)],
+        [sys.executable, "-I", "-S", "-c", READER, str(PACKAGES), module, str(root)],
         input=json.dumps(files).encode(),
         capture_output=True,
         check=False,
     )
     if answer.returncode:
         raise RuntimeError(f"reading {library} failed: {answer.stderr.decode(errors='replace')}")
-    return [Passage(library, *row) for row in json.loads(answer.stdout)]
+    return [(library, *row) for row in json.loads(answer.stdout)]
 
 
-def _passages_of(root: Path, file: str) -> Iterator[tuple[str, int, str]]:
+def docstrings_of(root: Path, file: str) -> Iterator[str]:
+    """Yield the docstrings of a file; none when it cannot be read or parsed."""
     try:
         source = (root / file).read_bytes()
     except OSError:
         return
-    for number, docstring in enumerate(docstrings(source)):
+    yield from docstrings(source)
+
+
+def _passages_of(root: Path, file: str) -> Iterator[Row]:
+    for number, docstring in enumerate(docstrings_of(root, file)):
         for text in cut(prose(docstring)):
             yield file, number, text
 
 
-def _main() -> None:
-    root = Path(sys.argv[1])
-    rows = [row for file in json.load(sys.stdin) for row in _passages_of(root, file)]
-    json.dump(rows, sys.stdout)
+def write_rows(read: Callable[[Path, str], Iterator[Row]]) -> None:
+    """Read the files that standard input names below the root of the command line."""
+    root = Path(sys.argv[-1])
+    json.dump([row for file in json.load(sys.stdin) for row in read(root, file)], sys.stdout)
 
 
 if __name__ == "__main__":
-    _main()
+    write_rows(_passages_of)

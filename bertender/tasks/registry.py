@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.tasks.docs import LIBRARIES, load_docs
+from bertender.tasks.docs import LIBRARIES, load_docs_library
+from bertender.tasks.docs_sections import load_docs
 from bertender.tasks.files import load_files
 from bertender.tasks.glue import GLUE, load_glue
+from bertender.tasks.sections import SECTIONS
 from bertender.tasks.selection import part
 from bertender.tasks.task import Split, Task, TaskConfig
 
@@ -39,11 +41,18 @@ def _glue(name: str, description: str, metric: str) -> TaskSpec:
 
 TASKS: Mapping[str, TaskSpec] = {
     "docs": TaskSpec(
-        "Which library does this documentation come from? (always at hand)",
-        tuple(LIBRARIES),
+        "Which section of a docstring does this sentence stand in? (always available)",
+        SECTIONS,
         "accuracy",
         ("text",),
         load_docs,
+    ),
+    "docs-library": TaskSpec(
+        "Which library does this documentation come from? (always available)",
+        tuple(LIBRARIES),
+        "accuracy",
+        ("text",),
+        load_docs_library,
     ),
     "sst2": _glue("sst2", "Does this piece of a film review praise or not? (GLUE)", "accuracy"),
     "cola": _glue("cola", "Is this sentence grammatical English? (GLUE)", "matthews"),

@@ -1,4 +1,4 @@
-"""The task `docs` on small trees made here, and once on what is really installed."""
+"""The task `docs-library` on small trees made here, and once on what is really installed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_installed_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     passages = docs.docs_passages()
     monkeypatch.setattr(docs, "_read", lambda roots: pytest.fail("the cache was not read"))
     assert docs.docs_passages() == passages == distinct(passages)
-    train, dev = docs.load_docs()
+    train, dev = docs.load_docs_library()
     assert Counter(train.label_ids) == dict.fromkeys(range(6), docs.TRAIN_A_CLASS)
     assert Counter(dev.label_ids) == dict.fromkeys(range(6), docs.DEV_A_CLASS)
     sides = defaultdict(set)

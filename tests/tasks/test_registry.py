@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import UnknownNameError
-from bertender.tasks import docs
+from bertender.tasks import docs, docs_sections
 from bertender.tasks.registry import TASKS, load_task, sample
 from bertender.tasks.task import Split, TaskConfig
-from tests.tasks.writers import WRITERS, make_trees, write_glue
+from tests.tasks.writers import WRITERS, make_sectioned_trees, make_trees, write_glue
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,13 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTENDER_DATA", str(write_glue(tmp_path / "glue")))
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
     trees = make_trees(tmp_path / "trees", tuple(docs.LIBRARIES))
-    planted = {name: Planted(name, name, root) for name, root in trees.items()}
-    monkeypatch.setattr(docs, "LIBRARIES", planted)
+    monkeypatch.setattr(docs, "LIBRARIES", planted(trees))
+    trees = make_sectioned_trees(tmp_path / "trees", ("brew", "pour"))
+    monkeypatch.setattr(docs_sections, "DOCUMENTED", planted(trees))
+
+
+def planted(trees: dict[str, Path]) -> dict[str, Planted]:
+    return {name: Planted(name, name, root) for name, root in trees.items()}
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -55,6 +60,7 @@ def test_every_task_loads(name: str) -> None:
 def test_metrics() -> None:
     assert {name: spec.metric for name, spec in TASKS.items()} == {
         "docs": "accuracy",
+        "docs-library": "accuracy",
         "sst2": "accuracy",
         "cola": "matthews",
         "mrpc": "f1",

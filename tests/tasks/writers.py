@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-__all__ = ["WRITERS", "make_trees", "write_glue"]
+__all__ = ["WRITERS", "make_sectioned_trees", "make_trees", "write_glue"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -76,4 +76,24 @@ def make_trees(folder: Path, labels: tuple[str, ...], files: int = 30) -> dict[s
         for file in range(files):
             text = " ".join(f"{label}{file} speaks of its matter" for _ in range(9))
             (roots[label] / f"f{file}.py").write_text(f'"""{text}"""\n')
+    return roots
+
+
+NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def make_sectioned_trees(folder: Path, names: tuple[str, ...], files: int = 30) -> dict[str, Path]:
+    """A tree for each name: 30 files with a sentence of each section, no two of them alike."""
+    roots = {}
+    for library, name in enumerate(names):
+        roots[name] = folder / f"sectioned{library}"
+        roots[name].mkdir(parents=True)
+        for file in range(files):
+            words = " ".join(NUMBERS[int(digit)] for digit in f"{library:02}{file:02}")
+            text = (
+                f"Pour beer {words}.\n\nArgs:\n    x: Glass of beer {words}.\n\n"
+                f"Returns:\n    Some foam on {words}.\n\nRaises:\n    ValueError: If broken is "
+                f"{words}.\n\nNote:\n    It is cold {words}.\n"
+            )
+            (roots[name] / f"f{file}.py").write_text(f'"""{text}"""\n')
     return roots

@@ -1,0 +1,95 @@
+"""The task `docs` on small trees made here, and once on what is really installed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from bertender.core.errors import DataError
+from bertender.tasks import docs_sections
+from bertender.tasks.docs_sections import load_docs, section_splits
+from bertender.tasks.sections import SECTIONS
+from bertender.tasks.sentences import Sentence, read_sentences, unlike
+from tests.tasks.writers import make_sectioned_trees
+
+LIBRARIES = ("brew", "pour")
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory: pytest.TempPathFactory) -> list[Sentence]:
+    return read_sentences(make_sectioned_trees(tmp_path_factory.mktemp("trees"), LIBRARIES))
+
+
+def test_balance_and_sides(sentences: list[Sentence]) -> None:
+    train, dev = section_splits(sentences, 20, 4)
+    assert Counter(train.label_ids) == dict.fromkeys(range(len(SECTIONS)), 20)
+    assert Counter(dev.label_ids) == dict.fromkeys(range(len(SECTIONS)), 4)
+    rows = {row.text: row for row in sentences}
+    sides = [{rows[text][:2] for (text,) in split.examples} for split in (train, dev)]
+    assert sides[0] and sides[1] and sides[0].isdisjoint(sides[1])
+    for split in (train, dev):
+        for (text,), label_id in zip(split.examples, split.label_ids, strict=True):
+            assert rows[text].section == SECTIONS[label_id]
+
+
+def test_the_choice_is_mixed_and_does_not_hang_on_the_order(sentences: list[Sentence]) -> None:
+    chosen = section_splits(sentences, 20, 4)
+    assert section_splits(sentences[::-1], 20, 4) == chosen
+    assert len(set(chosen[0].label_ids[:20])) > 1
+
+
+def test_libraries_take_turns(sentences: list[Sentence]) -> None:
+    few = [row for row in sentences if row.library == "brew" or row.file < "f2"]
+    train, _ = section_splits(few, 10, 1)
+    rows = {row.text: row for row in few}
+    shares = Counter((rows[text].library, rows[text].section) for (text,) in train.examples)
+    assert len(shares) == len(LIBRARIES) * len(SECTIONS)
+    assert set(shares.values()) == {5}
+
+
+def test_one_file_does_not_stand_for_its_library(sentences: list[Sentence]) -> None:
+    long = [row._replace(file="f.py") for row in sentences if row.library == "brew"]
+    train, dev = section_splits([*long, *(row for row in sentences if row.library == "pour")])
+    texts = {text for split in (train, dev) for (text,) in split.examples}
+    of_one = Counter(row.section for row in unlike(long) if row.text in texts)
+    assert set(of_one) == set(SECTIONS)
+    assert max(of_one.values()) <= docs_sections.MOST_A_FILE
+
+
+def test_the_scarcest_section_sets_the_size(
+    sentences: list[Sentence], caplog: pytest.LogCaptureFixture
+) -> None:
+    few = [row for row in sentences if row.section != "exception" or row.file < "f2"]
+    train, _ = section_splits(few, 50, 1)
+    (count,) = set(Counter(train.label_ids).values())
+    assert 0 < count < 50
+    assert f"only {count} sentences of exception" in caplog.text
+
+
+def test_a_section_without_documentation(sentences: list[Sentence]) -> None:
+    with pytest.raises(DataError, match="no documentation of 'note'"):
+        section_splits([row for row in sentences if row.section != "note"])
+
+
+@pytest.mark.slow
+def test_the_installed_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path))
+    rows = docs_sections.docs_sentences()
+    monkeypatch.setattr(docs_sections, "_read", lambda roots: pytest.fail("the cache was not read"))
+    assert docs_sections.docs_sentences() == rows
+    assert {row.library for row in rows} == set(docs_sections.DOCUMENTED)
+    train, dev = load_docs()
+    assert Counter(train.label_ids) == dict.fromkeys(range(5), docs_sections.TRAIN_A_CLASS)
+    assert Counter(dev.label_ids) == dict.fromkeys(range(5), docs_sections.DEV_A_CLASS)
+    side_of = {text: side for side, split in enumerate((train, dev)) for (text,) in split.examples}
+    assert len(side_of) == len(train) + len(dev), "no sentence is on both sides, or twice on one"
+    sides = defaultdict(set)
+    libraries: Counter[str] = Counter()
+    for row in unlike(rows):
+        if row.text in side_of:
+            sides[row.library, row.file].add(side_of[row.text])
+            libraries[row.library] += 1
+    assert all(len(found) == 1 for found in sides.values())
+    assert len(libraries) >= 6 and max(libraries.values()) < 0.25 * len(side_of)

@@ -1,0 +1,121 @@
+"""The benchmark of endpoints: every way of asking is timed on the real Triton, and has its row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from benchmarks import endpoint
+from benchmarks.endpoint import IN_PROCESS, WAYS, EndpointBenchmark
+from benchmarks.endpoint_table import endpoint_block, ratio_over_starts
+from benchmarks.readme import newest_endpoint_block
+from bertender.core.artifact import Artifact
+from bertender.core.errors import BertenderError
+from bertender.measure.latency import LatencyConfig
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+from tests.front import write_toy_files
+
+STARTS, ROUNDS, TEXTS = 2, 2, 3
+
+
+@pytest.fixture(scope="module")
+def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    out = tmp_path_factory.mktemp("exported") / "onnx"
+    return export(teacher, task, ExportConfig(parity_texts=8), out)
+
+
+@pytest.fixture(scope="module")
+def result(exported: Artifact, task: Task) -> EndpointBenchmark:
+    config = LatencyConfig(
+        rounds=ROUNDS, single_texts=TEXTS, batch_size=16, warmup_rounds=0, threads=1
+    )
+    return endpoint.time_endpoints([exported], task.dev.examples, config, STARTS)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_every_way_is_timed_in_every_start(result: EndpointBenchmark, exported: Artifact) -> None:
+    assert [model.digest for model in result.models] == [exported.digest]
+    assert len(result.busy_elsewhere) == STARTS
+    assert all(0 <= share <= 1 for share in result.busy_elsewhere)
+    for model in result.models:
+        assert model.max_abs_difference < 1e-3
+        assert len(model.starts) == STARTS
+        for report in model.starts:
+            assert [row.name for row in report.rows] == list(WAYS)
+            assert (report.threads, report.batch_texts) == (1, 16)
+            for row in report.rows:
+                assert np.shape(row.single_ms) == (ROUNDS, TEXTS)
+                assert len(row.batch_ms) == ROUNDS
+                assert min(row.batch_ms) > 0
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_the_table_is_made_from_the_file(result: EndpointBenchmark, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    for busy in (0.01, 0.5):
+        shown = result.model_copy(update={"busy_elsewhere": (0.0, busy)})
+        path.write_text(shown.model_dump_json())
+        text = endpoint_block("result.json", path)
+        assert ("shared with other work" in text) == (busy == 0.5)
+        assert f"others had {busy:.0%} of the cores" in text
+    rows = [line for line in text.splitlines() if line.startswith("| onnx (float32)")]
+    assert [row.split(" | ")[1] for row in rows] == [*WAYS]
+    for row, way in zip(rows, WAYS, strict=True):
+        assert row.count("x [") == (0 if way == IN_PROCESS else 2)
+    samples = np.ravel([report.rows[1].single_ms for report in result.models[0].starts])
+    assert f"| HTTP | {np.median(samples):.2f} |" in rows[1]
+    assert "Raw: `result.json`" in text
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_the_command_writes_what_it_measured(
+    exported: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_toy_files(tmp_path, task)
+    monkeypatch.setattr(endpoint, "recorded_task", lambda artifact, changes: task)
+    app = typer.Typer()
+    app.command()(endpoint.run)
+    words = ["--out", str(tmp_path / "times.json"), "--rounds", "2", "--single-texts", "2"]
+    answer = CliRunner().invoke(
+        app, [str(exported.path), *words, "--starts", "1", "--threads", "1"]
+    )
+    assert answer.exit_code == 0, answer.output
+    assert "onnx, gRPC: " in answer.output
+    written = EndpointBenchmark.model_validate(json.loads((tmp_path / "times.json").read_text()))
+    assert len(written.models) == len(written.models[0].starts) == 1
+    assert written.models[0].starts[0].config.batch_size == endpoint.TEXTS_A_REQUEST
+
+
+def test_a_torch_model_is_refused_before_anything_is_timed(teacher: Artifact, task: Task) -> None:
+    with pytest.raises(BertenderError, match="torch"):
+        endpoint.time_endpoints([teacher], task.dev.examples, LatencyConfig(rounds=2), 1)
+
+
+def test_the_ratio_is_of_medians_within_a_round() -> None:
+    ratio = ratio_over_starts([[[1, 2, 9]], [[2, 4, 4]]], [[[4, 4, 4]], [[8, 1, 9]]])
+    assert (ratio.value, ratio.low, ratio.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_interval_holds_what_differs_between_starts() -> None:
+    same = [[[1.0]] * 20] * 3
+    apart = [[[value]] * 20 for value in (1.1, 1.2, 1.6)]
+    ratio = ratio_over_starts(same, apart)
+    assert ratio.value == pytest.approx(1.2)
+    assert ratio.low == pytest.approx(1.1) and ratio.high == pytest.approx(1.6)
+
+
+def test_the_newest_result_has_the_block(tmp_path: Path) -> None:
+    assert newest_endpoint_block(tmp_path) == {}
+    for day in ("2026-11-23", "2026-11-25", "2026-11-24"):
+        (tmp_path / f"{day}-sst2-endpoint-cpu.json").touch()
+    block = newest_endpoint_block(tmp_path)["endpoint"]
+    assert block.files == ("benchmarks/results/2026-11-25-sst2-endpoint-cpu.json",)
