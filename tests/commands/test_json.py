@@ -76,8 +76,8 @@ WRITTEN = frozenset(
 KEYS: dict[str, Collection[str]] = {
     **dict.fromkeys(STAGES, WRITTEN),
     "run": {"recipe", "out", "steps"},
-    "verify": {"reference", "candidate", "tolerance", "failures", "cases", "left_out"},
-    "compare": {"circumstances", "rows", "left_out"},
+    "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
+    "compare": {"circumstances", "rows"},
     "serve": {"repository"},
     "classify": {"label", "score", "logits"},
     "tasks": {"task", "summary", "metric", "labels"},
