@@ -112,9 +112,9 @@ def measured(config: PretrainConfig, steps: int, work: Path) -> MemoryRun:
         "vocabulary", lambda: kind.train(corpus, config.vocabulary_size, config.max_length)
     )
     rows = partial(_rows, objective, tokenizer, config)
-    padding = Padding.of(tokenizer)
+    padding, together = Padding.of(tokenizer), objective.held_out_run
     training, held_out = stages.run(
-        "rows", lambda: stored_parts(corpus, found, rows, work, padding)
+        "rows", lambda: stored_parts(corpus, found, rows, work, padding, together)
     )
     stages.run(
         f"{steps} steps", lambda: _train(objective, training, tokenizer, config, work, steps)

@@ -36,7 +36,7 @@ def test_a_run_is_measured_stage_by_stage(name: str, tmp_path: Path) -> None:
     tokenizer = TOKENIZERS[name].train(lines, 300, 16)
     assert use.entries == len(tokenizer)
     training, held_out = (
-        list(full_sentence_rows(part_of(lines, held_out=side), tokenizer, 16, 0))
+        list(full_sentence_rows(part_of(lines, held_out=side, run=8), tokenizer, 16, 0))
         for side in (False, True)
     )
     assert (use.training_rows, use.held_out_rows) == (len(training), len(held_out))

@@ -15,6 +15,7 @@ from bertender.commands.flags import JsonFlag, command_with_flags, given, option
 from bertender.commands.output import console, left_out_rows, print_json
 from bertender.commands.task_flags import task_settings
 from bertender.core.artifact import Artifact
+from bertender.core.config import Record
 from bertender.core.errors import ConfigError, DataError
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.parity import require_parity
@@ -72,7 +73,7 @@ def verify_command() -> Callable[..., None]:
         if out:
             save_result(parity, out)
         if as_json:
-            print_json({**parity.model_dump(mode="json"), "left_out": left_out_rows(task)})
+            _print_result(parity, left_out_rows(task))
         else:
             console.print(parity_table(parity))
         require_parity(parity)
@@ -104,7 +105,7 @@ def compare_command() -> Callable[..., None]:
         if html:
             save_text(html_report(comparison), html)
         if as_json:
-            print_json({**comparison.model_dump(mode="json"), "left_out": left_out})
+            _print_result(comparison, left_out)
         elif markdown:
             print(markdown_table(comparison, wide))
         else:
@@ -118,6 +119,12 @@ def print_comparison(comparison: Comparison, wide: bool = False) -> None:
     table = terminal_table(comparison, wide)
     needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
     (console if console.width >= needed else Console(width=needed)).print(table)
+
+
+def _print_result(result: Record, left_out: dict[str, Any] | None) -> None:
+    """Print a result as it is saved, and with it the rows that were left out, if any were."""
+    more = {} if left_out is None else {"left_out": left_out}
+    print_json({**result.model_dump(mode="json"), **more})
 
 
 def _refuse_other_forms(as_json: bool, flags: Mapping[str, bool]) -> None:

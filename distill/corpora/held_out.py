@@ -26,15 +26,14 @@ def part_of(passages: Iterable[str], *, held_out: bool, run: int = 1) -> Iterato
     Args:
         passages: an empty one ends a document; these are in both parts.
         held_out: which part.
-        run: so many consecutive passages are held out together.
-
-    An empty passage stands wherever some are missing, for what surrounds them is no more
-    consecutive.
+        run: so many consecutive passages are held out together. Where it is more than one, an
+            empty passage stands wherever some are missing, for what surrounds them is no more
+            consecutive.
     """
     number, gap = 0, False
     for passage in passages:
         if passage and (number // run % HELD_OUT_EVERY == 0) != held_out:
-            gap = True
+            gap = run > 1
         else:
             if gap and passage:
                 yield ""

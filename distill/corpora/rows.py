@@ -5,8 +5,8 @@ of several, with one more separator between two documents:
 
     [CLS] sentence sentence [SEP] sentence of the next document [SEP]
 
-There are no pairs, and rows are of different lengths. Where a passage is held out, what surrounds
-it is not consecutive, and stands apart as two documents do. Departure: a sentence that is longer
+There are no pairs, and rows are of different lengths. Where passages are held out, what surrounds
+them is not consecutive, and stands apart as two documents do. Departure: a sentence that is longer
 than a row is cut into parts that fill one, and a rest.
 The blocks of `corpus.pack_rows`, which `distill-general` trains on, are full to the last token
 instead, and cut sentences anywhere.

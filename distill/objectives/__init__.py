@@ -24,7 +24,7 @@ from distill.objectives.word_order import WordOrder
 
 __all__ = ["OBJECTIVES", "PretrainingObjective", "objective_named"]
 
-PASSAGES_OF_PAIRS = 8
+CONSECUTIVE_PASSAGES = 8
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,9 @@ class PretrainingObjective:
     """(model) -> what is trained, whose forward the objective calls"""
     rows: RowBuilder = full_sentence_rows
     """How examples are made from passages."""
-    held_out_run: int = 1
-    """So many consecutive passages are held out together; rows of pairs need some."""
+    held_out_run: int = CONSECUTIVE_PASSAGES
+    """So many consecutive passages are held out together: held-out rows are then like the others,
+    which run over passages or are cut from several."""
     family: str = "bert"
     """The model's row of FAMILIES."""
     perplexity_of: str | None = "mlm"
@@ -63,7 +64,6 @@ OBJECTIVES: Mapping[str, PretrainingObjective] = {
         model=bert_with_pooler,
         pretrainee=next_sentence_pretrainee,
         rows=next_sentence_rows,
-        held_out_run=PASSAGES_OF_PAIRS,
     ),
     "mlm+sop": PretrainingObjective(
         summary="predict masked n-grams, and whether two segments are swapped; ALBERT",
@@ -72,7 +72,6 @@ OBJECTIVES: Mapping[str, PretrainingObjective] = {
         model=albert_with_pooler,
         pretrainee=sentence_order_pretrainee,
         rows=sentence_order_rows,
-        held_out_run=PASSAGES_OF_PAIRS,
         family="albert",
     ),
     "mlm+word-order": PretrainingObjective(

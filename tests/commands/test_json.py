@@ -87,8 +87,8 @@ WRITTEN = frozenset(
 KEYS: dict[str, Collection[str]] = {
     **dict.fromkeys(STAGES, WRITTEN),
     "run": {"recipe", "out", "steps"},
-    "verify": {"reference", "candidate", "tolerance", "failures", "cases", "left_out"},
-    "compare": {"circumstances", "rows", "constant", "noise_floor", "left_out"},
+    "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
+    "compare": {"circumstances", "rows", "constant", "noise_floor"},
     "serve": {"repository"},
     "classify": {"label", "score", "logits"},
     "tasks": {"task", "summary", "metric", "labels"},
