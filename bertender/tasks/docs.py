@@ -67,7 +67,7 @@ class Library:
         spec = importlib.util.find_spec(self.package)  # of a top-level name: imports nothing
         if spec is None or not spec.submodule_search_locations:
             raise DataError(
-                f"the documentation of {self.distribution} is read, which is not "
+                f"this task reads the documentation of {self.distribution}, which is not "
                 "installed. Install bertender with its dependencies again."
             )
         return Path(next(iter(spec.submodule_search_locations)))
