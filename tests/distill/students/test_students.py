@@ -202,7 +202,6 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
     ),
     "no such layer": (
         shorter_student,
-        spread_layers,
         "bert",
         {},
         StudentShape(2, teacher_layers=(0, 4)),
@@ -231,7 +230,6 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
     ),
     "another width": (
         shorter_student,
-        spread_layers,
         "bert",
         {},
         StudentShape(2, hidden_size=16),
