@@ -195,7 +195,7 @@ def test_every_stage_of_a_chain_sets_the_same_texts_apart(tmp_path: Path) -> Non
 def test_unlabelled_texts_are_not_those_to_choose_by(apart: Task, tmp_path: Path) -> None:
     (seen,), (other,) = apart.selection.examples[0], ("another text",)
     (tmp_path / "texts.txt").write_text(f"{seen}\n{other}\n")
-    given = with_unlabelled(apart, METHODS["distilbert"], tmp_path / "texts.txt")
+    given = with_unlabelled(apart, tmp_path / "texts.txt")
     assert given.train.examples == (*apart.train.examples, (other,))
 
 

@@ -21,6 +21,8 @@ __all__ = ["Answers", "collect_answers", "no_answers"]
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+LEAST_SPREAD = 0.05
+"""Of the root mean square of the centred logits."""
 STRONG = 0.25
 """The direction of logits that are all near 0 is noise: cosines count from this share of the
 largest logit on."""
@@ -163,9 +165,16 @@ def _centred(logits: FloatArray) -> FloatArray:
 
 
 def _spread(logits: FloatArray) -> float:
-    """Return how far finite logits (texts, labels) spread over the texts; 0 of none."""
+    """Return how far finite logits (texts, labels) spread over the texts; 0 of none.
+
+    Of a model that hardly tells texts apart, a share of the size of its logits: what rounding adds
+    to so little decides nothing.
+    """
     finite = _centred(logits[np.isfinite(logits).all(axis=1)])
-    return float(np.sqrt(finite.var(axis=0).mean())) if len(finite) else 0.0
+    if not len(finite):
+        return 0.0
+    size = float(np.sqrt(np.square(finite).mean()))
+    return max(float(np.sqrt(finite.var(axis=0).mean())), LEAST_SPREAD * size)
 
 
 def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> FloatArray:

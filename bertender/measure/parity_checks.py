@@ -15,7 +15,7 @@ from bertender.measure.parity_answers import Answers
 from bertender.measure.tolerances import Tolerance
 from bertender.tasks.metrics import Change, paired_change
 
-__all__ = ["CHECKS", "Check", "Figures", "Truth", "largest", "mean", "measure_figures"]
+__all__ = ["CHECKS", "Check", "Figures", "Truth", "Unit", "largest", "mean", "measure_figures"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]

@@ -70,9 +70,9 @@ def test_unlabelled_texts(skips: bool, task: Task, spoilt: Path) -> None:
     mine = replace(task, source=TaskConfig(skip_bad_rows=skips).model_dump(mode="json"))
     if not skips:
         with pytest.raises(DataError, match="byte 0xe9"):
-            with_unlabelled(mine, METHODS["distilbert"], spoilt)
+            with_unlabelled(mine, spoilt)
         return
-    more = with_unlabelled(mine, METHODS["distilbert"], spoilt)
+    more = with_unlabelled(mine, spoilt)
     assert len(more.train) == 2 * len(task.train)
     assert more.left_out is not None and more.left_out.count == 2
     assert more.record().left_out == more.left_out
