@@ -10,16 +10,16 @@ from benchmarks.fusion import GRAPHS, FusionBenchmark
 from benchmarks.long_texts import LONG_TOKENS
 from bertender.measure.latency import Latency
 from bertender.measure.load import BUSY_SHARE, busiest
-from bertender.measure.samples import Rounds, speedup_over_processes
+from bertender.measure.samples import Rounds, Speedup, speedup_over_processes
 
-__all__ = ["fusion_block"]
+__all__ = ["SHAPES", "Shape", "fusion_block", "ratio_to_plain"]
 
 Samples = Sequence[Rounds]
 """Milliseconds, processes x rounds x texts."""
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """A column of times: its title, its rows, and the milliseconds of a row."""
 
     title: str
@@ -28,11 +28,11 @@ class _Shape:
 
 
 SHAPES = (
-    _Shape("one text", lambda result: result.natural.rows, lambda row: row.single_ms),
-    _Shape(
+    Shape("one text", lambda result: result.natural.rows, lambda row: row.single_ms),
+    Shape(
         f"one of {LONG_TOKENS} tokens", lambda result: result.long.rows, lambda row: row.single_ms
     ),
-    _Shape(
+    Shape(
         "32 mixed",
         lambda result: result.natural.rows,
         lambda row: [[[value] for value in rounds] for rounds in row.batch_ms],
@@ -61,16 +61,26 @@ def _cells(name: str, result: FusionBenchmark) -> list[str]:
     return [name, fused or "-", *(_times(shape, name, result) for shape in SHAPES)]
 
 
-def _times(shape: _Shape, name: str, result: FusionBenchmark) -> str:
+def _times(shape: Shape, name: str, result: FusionBenchmark) -> str:
     """Return the median, and how many times as fast as the plain graph of the same precision."""
-    rows: Mapping[str, Latency] = {row.name: row for row in shape.rows(result)}
-    samples, plain = (shape.samples(rows[each]) for each in (name, GRAPHS[name].against))
+    samples = _samples(shape, name, result)
     values = sorted(value for rounds in samples for texts in rounds for value in texts)
     shown = f"{values[len(values) // 2]:.2f}"
     if name == GRAPHS[name].against:
         return f"{shown}, -"
-    ratio = speedup_over_processes(plain, samples)
+    ratio = ratio_to_plain(shape, name, result)
     return f"{shown}, {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def ratio_to_plain(shape: Shape, name: str, result: FusionBenchmark) -> Speedup:
+    """Return how many times as fast a graph is as the plain one of the same precision."""
+    plain, ours = (_samples(shape, each, result) for each in (GRAPHS[name].against, name))
+    return speedup_over_processes(plain, ours)
+
+
+def _samples(shape: Shape, name: str, result: FusionBenchmark) -> Samples:
+    rows: Mapping[str, Latency] = {row.name: row for row in shape.rows(result)}
+    return shape.samples(rows[name])
 
 
 def _circumstances(result: FusionBenchmark) -> str:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bertender.tasks.metrics import Change, paired_change_of_means
 
-__all__ = ["gain", "points"]
+__all__ = ["Answered", "gain", "gained", "points"]
 
 
 class Answered(Protocol):
@@ -23,14 +23,23 @@ def gain(
     references: Sequence[Answered],
     candidates: Sequence[Answered],
 ) -> str:
-    """Return the points that the candidates gain over the references, on average."""
-    change = paired_change_of_means(
+    """Return the points that the candidates gain over the references, on average, as a cell."""
+    return points(gained(metric, labels, references, candidates))
+
+
+def gained(
+    metric: str,
+    labels: Sequence[int],
+    references: Sequence[Answered],
+    candidates: Sequence[Answered],
+) -> Change:
+    """Return what the candidates gain over the references, on average."""
+    return paired_change_of_means(
         metric,
         labels,
         [model.predictions for model in references],
         [model.predictions for model in candidates],
     )
-    return points(change)
 
 
 def points(change: Change) -> str:

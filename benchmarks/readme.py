@@ -1,6 +1,8 @@
-"""Writes the tables of the documents from the raw results: `python -m benchmarks.readme`.
+"""Writes the tables of the documents, and the words under them, from the raw results.
 
-`--check` writes nothing and fails where a table is not what its file says.
+    python -m benchmarks.readme [--check]
+
+`--check` writes nothing and fails where a block is not what its files say.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from benchmarks.method_table import method_block
 from benchmarks.pruning import PruningBenchmark
 from benchmarks.pruning_curve import pruning_block, pruning_svg
 from benchmarks.quantization_table import quantization_block
-from benchmarks.reading import reading_block
+from benchmarks.readings import READINGS
+from benchmarks.readings.teachers import teachers_reading
 from benchmarks.saving import refuse_noisy_files
 from benchmarks.tagging_table import tagging_block
 from benchmarks.training_table import training_block
@@ -29,10 +32,12 @@ from bertender.report.table import markdown_table
 __all__ = [
     "BLOCKS",
     "PICTURES",
+    "TABLES",
     "Block",
     "comparison_block",
     "drawn",
     "newest_endpoint_block",
+    "reading_blocks",
     "rewritten",
     "seed_summary",
 ]
@@ -124,16 +129,11 @@ def newest_endpoint_block(results: Path = ROOT / "benchmarks" / "results") -> di
     return {"endpoint": Block("README.md", (file,), of_one(endpoint_block))}
 
 
-BLOCKS: Mapping[str, Block] = {
+TABLES: Mapping[str, Block] = {
     "sst2": Block(
         "README.md",
         ("benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json",),
         of_one(comparison_block),
-    ),
-    "sst2-reading": Block(
-        "README.md",
-        ("benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json",),
-        of_one(reading_block),
     ),
     "methods": Block(
         "docs/methods.md",
@@ -185,6 +185,35 @@ BLOCKS: Mapping[str, Block] = {
     ),
     **newest_endpoint_block(),
 }
+"""Marked parts that show what was measured."""
+
+
+def reading_blocks() -> dict[str, Block]:
+    """Return the words under the tables, made from the same files as these and a few beside."""
+    return {
+        f"{name}-reading": Block(
+            TABLES[name].document,
+            (
+                *TABLES[name].files,
+                *row.further_files,
+                *(file for table in row.further_tables for file in TABLES[table].files),
+            ),
+            row.write,
+        )
+        for name, row in READINGS.items()
+    }
+
+
+BLOCKS: Mapping[str, Block] = {
+    **TABLES,
+    **reading_blocks(),
+    "teachers": Block(
+        "benchmarks/README.md",
+        ("benchmarks/results/2026-11-21-sst2-teachers-cpu.json",),
+        teachers_reading,
+    ),
+}
+"""Everything in the documents that is made from raw results."""
 
 
 def drawn(picture: str) -> str:

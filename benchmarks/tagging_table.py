@@ -11,8 +11,9 @@ import numpy as np
 from benchmarks.points import points
 from benchmarks.tagging import CONTROL, TaggerResult, TaggingBenchmark
 from bertender.tasks.entities import Counts, entity_change
+from bertender.tasks.metrics import Change
 
-__all__ = ["tagging_block"]
+__all__ = ["tagging_block", "tagging_gain"]
 
 
 def tagging_block(file: str, path: Path) -> str:
@@ -51,12 +52,15 @@ def _gain(
 ) -> str:
     if students[0].loss == CONTROL:
         return "-"
-    ours, controls = (
-        [_counts(tagger, benchmark) for tagger in taggers]
-        for taggers in (students, by_loss[CONTROL])
-    )
-    change = entity_change(controls, ours)
-    return points(change)
+    return points(tagging_gain(benchmark, by_loss[CONTROL], students))
+
+
+def tagging_gain(
+    benchmark: TaggingBenchmark, references: Sequence[TaggerResult], ours: Sequence[TaggerResult]
+) -> Change:
+    """Return what taggers gain over others, on average."""
+    counts = [[_counts(tagger, benchmark) for tagger in each] for each in (references, ours)]
+    return entity_change(*counts)
 
 
 def _counts(tagger: TaggerResult, benchmark: TaggingBenchmark) -> Counts:

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.points import gain
+from benchmarks.points import gain, gained, points
 from benchmarks.training import TrainingBenchmark
 from benchmarks.training_ways import WAYS, TrainingRun
 from bertender.core.environment import Environment
 from bertender.measure.load import busiest
 from bertender.measure.samples import Speedup, speedup
+from bertender.tasks.metrics import Change
 
-__all__ = ["load_words", "training_block"]
+__all__ = ["epochs_s", "further_gain", "load_words", "speedup_of", "training_block"]
 
 
 def training_block(file: str, path: Path) -> str:
@@ -37,13 +38,13 @@ def training_block(file: str, path: Path) -> str:
 def _row(name: str, by_way: Mapping[str, list[TrainingRun]], result: TrainingBenchmark) -> str:
     usual = next(iter(WAYS))
     runs, first = (sorted(by_way[way], key=lambda run: run.seed) for way in (name, usual))
-    epoch_s = statistics.median(second for run in runs for second in _epochs(run))
+    epoch_s = statistics.median(second for run in runs for second in epochs_s(run))
     share = statistics.mean(run.teacher_s / run.seconds for run in runs)
     score = statistics.mean(run.score.value for run in runs)
     cells = (
         f"`{name}`",
         f"{epoch_s:.1f}",
-        _speedup(_speedup_of(first, runs)),
+        _speedup(speedup_of(first, runs)),
         f"{result.texts / epoch_s:.0f}",
         f"{share:.0%}",
         f"{score:.3f}",
@@ -59,8 +60,15 @@ def _further(
     """Return the cell of the texts that no student has read, beside the held-out ones."""
     if is_first:
         return ("-",)
+    return (points(further_gain(result, first, runs)),)
+
+
+def further_gain(
+    result: TrainingBenchmark, first: Sequence[TrainingRun], runs: Sequence[TrainingRun]
+) -> Change:
+    """Return what runs gain over the first way's on the further texts."""
     answers = [[_Answers(run.further_predictions) for run in way] for way in (first, runs)]
-    return (gain(result.metric, result.further_labels, *answers),)
+    return gained(result.metric, result.further_labels, *answers)
 
 
 @dataclass(frozen=True)
@@ -68,15 +76,15 @@ class _Answers:
     predictions: tuple[int, ...]
 
 
-def _epochs(run: TrainingRun) -> list[float]:
+def epochs_s(run: TrainingRun) -> list[float]:
     """Return each epoch's seconds, with its part of what was computed once for all of them."""
     return [each + run.kept_s / len(run.epoch_s) for each in run.epoch_s]
 
 
-def _speedup_of(first: Sequence[TrainingRun], runs: Sequence[TrainingRun]) -> Speedup:
+def speedup_of(first: Sequence[TrainingRun], runs: Sequence[TrainingRun]) -> Speedup:
     """Compare epoch by epoch, the machine being about the same for both."""
     reference, candidate = (
-        [[seconds * 1000] for run in way for seconds in _epochs(run)] for way in (first, runs)
+        [[seconds * 1000] for run in way for seconds in epochs_s(run)] for way in (first, runs)
     )
     return speedup(reference, candidate)
 

@@ -9,10 +9,10 @@ from bertender.measure.comparison import Comparison, ComparisonRow
 from bertender.measure.samples import speedup_over_processes
 from bertender.report.cells import speedup_cell
 
-__all__ = ["reading_block"]
+__all__ = ["speed_reading"]
 
 
-def reading_block(file: str, path: Path) -> str:
+def speed_reading(file: str, path: Path) -> str:
     """Return what half the depth, 8 bits and a change of runtime gain, apart from each other.
 
     The comparison must have the rows teacher, teacher-onnx, student-onnx and student-int8.

@@ -1,0 +1,53 @@
+"""READINGS: the words under the tables, made from the same files as these.
+
+So no number in them is typed, and what they claim follows the intervals when the files change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.readings.chain import TRIED, chain_reading
+from benchmarks.readings.control import FIRST_RUN, control_reading
+from benchmarks.readings.fusion import fusion_reading
+from benchmarks.readings.methods import methods_reading
+from benchmarks.readings.pruning import pruning_reading
+from benchmarks.readings.quantization import quantization_reading
+from benchmarks.readings.speed import speed_reading
+from benchmarks.readings.tagging import tagging_reading
+from benchmarks.readings.training import training_reading
+
+__all__ = ["READINGS", "Reading"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A row of READINGS."""
+
+    write: Callable[[Mapping[str, Path]], str]
+    """places of the files by their names -> Markdown"""
+    further_files: tuple[str, ...] = ()
+    """That it reads beside the table's own."""
+    further_tables: tuple[str, ...] = ()
+    """Whose files it reads, too."""
+
+
+def _comparison_reading(files: Mapping[str, Path]) -> str:
+    """Return what is fast and small in a comparison, and what distilling gained in it."""
+    name, path = next(iter(files.items()))
+    return f"{speed_reading(name, path)}\n{control_reading(files)}"
+
+
+READINGS: Mapping[str, Reading] = {
+    "sst2": Reading(_comparison_reading, (FIRST_RUN,)),
+    "methods": Reading(methods_reading),
+    "training": Reading(training_reading),
+    "tagging": Reading(tagging_reading),
+    "fusion": Reading(fusion_reading),
+    "pruning": Reading(pruning_reading, further_tables=("methods",)),
+    "quantization": Reading(quantization_reading),
+    "chain": Reading(chain_reading, (TRIED,)),
+}
+"""By the name of the table; each stands in the same document, in a block named `TABLE-reading`."""

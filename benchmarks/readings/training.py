@@ -1,0 +1,64 @@
+"""What the table of training costs says: how fast, and whether any way's score differs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.points import gained
+from benchmarks.readings.words import above, below, listed, paragraph, ticked
+from benchmarks.training import TrainingBenchmark
+from benchmarks.training_table import epochs_s, further_gain, speedup_of
+from benchmarks.training_ways import WAYS, TrainingRun
+from bertender.tasks.metrics import Change
+
+__all__ = ["training_reading"]
+
+RANDOM = "random"
+"""The way whose batches are those of `usual`."""
+
+
+def training_reading(files: Mapping[str, Path]) -> str:
+    """Return how many times as fast each way is, and which scores can be told apart."""
+    (path,) = files.values()
+    result = TrainingBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    runs = {name: [run for run in result.runs if run.way == name] for name in WAYS}
+    runs = {name: sorted(own, key=lambda run: run.seed) for name, own in runs.items() if own}
+    usual, *others = runs
+    gains = {name: gained(result.metric, result.labels, runs[usual], runs[name]) for name in others}
+    further = {name: further_gain(result, runs[usual], runs[name]) for name in others}
+    texts = f"the {len(result.labels)} held-out texts"
+    return paragraph(
+        _times(runs),
+        _differences(gains, usual, texts),
+        _differences(further, usual, f"{len(result.further_labels)} further texts")
+        if result.further_labels
+        else "",
+    )
+
+
+def _times(runs: Mapping[str, list[TrainingRun]]) -> str:
+    """Say which way is the fastest, and how much longer random batches take."""
+    median = {
+        name: statistics.median(second for run in own for second in epochs_s(run))
+        for name, own in runs.items()
+    }
+    usual, fastest = next(iter(runs)), min(median, key=lambda name: median[name])
+    ratio = speedup_of(runs[usual], runs[fastest]).value
+    said = f"The fastest, `{fastest}`, has {ratio:.1f} times the speed of `{usual}`"
+    if RANDOM in median and fastest != RANDOM:
+        said += f"; `--batches {RANDOM}` takes {median[RANDOM] / median[fastest]:.1f} times as long"
+    return f"{said}."
+
+
+def _differences(gains: Mapping[str, Change], usual: str, texts: str) -> str:
+    """Say which ways score differently from the usual one."""
+    told = [
+        f"{ticked(names)} {'scores' if len(names) == 1 else 'score'} {side} `{usual}`"
+        for side, names in (("above", above(gains)), ("below", below(gains)))
+        if names
+    ]
+    if told:
+        return f"On {texts}, {listed(told)}, by an interval without 0."
+    return f"On {texts}, no way's score can be told from that of `{usual}`."
