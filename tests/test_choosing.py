@@ -19,7 +19,6 @@ from bertender.stages import STAGES, recorded_task
 from bertender.tasks.metrics import Score
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
-from distill.methods import METHODS
 from distill.multitask import MultiTaskConfig, finetune_tasks
 from distill.sources import with_unlabelled
 from export.onnx_export import ExportConfig, export

@@ -15,6 +15,7 @@ from bertender.core.config import Config
 
 __all__ = ["JsonFlag", "command_with_flags", "given", "option_values"]
 
+WIDEST_METAVAR = 16
 PLAIN_TYPES = (int, float, bool, str, Path)
 
 CONTEXT = inspect.Parameter(
@@ -90,8 +91,8 @@ def _flag(name: str, field: FieldInfo, shown: bool | str, *, forget: bool) -> in
         option_type,
         typer.Option(
             *names,
-            help=field.description,
-            metavar="|".join(_choices(field.annotation)) or None,
+            help=_help(field),
+            metavar=_metavar(field),
             show_default=recorded,
         ),
     ]
@@ -109,6 +110,20 @@ def _default(field: FieldInfo, kind: type) -> Any:
     if kind is str and default is not None and not isinstance(default, str):
         return None if default in ({}, ()) else str(default)
     return default
+
+
+def _metavar(field: FieldInfo) -> str | None:
+    """Return the choices, where they leave room for the names of options in a narrow terminal."""
+    listed = "|".join(_choices(field.annotation))
+    return listed if 0 < len(listed) <= WIDEST_METAVAR else None
+
+
+def _help(field: FieldInfo) -> str | None:
+    """Return the description, with the choices where there is no room for them beside it."""
+    choices = _choices(field.annotation)
+    if not choices or _metavar(field):
+        return field.description
+    return f"{', '.join(choices)}: {field.description}"
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:

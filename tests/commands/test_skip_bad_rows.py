@@ -11,7 +11,6 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.tasks.task import Task, TaskConfig
-from distill.methods import METHODS
 from distill.sources import with_unlabelled
 from tests.commands.conftest import Made
 from tests.commands.test_json import FAST
