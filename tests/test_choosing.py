@@ -185,7 +185,9 @@ def test_every_stage_of_a_chain_sets_the_same_texts_apart(tmp_path: Path) -> Non
         config = STAGES[stage].config.parse(settings)
         made.append(STAGES[stage].run(made[-1:], task, config, tmp_path / stage))
     assert {artifact.card.task.source["select"] for artifact in made} == {0.1}
-    timings = CompareConfig(rounds=2, single_texts=2, batch_size=2, warmup_rounds=0, threads=1)
+    timings = CompareConfig(
+        processes=1, rounds=2, single_texts=2, batch_size=2, warmup_rounds=0, threads=1
+    )
     comparison = compare(made[::3], recorded_task(made[0], {}), timings)
     assert comparison.circumstances.chosen_on == ("selection",)
     assert comparison.circumstances.n == len(first.dev)
