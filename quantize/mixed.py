@@ -9,7 +9,7 @@ lost no more than `max_drop`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bertender.core.errors import AccuracyError
@@ -74,31 +74,51 @@ def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence
     Raises:
         AccuracyError: the score does not hold with all of them returned.
     """
-    allowed = job.config.max_drop
-    assert allowed is not None
+    search = _Search(job, target, write, level)
+    # mostly nothing has to go back: parts are weighed, which takes long, where something has
+    if (held := search.tried(())) is not None:
+        return _told(*held, Sensitivities({}), search.drops, level)
     sensitivities = SENSITIVITIES[job.config.sensitivity].measure(job, write, nodes, level.error)
     ranking = sorted(nodes, key=lambda node: -sensitivities.by_node[node])
-    tried = []
     with progress_bar(f"return to {level.name}", len(ranking)) as bar:
-        for count in range(len(ranking) + level.may_take_all):
-            written = write(job, target, ranking[:count])
-            score = job.score(target)
-            tried.append(job.drop(score))
-            if tried[-1] <= allowed and job.agrees(target, level.tolerance):
-                told = _told(written, ranking[:count], sensitivities, tried, level)
-                return replace(told, score=score)
+        for count in range(1, len(ranking) + level.may_take_all):
+            if (held := search.tried(ranking[:count])) is not None:
+                return _told(*held, sensitivities, search.drops, level)
             bar.advance()
     raise AccuracyError(
-        f"with one part of {len(ranking)} quantized, the model still lost {min(tried):.4g} points "
-        f"of {job.task.metric} at best, where max_drop={allowed:g} allows no more, or moved "
-        "further from the float model than parity allows. Keep the float model, or try --scheme "
-        "qat."
+        f"with one part of {len(ranking)} quantized, the model still lost {min(search.drops):.4g} "
+        f"points of {job.task.metric} at best, where max_drop={job.config.max_drop:g} allows no "
+        "more, or moved further from the float model than parity allows. Keep the float model, or "
+        "try --scheme qat."
     )
+
+
+@dataclass
+class _Search:
+    """Graphs that are tried with more and more parts returned."""
+
+    job: Job
+    target: Path
+    write: Write
+    level: Level
+    drops: list[float] = field(default_factory=list)
+    """Points that each of them lost."""
+
+    def tried(self, back: Sequence[str]) -> tuple[Written, Sequence[str]] | None:
+        """Write the graph with some parts returned; return None where a gate does not hold."""
+        allowed = self.job.config.max_drop
+        assert allowed is not None
+        written = self.write(self.job, self.target, back)
+        score = self.job.score(self.target)
+        self.drops.append(self.job.drop(score))
+        if self.drops[-1] > allowed or not self.job.agrees(self.target, self.level.tolerance):
+            return None
+        return replace(written, score=score), back
 
 
 def _told(
     written: Written,
-    back: list[str],
+    back: Sequence[str],
     sensitivities: Sensitivities,
     tried: list[float],
     level: Level,
@@ -111,6 +131,8 @@ def _told(
     }
     found = {"sensitivity": table, **sensitivities.found, "drops": tried, "returned": reasons}
     in_float = reasons if level is FLOAT else {}
-    return Written(
-        written.quantized, {**written.float_nodes, **in_float}, {**written.found, **found}
+    return replace(
+        written,
+        float_nodes={**written.float_nodes, **in_float},
+        found={**written.found, **found},
     )
