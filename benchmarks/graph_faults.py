@@ -90,9 +90,24 @@ def approximate_gelu(model: onnx.ModelProto) -> None:
         _insert(model, node, made)
 
 
+def attend_by_queries(model: onnx.ModelProto) -> None:
+    """Multiply queries by queries, of the first layer, and leave the keys unread."""
+    constants = {item.name for item in model.graph.initializer}
+    scores = next(
+        node
+        for node in model.graph.node
+        if node.op_type == "MatMul" and not constants & set(node.input)
+    )
+    turned = "fault/queries"
+    made = [helper.make_node("Transpose", [scores.input[0]], [turned], perm=[0, 1, 3, 2])]
+    scores.input[1] = turned
+    _insert(model, scores, made)
+
+
 GRAPH_FAULTS: Mapping[str, PlantGraph] = {
     "mask ignored": ignore_mask,
     "token types dropped": drop_token_types,
     "positions off by one": shift_positions,
     "GELU by tanh": approximate_gelu,
+    "scores without keys": attend_by_queries,
 }

@@ -36,6 +36,8 @@ FloatArray = npt.NDArray[np.floating[Any]]
 SHOWN = 5
 TINY = 1e-20
 """Stands for a sum of squares that is 0."""
+NO_NOISE_DB = 200.0
+"""Of outputs that are equal, zeros among them."""
 NO_LIMIT = float("inf")
 NO_RANGES: Mapping[str, Range] = {}
 ACTIVATIONS = {"uint8": "uint8", "int8": "int8-symmetric"}
@@ -253,6 +255,7 @@ def _likeness(
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     signal, noise = (wanted**2).sum(axis=axis), ((found - wanted) ** 2).sum(axis=axis)
     ratios = 10 * np.log10(np.maximum(signal, TINY) / np.maximum(noise, TINY))
+    ratios = np.where(noise > 0, ratios, NO_NOISE_DB)
     gains = np.where(signal > 0, (found * wanted).sum(axis=axis) / np.maximum(signal, TINY), 1.0)
     return {
         f"{name}_snr_db": float(np.median(ratios)),

@@ -8,7 +8,7 @@ here, where they sit; in the logits they are lost among the errors of 8 bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,10 @@ from onnx import TensorProto, helper
 
 from bertender.core.errors import ModelError
 from bertender.core.onnx_session import open_session
+from bertender.core.text import Batch
+from bertender.measure.accuracy import word_count
 from quantize.calibration import Batches
+from quantize.graph import Inventory, take_inventory
 
 __all__ = ["TOLERATED", "RestFinding", "check_rest", "refuse_other_rest"]
 
@@ -62,16 +65,18 @@ def check_rest(
         quantized_graph: as a scheme wrote it; tensors have the names of the float graph.
         batches: real texts, padded to each batch's longest.
     """
-    cut = _cut_float(onnx.load(float_graph), onnx.load(quantized_graph, load_external_data=False))
+    parts = _parts(take_inventory(float_graph))
+    quantized = onnx.load(quantized_graph, load_external_data=False)
+    cut = _cut_float(onnx.load(float_graph), quantized, parts)
     worst = dict.fromkeys(cut.asked, 0.0)
     with TemporaryDirectory() as folder:
         rest, whole = Path(folder) / "rest.onnx", Path(folder) / "whole.onnx"
         onnx.save(cut.model, rest, save_as_external_data=True)  # above 2 GB, too
         _save_watched(quantized_graph, (*cut.given, *cut.asked.values()), whole)
         sessions = open_session(rest), open_session(whole)
-        for batch in batches:
+        for batch in (*batches, _of_two_lengths(batches)):
             for name, difference in _differences(cut, *sessions, batch.arrays):
-                worst[name] = max(worst[name], difference)
+                worst[name] = float(np.maximum(worst[name], difference))  # NaN stays NaN
     return tuple(RestFinding(name, difference) for name, difference in worst.items())
 
 
@@ -88,10 +93,24 @@ def refuse_other_rest(findings: Sequence[RestFinding]) -> None:
         )
 
 
-def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto) -> _Cut:
-    """Take the nodes out of a float graph that stand otherwise in the quantized one."""
+def _parts(inventory: Inventory) -> frozenset[str]:
+    """Return the nodes that schemes quantize; what else differs is compared."""
+    products = (product.node for product in inventory.products)
+    return frozenset((*products, *inventory.tables, *inventory.lstms))
+
+
+def _of_two_lengths(batches: Batches) -> Batch:
+    """Return the longest text beside its first word: batches are of like lengths otherwise."""
+    longest = max(batches.examples, key=word_count)
+    return batches.encode([longest, tuple((text.split() or ["a"])[0] for text in longest)])
+
+
+def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto, parts: Container[str]) -> _Cut:
+    """Take the parts out of a float graph that stand otherwise in the quantized one."""
     same = {_signature(node) for node in quantized.graph.node}
-    changed = [node for node in floats.graph.node if _is_part(floats, node, same)]
+    changed = [
+        node for node in floats.graph.node if node.name in parts and _signature(node) not in same
+    ]
     given = tuple(dict.fromkeys(name for node in changed for name in node.output if name))
     constants = {item.name for item in floats.graph.initializer}
     asked = {output.name: output.name for output in floats.graph.output}
@@ -115,11 +134,6 @@ def _looked_up(makers: Mapping[str, onnx.NodeProto], lookup: onnx.NodeProto) -> 
 
 def _signature(node: onnx.NodeProto) -> tuple[Any, ...]:
     return node.name, node.op_type, tuple(node.input)
-
-
-def _is_part(floats: onnx.ModelProto, node: onnx.NodeProto, same: set[tuple[Any, ...]]) -> bool:
-    """Return whether a node is a quantized part: one with weights, which stands otherwise there."""
-    return node.op_type in ("MatMul", "Gemm", "Gather", "LSTM") and _signature(node) not in same
 
 
 def _refuse_unknown(quantized: onnx.ModelProto, names: Sequence[str]) -> None:

@@ -100,7 +100,15 @@ class Answers:
 
     def wide_cases(self) -> list[npt.NDArray[np.bool_]]:
         """Return, for each case that is no edge and has answers, which rows are its own."""
-        masks = (self.case_ids == index for index, case in enumerate(self.cases) if not case.edge)
+        return self._cases_of(edge=False)
+
+    def edge_cases(self) -> list[npt.NDArray[np.bool_]]:
+        """Return, for each edge case that has answers, which rows are its own."""
+        return self._cases_of(edge=True)
+
+    def _cases_of(self, edge: bool) -> list[npt.NDArray[np.bool_]]:
+        chosen = (index for index, case in enumerate(self.cases) if case.edge is edge)
+        masks = (self.case_ids == index for index in chosen)
         return [mask for mask in masks if mask.any()]
 
     def describe(self, row: int) -> str:

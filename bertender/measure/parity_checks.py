@@ -32,7 +32,9 @@ class Figures(Record):
         None, description="of texts in the worst arrangement, in spreads of the reference's logits"
     )
     p95_difference: float | None = Field(None, description="the 95th percentile, likewise")
-    edge_difference: float | None = Field(None, description="median over edge texts, likewise")
+    edge_difference: float | None = Field(
+        None, description="median of the worst arrangement of edge texts, likewise"
+    )
     agreement: float | None = Field(None, description="share of equal predictions, of all rows")
     decided_agreement: float | None = Field(
         None, description="without near-ties, in the worst arrangement"
@@ -154,7 +156,7 @@ def measure_figures(answers: Answers, tolerance: Tolerance, truth: Truth | None 
     """
     strong = answers.cosines[~np.isnan(answers.cosines)]
     relative, decided = answers.relative_differences, answers.decided(tolerance)
-    cases = answers.wide_cases()
+    cases, edges = answers.wide_cases(), answers.edge_cases()
     agreements = [answers.agrees[decided & case] for case in cases if (decided & case).any()]
     changes = [_score_change(answers, case, truth) for case in cases] if truth else []
     return Figures(
@@ -163,7 +165,7 @@ def measure_figures(answers: Answers, tolerance: Tolerance, truth: Truth | None 
         min_cosine=float(strong.min()) if len(strong) else None,
         median_difference=largest(np.array([np.median(relative[case]) for case in cases])),
         p95_difference=largest(np.array([np.quantile(relative[case], 0.95) for case in cases])),
-        edge_difference=_median(relative[answers.edge_rows]),
+        edge_difference=largest(np.array([np.median(relative[case]) for case in edges])),
         agreement=mean(answers.agrees) if len(answers) else None,
         decided_agreement=min(map(mean, agreements), default=None),
         decided_agreement_high=min(map(_high_share, agreements), default=None),
@@ -189,10 +191,6 @@ def _high_share(truths: BoolArray) -> float:
     """Return the upper end of the 95 % interval (Clopper and Pearson's) of a share."""
     interval = binomtest(int(truths.sum()), len(truths)).proportion_ci(0.95, method="exact")
     return float(interval.high)
-
-
-def _median(values: FloatArray) -> float | None:
-    return float(np.median(values)) if values.size else None
 
 
 def largest(values: FloatArray) -> float | None:

@@ -40,7 +40,7 @@ class Tolerance(Record):
         None, description="most that the 95th percentile of texts may differ, of the spread"
     )
     max_edge: float | None = Field(
-        None, description="most that the median of the edge texts may differ, of the spread"
+        None, description="most that the median of a case of edge texts may differ, of the spread"
     )
     min_agreement: float = Field(
         description="least share of equal predictions, near-ties left out, that the 95 % interval "
@@ -88,7 +88,7 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "int8": Tolerance(
         max_median=0.2,
         max_p95=1.0,
-        max_edge=1.0,
+        max_edge=1.5,
         min_agreement=0.98,
         tie_spreads=1.0,
         min_score_change=-1.0,
@@ -97,7 +97,7 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "int4": Tolerance(
         max_median=0.3,
         max_p95=1.3,
-        max_edge=1.3,
+        max_edge=2.0,
         min_agreement=0.97,
         tie_spreads=1.3,
         min_score_change=-2.0,
@@ -106,7 +106,7 @@ TOLERANCES: Mapping[str, Tolerance] = {
     # round the same numbers; sums in another order bring a few activations to the next of 256
     # steps, and each layer passes that on.
     "fake-quantized": Tolerance(
-        max_median=0.1, max_p95=0.4, max_edge=0.4, min_agreement=0.99, tie_spreads=0.4
+        max_median=0.1, max_p95=0.4, max_edge=0.8, min_agreement=0.99, tie_spreads=0.4
     ),
     # The same model file behind an endpoint. Only the batches differ, and in fp32 they change
     # nothing but the order of sums. An int8 endpoint meets this with one text a request

@@ -124,7 +124,7 @@ def every_fifth_wrong(batch: Batch) -> np.ndarray:
 def wrong_when_long(batch: Batch) -> np.ndarray:
     """Nothing is wrong with the task's own texts."""
     known = np.array([example in EXAMPLES for example in batch.examples])
-    return np.where(known[:, None], honest(batch), -honest(batch))
+    return np.where(known[:, None], honest(batch), -3 * honest(batch) - 3)
 
 
 DAMAGE: dict[str, tuple[Answer, str]] = {

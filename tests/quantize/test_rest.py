@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 
 from benchmarks.graph_faults import GRAPH_FAULTS
 from bertender.core.artifact import Artifact
@@ -83,3 +85,30 @@ def test_a_graph_of_something_else_is_refused_by_name(
     onnx.save(model, tmp_path / "other.onnx")
     with pytest.raises(ModelError, match="has no tensor"):
         check_rest(job.graph, tmp_path / "other.onnx", Batches(job.classifier.encode, [("a",)]))
+
+
+def test_what_is_no_number_is_no_equal_one(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    job = job_of(float_model, task, tmp_path)
+    SCHEMES["dynamic"].write(job, tmp_path / "model.onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    norm = next(item for item in model.graph.initializer if "LayerNorm.weight" in item.name)
+    broken = np.full_like(numpy_helper.to_array(norm), np.nan)
+    norm.CopyFrom(numpy_helper.from_array(broken, norm.name))
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="nan"):
+        refuse_other_rest(check_rest(job.graph, tmp_path / "model.onnx", job.texts(8, "")))
+
+
+def test_an_ignored_mask_is_found_among_texts_of_one_length(
+    lively: Artifact, task: Task, tmp_path: Path
+) -> None:
+    job = job_of(lively, task, tmp_path)
+    model = onnx.load(job.graph)
+    GRAPH_FAULTS["mask ignored"](model)
+    onnx.save(model, tmp_path / "faulty.onnx")
+    SCHEMES["dynamic"].write(replace(job, graph=tmp_path / "faulty.onnx"), tmp_path / "model.onnx")
+    texts = Batches(job.classifier.encode, [("apple pear plum",)] * 8)
+    with pytest.raises(ModelError, match="are not what the float graph computes"):
+        refuse_other_rest(check_rest(job.graph, tmp_path / "model.onnx", texts))
