@@ -8,9 +8,39 @@ from pathlib import Path
 from benchmarks.gate import VARIANTS, GateBenchmark, Judged
 from benchmarks.gate_faults import FAULTS
 from benchmarks.points import points
+from bertender.measure.tolerances import TOLERANCES
 from bertender.report.cells import DASH, Cell, markdown_rows
 
-__all__ = ["gate_block"]
+__all__ = ["bounds_block", "gate_block"]
+
+MOVED = (
+    "How far a text's logits move, as a share of the spread of the float model's logits over the "
+    "texts"
+)
+
+BOUNDED = (
+    ("median", f"{MOVED}, of the median text, at most", "max_median"),
+    ("95th percentile", "The same of the 95th percentile of texts, at most", "max_p95"),
+    (
+        "edge texts",
+        "The same of one word, of an over-long text and of its first tokens, alone and in batches: "
+        "the median of the worst arrangement, at most",
+        "max_edge",
+    ),
+    (
+        "agreement",
+        "Equal predictions, near-ties left out: texts whose two largest logits could swap if each "
+        "moved by the next row. The 95 % interval of what was seen must reach the share",
+        "min_agreement",
+    ),
+    ("near-tie", "Half the distance of the two largest logits, in spreads, at most", "tie_spreads"),
+    (
+        "score",
+        "Points that the score may change by, at least: its paired 95 % interval must reach this",
+        "min_score_change",
+    ),
+)
+"""Check, what it asks, and the field of Tolerance."""
 
 SOUND_HEADINGS: tuple[Cell, ...] = (
     ("Variant",),
@@ -53,6 +83,17 @@ def gate_block(files: Mapping[str, Path]) -> str:
             "",
         ]
     )
+
+
+def bounds_block(files: Mapping[str, Path]) -> str:
+    """Return what the gate asks of models of 8 and 4 bits; it reads no file."""
+    eight, four = TOLERANCES["int8"], TOLERANCES["int4"]
+    rows: list[list[Cell]] = [
+        [(name,), (asks,), (f"{getattr(eight, bound):g}, {getattr(four, bound):g}",)]
+        for name, asks, bound in BOUNDED
+    ]
+    headings: list[Cell] = [("Check",), ("What it asks",), ("Allowed for 8 bits, 4 bits",)]
+    return "\n".join([*markdown_rows(headings, rows, [False, False, False]), ""])
 
 
 def _counted(rows: Sequence[Judged], what: str, done: str) -> str:

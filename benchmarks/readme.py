@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.endpoint_table import endpoint_block
 from benchmarks.fusion_table import fusion_block
+from benchmarks.gate_table import bounds_block, gate_block
 from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
 from benchmarks.pruning import PruningBenchmark
@@ -182,6 +183,15 @@ TABLES: Mapping[str, Block] = {
         "docs/pretraining.md",
         ("benchmarks/results/2026-11-21-pretraining-memory-cpu.json",),
         of_one(memory_block),
+    ),
+    "gate-bounds": Block("docs/quantization.md", (), bounds_block),
+    "gate": Block(
+        "docs/quantization.md",
+        (
+            "benchmarks/results/2026-11-22-sst2-gate-cpu.json",
+            "benchmarks/results/2026-11-22-docs-gate-cpu.json",
+        ),
+        gate_block,
     ),
     **newest_endpoint_block(),
 }

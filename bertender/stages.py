@@ -32,7 +32,7 @@ from bertender.step_kinds import (
     StepKind,
     Want,
 )
-from bertender.tasks.registry import load_task
+from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.distiller import DistillConfig, distill
@@ -253,6 +253,10 @@ def stage_named(name: str) -> Stage:
     return STAGES[name]
 
 
+RENAMED = {"docs": "docs-library"}
+"""Task -> the name that it has now, where another one has taken its name."""
+
+
 def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     """Load the task that an artifact was made for, with some of its settings changed.
 
@@ -266,16 +270,35 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     """
     refuse_taggers(artifact)
     names_task = "task" in changes or "train" in changes
-    source = {} if names_task else artifact.card.task.source
-    settings = {**source, **_set_apart(artifact), **changes}
+    source = {} if names_task else _source(artifact)
+    settings = {**source, **changes}
     if not (names_task or source):
         raise ConfigError(
             f"{artifact.path} does not say which task it is for. Name one with --task, or give "
             "your files with --train and --dev."
         )
     config = TaskConfig.parse(settings)
-    _refuse_learned(artifact, config)
+    if _is_own(artifact, config):
+        config = TaskConfig.parse({**_set_apart(artifact), **settings})
+        _refuse_learned(artifact, config)
     return load_task(config)
+
+
+def _source(artifact: Artifact) -> dict[str, Any]:
+    """Return how the artifact's task was loaded, by the name that the task has now."""
+    record = artifact.card.task
+    renamed = RENAMED.get(str(record.source.get("task")))
+    if renamed and record.labels == TASKS[renamed].labels:
+        return {**record.source, "task": renamed}
+    return record.source
+
+
+def _is_own(artifact: Artifact, config: TaskConfig) -> bool:
+    """Return whether a task is of the data that the artifact was made from."""
+    source = _source(artifact)
+    if config.train is not None:  # whatever the task is called
+        return str(config.train.absolute()) == source.get("train")
+    return config.task == source.get("task")
 
 
 def _set_apart(artifact: Artifact) -> dict[str, float]:
@@ -286,11 +309,8 @@ def _set_apart(artifact: Artifact) -> dict[str, float]:
 
 def _refuse_learned(artifact: Artifact, config: TaskConfig) -> None:
     """Raise ConfigError where texts would be chosen on that the artifact has learned from."""
-    source = artifact.card.task.source
-    train = str(config.train.absolute()) if config.train else None
-    same = (config.task, train) == (source.get("task"), source.get("train"))
     share = _set_apart(artifact).get("select", 0.0)
-    if same and config.select is not None and config.select > share:
+    if config.select is not None and config.select > share:
         raise ConfigError(
             f"select={config.select:g}: {artifact.path} was made with select={share:g}, and has "
             f"learned from the other texts. Give {share:g} at most, or make it again."

@@ -64,7 +64,8 @@ def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyC
         examples,
         tolerance,
         seed=config.seed,
-        truth=truth,
+        # texts of another task are texts, too, but their labels are not these models'
+        truth=truth if task.labels == reference.card.task.labels else None,
     )
     failures = (*parity.failures, *graph_failures(reference, candidate, task))
     return parity.model_copy(update={"failures": failures})
@@ -105,7 +106,11 @@ STEPS: Mapping[str, StepKind] = {
     "verify": StepKind(
         config=VerifyConfig,
         run=_verify,
-        modules=(check_parity.__module__, open_classifier.__module__),
+        modules=(
+            check_parity.__module__,
+            open_classifier.__module__,
+            graph_failures.__module__,
+        ),
         sources=(2,),
         suffix=".json",
     ),

@@ -75,8 +75,8 @@ def quantize(
 
     Args:
         source: a float32 onnx artifact; a torch one for schemes that train.
-        task: what the source answers; its training texts calibrate, its selection chooses, its
-            held-out texts prove and score.
+        task: what the source answers; its training texts calibrate, its selection chooses
+            and proves, its held-out texts score.
         config: see QuantizeConfig.
         out: directory of the artifact.
         write_onnx: writes a torch artifact's graph into a directory; schemes that train need it.

@@ -17,7 +17,7 @@ from bertender.core.errors import ConfigError, DataError, UnknownNameError
 from bertender.source_files import PACKAGES, PROJECT, source_files
 from bertender.stages import STAGES, recorded_task, stage_named
 from bertender.steps import STEPS
-from bertender.tasks.registry import load_task
+from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.distiller import DistillConfig
 from distill.multitask import MultiTaskConfig
@@ -204,3 +204,20 @@ def test_one_thing_to_start_from(teacher: Artifact, task: Task, tmp_path: Path) 
     config = MultiTaskConfig(teacher="elsewhere")
     with pytest.raises(ConfigError, match="'elsewhere' and the earlier step 'teacher'"):
         STAGES["finetune"].run([teacher], task, config, tmp_path / "out")
+
+
+def test_data_that_are_not_the_artifacts_have_a_share_of_their_own(
+    teacher: Artifact, files: ToyFiles, tmp_path: Path
+) -> None:
+    """A tenth of a small file is too little to choose on, and nothing asked for it."""
+    made = made_for(teacher, task="elsewhere", train="/gone/train.csv", select=0.1)
+    found = recorded_task(made, {"train": files.train, "dev": files.dev})
+    assert len(found.selection) == 0
+
+
+def test_the_task_that_docs_was_before_has_its_new_name(teacher: Artifact) -> None:
+    labels = TASKS["docs-library"].labels
+    record = teacher.card.task.model_copy(update={"source": {"task": "docs"}, "labels": labels})
+    made = replace(teacher, card=teacher.card.model_copy(update={"task": record}))
+    assert recorded_task(made, {}).labels == labels
+    assert recorded_task(made_for(teacher, task="docs"), {}).labels == TASKS["docs"].labels

@@ -31,7 +31,9 @@ class GateConfig(Config):
     """What a stage behind the parity gate can be told of it."""
 
     parity_texts: int = Field(
-        PARITY_TEXTS, ge=1, description="held-out texts on which the answers must be the source's"
+        PARITY_TEXTS,
+        ge=1,
+        description="texts of those to choose by on which the logits must be the source's",
     )
     seed: int = Field(0, ge=0, description="which texts the parity gate draws")
 
@@ -62,7 +64,7 @@ def write_proven(
 
     Args:
         source: what the new model must agree with; it becomes the artifact's parent.
-        task: its held-out texts are what both answer.
+        task: its texts to choose by are what both answer: its selection, or its held-out texts.
         config: the stage's config.
         out: directory of the artifact.
         stage: the stage's name.

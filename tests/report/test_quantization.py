@@ -73,3 +73,9 @@ def test_where_a_drop_was_judged(chosen_on: str, said: str) -> None:
     line = quantization_lines({"quantization": {**FOUND, **scores}})[2]
     assert line.startswith("score 0.91 before, 0.9 now")
     assert said in line and ("held-out, read once" in line) is bool(said)
+
+
+def test_cards_of_before_products_were_judged_alone_are_shown() -> None:
+    old = {"products": 20, "texts": 64, "mean_difference": 1e-7, "max_difference": 1e-6}
+    lines = quantization_lines({"quantization": {**FOUND, "saturation": old}})
+    assert lines and not any("sums of" in line for line in lines)
