@@ -23,7 +23,7 @@ from bertender.measure.parity import (
 from bertender.stages import STAGES
 from bertender.step_kinds import ONNX_CLASSIFIER, StepKind
 from bertender.tasks.task import Task
-from quantize.graph_check import graph_failures
+from quantize.graph_check import float_twin, graph_failures
 from serve.check import EndpointConfig, check_endpoint
 from serve.installation import find_installation
 
@@ -67,8 +67,10 @@ def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyC
         # texts of another task are texts, too, but their labels are not these models'
         truth=truth if task.labels == reference.card.task.labels else None,
     )
+    quantized = candidate.card.stage == "quantize"
+    compared = float_twin(reference, candidate) is not None if quantized else None
     failures = (*parity.failures, *graph_failures(reference, candidate, task))
-    return parity.model_copy(update={"failures": failures})
+    return parity.model_copy(update={"failures": failures, "graphs_compared": compared})
 
 
 def _verify(sources: Sequence[Artifact], task: Task, config: VerifyConfig, out: Path) -> None:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
+from bertender.core.errors import ModelError
 from bertender.core.predictor import Classifier, onnx_classifier, open_classifier
 from bertender.measure.parity import (
     PARITY_TEXTS,
@@ -22,6 +23,7 @@ from bertender.measure.parity import (
     labelled_sample,
     require_parity,
 )
+from bertender.measure.parity_inputs import inputs_comparable
 from bertender.tasks.task import Task
 
 __all__ = ["GateConfig", "Proof", "write_proven"]
@@ -90,6 +92,7 @@ def write_proven(
     ) as draft:
         proof = write(draft.directory)
         candidate = onnx_classifier(draft.directory, out.name, labels, parameters)
+        _refuse_other_vocabulary(opened, candidate)
         # a scheme may be chosen by whether it passes, so that these are not the texts that score
         examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)
         tolerance = find_tolerance(proof.tolerance or precision)
@@ -100,3 +103,12 @@ def write_proven(
         require_parity(parity)
         draft.metrics.update(parameters=parameters, parity=parity.summary(), **proof.metrics)
     return Artifact.load(out)
+
+
+def _refuse_other_vocabulary(source: Classifier, written: Classifier) -> None:
+    """Raise ModelError where a graph has another tokenizer than the model that it is of."""
+    if not inputs_comparable(source, written):
+        raise ModelError(
+            f"the tokenizer written with {written.name} has another vocabulary than that of "
+            f"{source.name}, whose files were copied. Build {source.name} again."
+        )

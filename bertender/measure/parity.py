@@ -29,7 +29,7 @@ from bertender.measure.parity_checks import (
     mean,
     measure_figures,
 )
-from bertender.measure.parity_inputs import input_problems
+from bertender.measure.parity_inputs import input_problems, inputs_comparable
 from bertender.measure.tolerances import TOLERANCES, Tolerance, find_tolerance
 from bertender.tasks.task import Split, Task
 
@@ -93,6 +93,12 @@ class Parity(Figures):
     logit_spread: float | None = Field(
         None, description="standard deviation of the reference's centred logits over the texts"
     )
+    inputs_compared: bool | None = Field(
+        None, description="whether both read tokens of one vocabulary; None in older results"
+    )
+    graphs_compared: bool | None = Field(
+        None, description="whether the float graph of a quantized one was there; None if not asked"
+    )
     cases: tuple[CaseParity, ...]
     failures: tuple[str, ...] = Field(description="every check that failed; empty when all passed")
 
@@ -147,6 +153,7 @@ def check_parity(
         rows=len(answers),
         logit_scale=answers.scale or None,
         logit_spread=answers.spread or None,
+        inputs_compared=inputs_comparable(reference, candidate),
         cases=_cases(answers),
         failures=(*problems, *answers.problems, *filter(None, failures)),
         **figures.model_dump(),

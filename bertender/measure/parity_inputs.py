@@ -13,7 +13,7 @@ import numpy as np
 from bertender.core.predictor import Classifier
 from bertender.core.text import Example, Tokenize
 
-__all__ = ["input_problems"]
+__all__ = ["input_problems", "inputs_comparable"]
 
 ACCENTED = "\u00c9t\u00e9"
 """Two accents, of a capital and of a small letter."""
@@ -27,7 +27,7 @@ def input_problems(
     They are where both read tokens of one vocabulary. Texts are compared one by one, unpadded,
     and once more in capitals.
     """
-    if not (examples and _same_vocabulary(reference, candidate)):
+    if not (examples and inputs_comparable(reference, candidate)):
         return []
     wrong = list(_differing(reference, candidate, [*examples, _capitals(examples[0])]))
     if not wrong:
@@ -41,7 +41,8 @@ def input_problems(
     ]
 
 
-def _same_vocabulary(reference: Classifier, candidate: Classifier) -> bool:
+def inputs_comparable(reference: Classifier, candidate: Classifier) -> bool:
+    """Return whether both read tokens of one vocabulary."""
     first, second = reference.encode, candidate.encode
     if not (isinstance(first, Tokenize) and isinstance(second, Tokenize)):
         return False

@@ -49,6 +49,7 @@ def parity_lines(parity: Parity) -> list[str]:
         f"(allowed {parity.tolerance.min_agreement:g}); near-ties: {_figure(parity.near_ties)}, "
         f"turned {_figure(parity.near_ties_turned)}",
         *_score(parity),
+        *_compared(parity),
         *(f"failed: {failure}" for failure in parity.failures),
     ]
 
@@ -87,6 +88,15 @@ def _score(parity: Parity) -> Iterator[str]:
             f"score {parity.score_change:+.2f} points in the worst arrangement, "
             f"{_figure(parity.score_change_high)} at best{allowed}"
         )
+
+
+def _compared(parity: Parity) -> Iterator[str]:
+    """Yield what was compared beside logits; nothing in older results."""
+    if parity.inputs_compared is not None:
+        yield "tokens compared" if parity.inputs_compared else "tokens not comparable"
+    if parity.graphs_compared is not None:
+        said = "compared" if parity.graphs_compared else "not compared: the float one is gone"
+        yield f"products of both graphs {said}"
 
 
 def _cells(case: CaseParity) -> tuple[str, ...]:
