@@ -31,8 +31,8 @@ def speed_reading(file: str, path: Path) -> str:
         f"is {_ratio(teacher, rows['teacher-onnx'])} of its own (`teacher-onnx` over `teacher`); "
         f"the column `Speedup over first` has both in one. `student-int8` is {size:.1f} times "
         f"smaller on disk, and its score changes by {points(small.change)} points on these "
-        f"{small.score.n} examples. What is timed is the model, with its tokenizer, in a process of Python: no "
-        "endpoint.\n"
+        f"{small.score.n} examples. What is timed is the model, with its tokenizer, in a process "
+        "of Python: no endpoint.\n"
     )
 
 
