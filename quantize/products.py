@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.errors import ModelError
+from bertender.core.errors import GateError
 from quantize.affine import INTEGERS, affine
 from quantize.calibration import Batches
 from quantize.calibrators import Range
@@ -142,11 +142,11 @@ def judge_products(
 
 
 def refuse_unlike(findings: Sequence[ProductFindings]) -> None:
-    """Raise ModelError where a product is out of bounds; it names the worst few."""
+    """Raise GateError where a product is out of bounds; it names the worst few."""
     failed = [each for each in findings if each.failures]
     if failed:
         listed = "; ".join(f"{each.node}: {', '.join(each.failures)}" for each in failed[:SHOWN])
-        raise ModelError(
+        raise GateError(
             f"{len(failed)} of {len(findings)} quantized products and tables do not compute what "
             f"their float twins do. {listed}. The graph's scales or weights are wrong there, or "
             "its activations are clipped: quantize again, with another --calibrator or --scheme."

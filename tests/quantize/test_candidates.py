@@ -11,15 +11,23 @@ import pytest
 
 from bertender.commands.flags import option_values
 from bertender.core.artifact import Artifact
-from bertender.core.errors import AccuracyError, ConfigError, ModelError, ParityError
+from bertender.core.errors import (
+    AccuracyError,
+    ConfigError,
+    GateError,
+    HubCodeError,
+    ModelError,
+    ParityError,
+)
 from bertender.report.quantization import quantization_lines
 from bertender.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, NEXT, candidates, next_command
 from quantize.quantizer import QuantizeConfig, quantize
-from quantize.schemes import SCHEMES
+from quantize.schemes import AUTO_SCHEME, SCHEMES
 
-REFUSALS = (ParityError("moved"), AccuracyError("lost"), ModelError("saturates"))
+REFUSALS = (ParityError("moved"), AccuracyError("lost"), GateError("runs in float"))
+OTHERS = (ModelError("saturates"), HubCodeError("wants code"), ModelError("cannot be opened"))
 
 
 def config_with(**settings: Any) -> QuantizeConfig:
@@ -65,10 +73,28 @@ def test_all_refused_says_why_and_what_is_left(
 ) -> None:
     for row, error in zip(CANDIDATES, REFUSALS, strict=True):
         refuse(monkeypatch, row["scheme"], error)
-    with pytest.raises(ModelError, match=r"refused moved.*refused lost.*refused saturates") as all_:
+    with pytest.raises(GateError, match=r"moved.*refused lost.*refused runs in float") as all_:
         quantize(float_model, task, config_with(), tmp_path / "int8")
     assert "Try next: bertender quantize" in str(all_.value)
     assert "--scheme qat" in str(all_.value) and not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("scheme", [AUTO_SCHEME, "dynamic"])
+@pytest.mark.parametrize("error", OTHERS, ids=str)
+def test_what_no_gate_raised_is_raised_as_it_is(
+    error: Exception,
+    scheme: str,
+    float_model: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It meets every scheme: none is tried after it, and none is recommended."""
+    refuse(monkeypatch, "dynamic", error)
+    refuse(monkeypatch, "static", ParityError("never tried"))
+    with pytest.raises(ModelError) as caught:
+        quantize(float_model, task, config_with(scheme=scheme), tmp_path / "int8")
+    assert caught.value is error and not any(tmp_path.iterdir())
 
 
 SKIPPED = [
