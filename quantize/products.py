@@ -37,6 +37,17 @@ SHOWN = 5
 TINY = 1e-20
 """Stands for a sum of squares that is 0."""
 NO_LIMIT = float("inf")
+WRONG_PRODUCT = (
+    "The graph's scales or weights are wrong there, or its activations are clipped: quantize "
+    "again, with another --calibrator or --scheme."
+)
+WRONG: Mapping[str, str] = {
+    "8-bit": WRONG_PRODUCT,
+    "4-bit": WRONG_PRODUCT,
+    "table": "A table has one scale for all of its rows, in every scheme: leave tables in float, "
+    "with --no-embeddings.",
+}
+"""Row of BOUNDS -> what may be wrong, and the next step."""
 NO_RANGES: Mapping[str, Range] = {}
 ACTIVATIONS = {"uint8": "uint8", "int8": "int8-symmetric"}
 """Type of the integers -> their row of INTEGERS."""
@@ -146,10 +157,10 @@ def refuse_unlike(findings: Sequence[ProductFindings]) -> None:
     failed = [each for each in findings if each.failures]
     if failed:
         listed = "; ".join(f"{each.node}: {', '.join(each.failures)}" for each in failed[:SHOWN])
+        steps = " ".join(dict.fromkeys(WRONG[each.kind] for each in failed))
         raise GateError(
             f"{len(failed)} of {len(findings)} quantized products and tables do not compute what "
-            f"their float twins do. {listed}. The graph's scales or weights are wrong there, or "
-            "its activations are clipped: quantize again, with another --calibrator or --scheme."
+            f"their float twins do. {listed}. {steps}"
         )
 
 
