@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertender.core.artifact import Artifact
+from bertender.core.config import Config, Rule
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
 from quantize.config import SchemeConfig
@@ -34,6 +36,12 @@ NEXT: Mapping[str, tuple[Settings, ...]] = {
     "qat": ({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
 }
 """Scheme that was refused -> what to try then: the first that was not tried just now."""
+
+COVERS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "max_drop": lambda tried, wanted: tried is not None,
+    "epochs": operator.ge,
+}
+"""Setting -> whether a row's value would be nothing new after the one that was tried."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +72,8 @@ def next_command(scheme: str, config: SchemeConfig, source: Artifact, task: Task
         path = _source_of(row["scheme"], source)
         if path is None or _was_tried(row, scheme, config):
             continue
-        read = SHARED | SCHEMES[row["scheme"]].reads
-        carried = {name: value for name, value in _explicit(config).items() if name in read}
-        settings = {**_task_settings(source, task), **carried, **row}
-        if "max_drop" in carried:
-            settings["max_drop"] = carried["max_drop"]
-        words = ["bertender", "quantize", str(path), *_flags(settings), "--out", str(out)]
+        flags = (*_flags(_task_settings(source, task)), *_flags(_settings(row, config), config))
+        words = ["bertender", "quantize", str(path), *flags, "--out", str(out)]
         return f"Try next: {shlex.join(words)}"
     return "Keep the float model: no other scheme is likely to pass."
 
@@ -79,12 +83,29 @@ def _explicit(config: SchemeConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
+def _settings(row: Settings, config: SchemeConfig) -> Settings:
+    """Return a row with the explicit settings that its scheme reads and no rule refuses there."""
+    read = SHARED | SCHEMES[row["scheme"]].reads
+    explicit = {name: value for name, value in _explicit(config).items() if value is not None}
+    carried = {name: value for name, value in explicit.items() if name in read}
+    fixed = {**row, **{name: carried[name] for name in ("max_drop",) if name in carried}}
+    for rule in config.rules.values():
+        if _breaks(rule, type(config).model_validate({**carried, **fixed})):
+            carried = {name: carried[name] for name in carried if name not in rule.settings}
+    return {**carried, **fixed}
+
+
+def _breaks(rule: Rule[Any], config: SchemeConfig) -> bool:
+    try:
+        rule.check(config)
+    except ConfigError:
+        return True
+    return False
+
+
 def _was_tried(row: Settings, scheme: str, config: SchemeConfig) -> bool:
     tried = {"scheme": scheme, **config.model_dump(exclude={"scheme"})}
-    return all(
-        tried[name] is not None if name == "max_drop" else tried[name] == value
-        for name, value in row.items()
-    )
+    return all(COVERS.get(name, operator.eq)(tried[name], value) for name, value in row.items())
 
 
 def _source_of(scheme: str, source: Artifact) -> Path | None:
@@ -101,10 +122,14 @@ def _task_settings(source: Artifact, task: Task) -> Settings:
     return {} if task.source == source.card.task.source else task.source
 
 
-def _flags(settings: Settings) -> Iterator[str]:
+def _flags(settings: Settings, config: Config | None = None) -> Iterator[str]:
+    """Yield settings as words; what is off is turned off where it is on by default."""
     for name, value in settings.items():
-        if value is None or value is False:
-            continue
-        yield f"--{name.replace('_', '-')}"
-        if value is not True:
-            yield str(value)
+        flag = name.replace("_", "-")
+        if value is False:
+            if config and type(config).model_fields[name].default is True:
+                yield f"--no-{flag}"
+        elif value is not None:
+            yield f"--{flag}"
+            if value is not True:
+                yield str(value)

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import onnx
 
-from bertender.core.errors import ModelError
+from bertender.core.errors import GateError
 from bertender.core.onnx_predictor import ONNX_NAME
 from bertender.core.onnx_session import open_session
 
@@ -38,7 +38,7 @@ def operators(graph: Path) -> dict[str, int]:
 
 
 def refuse_float_kernels(found: dict[str, int], wanted: int) -> int:
-    """Return how many products run in integers, or raise ModelError if fewer than were quantized.
+    """Return how many products run in integers, or raise GateError if fewer than were quantized.
 
     Args:
         found: what `operators` counts.
@@ -46,7 +46,7 @@ def refuse_float_kernels(found: dict[str, int], wanted: int) -> int:
     """
     running = sum(count for name, count in found.items() if name in INTEGER_PRODUCTS)
     if running < wanted:
-        raise ModelError(
+        raise GateError(
             f"{wanted} products were quantized and ONNX Runtime runs {running} of them in "
             "integers; all are wanted. The others would be turned back into floats for each "
             "batch, slower than before. Its version may lack a fusion: install the one of "

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.errors import ModelError
+from bertender.core.errors import GateError
 from quantize.affine import INTEGERS, affine
 from quantize.calibration import Batches
 from quantize.calibrators import Range
@@ -39,6 +39,17 @@ TINY = 1e-20
 NO_NOISE_DB = 200.0
 """Of outputs that are equal, zeros among them."""
 NO_LIMIT = float("inf")
+WRONG_PRODUCT = (
+    "The graph's scales or weights are wrong there, or its activations are clipped: quantize "
+    "again, with another --calibrator or --scheme."
+)
+WRONG: Mapping[str, str] = {
+    "8-bit": WRONG_PRODUCT,
+    "4-bit": WRONG_PRODUCT,
+    "table": "A table has one scale for all of its rows, in every scheme: leave tables in float, "
+    "with --no-embeddings.",
+}
+"""Row of BOUNDS -> what may be wrong, and the next step."""
 NO_RANGES: Mapping[str, Range] = {}
 ACTIVATIONS = {"uint8": "uint8", "int8": "int8-symmetric"}
 """Type of the integers -> their row of INTEGERS."""
@@ -144,14 +155,14 @@ def judge_products(
 
 
 def refuse_unlike(findings: Sequence[ProductFindings]) -> None:
-    """Raise ModelError where a product is out of bounds; it names the worst few."""
+    """Raise GateError where a product is out of bounds; it names the worst few."""
     failed = [each for each in findings if each.failures]
     if failed:
         listed = "; ".join(f"{each.node}: {', '.join(each.failures)}" for each in failed[:SHOWN])
-        raise ModelError(
+        steps = " ".join(dict.fromkeys(WRONG[each.kind] for each in failed))
+        raise GateError(
             f"{len(failed)} of {len(findings)} quantized products and tables do not compute what "
-            f"their float twins do. {listed}. The graph's scales or weights are wrong there, or "
-            "its activations are clipped: quantize again, with another --calibrator or --scheme."
+            f"their float twins do. {listed}. {steps}"
         )
 
 

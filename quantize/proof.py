@@ -38,7 +38,10 @@ def proven(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any
 
 
 def _parts(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
-    """Return how each part computes, alone; raise ModelError where one computes something else."""
+    """Return how each part computes, alone; raise GateError where one computes something else.
+
+    Where this CPU's sums are wrong, it is a ModelError: no other scheme adds otherwise.
+    """
     floats = written.float_graph or job.graph
     twins = find_twins(floats, graph)
     samples = sample_rows(graph, twins, job.texts(PROBED_TEXTS, "check products"))

@@ -14,7 +14,13 @@ from pydantic import AfterValidator, Field
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.config import Rule
-from bertender.core.errors import AccuracyError, ConfigError, ModelError, ParityError
+from bertender.core.errors import (
+    AccuracyError,
+    ConfigError,
+    GateError,
+    ModelError,
+    ParityError,
+)
 from bertender.core.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.core.predictor import onnx_file, refuse_taggers
 from bertender.core.work import work_directory
@@ -39,8 +45,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 WriteOnnx = Callable[[Artifact, Path], object]
-REFUSALS = (AccuracyError, ModelError, ParityError)
-"""What a gate raises; another scheme may pass it."""
+REFUSALS = (AccuracyError, GateError, ParityError)
+"""What a gate raises; another scheme may pass it. Any other error meets every scheme alike."""
 
 
 def _known(name: str) -> str:
@@ -84,7 +90,8 @@ def quantize(
     Raises:
         ConfigError: a setting that the scheme does not read, or a task with other labels.
         ModelError: the source is of another kind, quantized already, or a tagger; the target runs
-            no 8-bit models faster; or the graph saturates or runs in float on this machine.
+            no 8-bit models faster; or the sums of this machine saturate.
+        GateError: the graph runs in float on this machine, or a part of it is wrong.
         AccuracyError: the score fell by more than `max_drop`.
         ParityError: the answers moved too far. Nothing is written then, nor in the cases above.
     """
@@ -121,7 +128,7 @@ def _first_that_passes(
             f"no scheme that is tried by default reads all of your settings. {reasons}"
         )
     step = next_command(chosen.scheme, chosen, source, task, out)
-    raise ModelError(f"no scheme that is tried by default passes. {reasons} {step}")
+    raise GateError(f"no scheme that is tried by default passes. {reasons} {step}")
 
 
 def _reason(tried: dict[str, str]) -> str:
@@ -134,6 +141,7 @@ def _refuse(
     """Raise what speaks against a quantization before any work."""
     scheme = scheme_named(config.scheme)
     config.check_rules()
+    target_named(config.target)
     refuse_unquantizable(source, scheme)
     refuse_other_task(source, task)
     scheme.refuse(source)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from bertender.core.errors import ModelError
+from bertender.core.errors import GateError, ModelError
 from bertender.core.onnx_session import open_session
 from bertender.core.text import Batch
 from bertender.measure.accuracy import word_count
@@ -81,11 +81,11 @@ def check_rest(
 
 
 def refuse_other_rest(findings: Sequence[RestFinding]) -> None:
-    """Raise ModelError where something beside the products is other than in the float graph."""
+    """Raise GateError where something beside the products is other than in the float graph."""
     beyond = [each for each in findings if not each.difference <= TOLERATED]
     if beyond:
         listed = "; ".join(f"{each.tensor}: {each.difference:.2g}" for each in beyond[:SHOWN])
-        raise ModelError(
+        raise GateError(
             f"{len(beyond)} of {len(findings)} tensors between quantized products are not what "
             f"the float graph computes from the same products, off by more than {TOLERATED:g} of "
             f"their size. {listed}. Something beside the products was changed: quantize the graph "

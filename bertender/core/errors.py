@@ -12,6 +12,7 @@
     │   └── BusyError              another process is building it
     ├── TrainingError              a training run cannot go on
     ├── ModelError                 a model cannot serve what is asked of it
+    │   ├── GateError              a gate refuses how it was quantized; another scheme may pass
     │   └── HubCodeError           its config names code that would be fetched and run
     ├── ParityError                a candidate does not answer as its reference does
     ├── AccuracyError              a model lost more of its score than was allowed
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigError",
     "DamagedArtifactError",
     "DataError",
+    "GateError",
     "HubCodeError",
     "HubUnreachableError",
     "MachineBusyError",
@@ -111,6 +113,10 @@ class TrainingError(BertenderError):
 
 class ModelError(BertenderError):
     """A model cannot serve what is asked of it."""
+
+
+class GateError(ModelError):
+    """A gate refuses a quantized graph; one of another scheme may pass it."""
 
 
 class HubCodeError(ModelError):

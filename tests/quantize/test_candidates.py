@@ -11,15 +11,23 @@ import pytest
 
 from bertender.commands.flags import option_values
 from bertender.core.artifact import Artifact
-from bertender.core.errors import AccuracyError, ConfigError, ModelError, ParityError
+from bertender.core.errors import (
+    AccuracyError,
+    ConfigError,
+    GateError,
+    HubCodeError,
+    ModelError,
+    ParityError,
+)
 from bertender.report.quantization import quantization_lines
 from bertender.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, NEXT, candidates, next_command
 from quantize.quantizer import QuantizeConfig, quantize
-from quantize.schemes import SCHEMES
+from quantize.schemes import AUTO_SCHEME, SCHEMES
 
-REFUSALS = (ParityError("moved"), AccuracyError("lost"), ModelError("saturates"))
+REFUSALS = (ParityError("moved"), AccuracyError("lost"), GateError("runs in float"))
+OTHERS = (ModelError("saturates"), HubCodeError("wants code"), ModelError("cannot be opened"))
 
 
 def config_with(**settings: Any) -> QuantizeConfig:
@@ -65,10 +73,28 @@ def test_all_refused_says_why_and_what_is_left(
 ) -> None:
     for row, error in zip(CANDIDATES, REFUSALS, strict=True):
         refuse(monkeypatch, row["scheme"], error)
-    with pytest.raises(ModelError, match=r"refused moved.*refused lost.*refused saturates") as all_:
+    with pytest.raises(GateError, match=r"moved.*refused lost.*refused runs in float") as all_:
         quantize(float_model, task, config_with(), tmp_path / "int8")
     assert "Try next: bertender quantize" in str(all_.value)
     assert "--scheme qat" in str(all_.value) and not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("scheme", [AUTO_SCHEME, "dynamic"])
+@pytest.mark.parametrize("error", OTHERS, ids=str)
+def test_what_no_gate_raised_is_raised_as_it_is(
+    error: Exception,
+    scheme: str,
+    float_model: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It meets every scheme: none is tried after it, and none is recommended."""
+    refuse(monkeypatch, "dynamic", error)
+    refuse(monkeypatch, "static", ParityError("never tried"))
+    with pytest.raises(ModelError) as caught:
+        quantize(float_model, task, config_with(scheme=scheme), tmp_path / "int8")
+    assert caught.value is error and not any(tmp_path.iterdir())
 
 
 SKIPPED = [
@@ -117,6 +143,17 @@ STEPS = [
     ({"scheme": "four-bit"}, {"scheme": "four-bit", "max_drop": 0.5}),
     ({"scheme": "four-bit", "max_drop": 1.0}, {"scheme": "dynamic", "max_drop": 1.0}),
     ({"scheme": "qat", "no_embeddings": True}, {"scheme": "qat", "epochs": 3}),
+    ({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
+    ({"scheme": "qat", "epochs": 5}, {"scheme": "qat", "epochs": 10}),
+    (
+        {"scheme": "static", "calibrator": "percentile", "percentile": 99.9},
+        {"scheme": "static", "calibrator": "mse", "percentile": 99.99},
+    ),
+    (
+        {"scheme": "mixed", "base": "static", "max_drop": 1.0, "calibration_texts": 64},
+        {"scheme": "qat", "calibration_texts": 64},
+    ),
+    ({"scheme": "static", "max_drop": None}, {"scheme": "mixed", "max_drop": 0.5}),
 ]
 
 
@@ -134,6 +171,37 @@ def test_the_next_command_can_be_typed(
     assert {name: getattr(typed, name) for name in wanted} == wanted
     for name in ("target", "parity_texts", "no_embeddings"):
         assert getattr(typed, name) == getattr(config, name)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_whoever_types_each_next_command_comes_to_an_end(
+    scheme: str, float_model: Artifact, task: Task
+) -> None:
+    drop = {"max_drop": 1.0} if scheme == "mixed" else {}
+    said, config = "", config_with(scheme=scheme, **drop)
+    for _ in range(sum(len(rows) for rows in NEXT.values()) + 1):
+        said = next_command(config.scheme, config, float_model, task, Path("out"))
+        if not said.startswith("Try next: "):
+            break
+        words = shlex.split(said.removeprefix("Try next: "))
+        config = QuantizeConfig.parse(option_values(QuantizeConfig, flags(words[3:-2])))
+    assert said.startswith("Keep the float model")
+
+
+class TunedConfig(QuantizeConfig):
+    """With a setting that is on by default."""
+
+    parity_texts: bool = True  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("value", "flag"), [(False, "--no-parity-texts"), (True, "--parity-texts")]
+)
+def test_what_was_turned_off_stays_off(
+    value: bool, flag: str, float_model: Artifact, task: Task
+) -> None:
+    config = TunedConfig(scheme="dynamic", parity_texts=value)  # type: ignore[arg-type]
+    assert flag in shlex.split(next_command("dynamic", config, float_model, task, Path("out")))
 
 
 def flags(words: list[str]) -> dict[str, Any]:

@@ -7,12 +7,19 @@ from pathlib import Path
 import pytest
 
 from benchmarks.product_faults import FAULTS, planted
-from bertender.core.errors import ModelError
+from bertender.core.errors import GateError, ModelError
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize import quantizer
 from quantize.job import Job, Written
-from quantize.products import BOUNDS, check_products, refuse_unlike, summary_of
+from quantize.products import (
+    BOUNDS,
+    WRONG,
+    ProductFindings,
+    check_products,
+    refuse_unlike,
+    summary_of,
+)
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES
 from tests.distill.toys import save_artifact, tiny_classifier
@@ -79,8 +86,26 @@ def test_a_fault_of_one_product_is_caught_and_named(
         refuse_unlike(findings)
 
 
+NEXT_STEPS = [
+    (["8-bit"], ["--calibrator"], ["--no-embeddings"]),
+    (["4-bit"], ["--scheme"], ["--no-embeddings"]),
+    (["table"], ["--no-embeddings"], ["--calibrator", "--scheme"]),
+    (["table", "8-bit", "table"], ["--no-embeddings", "--calibrator"], []),
+]
+
+
+@pytest.mark.parametrize(("kinds", "named", "unnamed"), NEXT_STEPS)
+def test_the_next_step_is_one_that_helps(
+    kinds: list[str], named: list[str], unnamed: list[str]
+) -> None:
+    with pytest.raises(GateError) as caught:
+        refuse_unlike([ProductFindings("a", kind, {"weights_gain": 1.1}) for kind in kinds])
+    counts = {flag: str(caught.value).count(flag) for flag in (*named, *unnamed)}
+    assert counts == {**dict.fromkeys(named, 1), **dict.fromkeys(unnamed, 0)}
+
+
 def test_every_figure_of_every_kind_is_bounded() -> None:
-    assert set(BOUNDS) == {"8-bit", "4-bit", "table"}
+    assert set(BOUNDS) == set(WRONG) == {"8-bit", "4-bit", "table"}
     for bounds in BOUNDS.values():
         for name, (low, high) in bounds.items():
             assert low < high, name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,11 @@ from bertender.stages import STAGES
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
 from quantize import proof, qat, quantizer
+from quantize.kernels import refuse_float_kernels
+from quantize.products import ProductFindings, refuse_unlike
 from quantize.quantizer import QuantizeConfig
+from quantize.rest import RestFinding, refuse_other_rest
+from quantize.saturation import Deviation, refuse_saturated
 from quantize.schemes import SCHEMES, SHARED
 from tests.distill.toys import pair_task, save_artifact, tiny_classifier
 from tests.exports import PlainExport
@@ -289,10 +294,36 @@ def test_each_setting_is_read_by_a_scheme() -> None:
     assert read == set(QuantizeConfig.model_fields)
 
 
-def test_a_gpu_is_refused(float_model: Artifact, task: Task, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="slower than 16 bits"):
-        quantize(float_model, task, QuantizeConfig(target="gpu"), tmp_path / "out")
+@pytest.mark.parametrize("scheme", ["auto", "dynamic"])
+def test_a_gpu_is_refused_whatever_the_scheme(
+    scheme: str, float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = QuantizeConfig(target="gpu", scheme=scheme)
+    with pytest.raises(ModelError, match="slower than 16 bits") as caught:
+        quantize(float_model, task, config, tmp_path / "out")
+    assert str(caught.value).count("target='gpu'") == 1 and "Try next" not in str(caught.value)
     assert not any(tmp_path.iterdir())
+
+
+GATES: dict[str, Callable[[], object]] = {
+    "products": lambda: refuse_unlike([ProductFindings("a", "8-bit", {"weights_gain": 1.1})]),
+    "rest": lambda: refuse_other_rest([RestFinding("a", 1.0)]),
+    "kernels": lambda: refuse_float_kernels({}, 1),
+}
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_what_a_gate_raises_lets_another_scheme_be_tried(gate: str) -> None:
+    with pytest.raises(quantizer.REFUSALS) as caught:
+        GATES[gate]()
+    assert type(caught.value) is not ModelError
+
+
+def test_sums_that_saturate_end_the_search() -> None:
+    """Every scheme adds with the same instructions."""
+    with pytest.raises(ModelError, match="--target avx2") as caught:
+        refuse_saturated([Deviation("a", 1.0)])
+    assert not isinstance(caught.value, quantizer.REFUSALS)
 
 
 def test_an_unknown_scheme_is_refused(float_model: Artifact, task: Task, tmp_path: Path) -> None:
