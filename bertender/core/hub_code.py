@@ -103,12 +103,11 @@ def open_pretrained(auto_class: Any, source: Path | str, **settings: Any) -> Any
         HubCodeError: the config leads to code; transformers has not seen it then.
         OSError, ValueError, ...: whatever `from_pretrained` raises.
     """
-    commit = refuse_hub_code(source, local_files_only=settings.get("local_files_only", False))
+    checked = _check(source, local_files_only=settings.get("local_files_only", False))
     return auto_class.from_pretrained(
         str(source),
         trust_remote_code=False,  # without a word, transformers asks on the terminal
-        **({"revision": commit} if commit else {}),
-        **settings,
+        **{**settings, **checked.settings},
     )
 
 
@@ -122,13 +121,38 @@ def refuse_hub_code(source: Path | str, *, local_files_only: bool = False) -> st
         HubCodeError: one of them does; the message names file, key and value.
         OSError, ValueError: a file is no JSON, or the hub cannot be asked for it.
     """
-    commit = None
+    return _check(source, local_files_only=local_files_only).commit
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What of a model was checked: nothing else may be read afterwards."""
+
+    commit: str | None = None
+    is_hub_silent: bool = False
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The arguments of `from_pretrained` that have the same files read."""
+        revision = {"revision": self.commit} if self.commit else {}
+        return {**revision, **({"local_files_only": True} if self.is_hub_silent else {})}
+
+
+def _check(source: Path | str, *, local_files_only: bool) -> _Checked:
+    """Check each of CHECKED_FILES; without an answer of the hub, those of the cached commit."""
+    is_local = local_files_only or constants.HF_HUB_OFFLINE
+    commit, is_hub_silent = None, False
     for name, rules in CHECKED_FILES.items():
-        path = _found(source, name, commit, local_files_only or constants.HF_HUB_OFFLINE)
+        try:
+            path = _found(source, name, commit, is_local or is_hub_silent)
+        except LocalEntryNotFoundError:
+            if commit is None:
+                raise  # nothing is cached, and a hub that is silent now may answer transformers
+            path, is_hub_silent = None, True
         if path is not None:
             _refuse(path, rules)
             commit = extract_commit_hash(str(path), commit)
-    return None if Path(source).exists() else commit
+    return _Checked() if Path(source).exists() else _Checked(commit, is_hub_silent)
 
 
 def _found(source: Path | str, name: str, commit: str | None, is_local: bool) -> Path | None:
@@ -151,7 +175,7 @@ def _found(source: Path | str, name: str, commit: str | None, is_local: bool) ->
     except LocalEntryNotFoundError:
         if is_local:
             return None
-        raise  # a hub that does not answer now may answer transformers
+        raise
     except EntryNotFoundError:
         return None
 

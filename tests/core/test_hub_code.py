@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, file_download
+from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import AutoModelForSequenceClassification, modeling_utils
 from transformers.integrations import hub_kernels
 from transformers.utils import hub as transformers_hub
@@ -194,6 +195,46 @@ def test_a_model_of_the_hub_is_read_at_the_commit_that_was_checked(cached: Path)
 
     open_pretrained(Recorder, "some/model")
     assert seen == {"trust_remote_code": False, "revision": COMMIT}
+
+
+@pytest.fixture
+def silent_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has said that there is no network: the hub is asked, and does not answer."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+    def no_answer(*_: object, **__: object) -> None:
+        raise OfflineModeIsEnabled("no answer")
+
+    monkeypatch.setattr(file_download, "get_hf_file_metadata", no_answer)
+
+
+@pytest.mark.usefixtures("silent_hub")
+def test_a_cached_model_opens_without_a_network(cached: Path) -> None:
+    """Most models have no adapter_config.json; only what is cached may be read then."""
+    model, tokenizer = load_classifier(find_encoder("some/model"), LABELS)
+    assert model.config.num_labels == len(LABELS) and tokenizer("a")
+    seen: dict[str, Any] = {}
+
+    class Recorder:
+        from_pretrained = staticmethod(lambda source, **settings: seen.update(settings))
+
+    open_pretrained(Recorder, "some/model", local_files_only=False)
+    assert seen == {"trust_remote_code": False, "revision": COMMIT, "local_files_only": True}
+
+
+@pytest.mark.usefixtures("silent_hub")
+@pytest.mark.parametrize("settings", RUNS_IT.values(), ids=RUNS_IT)
+def test_a_hostile_cached_model_without_a_network(cached: Path, settings: Settings) -> None:
+    spoil(cached, settings)
+    with pytest.raises(HubCodeError):
+        refuse_hub_code("some/model")
+
+
+@pytest.mark.usefixtures("silent_hub")
+def test_a_cached_adapter_without_a_network(cached: Path) -> None:
+    (cached / "adapter_config.json").write_text('{"base_model_name_or_path": "evil/model"}')
+    with pytest.raises(HubCodeError, match="evil/model"):
+        refuse_hub_code("some/model")
 
 
 @pytest.mark.parametrize("settings", RUNS_IT.values(), ids=RUNS_IT)
