@@ -37,6 +37,7 @@ NEXT: Mapping[str, tuple[Settings, ...]] = {
 }
 """Scheme that was refused -> what to try then: the first that was not tried just now."""
 
+SAME: Callable[[Any, Any], bool] = operator.eq
 COVERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "max_drop": lambda tried, wanted: tried is not None,
     "epochs": operator.ge,
@@ -105,7 +106,7 @@ def _breaks(rule: Rule[Any], config: SchemeConfig) -> bool:
 
 def _was_tried(row: Settings, scheme: str, config: SchemeConfig) -> bool:
     tried = {"scheme": scheme, **config.model_dump(exclude={"scheme"})}
-    return all(COVERS.get(name, operator.eq)(tried[name], value) for name, value in row.items())
+    return all(COVERS.get(name, SAME)(tried[name], value) for name, value in row.items())
 
 
 def _source_of(scheme: str, source: Artifact) -> Path | None:

@@ -191,7 +191,7 @@ def test_whoever_types_each_next_command_comes_to_an_end(
 class TunedConfig(QuantizeConfig):
     """With a setting that is on by default."""
 
-    parity_texts: bool = True  # type: ignore[assignment]
+    parity_texts: bool = True
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ class TunedConfig(QuantizeConfig):
 def test_what_was_turned_off_stays_off(
     value: bool, flag: str, float_model: Artifact, task: Task
 ) -> None:
-    config = TunedConfig(scheme="dynamic", parity_texts=value)  # type: ignore[arg-type]
+    config = TunedConfig(scheme="dynamic", parity_texts=value)
     assert flag in shlex.split(next_command("dynamic", config, float_model, task, Path("out")))
 
 
