@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 from pydantic import Field
 
+from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -30,7 +29,6 @@ from bertender.core.progress import show_progress
 from bertender.core.text import Example, keep_text
 from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
 from bertender.stages import recorded_task
-from bertender.steps import save_result
 from serve.check import EndpointConfig, check_endpoint
 from serve.client import Endpoint, ServedPredictor
 from serve.config import ServeConfig
@@ -62,10 +60,6 @@ class EndpointBenchmark(Record):
     """Every artifact's times, and under what they were measured."""
 
     task: str
-    busy_elsewhere: tuple[float, ...] = Field(
-        description="share of the machine's cores that processes beside this one and the server "
-        "had, for each timed start"
-    )
     environment: Environment
     models: tuple[ServedModel, ...]
 
@@ -78,18 +72,18 @@ def time_endpoints(
     Raises:
         ServingError: a server does not start, or answers otherwise than the model in process.
         ModelError: an artifact is not an ONNX classifier.
+        MachineBusyError: work beside this process and the server disturbs the times, and the
+            config does not allow noisy ones.
     """
     asked = EndpointConfig(texts=CHECKED_TEXTS, seed=config.seed)
     checks = [check_endpoint(artifact, examples, asked) for artifact in artifacts]
     reports: list[list[LatencyReport]] = [[] for _ in artifacts]
-    busy = []
     for start in range(starts):
         # other texts in each start; the same ones for every artifact
         drawn = config.model_copy(update={"seed": config.seed + start})
         for artifact, taken in zip(artifacts, reports, strict=True):
-            report, share = _time_start(artifact, examples, drawn)
-            taken.append(report)
-            busy.append(share)
+            with _asked_in_all_ways(artifact, threads_of(drawn)) as classifiers:
+                taken.append(measure_latency(classifiers, examples, drawn))
     models = [
         ServedModel(
             name=artifact.name,
@@ -103,19 +97,9 @@ def time_endpoints(
     ]
     return EndpointBenchmark(
         task=artifacts[0].card.task.name,
-        busy_elsewhere=tuple(busy),
         environment=environment(),
         models=tuple(models),
     )
-
-
-def _time_start(
-    artifact: Artifact, examples: Sequence[Example], config: LatencyConfig
-) -> tuple[LatencyReport, float]:
-    """Return one start's times, and the share of the cores that strangers had meanwhile."""
-    with _asked_in_all_ways(artifact, threads_of(config)) as classifiers:
-        strangers = _Strangers()
-        return measure_latency(classifiers, examples, config), strangers.share()
 
 
 @contextmanager
@@ -137,27 +121,6 @@ def _asked_in_all_ways(artifact: Artifact, threads: int) -> Iterator[list[Classi
         yield classifiers
 
 
-class _Strangers:
-    """The processes beside this one and its children, from now on."""
-
-    def __init__(self) -> None:
-        self.began = self._seconds()
-
-    def share(self) -> float:
-        """Return the share of all cores that they had so far."""
-        wall, used = (now - then for now, then in zip(self._seconds(), self.began, strict=True))
-        return min(max(used / (wall * (psutil.cpu_count() or 1)), 0.0), 1.0)
-
-    @staticmethod
-    def _seconds() -> tuple[float, float]:
-        """Return the clock, and the processor time of everything else, stolen time included."""
-        this = psutil.Process()
-        family = [process.cpu_times() for process in (this, *this.children(recursive=True))]
-        every = psutil.cpu_times()
-        busy = every.user + every.nice + every.system + getattr(every, "steal", 0.0)
-        return time.monotonic(), busy - sum(times.user + times.system for times in family)
-
-
 def run(
     artifacts: Annotated[list[Path], typer.Argument(help="ONNX artifacts of one task")],
     out: Annotated[Path, typer.Option(help="the JSON to write")],
@@ -167,9 +130,11 @@ def run(
     threads: Annotated[int, typer.Option(help="of ONNX Runtime, either way; 0: every core")] = 0,
     max_dev: Annotated[int | None, typer.Option(help="use only so many held-out texts")] = None,
     seed: Annotated[int, typer.Option(help="which texts are drawn")] = 0,
+    noisy: NoisyFlag = False,
 ) -> None:
     """Time endpoints next to the same models in process."""
     show_progress()
+    refuse_noisy_out(noisy, out)
     opened = [Artifact.load(path) for path in artifacts]
     task = recorded_task(opened[0], {} if max_dev is None else {"max_dev": max_dev})
     config = LatencyConfig(
@@ -178,6 +143,7 @@ def run(
         batch_size=TEXTS_A_REQUEST,
         threads=threads,
         seed=seed,
+        noisy=noisy,
     )
     result = time_endpoints(opened, task.dev.examples, config, starts)
     for model in result.models:
@@ -186,7 +152,7 @@ def run(
             singles = ", ".join(f"{row.single.p50_ms:.2f}" for row in taken)
             batches = ", ".join(f"{row.batch.p50_ms:.2f}" for row in taken)
             typer.echo(f"{model.name}, {taken[0].name}: {singles} ms; 16 texts {batches} ms")
-    save_result(result, out)
+    save_benchmark(result, out)
 
 
 if __name__ == "__main__":

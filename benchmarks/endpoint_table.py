@@ -11,12 +11,11 @@ import numpy.typing as npt
 
 from benchmarks.endpoint import IN_PROCESS, TEXTS_A_REQUEST, WAYS, EndpointBenchmark, ServedModel
 from bertender.measure.latency import Latency
+from bertender.measure.load import busiest
 
 __all__ = ["Ratio", "endpoint_block", "ratio_over_starts"]
 
 RESAMPLES = 1000
-IDLE_SHARE = 0.05
-"""Of the cores; below it, others hardly change a time."""
 
 Samples = Sequence[Sequence[float]]
 """rounds x requests, in milliseconds"""
@@ -112,8 +111,8 @@ def _shown(ratio: Ratio) -> str:
 
 def _circumstances(result: EndpointBenchmark) -> str:
     here, reports = result.environment, result.models[0].starts
-    busiest = max(result.busy_elsewhere)
-    shared = "" if busiest < IDLE_SHARE else " on a machine shared with other work"
+    load = busiest([start.load for model in result.models for start in model.starts if start.load])
+    shared = " on a machine shared with other work" if load.noisy else ""
     versions = ", ".join(
         f"{name} {here.versions[name]}"
         for name in ("onnxruntime", "tritonclient", "nvidia-pytriton")
@@ -123,7 +122,7 @@ def _circumstances(result: EndpointBenchmark) -> str:
     return (
         f"{result.task}; served by Triton on loopback, {len(reports)} starts of "
         f"{reports[0].config.rounds} rounds, the ways of asking interleaved with the model "
-        f"{IN_PROCESS}{shared} (others had {busiest:.0%} of the cores at most), tokenisation "
+        f"{IN_PROCESS}{shared} (in the busiest start, {load}), tokenisation "
         f"included; medians, and how many times as long as {IN_PROCESS}, with intervals of 95 % "
         f"over starts and rounds. Logits within {worst:.1g} of the model {IN_PROCESS}. "
         f"{here.cpu_model}, threads: {reports[0].threads}; {versions}."

@@ -10,13 +10,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import endpoint
-from benchmarks.endpoint import IN_PROCESS, WAYS, EndpointBenchmark
+from benchmarks import endpoint, saving
+from benchmarks.endpoint import IN_PROCESS, WAYS, EndpointBenchmark, ServedModel
 from benchmarks.endpoint_table import endpoint_block, ratio_over_starts
 from benchmarks.readme import newest_endpoint_block
 from bertender.core.artifact import Artifact
-from bertender.core.errors import BertenderError
-from bertender.measure.latency import LatencyConfig
+from bertender.core.environment import environment
+from bertender.core.errors import BertenderError, MachineBusyError
+from bertender.core.predictor import Classifier, FloatArray
+from bertender.core.text import Batch, keep_text
+from bertender.measure.latency import Latency, LatencyConfig, LatencyReport, measure_latency
+from bertender.measure.load import MachineLoad
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from tests.front import write_toy_files
@@ -33,7 +37,7 @@ def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def result(exported: Artifact, task: Task) -> EndpointBenchmark:
     config = LatencyConfig(
-        rounds=ROUNDS, single_texts=TEXTS, batch_size=16, warmup_rounds=0, threads=1
+        rounds=ROUNDS, single_texts=TEXTS, batch_size=16, warmup_rounds=0, threads=1, noisy=True
     )
     return endpoint.time_endpoints([exported], task.dev.examples, config, STARTS)
 
@@ -42,14 +46,13 @@ def result(exported: Artifact, task: Task) -> EndpointBenchmark:
 @pytest.mark.slow
 def test_every_way_is_timed_in_every_start(result: EndpointBenchmark, exported: Artifact) -> None:
     assert [model.digest for model in result.models] == [exported.digest]
-    assert len(result.busy_elsewhere) == STARTS
-    assert all(0 <= share <= 1 for share in result.busy_elsewhere)
     for model in result.models:
         assert model.max_abs_difference < 1e-3
         assert len(model.starts) == STARTS
         for report in model.starts:
             assert [row.name for row in report.rows] == list(WAYS)
             assert (report.threads, report.batch_texts) == (1, 16)
+            assert report.load is not None
             for row in report.rows:
                 assert np.shape(row.single_ms) == (ROUNDS, TEXTS)
                 assert len(row.batch_ms) == ROUNDS
@@ -60,12 +63,8 @@ def test_every_way_is_timed_in_every_start(result: EndpointBenchmark, exported: 
 @pytest.mark.slow
 def test_the_table_is_made_from_the_file(result: EndpointBenchmark, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    for busy in (0.01, 0.5):
-        shown = result.model_copy(update={"busy_elsewhere": (0.0, busy)})
-        path.write_text(shown.model_dump_json())
-        text = endpoint_block("result.json", path)
-        assert ("shared with other work" in text) == (busy == 0.5)
-        assert f"others had {busy:.0%} of the cores" in text
+    path.write_text(result.model_dump_json())
+    text = endpoint_block("result.json", path)
     rows = [line for line in text.splitlines() if line.startswith("| onnx (float32)")]
     assert [row.split(" | ")[1] for row in rows] == [*WAYS]
     for row, way in zip(rows, WAYS, strict=True):
@@ -86,13 +85,78 @@ def test_the_command_writes_what_it_measured(
     app.command()(endpoint.run)
     words = ["--out", str(tmp_path / "times.json"), "--rounds", "2", "--single-texts", "2"]
     answer = CliRunner().invoke(
-        app, [str(exported.path), *words, "--starts", "1", "--threads", "1"]
+        app, [str(exported.path), *words, "--starts", "1", "--threads", "1", "--noisy"]
     )
     assert answer.exit_code == 0, answer.output
     assert "onnx, gRPC: " in answer.output
     written = EndpointBenchmark.model_validate(json.loads((tmp_path / "times.json").read_text()))
     assert len(written.models) == len(written.models[0].starts) == 1
     assert written.models[0].starts[0].config.batch_size == endpoint.TEXTS_A_REQUEST
+
+
+def benchmark_under(*shares: float | None) -> EndpointBenchmark:
+    """Return made-up times of one artifact: a start for each share that other work had."""
+    config = LatencyConfig(rounds=ROUNDS, single_texts=TEXTS, processes=1, noisy=True)
+    rows = classifier_rows(config)
+    starts = [
+        LatencyReport(
+            config=config,
+            threads=1,
+            batch_texts=16,
+            rows=rows,
+            load=MachineLoad(other_work=share, steal=None if share is None else 0.0),
+        )
+        for share in shares
+    ]
+    model = ServedModel(
+        name="onnx",
+        digest="0",
+        precision="float32",
+        parameters=1,
+        max_abs_difference=0.0,
+        starts=tuple(starts),
+    )
+    return EndpointBenchmark(task="toy", environment=environment(), models=(model,))
+
+
+def classifier_rows(config: LatencyConfig) -> tuple[Latency, ...]:
+    """Return a row for each way, of classifiers that do nothing."""
+    classifiers = [Classifier(way, ("a", "b"), keep_text, Nothing(), 0) for way in WAYS]
+    return measure_latency(classifiers, [("a text",)], config).rows
+
+
+class Nothing:
+    """A predictor that predicts the first label at once."""
+
+    def logits(self, batch: Batch) -> FloatArray:
+        return np.zeros((len(batch.examples), 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [((0.0, 0.01), "had 1.0%"), ((0.5, 0.0), "had 50.0%"), ((None, None), "load unknown")],
+)
+def test_the_busiest_start_is_said(
+    shares: tuple[float | None, ...], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(benchmark_under(*shares).model_dump_json())
+    text = endpoint_block("result.json", path)
+    assert said in text
+    assert ("shared with other work" in text) == (0.5 in shares)
+
+
+def test_noisy_times_are_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teacher: Artifact, task: Task
+) -> None:
+    monkeypatch.setattr(saving, "RESULTS", tmp_path)
+    monkeypatch.setattr(endpoint, "recorded_task", lambda artifact, changes: task)
+    monkeypatch.setattr(endpoint, "time_endpoints", lambda *_: benchmark_under(0.5))
+    with pytest.raises(MachineBusyError, match=r"50\.0%"):
+        endpoint.run([teacher.path], tmp_path / "times.json")
+    with pytest.raises(typer.BadParameter, match="--noisy"):
+        endpoint.run([teacher.path], tmp_path / "times.json", noisy=True)
+    assert not (tmp_path / "times.json").exists()
 
 
 def test_a_torch_model_is_refused_before_anything_is_timed(teacher: Artifact, task: Task) -> None:

@@ -216,10 +216,10 @@ def test_what_an_earlier_step_makes_need_not_be_there(
     assert next(run_recipe(recipe, out)).step.name == "words"
 
 
-@pytest.mark.parametrize("name", [name for name, kind in STEPS.items() if kind.config.rules])
+@pytest.mark.parametrize("name", [name for name, kind in STEPS.items() if kind.config.all_rules()])
 def test_every_rule_says_what_to_do(name: str) -> None:
     config = STEPS[name].config
-    for rule in config.rules.values():
+    for rule in config.all_rules().values():
         assert isinstance(rule, Rule) and rule.settings <= config.model_fields.keys()
         assert rule.against is None or rule.against in config.model_fields
 

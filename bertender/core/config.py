@@ -28,7 +28,13 @@ class Config(Record):
     """What help says in the place of a default that depends on other fields."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = {}
-    """Conflicts of settings, by name; `parse` checks them."""
+    """Conflicts of settings that a class adds to those of its bases, by name."""
+
+    @classmethod
+    def all_rules(cls) -> Mapping[str, Rule[Any]]:
+        """Return the rules of the class and its bases, which `parse` checks, by name."""
+        classes = [each for each in cls.__mro__ if issubclass(each, Config)]
+        return {name: rule for each in reversed(classes) for name, rule in each.rules.items()}
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
@@ -36,7 +42,7 @@ class Config(Record):
 
         Raises:
             ConfigError: a key is unknown (the nearest known one is named) or a value is refused;
-                all problems are listed at once. Or the settings break one of the `rules`.
+                all problems are listed at once. Or the settings break one of `all_rules`.
         """
         try:
             config = cls.model_validate(dict(values))
@@ -47,8 +53,8 @@ class Config(Record):
         return config
 
     def check_rules(self) -> None:
-        """Raise ConfigError for the first of the rules that the settings break."""
-        for rule in self.rules.values():
+        """Raise ConfigError for the first of `all_rules` that the settings break."""
+        for rule in self.all_rules().values():
             rule.check(self)
 
     def changed(self, changes: Mapping[str, Any]) -> Self:

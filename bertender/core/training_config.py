@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from bertender.core.config import Config
+from bertender.core.config import Config, Rule
 from bertender.core.environment import supports_bf16
-from bertender.core.errors import ConfigError
 
 __all__ = ["POOL_BATCHES", "TrainingConfig", "computes_in_bf16"]
 
 POOL_BATCHES = 50
 
+RULES: Mapping[str, Rule[TrainingConfig]] = {
+    "pool_batches": Rule(
+        lambda config: config.batches != "pooled",
+        "only batches pooled reads it. Give --batches pooled as well, or leave it out.",
+        frozenset({"pool_batches"}),
+        against="batches",
+    ),
+}
+"""Conflicts of the settings that every stage which trains has."""
+
 
 class TrainingConfig(Config):
     """How long and how fast to train; shared by every stage that trains."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     epochs: int = Field(3, ge=1, description="passes over the training examples")
     learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
@@ -41,16 +53,6 @@ class TrainingConfig(Config):
     )
     checkpoint_steps: int = Field(500, ge=1, description="steps between resumable checkpoints")
     seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
-
-    @model_validator(mode="after")
-    def _reads_pool_batches(self) -> Self:
-        """Refuse the size of pools where there are none of that kind."""
-        if self.pool_batches != POOL_BATCHES and self.batches != "pooled":
-            raise ConfigError(
-                f"pool_batches={self.pool_batches} and batches={self.batches!r}: only batches "
-                "pooled reads it. Give that too, or leave it out."
-            )
-        return self
 
 
 def computes_in_bf16(config: TrainingConfig) -> bool:

@@ -44,14 +44,19 @@ class Labelled:
             DataError: a label is none of them and `bad` stops, or no row has one of them.
         """
         numbers = {label: number for number, label in enumerate(known)}
-        rows = []
+        rows, unknown = [], SkippedRows()
         for place, label, example in zip(self.places, self.labels, self.examples, strict=True):
             if label in numbers:
                 rows.append((example, numbers[label]))
             else:
-                bad(self._unknown(place, label, known, owner))
+                error = self._unknown(place, label, known, owner)
+                bad(error)
+                unknown(error)
         if not rows:
-            raise DataError(f"{self.path}: no row has one of the labels {_listed(known)}.")
+            raise DataError(
+                f"{self.path}: no row has one of the labels {_listed(known)}{_first(unknown)} "
+                f"Is --label-column {self.label_column} right, and the file of this task?"
+            )
         examples, label_ids = zip(*rows, strict=True)
         return Split(examples, label_ids)
 
@@ -98,20 +103,40 @@ def read_labelled(table: Table, text_columns: Sequence[str], label_column: str) 
             `table.bad` stops.
     """
     table.require((*text_columns, label_column))
-    examples, labels, places = [], [], []
+    examples, labels, places, unusable = [], [], [], SkippedRows()
     for row in table.rows:
         try:
             example = _example(table.path, row, text_columns)
             label = _label(table.path, row, label_column)
         except RowError as error:
             table.bad(error)
+            unusable(error)
             continue
         examples.append(example)
         labels.append(label)
         places.append(row.place)
     if not examples:
-        raise DataError(f"{table.path}: no rows that can be used, only the names of the columns.")
+        raise _no_rows(table.path, text_columns, label_column, unusable)
     return Labelled(table.path, label_column, tuple(examples), tuple(labels), tuple(places))
+
+
+def _no_rows(
+    path: Path, text_columns: Sequence[str], label_column: str, unusable: SkippedRows
+) -> DataError:
+    """Return the error of a table of which no row is left."""
+    if not unusable.count:
+        return DataError(f"{path}: no rows that can be used, only the names of the columns.")
+    columns = zip(("--text-column", "--pair-column"), text_columns, strict=False)
+    flags = [*(f"{flag} {name}" for flag, name in columns), f"--label-column {label_column}"]
+    return DataError(
+        f"{path}: no rows that can be used{_first(unusable)} Are {' and '.join(flags)} right?"
+    )
+
+
+def _first(skipped: SkippedRows) -> str:
+    """Return how many rows were left out, and why the first one was."""
+    row = skipped.first[0]
+    return f"; rows left out: {skipped.count}, the first at {row.place}: {row.reason}"
 
 
 def read_texts(

@@ -114,6 +114,27 @@ def test_broken_rules_are_found_when_settings_are_read(settings: dict[str, Any],
         Cake(bread="rye", **settings).check_rules()
 
 
+class WeddingCake(Cake):
+    """A cake with a conflict of its own, and one that it states anew."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {
+        "dry": Rule(lambda config: config.minutes > 100, "it gets dry."),
+        "cold": Rule(lambda config: config.heat < 150, "too cold for so much dough."),
+    }
+
+
+def test_rules_come_on_top_of_those_of_the_base() -> None:
+    assert list(WeddingCake.all_rules()) == ["grill", "cold", "dry"]
+    for settings, said in (
+        ({"mode": "grill", "minutes": 9}, "no cake is grilled"),
+        ({"heat": 120}, "too cold"),
+        ({"minutes": 101}, "it gets dry"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            WeddingCake.parse({"bread": "rye", **settings})
+    assert Cake.parse({"bread": "rye", "heat": 120}).heat == 120
+
+
 @pytest.mark.parametrize("settings", [{}, {"mode": "grill"}, {"mode": "grill", "minutes": 30}])
 def test_rules_that_hold(settings: dict[str, Any]) -> None:
     assert Cake.parse({"bread": "rye", **settings}).bread == "rye"

@@ -16,7 +16,8 @@ from bertender.core.batching import POOLINGS, plan_batches
 from bertender.core.errors import ConfigError, TrainingError
 from bertender.core.examples import TensorBatch
 from bertender.core.training import LossParts, Objective, train
-from bertender.core.training_config import TrainingConfig
+from bertender.core.training_config import POOL_BATCHES, TrainingConfig
+from bertender.stages import STAGES
 from distill.teacher import label_objective
 from tests.core.runs import CONFIG, STARTS, Start, classification
 
@@ -80,10 +81,21 @@ def test_objective_sees_the_planned_batches_in_order(
 
 
 @pytest.mark.parametrize("batches", [row for row in POOLINGS if row != "pooled"])
-def test_the_size_of_pools_is_refused_where_nothing_reads_it(batches: str) -> None:
-    with pytest.raises(ConfigError, match=f"pool_batches=20 and batches='{batches}'.*pooled"):
-        TrainingConfig.parse({"batches": batches, "pool_batches": 20})
-    assert TrainingConfig.parse({"batches": "pooled", "pool_batches": 20}).pool_batches == 20
+@pytest.mark.parametrize("size", [20, POOL_BATCHES])
+def test_the_size_of_pools_is_refused_where_nothing_reads_it(batches: str, size: int) -> None:
+    """At its default value too; a stage's own rules come on top of this one."""
+    for config in (TrainingConfig, *(stage.config for stage in STAGES.values())):
+        if issubclass(config, TrainingConfig):
+            with pytest.raises(ConfigError, match=f"batches={batches} and pool_batches={size}: "):
+                config.parse({"batches": batches, "pool_batches": size})
+    assert TrainingConfig.parse({"batches": "pooled", "pool_batches": size}).pool_batches == size
+
+
+def test_recorded_settings_open_though_all_of_them_are_explicit() -> None:
+    """Recipes and artifacts record every setting, the size of pools that were not used too."""
+    recorded = TrainingConfig().model_dump(mode="json")
+    assert "pool_batches" in recorded
+    assert TrainingConfig.model_validate(recorded) == TrainingConfig()
 
 
 def test_every_pooling_can_be_chosen() -> None:

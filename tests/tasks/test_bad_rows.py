@@ -122,7 +122,12 @@ WRONG_FILES: dict[str, tuple[str, bytes, str]] = {
     "UTF-16": (".tsv", "text\tlabel\na\tpos\n".encode("utf-16"), "line 1: byte 0xff"),
     "no end to a quote": (".csv", HEADER + b'"a,pos\n' + GOOD, "line 2: .*double quote"),
     "one class": (".csv", HEADER + b"a,pos\n,neg\n", "have the label 'pos'"),
-    "no good row": (".csv", HEADER + b",pos\n,neg\n", "no rows that can be used"),
+    "no good row": (
+        ".csv",
+        HEADER + b",pos\n,neg\n",
+        "no rows that can be used; rows left out: 2, the first at line 2, column 'text': empty.*"
+        "--text-column text and --label-column label right",
+    ),
     "no good line": (".jsonl", b"{\n[\n", "no row of it can be read"),
     "empty": (".csv", b"", "is empty"),
 }
@@ -140,7 +145,11 @@ def test_no_held_out_row_is_left(tmp_path: Path) -> None:
     config = config_of(tmp_path, ".csv", HEADER + GOOD, skip_bad_rows=True)
     assert config.dev is not None
     config.dev.write_bytes(HEADER + b"a,meh\n")
-    with pytest.raises(DataError, match="no row has one of the labels 'neg', 'pos'"):
+    with pytest.raises(
+        DataError,
+        match=r"no row has one of the labels 'neg', 'pos'; rows left out: 1, the first at line 2.*"
+        r"'meh'.*--label-column label right",
+    ):
         load_files(config)
 
 
