@@ -73,11 +73,11 @@ def gate_block(files: Mapping[str, Path]) -> str:
         [
             f"**{_counted(sound, 'sound candidates', 'refused')}**",
             "",
-            *_table(SOUND_HEADINGS, [_sound_cells(name, sound) for name in VARIANTS]),
+            *_table(SOUND_HEADINGS, _seen(_sound_cells(name, sound) for name in VARIANTS)),
             "",
             f"**{_counted(faulty, 'planted faults', 'caught')}**",
             "",
-            *_table(FAULT_HEADINGS, [_fault_cells(name, faulty) for name in FAULTS]),
+            *_table(FAULT_HEADINGS, _seen(_fault_cells(name, faulty) for name in FAULTS)),
             "",
             f"Teachers: {', '.join(teachers)} (task and seed). Raw: {raw}",
             "",
@@ -104,6 +104,11 @@ def _counted(rows: Sequence[Judged], what: str, done: str) -> str:
 
 def _table(headings: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[str]:
     return markdown_rows(headings, rows, [False, True, True, False, True])
+
+
+def _seen(rows: Iterable[list[Cell]]) -> list[list[Cell]]:
+    """Return the rows of which there are candidates."""
+    return [row for row in rows if row[1] != ("0",)]
 
 
 def _sound_cells(name: str, rows: Sequence[Judged]) -> list[Cell]:
