@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -511,7 +510,7 @@ def test_the_command_lines_forms_of_settings() -> None:
     config = DistillConfig.parse({"weights": "soft=0.7, hard=0.3", "teacher_layers": "1,3,5"})
     assert config.weights == {"soft": 0.7, "hard": 0.3}
     assert config.teacher_layers == (1, 3, 5)
-    assert DistillConfig.parse(json.loads(config.model_dump_json())) == config
+    assert DistillConfig.model_validate_json(config.model_dump_json()) == config
 
 
 BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
