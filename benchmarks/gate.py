@@ -1,6 +1,6 @@
 """Runs the gate on sound candidates and on planted faults, and counts where it is wrong.
 
-    python -m benchmarks.gate TEACHER... --work DIR --out FILE.json [--no-faults]
+    python -m benchmarks.gate TEACHER... --work DIR --out FILE.json [--no-sound | --no-faults]
 
 Each teacher is exported and quantized by every row of VARIANTS; each fault of FAULTS is planted in
 some of them. A candidate is judged by every check that `export` and `quantize` have, without their
@@ -212,9 +212,9 @@ def _change(subject: Subject, candidate: Classifier) -> Change:
     )
 
 
-def _asked(subject: Subject, faults: bool) -> Iterator[tuple[str, str | None]]:
+def _asked(subject: Subject, sound: bool, faults: bool) -> Iterator[tuple[str, str | None]]:
     """Yield each candidate, as a variant and a fault."""
-    yield from ((variant, None) for variant in VARIANTS)
+    yield from ((variant, None) for variant in VARIANTS if sound)
     pairs = len(subject.task.text_columns) > 1
     for name, fault in FAULTS.items() if faults else ():
         if pairs or not fault.pairs_only:
@@ -237,6 +237,7 @@ def run(
     teachers: Annotated[list[Path], typer.Argument(help="artifacts of torch classifiers")],
     work: Annotated[Path, typer.Option(help="where the exports stay")],
     out: Annotated[Path, typer.Option(help="the JSON to write, and to go on from")],
+    sound: Annotated[bool, typer.Option(help="or planted faults alone")] = True,
     faults: Annotated[bool, typer.Option(help="or sound candidates alone")] = True,
 ) -> None:
     """Judge every candidate of every teacher and write the JSON as each is done."""
@@ -247,7 +248,7 @@ def run(
     done = {(each.teacher, each.variant, each.fault) for each in benchmark.candidates}
     for teacher in teachers:
         subject = _subject(teacher, work)
-        for variant, fault in _asked(subject, faults):
+        for variant, fault in _asked(subject, sound, faults):
             if (subject.name, variant, fault) in done:
                 continue
             row = judged(subject, variant, fault)
