@@ -77,7 +77,7 @@ def test_it_measures_what_passes_and_names_what_does_not(
     assert result.long.load and all(times.load for times in result.kernels.values())
     text = quantization_block({"result.json": out})
     (constant,) = (line for line in text.splitlines() if line.startswith("| always "))
-    assert constant.count("| - ") == 10 and constant.count("[") == 1
+    assert constant.count("| - ") == 11 and constant.count("[") == 1
     assert "| `dynamic` |" in text and "- `hopeless` was refused:" in text
     assert f"{result.comparison.rows[1].score.value:.3f}" in text
     assert "| Score to choose by |" in text
