@@ -28,7 +28,7 @@ from bertender.core.predictor import Classifier, open_classifier
 from bertender.core.progress import show_progress
 from bertender.core.text import Example, keep_text
 from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
-from bertender.stages import recorded_task
+from bertender.recorded_task import recorded_task
 from serve.check import EndpointConfig, check_endpoint
 from serve.client import Endpoint, ServedPredictor
 from serve.config import ServeConfig

@@ -29,7 +29,7 @@ from bertender.core.progress import show_progress
 from bertender.core.text import Tokenize, load_tokenizer
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport
-from bertender.stages import recorded_task
+from bertender.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 

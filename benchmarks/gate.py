@@ -36,7 +36,8 @@ from bertender.core.predictor import Classifier, onnx_file, open_classifier
 from bertender.core.progress import show_progress
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import PARITY_TEXTS, check_parity, find_tolerance, labelled_sample
-from bertender.stages import STAGES, recorded_task
+from bertender.recorded_task import recorded_task
+from bertender.stages import STAGES
 from bertender.steps import save_result
 from bertender.tasks.metrics import Change, paired_change
 from bertender.tasks.task import Task

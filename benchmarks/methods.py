@@ -26,7 +26,7 @@ from bertender.core.predictor import open_classifier
 from bertender.core.progress import show_progress
 from bertender.measure.accuracy import evaluate
 from bertender.measure.constant import ConstantRow, constant_row
-from bertender.stages import recorded_task
+from bertender.recorded_task import recorded_task
 from bertender.steps import save_result
 from bertender.tasks.metrics import Score
 from bertender.tasks.task import ChosenOn, Task

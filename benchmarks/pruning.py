@@ -24,7 +24,7 @@ from bertender.core.predictor import load_torch_classifier, open_classifier
 from bertender.core.progress import show_progress
 from bertender.core.pruned import heads_of
 from bertender.measure.accuracy import evaluate
-from bertender.stages import recorded_task
+from bertender.recorded_task import recorded_task
 from bertender.steps import save_result
 from bertender.tasks.task import ChosenOn, Task
 from distill.pruning.config import PruneConfig

@@ -31,7 +31,8 @@ from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport, threads_of
-from bertender.stages import STAGES, recorded_task
+from bertender.recorded_task import recorded_task
+from bertender.stages import STAGES
 from bertender.tasks.metrics import Score
 from bertender.tasks.task import Task
 from quantize.schemes import SCHEMES

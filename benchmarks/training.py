@@ -27,7 +27,7 @@ from bertender.core.environment import Environment, environment
 from bertender.core.progress import show_progress
 from bertender.core.text import load_tokenizer
 from bertender.core.training_config import computes_in_bf16
-from bertender.stages import recorded_task
+from bertender.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
 from distill.data import token_dataset
 from distill.distiller import DistillConfig

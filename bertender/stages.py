@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
-from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.predictor import refuse_taggers
+from bertender.core.errors import UnknownNameError
 from bertender.named_files import (
     encoder_files,
     general_files,
@@ -32,8 +31,7 @@ from bertender.step_kinds import (
     StepKind,
     Want,
 )
-from bertender.tasks.registry import TASKS, load_task
-from bertender.tasks.task import Task, TaskConfig
+from bertender.tasks.task import Task
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.distiller import DistillConfig, distill
 from distill.general import GeneralConfig, distill_general_by_name
@@ -52,7 +50,7 @@ from quantize.quantizer import QuantizeConfig, quantize
 from quantize.schemes import AUTO_SCHEME, scheme_named
 from quantize.targets import target_named
 
-__all__ = ["STAGES", "Stage", "recorded_task", "stage_named"]
+__all__ = ["STAGES", "Stage", "stage_named"]
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
@@ -251,67 +249,3 @@ def stage_named(name: str) -> Stage:
     if name not in STAGES:
         raise UnknownNameError("stage", name, STAGES)
     return STAGES[name]
-
-
-RENAMED = {"docs": "docs-library"}
-"""Task -> the name that it has now, where another one has taken its name."""
-
-
-def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
-    """Load the task that an artifact was made for, with some of its settings changed.
-
-    What to choose on is set apart as it was then: of older artifacts nothing, since they have
-    learned from every training text.
-
-    Raises:
-        ConfigError: the artifact records no task, and `changes` name none; or more is to be set
-            apart than was then.
-        ModelError: it labels words, for which no task is known by name.
-    """
-    refuse_taggers(artifact)
-    names_task = "task" in changes or "train" in changes
-    source = {} if names_task else _source(artifact)
-    settings = {**source, **changes}
-    if not (names_task or source):
-        raise ConfigError(
-            f"{artifact.path} does not say which task it is for. Name one with --task, or give "
-            "your files with --train and --dev."
-        )
-    config = TaskConfig.parse(settings)
-    if _is_own(artifact, config):
-        config = TaskConfig.parse({**_set_apart(artifact), **settings})
-        _refuse_learned(artifact, config)
-    return load_task(config)
-
-
-def _source(artifact: Artifact) -> dict[str, Any]:
-    """Return how the artifact's task was loaded, by the name that the task has now."""
-    record = artifact.card.task
-    renamed = RENAMED.get(str(record.source.get("task")))
-    if renamed and record.labels == TASKS[renamed].labels:
-        return {**record.source, "task": renamed}
-    return record.source
-
-
-def _is_own(artifact: Artifact, config: TaskConfig) -> bool:
-    """Return whether a task is of the data that the artifact was made from."""
-    source = _source(artifact)
-    if config.train is not None:  # whatever the task is called
-        return str(config.train.absolute()) == source.get("train")
-    return config.task == source.get("task")
-
-
-def _set_apart(artifact: Artifact) -> dict[str, float]:
-    """Return the share of the training texts that an artifact has not learned from, if known."""
-    source = artifact.card.task.source
-    return {"select": source.get("select", 0.0)} if source else {}
-
-
-def _refuse_learned(artifact: Artifact, config: TaskConfig) -> None:
-    """Raise ConfigError where texts would be chosen on that the artifact has learned from."""
-    share = _set_apart(artifact).get("select", 0.0)
-    if config.select is not None and config.select > share:
-        raise ConfigError(
-            f"select={config.select:g}: {artifact.path} was made with select={share:g}, and has "
-            f"learned from the other texts. Give {share:g} at most, or make it again."
-        )

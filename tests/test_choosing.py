@@ -15,7 +15,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.predictor import open_classifier
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, compare
-from bertender.stages import STAGES, recorded_task
+from bertender.recorded_task import recorded_task
+from bertender.stages import STAGES
 from bertender.tasks.metrics import Score
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Split, Task, TaskConfig

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from bertender import stages
+from bertender import recorded_task as recorded
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, DataError, UnknownNameError
+from bertender.recorded_task import recorded_task
 from bertender.source_files import PACKAGES, PROJECT, source_files
-from bertender.stages import STAGES, recorded_task, stage_named
+from bertender.stages import STAGES, stage_named
 from bertender.steps import STEPS
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -219,7 +220,7 @@ def test_data_that_are_not_the_artifacts_have_a_share_of_their_own(
 def test_the_task_that_docs_was_before_has_its_new_name(
     teacher: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "load_task", lambda config: config.task)
+    monkeypatch.setattr(recorded, "load_task", lambda config: config.task)
     labels = TASKS["docs-library"].labels
     record = teacher.card.task.model_copy(update={"source": {"task": "docs"}, "labels": labels})
     made = replace(teacher, card=teacher.card.model_copy(update={"task": record}))

@@ -19,10 +19,10 @@ from bertender.core.config import Record
 from bertender.core.errors import ConfigError, DataError
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.parity import require_parity
+from bertender.recorded_task import recorded_task
 from bertender.report.html import html_report
 from bertender.report.parity import parity_table
 from bertender.report.table import markdown_table, terminal_table
-from bertender.stages import recorded_task
 from bertender.steps import VerifyConfig, save_result, save_text, verify
 from bertender.tasks.task import TaskConfig
 

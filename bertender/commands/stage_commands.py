@@ -14,7 +14,8 @@ from bertender.commands.task_flags import task_settings
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.distributed import is_main_process
-from bertender.stages import Stage, recorded_task, stage_named
+from bertender.recorded_task import recorded_task
+from bertender.stages import Stage, stage_named
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 

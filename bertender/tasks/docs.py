@@ -7,37 +7,24 @@ source file is either on the training side or on the held-out side, never on bot
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import json
 import logging
-import platform
-import sysconfig
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from importlib import metadata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-import pyarrow
-
 from bertender.core.environment import environment
 from bertender.core.errors import DataError
-from bertender.core.progress import progress_bar
-from bertender.tasks.cache import cached_table
-from bertender.tasks.passages import Passage, distinct, python_files, read_passages
+from bertender.tasks.documentation import Library, StandardLibrary, cached_rows, draw
+from bertender.tasks.passages import Passage, distinct, read_passages
 from bertender.tasks.task import Split
 
 __all__ = [
     "LIBRARIES",
-    "Library",
-    "StandardLibrary",
     "balanced_splits",
     "corpus",
     "docs_corpus",
     "docs_passages",
-    "draw",
     "is_held_out",
     "load_docs_library",
 ]
@@ -54,36 +41,6 @@ MOST_A_FILE = 20
 """Passages that one file may give to a split, so that no long file stands for its library."""
 
 STANDARD_LIBRARY = "stdlib"
-
-
-@dataclass(frozen=True)
-class Library:
-    """Where a class of the task has its text: a package to import, and who distributes it."""
-
-    package: str
-    distribution: str
-
-    def root(self) -> Path:
-        spec = importlib.util.find_spec(self.package)  # of a top-level name: imports nothing
-        if spec is None or not spec.submodule_search_locations:
-            raise DataError(
-                f"this task reads the documentation of {self.distribution}, which is not "
-                "installed. Install bertender with its dependencies again."
-            )
-        return Path(next(iter(spec.submodule_search_locations)))
-
-    def version(self) -> str:
-        return metadata.version(self.distribution)
-
-
-class StandardLibrary(Library):
-    """The interpreter's own modules."""
-
-    def root(self) -> Path:
-        return Path(sysconfig.get_path("stdlib"))
-
-    def version(self) -> str:
-        return platform.python_version()
 
 
 LIBRARIES: Mapping[str, Library] = {
@@ -112,12 +69,7 @@ def docs_passages() -> list[Passage]:
     Raises:
         DataError: one of the libraries is not installed.
     """
-    roots = {name: library.root() for name, library in LIBRARIES.items()}
-    versions = {name: library.version() for name, library in LIBRARIES.items()}
-    key = hashlib.sha256(json.dumps([READER_VERSION, versions]).encode()).hexdigest()[:16]
-    table = cached_table(f"docs-{key}", lambda: _as_table(_read(roots), versions))
-    columns = (table[name].to_pylist() for name in Passage._fields)
-    return [Passage(*row) for row in zip(*columns, strict=True)]
+    return cached_rows("docs", Passage, LIBRARIES, READER_VERSION, _read)
 
 
 def balanced_splits(
@@ -199,18 +151,5 @@ def _lot(passage: Passage) -> float:
     return draw(passage.library, passage.text)
 
 
-def draw(*words: str) -> float:
-    """Return a number from 0 to 1 that depends on the words alone."""
-    digest = hashlib.sha256("\0".join(words).encode()).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
-
-
-def _read(roots: Mapping[str, Path]) -> list[Passage]:
-    total = sum(len(python_files(root)) for root in roots.values())
-    with progress_bar("reading docstrings", total) as bar:
-        return distinct(read_passages(roots, environment().cores, bar.advance))
-
-
-def _as_table(passages: list[Passage], versions: Mapping[str, str]) -> pyarrow.Table:
-    columns = dict(zip(Passage._fields, map(list, zip(*passages, strict=True)), strict=True))
-    return pyarrow.table(columns).replace_schema_metadata({"versions": json.dumps(versions)})
+def _read(roots: Mapping[str, Path], advance: Callable[[int], None]) -> list[Passage]:
+    return distinct(read_passages(roots, environment().cores, advance))

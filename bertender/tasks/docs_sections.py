@@ -9,21 +9,15 @@ never on both.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-
-import pyarrow
 
 from bertender.core.environment import environment
 from bertender.core.errors import DataError
-from bertender.core.progress import progress_bar
-from bertender.tasks.cache import cached_table
-from bertender.tasks.docs import HELD_OUT_SHARE, Library, draw
-from bertender.tasks.passages import python_files
+from bertender.tasks.docs import HELD_OUT_SHARE
+from bertender.tasks.documentation import Library, cached_rows, draw
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.sentences import Sentence, read_sentences, unlike
 from bertender.tasks.task import Split
@@ -67,12 +61,7 @@ def docs_sentences() -> list[Sentence]:
     Raises:
         DataError: one of the packages is not installed.
     """
-    roots = {name: library.root() for name, library in DOCUMENTED.items()}
-    versions = {name: library.version() for name, library in DOCUMENTED.items()}
-    key = hashlib.sha256(json.dumps([READER_VERSION, versions]).encode()).hexdigest()[:16]
-    table = cached_table(f"docs-sections-{key}", lambda: _as_table(_read(roots), versions))
-    columns = (table[name].to_pylist() for name in Sentence._fields)
-    return [Sentence(*row) for row in zip(*columns, strict=True)]
+    return cached_rows("docs-sections", Sentence, DOCUMENTED, READER_VERSION, _read)
 
 
 def section_splits(
@@ -132,12 +121,5 @@ def _lot(sentence: Sentence) -> float:
     return draw(sentence.library, sentence.text)
 
 
-def _read(roots: Mapping[str, Path]) -> list[Sentence]:
-    total = sum(len(python_files(root)) for root in roots.values())
-    with progress_bar("reading docstrings", total) as bar:
-        return read_sentences(roots, environment().cores, bar.advance)
-
-
-def _as_table(sentences: list[Sentence], versions: Mapping[str, str]) -> pyarrow.Table:
-    columns = dict(zip(Sentence._fields, map(list, zip(*sentences, strict=True)), strict=True))
-    return pyarrow.table(columns).replace_schema_metadata({"versions": json.dumps(versions)})
+def _read(roots: Mapping[str, Path], advance: Callable[[int], None]) -> list[Sentence]:
+    return read_sentences(roots, environment().cores, advance)

@@ -1,8 +1,6 @@
 """Metrics of a classification, each with a 95 % interval; and the honest difference of two models.
 
-The values are scikit-learn's. Resampling rows with replacement and counting the resample's
-confusions is the same as drawing the confusion counts from a multinomial, so a bootstrap here
-draws counts (resamples, cells) and never touches the rows again.
+The values are scikit-learn's, the intervals Wilson's or a bootstrap's.
 """
 
 from __future__ import annotations
@@ -18,10 +16,17 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertender.core.config import Record
 from bertender.core.errors import DataError, UnknownNameError
+from bertender.tasks.resampling import (
+    CONFIDENCE,
+    Counts,
+    count_labels,
+    mean_of_drawn,
+    percentiles,
+    resampled_cells,
+)
 
 __all__ = [
     "Change",
-    "Counts",
     "METRICS",
     "Metric",
     "Score",
@@ -36,8 +41,6 @@ __all__ = [
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
-CONFIDENCE = 0.95
-RESAMPLES = 1000
 POINTS = 100.0
 """A metric point is a hundredth of the metric."""
 
@@ -58,19 +61,6 @@ class Change(Record):
     value: float = Field(description="in points: 1.0 is a hundredth of the metric")
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What the metrics need of many confusion matrices at once; each array is (resamples, labels).
-
-    `hits` counts the rows of a label that are predicted right, `actual` the rows of a label,
-    `predicted` the rows predicted as it.
-    """
-
-    hits: FloatArray
-    actual: FloatArray
-    predicted: FloatArray
 
 
 @dataclass(frozen=True)
@@ -155,32 +145,15 @@ def paired_change_of_means(
     row = find_metric(metric)
     truth, answers = _aligned(label_ids, *references, *candidates)
     labels = _labels_in(label_count, truth, *answers)
-    cells, draws = _resampled_cells(np.stack([truth, *answers]), seed)
-    resampled = [row.from_counts(_count(cells[0], own, draws, labels)) for own in cells[1:]]
+    cells, draws = resampled_cells(np.stack([truth, *answers]), seed)
+    resampled = [row.from_counts(count_labels(cells[0], own, draws, labels)) for own in cells[1:]]
     values = [row.value(truth, own, labels) for own in answers]
     first = len(references)
     generator = np.random.default_rng((seed, len(answers)))
-    means = [_mean_of_drawn(part, generator) for part in (resampled[:first], resampled[first:])]
-    low, high = _percentiles(means[1] - means[0])
+    means = [mean_of_drawn(part, generator) for part in (resampled[:first], resampled[first:])]
+    low, high = percentiles(means[1] - means[0])
     value = float(np.mean(values[first:]) - np.mean(values[:first]))
     return Change(value=POINTS * value, low=POINTS * low, high=POINTS * high)
-
-
-def _mean_of_drawn(values: Sequence[FloatArray], generator: np.random.Generator) -> FloatArray:
-    """Return the means over models that are drawn anew in each resample.
-
-    One fewer is drawn than there are: the variance of such means is that of a mean of all of them,
-    which drawing as many understates, by a third for three (McCarthy and Snowden 1985).
-
-    Args:
-        values: of each model (resamples,).
-        generator: what the draws come from.
-    """
-    models = np.stack(values)  # (models, resamples)
-    if len(models) == 1:
-        return np.asarray(models[0])
-    drawn = generator.integers(len(models), size=(len(models) - 1, models.shape[1]))
-    return np.asarray(np.take_along_axis(models, drawn, axis=0).mean(axis=0))
 
 
 def find_metric(name: str) -> Metric:
@@ -203,8 +176,8 @@ def bootstrap_interval(
     metric: Metric, label_ids: IntArray, predictions: IntArray, labels: int, seed: int
 ) -> tuple[float, float]:
     """Return the percentile interval over resampled rows."""
-    cells, draws = _resampled_cells(np.stack([label_ids, predictions]), seed)
-    return _percentiles(metric.from_counts(_count(cells[0], cells[1], draws, labels)))
+    cells, draws = resampled_cells(np.stack([label_ids, predictions]), seed)
+    return percentiles(metric.from_counts(count_labels(cells[0], cells[1], draws, labels)))
 
 
 def _accuracy(label_ids: IntArray, predictions: IntArray, labels: int) -> float:
@@ -278,36 +251,5 @@ def _labels_in(label_count: int | None, *columns: IntArray) -> int:
     return labels
 
 
-def _resampled_cells(columns: IntArray, seed: int) -> tuple[IntArray, FloatArray]:
-    """Return the distinct rows (columns, cells), and how often each resample drew them.
-
-    Args:
-        columns: labels and predictions (columns, rows).
-        seed: what the draws come from.
-
-    Returns:
-        cells (columns, cells) and draws (resamples, cells).
-    """
-    cells, counts = np.unique(columns, axis=1, return_counts=True)
-    rows = columns.shape[1]
-    draws = np.random.default_rng(seed).multinomial(rows, counts / rows, size=RESAMPLES)
-    return cells, draws.astype(np.float64)
-
-
-def _count(actual: IntArray, predicted: IntArray, draws: FloatArray, labels: int) -> Counts:
-    """Sum the draws (resamples, cells) by label; `actual` and `predicted` are (cells,)."""
-    of_label = np.eye(labels)[actual]  # (cells, labels)
-    as_label = np.eye(labels)[predicted]
-    return Counts(
-        hits=draws @ (of_label * as_label), actual=draws @ of_label, predicted=draws @ as_label
-    )
-
-
 def _divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
-
-
-def _percentiles(values: FloatArray) -> tuple[float, float]:
-    tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.percentile(values, [tail, 100 - tail])
-    return float(low), float(high)

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "LONGEST_WORDS",
@@ -29,12 +29,15 @@ __all__ = [
     "distinct",
     "docstrings",
     "docstrings_of",
+    "firsts_of_one_group",
     "prose",
     "python_files",
     "read_files",
     "read_passages",
     "write_rows",
 ]
+
+T = TypeVar("T")
 
 LONGEST_WORDS = 30
 SHORTEST_WORDS = 15
@@ -45,7 +48,7 @@ READER = (
     "import runpy, sys; sys.path.append(sys.argv[1]); "
     "runpy.run_module(sys.argv[2], run_name='__main__')"
 )
-"""What a reading process runs, without site packages: a module of this package, as a script."""
+"""The program of a reading process, without site packages: a module here, run as a script."""
 SKIPPED_FOLDERS = frozenset({"test", "tests", "site-packages", "dist-packages", "__pycache__"})
 
 UNDERLINE = re.compile(r"[^\w\s]{3,}[^\w]*")
@@ -63,7 +66,7 @@ class Passage(NamedTuple):
 
 
 Row = tuple[Any, ...]
-"""What a reader module yields of a file, in plain values."""
+"""A reader module's result of a file, in plain values."""
 
 
 def read_passages(
@@ -111,13 +114,24 @@ def distinct(passages: Iterable[Passage]) -> list[Passage]:
 
     Case, punctuation and spaces make no difference.
     """
-    libraries: defaultdict[str, set[str]] = defaultdict(set)
-    firsts: dict[str, Passage] = {}
-    for passage in passages:
-        key = NOT_ALPHANUMERIC.sub("", passage.text).lower()
-        libraries[key].add(passage.library)
-        firsts.setdefault(key, passage)
-    return [passage for key, passage in firsts.items() if len(libraries[key]) == 1]
+    return firsts_of_one_group(
+        passages,
+        key=lambda passage: NOT_ALPHANUMERIC.sub("", passage.text).lower(),
+        group=lambda passage: passage.library,
+    )
+
+
+def firsts_of_one_group(
+    rows: Iterable[T], key: Callable[[T], str], group: Callable[[T], str]
+) -> list[T]:
+    """Keep the first of rows with the same key, and none of those that several groups share."""
+    groups: defaultdict[str, set[str]] = defaultdict(set)
+    firsts: dict[str, T] = {}
+    for row in rows:
+        name = key(row)
+        groups[name].add(group(row))
+        firsts.setdefault(name, row)
+    return [row for name, row in firsts.items() if len(groups[name]) == 1]
 
 
 def python_files(root: Path) -> list[str]:

@@ -6,12 +6,16 @@ Like `passages`, this module also runs as a script, and imports nothing beyond t
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bertender.tasks.passages import docstrings_of, read_files, write_rows
+from bertender.tasks.passages import (
+    docstrings_of,
+    firsts_of_one_group,
+    read_files,
+    write_rows,
+)
 from bertender.tasks.sections import NOTE, read_sections
 
 __all__ = [
@@ -68,13 +72,9 @@ def unlike(rows: Iterable[Sentence]) -> list[Sentence]:
     Copied documentation differs in names and in its end. So sentences are alike whose first plain
     words are equal, where names, numbers and code are no plain words.
     """
-    sections: defaultdict[str, set[str]] = defaultdict(set)
-    firsts: dict[str, Sentence] = {}
-    for row in rows:
-        key = _first_plain_words(row.text)
-        sections[key].add(row.section)
-        firsts.setdefault(key, row)
-    return [row for key, row in firsts.items() if len(sections[key]) == 1]
+    return firsts_of_one_group(
+        rows, key=lambda row: _first_plain_words(row.text), group=lambda row: row.section
+    )
 
 
 def labelled_sentences(docstring: str) -> Iterator[tuple[str, str]]:

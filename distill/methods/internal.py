@@ -10,8 +10,8 @@ from the lowest up, a phase each, and a phase keeps the layers below it; then th
 matches its own layer alone.
 `internal-all` is its internal distillation of all layers: one phase, in which all layers are
 matched and the classifier learns too.
-Not all of the paper was at hand: that the classifier learns beside the layers in `internal-all` is
-as recalled, and so is the first departure.
+Not all of the paper was available: that the classifier learns beside the layers in `internal-all`
+is as recalled, and so is the first departure.
 Departures: a layer's turn ends after its epochs (one by default), where the paper ends it earlier
 once the cosine loss is low enough; what is below a layer goes on learning in its turn, as gradients
 reach it; the divergence is over the real tokens of each text; T is 1, as in eq. 1, and soft and
@@ -20,6 +20,7 @@ hard labels weigh the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from distill.layer_maps import uniform
@@ -42,20 +43,17 @@ def _matches(**chosen: Any) -> tuple[Match, Match]:
     )
 
 
-def _stacked(layers: int) -> tuple[Phase, ...]:
-    growing = (
-        Phase(f"layer-{highest}", _matches(up_to=highest), epochs=1)
-        for highest in range(1, layers + 1)
-    )
-    return (*growing, Phase("task", LABELS))
+def _in_turn(
+    matches: Callable[[int], tuple[Match, Match]],
+) -> Callable[[int], tuple[Phase, ...]]:
+    """Return the phases by depth: one for each layer from the lowest, then the classifier's."""
 
+    def phases(layers: int) -> tuple[Phase, ...]:
+        turns = range(1, layers + 1)
+        single = (Phase(f"layer-{layer}", matches(layer), epochs=1) for layer in turns)
+        return (*single, Phase("task", LABELS))
 
-def _progressive(layers: int) -> tuple[Phase, ...]:
-    single = (
-        Phase(f"layer-{layer}", _matches(only=layer - 1), epochs=1)
-        for layer in range(1, layers + 1)
-    )
-    return (*single, Phase("task", LABELS))
+    return phases
 
 
 INTERNAL = Method(
@@ -63,7 +61,7 @@ INTERNAL = Method(
     summary="attention and [CLS] states layer upon layer from the lowest, then soft, hard labels",
     paper=PAPER,
     builder=shorter_student,
-    phases=_stacked,
+    phases=_in_turn(lambda layer: _matches(up_to=layer)),
 )
 
 INTERNAL_PROGRESSIVE = Method(
@@ -71,7 +69,7 @@ INTERNAL_PROGRESSIVE = Method(
     summary="as `internal`, with one layer at a time: those below are not matched any more",
     paper=PAPER,
     builder=shorter_student,
-    phases=_progressive,
+    phases=_in_turn(lambda layer: _matches(only=layer - 1)),
 )
 
 INTERNAL_ALL = Method(

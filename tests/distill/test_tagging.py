@@ -18,7 +18,7 @@ from bertender.core.text import load_tokenizer
 from bertender.core.training import _PlannedTrainer
 from bertender.core.words import open_tagger
 from bertender.measure.tagging import evaluate_tagger
-from bertender.stages import recorded_task
+from bertender.recorded_task import recorded_task
 from bertender.tasks.tagging import TaggedSplit, TaggingTask, tag_names
 from bertender.tasks.task import Task
 from distill import answers as answers_module

@@ -77,7 +77,9 @@ def test_a_section_without_documentation(sentences: list[Sentence]) -> None:
 def test_the_installed_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path))
     rows = docs_sections.docs_sentences()
-    monkeypatch.setattr(docs_sections, "_read", lambda roots: pytest.fail("the cache was not read"))
+    monkeypatch.setattr(
+        docs_sections, "_read", lambda roots, advance: pytest.fail("the cache was not read")
+    )
     assert docs_sections.docs_sentences() == rows
     assert {row.library for row in rows} == set(docs_sections.DOCUMENTED)
     train, dev = load_docs()

@@ -9,14 +9,13 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from bertender.core.errors import DataError, UnknownNameError
 from bertender.tasks.metrics import (
     METRICS,
-    Counts,
     Score,
-    _count,
     find_metric,
     paired_change,
     paired_change_of_means,
     score,
 )
+from bertender.tasks.resampling import Counts, count_labels
 
 REFERENCE = {
     ("accuracy", 2): accuracy_score,
@@ -36,7 +35,7 @@ def random_rows(rows: int, labels: int, right: float, seed: int = 0):
 
 
 def counts_of(truth, answers, labels: int) -> Counts:
-    return _count(truth, answers, np.ones((1, len(truth))), labels)
+    return count_labels(truth, answers, np.ones((1, len(truth))), labels)
 
 
 @pytest.mark.parametrize("labels", [2, 4])
