@@ -1,4 +1,4 @@
-"""What a served model takes, next to the same model in process.
+"""Times a served model next to the same model in process.
 
     python -m benchmarks.endpoint ARTIFACT... --out FILE.json [--rounds 30] [--starts 3]
 

@@ -11,9 +11,9 @@ of the same `--out` has stopped.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -42,21 +42,20 @@ from bertender.steps import save_result
 from bertender.tasks.metrics import Change, paired_change
 from bertender.tasks.task import Task
 from quantize.calibrators import Range
+from quantize.cuts import run_cut
 from quantize.job import Job
-from quantize.products import check_products, refuse_unlike
+from quantize.products import judge_products, refuse_unlike
+from quantize.proof import PROBED_TEXTS
 from quantize.quantizer import QuantizeConfig
 from quantize.rest import check_rest, refuse_other_rest
 from quantize.saturation import probe
 from quantize.schemes import SCHEMES
 from quantize.targets import TARGETS
-from quantize.twins import find_twins, sample_rows
-
-Ranges = Mapping[str, Range]
+from quantize.twins import Sample, Twins, find_twins, sample_rows
 
 __all__ = ["VARIANTS", "GateBenchmark", "Judged", "run"]
 
-CHECKED_TEXTS = 64
-"""Training texts whose activations the products are checked on, as `quantize` does."""
+Ranges = Mapping[str, Range]
 
 VARIANTS: Mapping[str, dict[str, Any]] = {
     "float32": {},
@@ -157,16 +156,12 @@ def judged(subject: Subject, variant: str, name: str | None) -> Judged:
             candidate = fault.classifier(candidate)
         of_graph = _refusals_of_graph(subject, graph, ranges, fault) if ranges is not None else ()
         refusals = itertools.chain(of_graph, _refusals_of_logits(subject, variant, candidate))
-        refused = tuple(refusals) if fault is None else tuple(_first(refusals))
+        refused = tuple(itertools.islice(refusals, 1 if fault else None))
         # a fault that was caught needs no further proof
         change = None if fault and refused else _change(subject, candidate)
     return Judged(
         teacher=subject.name, variant=variant, fault=name, refused_by=refused, change=change
     )
-
-
-def _first(refusals: Iterator[str]) -> list[str]:
-    return [name for name in [next(refusals, None)] if name is not None]
 
 
 def _refusals_of_logits(subject: Subject, variant: str, candidate: Classifier) -> Iterator[str]:
@@ -184,22 +179,24 @@ def _refusals_of_graph(
 ) -> Iterator[str]:
     """Yield the checks that refuse a quantized graph, by the graph alone."""
     floats = onnx_file(subject.source)
-    texts = subject.job({"scheme": "dynamic"}, floats).texts(CHECKED_TEXTS, "check")
-    try:
-        refuse_unlike(check_products(floats, graph, texts, ranges))
-    except ModelError:
-        yield "products"
-    try:
-        refuse_other_rest(check_rest(floats, graph, texts))
-    except ModelError:
-        yield "rest"
-    twins = find_twins(floats, graph)
-    samples = sample_rows(graph, twins, texts)
-    runs = {"run": saturating} if fault and fault.saturates else {}
-    try:
-        probe(twins, samples, **runs)
-    except ModelError:
-        yield "saturation"
+    texts = subject.job({"scheme": "dynamic"}, floats).texts(PROBED_TEXTS, "check")
+    run = saturating if fault and fault.saturates else run_cut
+
+    @cache
+    def parts() -> tuple[Sequence[Twins], Mapping[str, Sample]]:
+        twins = find_twins(floats, graph)
+        return twins, sample_rows(graph, twins, texts)
+
+    checks: Mapping[str, Callable[[], object]] = {
+        "products": lambda: refuse_unlike(judge_products(*parts(), ranges)),
+        "rest": lambda: refuse_other_rest(check_rest(floats, graph, texts)),
+        "saturation": lambda: probe(*parts(), run),
+    }
+    for name, check in checks.items():
+        try:
+            check()
+        except ModelError:
+            yield name
 
 
 def _change(subject: Subject, candidate: Classifier) -> Change:

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 from tokenizers import normalizers
 
 from benchmarks.graph_faults import GRAPH_FAULTS, PlantGraph
 from benchmarks.product_faults import FAULTS as PRODUCT_FAULTS
-from benchmarks.product_faults import PlantProduct
+from benchmarks.product_faults import PlantProduct, change, exchange
 from bertender.core.predictor import Classifier, Predictor
 from bertender.core.text import Batch, Example, Tokenize
 
@@ -88,14 +87,9 @@ def _turned(sound: Classifier) -> Classifier:
     return replace(sound, encode=_SecondFirst(sound.encode.tokenizer, sound.encode.max_length))
 
 
-def _change_weight(model: onnx.ModelProto, name: str, value: Any) -> None:
-    constant = next(item for item in model.graph.initializer if item.name == name)
-    constant.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), name))
-
-
 def _middle(model: onnx.ModelProto) -> tuple[str, str]:
     """Return the names of two weights of one shape, in the middle of a graph."""
-    floats = {item.name: tuple(item.dims) for item in model.graph.initializer}
+    floats = {name: tuple(item.dims) for name, item in _constants(model).items()}
     weights = [
         name
         for node in model.graph.node
@@ -109,16 +103,15 @@ def _middle(model: onnx.ModelProto) -> tuple[str, str]:
 
 def _zero_weight(model: onnx.ModelProto) -> None:
     first, _ = _middle(model)
-    (constant,) = (item for item in model.graph.initializer if item.name == first)
-    _change_weight(model, first, np.zeros_like(numpy_helper.to_array(constant)))
+    change(_constants(model), first, np.zeros_like)
 
 
 def _swap_weights(model: onnx.ModelProto) -> None:
-    values = {item.name: item for item in model.graph.initializer}
-    first, other = _middle(model)
-    arrays = [numpy_helper.to_array(values[name]).copy() for name in (first, other)]
-    _change_weight(model, first, arrays[1])
-    _change_weight(model, other, arrays[0])
+    exchange(_constants(model), *_middle(model))
+
+
+def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    return {item.name: item for item in model.graph.initializer}
 
 
 FAULTS: Mapping[str, Fault] = {

@@ -35,6 +35,12 @@ def change(constants: Constants, name: str, function: Callable[[Any], Any]) -> N
     constants[name].CopyFrom(numpy_helper.from_array(after, name))
 
 
+def exchange(constants: Constants, first: str, second: str) -> None:
+    values = [numpy_helper.to_array(constants[name]) for name in (first, second)]
+    change(constants, first, lambda _: values[1])
+    change(constants, second, lambda _: values[0])
+
+
 def weight_scale(factor: float) -> PlantProduct:
     return lambda model, constants, product, other: change(
         constants, f"{product.weight}_scale", lambda scale: scale * factor
@@ -53,16 +59,13 @@ def zeroed(model: onnx.ModelProto, constants: Constants, product: Product, other
 
 def swapped(model: onnx.ModelProto, constants: Constants, product: Product, other: Product) -> None:
     for suffix in ("quantized", "scale"):
-        first, second = (f"{each.weight}_{suffix}" for each in (product, other))
-        values = [numpy_helper.to_array(constants[name]) for name in (first, second)]
-        change(constants, first, lambda _, value=values[1]: value)
-        change(constants, second, lambda _, value=values[0]: value)
+        exchange(constants, *(f"{each.weight}_{suffix}" for each in (product, other)))
 
 
 def halved_activation_scale(
     model: onnx.ModelProto, constants: Constants, product: Product, other: Product
 ) -> None:
-    """What lies in the outer halves of the range is clipped."""
+    """Clip the outer halves of the range."""
     change(constants, f"{product.activation}_scale", lambda scale: scale / 2)
 
 

@@ -67,9 +67,10 @@ def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyC
         # texts of another task are texts, too, but their labels are not these models'
         truth=truth if task.labels == reference.card.task.labels else None,
     )
-    quantized = candidate.card.stage == "quantize"
-    compared = float_twin(reference, candidate) is not None if quantized else None
-    failures = (*parity.failures, *graph_failures(reference, candidate, task))
+    floats = float_twin(reference, candidate)
+    compared = floats is not None if candidate.card.stage == "quantize" else None
+    found = graph_failures(floats, candidate, task) if floats else ()
+    failures = (*parity.failures, *found)
     return parity.model_copy(update={"failures": failures, "graphs_compared": compared})
 
 

@@ -8,7 +8,7 @@ for what a model computes there is never read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,7 @@ from bertender.core.text import Batch, Encode, Example
 from bertender.measure.accuracy import text_lengths
 from quantize.calibrators import Histogram
 
-__all__ = ["Batches", "histograms", "observed"]
+__all__ = ["Batches", "histograms", "observed", "open_watched"]
 
 FloatArray = npt.NDArray[np.float32]
 BINS = 2048
@@ -80,7 +80,7 @@ def observed(
     """Yield, for each batch, the values of some tensors where there is text."""
     names = list(dict.fromkeys(tensors))
     with TemporaryDirectory() as folder:
-        session = _watching(graph, names, Path(folder))
+        session = open_watched(graph, names, Path(folder))
         inputs = [node.name for node in session.get_inputs()]
         for batch in batches:
             arrays = session.run(names, {name: batch.arrays[name] for name in inputs})
@@ -96,12 +96,12 @@ def _is_of_tokens(array: FloatArray, real: npt.NDArray[np.bool_]) -> bool:
     return array.ndim > real.ndim and array.shape[:2] == real.shape
 
 
-def _watching(graph: Path, tensors: Sequence[str], folder: Path) -> onnxruntime.InferenceSession:
-    """Open a graph that also answers some of its inner tensors."""
+def open_watched(graph: Path, tensors: Iterable[str], folder: Path) -> onnxruntime.InferenceSession:
+    """Open a graph, copied into a folder, with some of its inner tensors among its outputs."""
     model = onnx.load(graph)
-    answered = {output.name for output in model.graph.output}
+    known = {entry.name for entry in (*model.graph.output, *model.graph.input)}
     for name in tensors:
-        if name not in answered:
+        if name not in known:
             model.graph.output.append(onnx.ValueInfoProto(name=name))
     onnx.save(model, folder / "watched.onnx", save_as_external_data=True)  # above 2 GB, too
     return open_session(folder / "watched.onnx")

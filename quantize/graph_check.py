@@ -1,14 +1,15 @@
 """The checks of a quantized graph against the float graph that it was made of, for `verify`.
 
 Logits alone do not show a scale that is a tenth too large in one product of forty. Where the float
-graph is still at hand, it does.
+graph is still there, it does.
 """
 
 from __future__ import annotations
 
 from bertender.core.artifact import Artifact
 from bertender.core.lineage import lineage
-from bertender.core.predictor import onnx_file, open_classifier
+from bertender.core.predictor import onnx_file
+from bertender.core.text import Tokenize, load_tokenizer
 from bertender.tasks.task import Task
 from quantize.calibration import Batches
 from quantize.products import check_products
@@ -33,15 +34,15 @@ def float_twin(reference: Artifact, candidate: Artifact) -> Artifact | None:
     return floats[0] if floats and reference.digest in digests else None
 
 
-def graph_failures(reference: Artifact, candidate: Artifact, task: Task) -> tuple[str, ...]:
+def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[str, ...]:
     """Return every product, table or tensor between them that is not what the float graph has.
 
-    Empty where all are, and where there is no float graph to compare with.
+    Args:
+        floats: the `float_twin` of the candidate.
+        candidate: a quantized graph.
+        task: its training texts are what the graphs are watched on.
     """
-    floats = float_twin(reference, candidate)
-    if floats is None:
-        return ()
-    encode = open_classifier(floats).encode
+    encode = Tokenize(load_tokenizer(floats.path))
     texts = Batches(encode, task.train.examples[:PROBED_TEXTS], "check products")
     graphs = onnx_file(floats), onnx_file(candidate)
     ranges = candidate.card.metrics.get("quantization", {}).get("ranges", {})

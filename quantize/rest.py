@@ -8,6 +8,7 @@ here, where they sit; in the logits they are lost among the errors of 8 bits.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from bertender.core.errors import GateError, ModelError
 from bertender.core.onnx_session import open_session
 from bertender.core.text import Batch
 from bertender.measure.accuracy import word_count
-from quantize.calibration import Batches
+from quantize.calibration import Batches, open_watched
 from quantize.graph import Inventory, take_inventory
 
 __all__ = ["TOLERATED", "RestFinding", "check_rest", "refuse_other_rest"]
@@ -52,7 +53,7 @@ class _Cut:
     given: tuple[str, ...]
     """Outputs of the quantized nodes."""
     asked: Mapping[str, str]
-    """What the quantized nodes read, and the graph's outputs: tensor here -> in the other graph."""
+    """Inputs of the quantized nodes, and the graph's outputs: tensor here -> in the other graph."""
 
 
 def check_rest(
@@ -70,11 +71,11 @@ def check_rest(
     cut = _cut_float(onnx.load(float_graph), quantized, parts)
     worst = dict.fromkeys(cut.asked, 0.0)
     with TemporaryDirectory() as folder:
-        rest, whole = Path(folder) / "rest.onnx", Path(folder) / "whole.onnx"
+        rest = Path(folder) / "rest.onnx"
         onnx.save(cut.model, rest, save_as_external_data=True)  # above 2 GB, too
-        _save_watched(quantized_graph, (*cut.given, *cut.asked.values()), whole)
-        sessions = open_session(rest), open_session(whole)
-        for batch in (*batches, _of_two_lengths(batches)):
+        whole = open_watched(quantized_graph, (*cut.given, *cut.asked.values()), Path(folder))
+        sessions = open_session(rest), whole
+        for batch in itertools.chain(batches, [_of_two_lengths(batches)]):
             for name, difference in _differences(cut, *sessions, batch.arrays):
                 worst[name] = float(np.maximum(worst[name], difference))  # NaN stays NaN
     return tuple(RestFinding(name, difference) for name, difference in worst.items())
@@ -168,16 +169,6 @@ def _without(
     )
     del model.graph.value_info[:]
     return model
-
-
-def _save_watched(graph: Path, tensors: Sequence[str], target: Path) -> None:
-    """Write a graph that answers some of its inner tensors beside its own outputs."""
-    model = onnx.load(graph)
-    known = {entry.name for entry in (*model.graph.output, *model.graph.input)}
-    model.graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in tensors if name not in known
-    )
-    onnx.save(model, target, save_as_external_data=True)
 
 
 def _differences(

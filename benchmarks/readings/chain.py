@@ -1,4 +1,4 @@
-"""What each step of a chain gains, and what the whole of it does, in numbers of its file."""
+"""The gains of each step of a chain, and of the whole of it, in numbers of its file."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def _whole(chain: Mapping[str, ComparisonRow]) -> str:
 def _changes(chain: Mapping[str, ComparisonRow]) -> str:
     """Say which rows score differently from the first."""
     changes = {name: row.change for name, row in chain.items() if row.change}
-    if told := [*above(changes), *below(changes)]:
-        return f"The change of {ticked(told)} has an interval without 0."
+    if clear := [*above(changes), *below(changes)]:
+        return f"The change of {ticked(clear)} has an interval without 0."
     return "No row's change of score can be told from 0."
 
 

@@ -1,4 +1,4 @@
-"""`verify` compares graphs too, where the float one is at hand."""
+"""`verify` compares graphs too, where the float one is there."""
 
 from __future__ import annotations
 
