@@ -87,7 +87,7 @@ def points_of(
 def _cut(
     parent: Artifact, task: Task, config: PruneConfig, work: Path
 ) -> tuple[tuple[int, ...], float, float]:
-    """Return how many heads each layer kept, the score, and that on the texts to choose by."""
+    """Return the remaining heads of each layer, the score, and that on the texts to choose by."""
     with TemporaryDirectory(dir=work) as folder:
         metrics = prune(parent, task, config, Path(folder) / "pruned").card.metrics
     last = metrics["rounds"][-1]

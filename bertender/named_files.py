@@ -37,7 +37,7 @@ __all__ = [
 
 
 class NamedFile(Protocol):
-    """What a setting names."""
+    """Files that a setting names."""
 
     @property
     def path(self) -> Path | None:

@@ -57,7 +57,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Want:
-    """What a step can start from."""
+    """A requirement on the artifact that a step starts from."""
 
     name: str
     suits: Callable[[Product], bool]

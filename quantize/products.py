@@ -133,7 +133,7 @@ def check_products(
         batches: real texts, whose activations the quantized graph is watched on.
         ranges: that static activations shall have, by the tensor's name, where they are known. An
             artifact has them in its metrics. Without them, a range that clips no more than
-            calibrators do cannot be told from one of theirs.
+            calibrators do cannot be distinguished from one of theirs.
     """
     twins = find_twins(float_graph, quantized_graph)
     return judge_products(twins, sample_rows(quantized_graph, twins, batches), ranges)

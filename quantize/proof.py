@@ -1,4 +1,4 @@
-"""What is asked of a quantized graph beside parity: kernels, sums, products and the score."""
+"""Checks of a quantized graph other than parity: kernels, sums, products, the rest, the score."""
 
 from __future__ import annotations
 

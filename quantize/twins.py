@@ -1,4 +1,4 @@
-"""What was quantized of a graph, each part beside its float twin, on activations of real text.
+"""The quantized parts of a graph, each with its float twin, on activations of real text.
 
 The products that read one activation are cut out together: ONNX Runtime rounds it once for all of
 them, as it does in the whole graph.
@@ -72,7 +72,7 @@ class Twins:
 
     @cached_property
     def biases(self) -> list[FloatArray]:
-        """What each float product adds, its output for zeros: (1, outputs)."""
+        """The bias of each float product, its output for zeros: (1, outputs)."""
         return run_cut(self.floats, np.zeros((1, self.inputs), dtype=np.float32))
 
     def table_rows(self) -> npt.NDArray[np.int64]:

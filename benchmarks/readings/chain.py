@@ -88,7 +88,7 @@ def _changes(chain: Mapping[str, ComparisonRow]) -> str:
     changes = {name: row.change for name, row in chain.items() if row.change}
     if clear := [*above(changes), *below(changes)]:
         return f"The change of {ticked(clear)} has an interval without 0."
-    return "No row's change of score can be told from 0."
+    return "No row's change of score can be distinguished from 0."
 
 
 def _others(tried: Comparison, file: str) -> str:

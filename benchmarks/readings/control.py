@@ -1,4 +1,4 @@
-"""What distilling gains over labels alone in a comparison of several seeds, and in the first one.
+"""The gain of distilling over labels alone in a comparison of several seeds, and in the first.
 
 A comparison holds scores, no predictions: seeds are compared by their range alone.
 """

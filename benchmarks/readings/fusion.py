@@ -1,4 +1,4 @@
-"""What the table of fused graphs says, by the intervals of the speedups."""
+"""The reading of the table of fused graphs, by the intervals of the speedups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["fusion_reading"]
 SIDES = (
     ("faster with", above),
     ("slower with", below),
-    ("not told from the plain graph with", holding),
+    ("not distinguished from the plain graph with", holding),
 )
 
 

@@ -1,4 +1,4 @@
-"""What the table of methods says of the control, by the intervals of the gains."""
+"""The reading of the table of methods against the control, by the intervals of the gains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Constant:
 
 
 def methods_reading(files: Mapping[str, Path]) -> str:
-    """Return which methods can be told from the control on which task, and from one answer."""
+    """Return which methods differ from the control, and from one label for all, on which task."""
     results = [_read(path) for path in files.values()]
     gains = {each.task: _over_control(each) for each in results}
     count = sum(map(len, gains.values()))
@@ -75,8 +75,8 @@ def _task_line(task: str, gains: Mapping[str, Change]) -> str:
     lower = [name for name in open_ones if gains[name].value < 0]
     return (
         f"- {task}: above 0 for {ticked(above(gains))}; below 0 for {ticked(below(gains))}. The "
-        f"other {len(open_ones)} cannot be told from `{CONTROL}`; of these, {ticked(lower)} scored "
-        "less than it on average."
+        f"other {len(open_ones)} cannot be distinguished from `{CONTROL}`; of these, "
+        f"{ticked(lower)} scored less than it on average."
     )
 
 

@@ -1,4 +1,4 @@
-"""What the curves of pruning say, point by point: they have no intervals."""
+"""The reading of the curves of pruning, point by point: they have no intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tables of quantization say: speed, bytes, loss, and what was refused."""
+"""The reading of the tables of quantization: speed, bytes, loss, and what was refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Results = Sequence[QuantizationBenchmark]
 
 
 def quantization_reading(files: Mapping[str, Path]) -> str:
-    """Return the tables' ranges, and what can be told by intervals."""
+    """Return the tables' ranges, and what intervals show."""
     results = [
         QuantizationBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
         for path in files.values()
@@ -113,7 +113,7 @@ def _static(results: Results) -> str:
         shown = (
             f"the intervals of {ticked(apart)} do not meet its interval"
             if apart
-            else "all intervals meet, so that neither is told to be faster"
+            else "all intervals meet, so that neither is shown to be faster"
         )
         said.append(
             f"On {_task(result)}, at {LONG_TOKENS} tokens, `{DYNAMIC}` is {ratio(rows[DYNAMIC])} "
@@ -150,16 +150,16 @@ def _four_bit(results: Results) -> str:
 
 
 def _loss(result: QuantizationBenchmark) -> str:
-    """Say whose loss can be told from none on a task, and what was refused there."""
+    """Say whose loss can be distinguished from none on a task, and what was refused there."""
     changes = {row.name: row.change for row in result.comparison.rows if row.change}
-    told = {name: changes[name] for name in [*below(changes), *above(changes)]}
+    clear = {name: changes[name] for name in [*below(changes), *above(changes)]}
     shown = "".join(
-        f" `{name}` changes the score by {points(each)} points." for name, each in told.items()
+        f" `{name}` changes the score by {points(each)} points." for name, each in clear.items()
     )
     refused = f" Refused: {ticked(result.refused)}." if result.refused else ""
     return (
-        f"- **Loss on {_task(result)}.**{shown} No change of the score can be told from 0 for "
-        f"{ticked(holding(changes))}.{refused}"
+        f"- **Loss on {_task(result)}.**{shown} No change of the score can be distinguished from "
+        f"0 for {ticked(holding(changes))}.{refused}"
     )
 
 

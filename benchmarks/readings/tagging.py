@@ -1,4 +1,4 @@
-"""What the table of taggers says of the losses, and of the distance to the teacher."""
+"""The reading of the table of taggers: losses, and the distance to the teacher."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tagging_reading(files: Mapping[str, Path]) -> str:
     best = max(statistics.mean(each.score.value for each in own) for own in by_loss.values())
     return paragraph(
         f"By their intervals, the gain over `{CONTROL}` is above 0 for {ticked(above(gains))}, "
-        f"below 0 for {ticked(below(gains))}, and cannot be told for {ticked(holding(gains))}.",
+        f"below 0 for {ticked(below(gains))}, and cannot be decided for {ticked(holding(gains))}.",
         f"The best students are {100 * (result.teacher.score.value - best):.1f} points of F1 "
         "below the teacher, on average over their seeds.",
     )

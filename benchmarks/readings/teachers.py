@@ -1,4 +1,4 @@
-"""What other settings of a teacher scored."""
+"""The scores of a teacher's other settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the table of training costs says: how fast, and whether any way's score differs."""
+"""The reading of the table of training costs: how fast, and whether any way's score differs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANDOM = "random"
 
 
 def training_reading(files: Mapping[str, Path]) -> str:
-    """Return how many times as fast each way is, and which scores can be told apart."""
+    """Return how many times as fast each way is, and which scores can be distinguished."""
     (path,) = files.values()
     result = TrainingBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     runs = {name: [run for run in result.runs if run.way == name] for name in WAYS}
@@ -54,11 +54,11 @@ def _times(runs: Mapping[str, list[TrainingRun]]) -> str:
 
 def _differences(gains: Mapping[str, Change], usual: str, texts: str) -> str:
     """Say which ways score differently from the usual one."""
-    told = [
+    clear = [
         f"{ticked(names)} {'scores' if len(names) == 1 else 'score'} {side} `{usual}`"
         for side, names in (("above", above(gains)), ("below", below(gains)))
         if names
     ]
-    if told:
-        return f"On {texts}, {listed(told)}, by an interval without 0."
-    return f"On {texts}, no way's score can be told from that of `{usual}`."
+    if clear:
+        return f"On {texts}, {listed(clear)}, by an interval without 0."
+    return f"On {texts}, no way's score can be distinguished from that of `{usual}`."

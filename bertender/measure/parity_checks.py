@@ -1,4 +1,4 @@
-"""What the parity gate measures on logits, and the checks that bound it: the rows of CHECKS."""
+"""Measurements of the parity gate on logits, and the checks that bound them: rows of CHECKS."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Figures(Record):
 
 @dataclass(frozen=True)
 class Unit:
-    """What a bound is a share of."""
+    """The unit of a figure and its bound."""
 
     size: Callable[[Answers], float]
     name: str
@@ -75,7 +75,7 @@ class Check:
     badness: Callable[[Answers, Tolerance], FloatArray]
     at_most: bool = False
     unit: Unit | None = None
-    """What the figure and the bound are shares of, for the message."""
+    """The figure and the bound are shares of it; for the message."""
     scaled: bool = False
     """The figure is in logits, not in shares of the unit."""
 

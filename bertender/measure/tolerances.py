@@ -21,7 +21,7 @@ __all__ = ["TOLERANCES", "Tolerance", "find_tolerance"]
 
 
 class Tolerance(Record):
-    """What the parity gate lets pass; None is not judged.
+    """Bounds of the parity gate; None is not judged.
 
     Single logits are bounded as shares of the largest reference logit, distributions as shares of
     the spread of the reference's logits over the texts: logits have no unit of their own. An
