@@ -99,9 +99,9 @@ def _is_of_tokens(array: FloatArray, real: npt.NDArray[np.bool_]) -> bool:
 def open_watched(graph: Path, tensors: Iterable[str], folder: Path) -> onnxruntime.InferenceSession:
     """Open a graph, copied into a folder, with some of its inner tensors among its outputs."""
     model = onnx.load(graph)
-    known = {entry.name for entry in (*model.graph.output, *model.graph.input)}
+    outputs = {output.name for output in model.graph.output}
     for name in tensors:
-        if name not in known:
+        if name not in outputs:
             model.graph.output.append(onnx.ValueInfoProto(name=name))
     onnx.save(model, folder / "watched.onnx", save_as_external_data=True)  # above 2 GB, too
     return open_session(folder / "watched.onnx")
