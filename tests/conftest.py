@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -190,6 +191,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what repeats a path, before `-m` chooses."""
     for item in repeats(items):
         item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported and collected out of the garbage collector's sight.
+
+    Every training ends in a full collection, which read two million objects of modules and tests:
+    half a second, a fifth of the suite.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
