@@ -10,6 +10,7 @@ of the same `--out` has stopped.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 import typer
 from pydantic import Field
@@ -32,8 +35,9 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
 from bertender.core.graph_file import MOST_MB, save_graph
 from bertender.core.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.core.predictor import Classifier, onnx_file, open_classifier
+from bertender.core.predictor import Classifier, Predictor, onnx_file, open_classifier
 from bertender.core.progress import show_progress
+from bertender.core.text import Batch
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import PARITY_TEXTS, check_parity, find_tolerance, labelled_sample
 from bertender.recorded_task import recorded_task
@@ -56,6 +60,7 @@ from quantize.twins import Sample, Twins, find_twins, sample_rows
 __all__ = ["VARIANTS", "GateBenchmark", "Judged", "run"]
 
 Ranges = Mapping[str, Range]
+FloatArray = npt.NDArray[np.float32]
 
 VARIANTS: Mapping[str, dict[str, Any]] = {
     "float32": {},
@@ -64,7 +69,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     "static-minmax": {"scheme": "static", "calibrator": "minmax"},
     "static-percentile": {"scheme": "static", "calibrator": "percentile"},
     "static-entropy": {"scheme": "static", "calibrator": "entropy"},
-    "mixed": {"scheme": "mixed", "max_drop": 1.0, "sensitivity": "hessian-trace"},
+    "mixed": {"scheme": "mixed", "max_drop": 1.0, "sensitivity_texts": 64},
     "four-bit": {"scheme": "four-bit"},
 }
 """Name -> the settings of its quantization; the float graph has none."""
@@ -89,6 +94,25 @@ class GateBenchmark(Record):
     candidates: tuple[Judged, ...]
 
 
+class Remembered:
+    """A predictor that is run once for a batch: every candidate has the same reference."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.known: dict[bytes, FloatArray] = {}
+
+    def logits(self, batch: Batch) -> FloatArray:
+        """Return the logits (batch, labels) of a batch, computed now or before."""
+        key = b"".join(
+            name.encode() + repr(array.shape).encode() + array.tobytes()
+            for name, array in sorted(batch.arrays.items())
+        )
+        digest = hashlib.sha256(key).digest()
+        if digest not in self.known:
+            self.known[digest] = self.predictor.logits(batch)
+        return self.known[digest]
+
+
 @dataclass(frozen=True)
 class Subject:
     """A teacher's export, and the task that it answers."""
@@ -101,11 +125,11 @@ class Subject:
 
     @cached_property
     def reference(self) -> Classifier:
-        return open_classifier(self.source)
+        return _remembered(open_classifier(self.source))
 
     @cached_property
     def torch(self) -> Classifier:
-        return open_classifier(self.teacher)
+        return _remembered(open_classifier(self.teacher))
 
     def job(self, settings: dict[str, Any], graph: Path) -> Job:
         config, folder = QuantizeConfig(**settings), self.folder
@@ -131,6 +155,10 @@ class Subject:
         job = self.job(settings, graph)
         ranges = SCHEMES[settings["scheme"]].write(job, target).found.get("ranges", {})
         return planted_in(job, target, fault) if fault else target, ranges
+
+
+def _remembered(classifier: Classifier) -> Classifier:
+    return replace(classifier, predictor=Remembered(classifier.predictor))
 
 
 def planted_in(job: Job, graph: Path, fault: Fault) -> Path:
