@@ -117,6 +117,7 @@ def distill_general(
             cannot be had from this teacher; raised before training starts.
         DataError: there are too few passages to train and hold out.
     """
+    config.check_rules()
     refuse_unwritable(out, artifact_at(teacher.source))
     method = config.changed_method()
     theirs = fitting_tokenizer(teacher.source, teacher.model)

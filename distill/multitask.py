@@ -180,7 +180,11 @@ def finetune_tasks(
 
     Returns:
         The main task's artifact.
+
+    Raises:
+        ConfigError: settings that conflict, found before anything is read or trained.
     """
+    config.check_rules()
     shared = SharedEncoder(classifiers)
     prints = [task.fingerprint() for task in tasks]
     start = weights_digest(classifiers[0])

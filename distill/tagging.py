@@ -91,7 +91,11 @@ def finetune_tagger(
         config: see FinetuneConfig; `config.teacher` is only recorded here.
         out: directory of the artifact.
         parent: the pre-trained artifact that the model came from, if it was one.
+
+    Raises:
+        ConfigError: settings that conflict, found before anything is read or trained.
     """
+    config.check_rules()
     examples = tagged_dataset(task.train, tokenizer, config.max_length)
     score = partial(tagging_score, tokenizer=tokenizer, task=task, max_length=config.max_length)
     return train_on_labels(model, tokenizer, task, examples, config, out, score, parent=parent)
@@ -106,6 +110,7 @@ def distill_tagger(
         UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
             cannot be had from this teacher; raised before training starts.
     """
+    config.check_rules()
     refuse_foreign_directory(out)
     method = config.changed_method()
     source = _load_teacher(teacher, task)

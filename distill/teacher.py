@@ -84,7 +84,11 @@ def finetune(
         config: see FinetuneConfig; `config.teacher` is only recorded here.
         out: directory of the artifact.
         parent: the pre-trained artifact that the model came from, if it was one.
+
+    Raises:
+        ConfigError: settings that conflict, found before anything is read or trained.
     """
+    config.check_rules()
     examples = token_dataset(task.train, tokenizer, config.max_length)
     given: dict[str, Any] = {"tokenizer": tokenizer, "task": task, "max_length": config.max_length}
     score, final = partial(choice_score, **given), partial(final_score, **given)
