@@ -47,10 +47,11 @@ __all__ = ["RULES", "DistillConfig", "distill"]
 
 RULES: Mapping[str, Rule[DistillConfig]] = {
     "texts that nobody labels": Rule(
-        lambda config: config.unlabelled is not None and not config.changed_method().needs,
+        lambda config: not config.changed_method().needs,
         "method {method!r} learns from labels alone, which these texts do not have. Leave it out, "
         "or choose a method that needs the teacher.",
-        frozenset({"unlabelled"}),
+        frozenset({"unlabelled", "unlabelled_texts"}),
+        beyond_default=True,
     ),
     "teachers that nobody asks": Rule(
         lambda config: bool(config.more_teachers) and "logits" not in config.changed_method().needs,
@@ -80,6 +81,12 @@ class DistillConfig(StudentConfig, AugmentedConfig):
     )
     unlabelled: Path | None = Field(
         None, description="more texts to learn from: .txt, CSV, TSV, JSONL or Parquet"
+    )
+    unlabelled_texts: int = Field(
+        0,
+        ge=0,
+        description="at most so many more texts to learn from, of those without labels that the "
+        "task brings: docs has some",
     )
     teacher_cache_mb: int = Field(
         4096,
@@ -114,7 +121,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     for source in filter(None, (config.student, config.augmentation_model, *config.more_teachers)):
         refuse_unwritable(out, artifact_at(str(source)))
     method = config.changed_method()
-    given = with_unlabelled(task, config.unlabelled)
+    given = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = _new_student(teachers[0], method, task, config)
     texts = with_augmented(given, teachers, start, config)

@@ -17,6 +17,7 @@ from bertender.core.predictor import load_torch_classifier, refuse_taggers
 from bertender.core.text import load_tokenizer
 from bertender.tasks.bad_rows import SkippedRows, stop, together
 from bertender.tasks.files import read_texts
+from bertender.tasks.registry import unlabelled_texts
 from bertender.tasks.task import Split, Task
 from distill.augmentation.augment import AugmentedConfig, augmented
 from distill.encoders import find_encoder, load_classifier, weights_digest
@@ -147,20 +148,27 @@ def _listed(signals: frozenset[Signal]) -> str:
     return " and ".join(name.replace("_", " ") for name in sorted(signals))
 
 
-def with_unlabelled(task: Task, path: Path | None) -> Task:
+def with_unlabelled(task: Task, path: Path | None, most: int = 0) -> Task:
     """Return the task with texts without labels beside its training examples.
 
     Bad rows are left out and listed where the task's own are. Texts that are set apart to choose
     by are left out: nothing learns from them, labelled or not.
 
+    Args:
+        task: what is learned.
+        path: a file of such texts, if there is one.
+        most: of those that the task brings.
+
     Raises:
         DataError: the file is wrong.
     """
-    if path is None:
+    if path is None and not most:
         return task
     skipped, apart = SkippedRows(), set(task.selection.examples)
-    read = read_texts(path, task.text_columns, skipped if task.skips_bad_rows else stop)
-    texts = [text for text in read if text not in apart]
+    bad_row = skipped if task.skips_bad_rows else stop
+    read = () if path is None else read_texts(path, task.text_columns, bad_row)
+    brought = unlabelled_texts(task, most) if most else ()
+    texts = [text for text in (*read, *brought) if text not in apart]
     labels = (*task.train.label_ids, *(NO_LABEL for _ in texts))
     train = Split((*task.train.examples, *texts), labels)
     return replace(task, train=train, left_out=together(task.left_out, skipped.report()))

@@ -17,9 +17,11 @@ from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, compare
 from bertender.recorded_task import recorded_task
 from bertender.stages import STAGES
+from bertender.tasks import registry
 from bertender.tasks.metrics import Score
-from bertender.tasks.registry import load_task
+from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Split, Task, TaskConfig
+from distill.losses import NO_LABEL
 from distill.multitask import MultiTaskConfig, finetune_tasks
 from distill.sources import with_unlabelled
 from export.onnx_export import ExportConfig, export
@@ -199,6 +201,25 @@ def test_unlabelled_texts_are_not_those_to_choose_by(apart: Task, tmp_path: Path
     (tmp_path / "texts.txt").write_text(f"{seen}\n{other}\n")
     given = with_unlabelled(apart, tmp_path / "texts.txt")
     assert given.train.examples == (*apart.train.examples, (other,))
+
+
+def test_a_task_brings_texts_without_labels(
+    apart: Task, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    brought = (apart.selection.examples[0], ("another text",), ("a third one",))
+    row = replace(TASKS["docs"], unlabelled=lambda: brought)
+    monkeypatch.setattr(registry, "TASKS", {apart.name: row})
+    two = with_unlabelled(apart, None, 2)
+    assert two.train.examples == (*apart.train.examples, ("another text",))
+    assert two.train.label_ids[-1] == NO_LABEL and not caplog.text
+    assert with_unlabelled(apart, None, 9).train.examples[-1] == ("a third one",)
+    assert "brings 3 texts without labels, and 9 were asked for" in caplog.text
+
+
+def test_a_file_named_as_a_task_brings_none(apart: Task, caplog: pytest.LogCaptureFixture) -> None:
+    own = replace(apart, name="docs", source={"task": "docs", "train": "mine/docs.csv"})
+    assert with_unlabelled(own, None, 5).train == own.train
+    assert "brings 0 texts without labels, and 5 were asked for" in caplog.text
 
 
 def test_texts_to_calibrate_on_are_not_those_to_choose_by(

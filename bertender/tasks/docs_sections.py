@@ -9,6 +9,7 @@ never on both.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -16,13 +17,21 @@ from pathlib import Path
 
 from bertender.core.environment import environment
 from bertender.core.errors import DataError
+from bertender.core.text import Example
 from bertender.tasks.docs import HELD_OUT_SHARE
 from bertender.tasks.documentation import Library, cached_rows, draw
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.sentences import Sentence, read_sentences, unlike
 from bertender.tasks.task import Split
 
-__all__ = ["DOCUMENTED", "docs_sentences", "load_docs", "section_splits"]
+__all__ = [
+    "DOCUMENTED",
+    "docs_sentences",
+    "further_sentences",
+    "load_docs",
+    "load_further",
+    "section_splits",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +64,11 @@ def load_docs() -> tuple[Split, Split]:
     return section_splits(docs_sentences())
 
 
+def load_further() -> tuple[Example, ...]:
+    """Return the sentences of training files that balancing leaves out, to use without labels."""
+    return further_sentences(docs_sentences())
+
+
 def docs_sentences() -> list[Sentence]:
     """Return the sentences of the installed packages, from the cache after the first call.
 
@@ -78,10 +92,26 @@ def section_splits(
     Raises:
         DataError: a section has no sentence on one of the sides.
     """
+    sides = _sides(sentences)
+    return _balanced(sides[False], train_a_class), _balanced(sides[True], dev_a_class)
+
+
+def further_sentences(
+    sentences: Iterable[Sentence], train_a_class: int = TRAIN_A_CLASS
+) -> tuple[Example, ...]:
+    """Return what `section_splits` leaves of the training files, the sections in turns."""
+    chosen = _by_section(_sides(sentences)[False])
+    count = min(train_a_class, *map(len, chosen.values()))
+    turns = itertools.zip_longest(*(rows[count:] for rows in chosen.values()))
+    return tuple((row.text,) for turn in turns for row in turn if row is not None)
+
+
+def _sides(sentences: Iterable[Sentence]) -> Mapping[bool, list[Sentence]]:
+    """Return the sentences of the files that are held out, and of the others."""
     sides: dict[bool, list[Sentence]] = {False: [], True: []}
     for sentence in unlike(sentences):
         sides[draw(sentence.library, sentence.file) < HELD_OUT_SHARE].append(sentence)
-    return _balanced(sides[False], train_a_class), _balanced(sides[True], dev_a_class)
+    return sides
 
 
 def _balanced(sentences: Iterable[Sentence], asked: int) -> Split:

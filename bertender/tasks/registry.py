@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,15 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.text import Example
 from bertender.tasks.docs import LIBRARIES, load_docs_library
-from bertender.tasks.docs_sections import load_docs
+from bertender.tasks.docs_sections import load_docs, load_further
 from bertender.tasks.files import load_files
 from bertender.tasks.glue import GLUE, load_glue
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.selection import part
 from bertender.tasks.task import Split, Task, TaskConfig
 
-__all__ = ["TASKS", "TaskSpec", "load_task", "sample"]
+__all__ = ["TASKS", "TaskSpec", "load_task", "sample", "unlabelled_texts"]
+
+logger = logging.getLogger(__name__)
 
 SAMPLE_SEED = 0
 
@@ -32,6 +36,8 @@ class TaskSpec:
     metric: str
     text_columns: tuple[str, ...]
     load: Callable[[], tuple[Split, Split]]
+    unlabelled: Callable[[], tuple[Example, ...]] = tuple
+    """More texts, whose labels nobody reads."""
 
 
 def _glue(name: str, description: str, metric: str) -> TaskSpec:
@@ -46,6 +52,7 @@ TASKS: Mapping[str, TaskSpec] = {
         "accuracy",
         ("text",),
         load_docs,
+        load_further,
     ),
     "docs-library": TaskSpec(
         "Which library does this documentation come from? (always available)",
@@ -81,6 +88,19 @@ def load_task(config: TaskConfig) -> Task:
         selection=sample(parts.selection, config.max_select),
         source=_source(config, task.name, parts.share),
     )
+
+
+def unlabelled_texts(task: Task, most: int) -> tuple[Example, ...]:
+    """Return at most so many texts without labels, of those that a task brings; most bring none."""
+    by_name = task.name in TASKS and not task.source.get("train")  # not a user's file
+    texts = TASKS[task.name].unlabelled() if by_name else ()
+    if len(texts) < most:
+        logger.warning(
+            "task %s brings %d texts without labels, and %d were asked for: give a file of more "
+            "by --unlabelled",
+            *(task.name, len(texts), most),
+        )
+    return texts[:most]
 
 
 def sample(split: Split, count: int | None) -> Split:

@@ -9,7 +9,7 @@ import pytest
 
 from bertender.core.errors import DataError
 from bertender.tasks import docs_sections
-from bertender.tasks.docs_sections import load_docs, section_splits
+from bertender.tasks.docs_sections import further_sentences, load_docs, load_further, section_splits
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.sentences import Sentence, read_sentences, unlike
 from tests.tasks.writers import make_sectioned_trees
@@ -58,6 +58,18 @@ def test_one_file_does_not_stand_for_its_library(sentences: list[Sentence]) -> N
     assert max(of_one.values()) <= docs_sections.MOST_A_FILE
 
 
+def test_what_balancing_leaves_is_of_training_files_and_in_turns(
+    sentences: list[Sentence],
+) -> None:
+    train, dev = section_splits(sentences, 20, 4)
+    further = further_sentences(sentences, 20)
+    rows = {row.text: row for row in sentences}
+    held_out = {rows[text][:2] for (text,) in dev.examples}
+    assert further and not set(further) & set(train.examples)
+    assert held_out.isdisjoint(rows[text][:2] for (text,) in further)
+    assert [rows[text].section for (text,) in further[:5]] == list(SECTIONS)
+
+
 def test_the_scarcest_section_sets_the_size(
     sentences: list[Sentence], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,6 +99,8 @@ def test_the_installed_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert Counter(dev.label_ids) == dict.fromkeys(range(5), docs_sections.DEV_A_CLASS)
     side_of = {text: side for side, split in enumerate((train, dev)) for (text,) in split.examples}
     assert len(side_of) == len(train) + len(dev), "no sentence is on both sides, or twice on one"
+    further = {text for (text,) in load_further()}
+    assert len(further) > len(train) and not further & side_of.keys()
     sides = defaultdict(set)
     libraries: Counter[str] = Counter()
     for row in unlike(rows):
