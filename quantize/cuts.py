@@ -6,7 +6,7 @@ will serve it, on inputs of one's choice. `exact` is the same cut without these 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -17,15 +17,18 @@ from bertender.core.errors import ModelError
 from bertender.core.onnx_session import open_session
 
 __all__ = [
+    "RunCut",
     "cut_out",
     "exact",
     "nodes_between",
+    "open_cut",
     "rounded_activation",
     "run_cut",
     "static_activation",
 ]
 
 Array = npt.NDArray[Any]
+RunCut = Callable[[Array], list[Array]]
 IN_DOUBLE = {"MatMulInteger": (0, 1), "MatMul": (0, 1), "Gemm": (0, 1, 2)}
 """Operator -> the inputs that become float64. Integer ones have their zero points taken off."""
 ROUNDS = frozenset({"DynamicQuantizeLinear", "DequantizeLinear"})
@@ -82,20 +85,30 @@ def nodes_between(model: onnx.ModelProto, start: str, ends: Sequence[str]) -> li
 
 
 def run_cut(cut: onnx.ModelProto, values: Array, *, optimize: bool = True) -> list[Array]:
-    """Return a cut's outputs for some values of its input, by ONNX Runtime on this CPU.
+    """Return a cut's outputs for some values of its input; see `open_cut`."""
+    return open_cut(cut, optimize=optimize)(values)
 
-    Raises:
-        ModelError: it cannot be run on them, as where a table is looked up beyond its end.
+
+def open_cut(cut: onnx.ModelProto, *, optimize: bool = True) -> RunCut:
+    """Open a cut with ONNX Runtime on this CPU, to run it more than once.
+
+    Returns:
+        The function from values of the cut's input to its outputs. It raises ModelError where it
+        cannot be run on them, as where a table is looked up beyond its end.
     """
     start = cut.graph.input[0].name
     session = open_session(cut.SerializeToString(), optimize=optimize)
-    try:
-        return list(session.run(None, {start: values}))
-    except Exception as error:  # its exception classes share no public base
-        raise ModelError(
-            f"what is computed from {start!r} alone cannot be run on {values.shape[0]} rows: "
-            f"{error}. The graph is damaged there: export and quantize it again."
-        ) from None
+
+    def run(values: Array) -> list[Array]:
+        try:
+            return list(session.run(None, {start: values}))
+        except Exception as error:  # its exception classes share no public base
+            raise ModelError(
+                f"what is computed from {start!r} alone cannot be run on {values.shape[0]} rows: "
+                f"{error}. The graph is damaged there: export and quantize it again."
+            ) from None
+
+    return run
 
 
 def rounded_activation(cut: onnx.ModelProto) -> onnx.ModelProto | None:

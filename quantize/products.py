@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ from bertender.core.errors import GateError
 from quantize.affine import INTEGERS, affine
 from quantize.calibration import Batches
 from quantize.calibrators import Range
-from quantize.cuts import exact, rounded_activation, run_cut, static_activation
+from quantize.cuts import (
+    RunCut,
+    exact,
+    open_cut,
+    rounded_activation,
+    run_cut,
+    static_activation,
+)
 from quantize.twins import Part, Sample, Twins, find_twins, sample_rows
 
 __all__ = [
@@ -189,10 +197,11 @@ def _tables(twins: Twins) -> Iterator[ProductFindings]:
 def _products(
     twins: Twins, values: FloatArray, intended: Range | None
 ) -> Iterator[ProductFindings]:
-    wanted, found, same = _outputs(twins, values)
+    opened = _Opened(twins)
+    wanted, found, same = _outputs(opened, values)
     # without a sign, what a wrong zero point adds to each weight adds up
-    _, unsigned, of_unsigned = _outputs(twins, np.abs(values))
-    of_activation = _activation_figures(twins, values, intended)
+    _, unsigned, of_unsigned = _outputs(opened, np.abs(values))
+    of_activation = _activation_figures(opened, values, intended)
     for place, part in enumerate(twins.parts):
         offset = _likeness("offset", unsigned[place], of_unsigned[place])
         figures = _likeness("weights", found[place], same[place])
@@ -203,41 +212,57 @@ def _products(
         yield ProductFindings(part.node, _kind(part), figures)
 
 
-def _outputs(twins: Twins, values: FloatArray) -> tuple[list[FloatArray], ...]:
+@dataclass(frozen=True)
+class _Opened:
+    """The cuts of twins, each opened once; closed with the object, for weights are large."""
+
+    twins: Twins
+
+    @cached_property
+    def floats(self) -> RunCut:
+        return open_cut(self.twins.floats)
+
+    @cached_property
+    def exactly(self) -> RunCut:
+        return open_cut(exact(self.twins.quantized), optimize=False)
+
+    @cached_property
+    def rounding(self) -> RunCut | None:
+        """What is left of an activation before integer products, if it is rounded at all."""
+        cut = rounded_activation(self.twins.quantized)
+        return None if cut is None else open_cut(cut, optimize=False)
+
+
+def _outputs(opened: _Opened, values: FloatArray) -> tuple[list[FloatArray], ...]:
     """Return what products compute without their biases: (float, quantized, float of rounded).
 
     What reads activations of 4-bit products is float: nothing is rounded before it.
     """
-    wanted = run_cut(twins.floats, values)
-    found = run_cut(exact(twins.quantized), values, optimize=False)
-    seen = _rounded(twins, values)
-    same = wanted if seen is None else run_cut(twins.floats, seen)
+    wanted, found = opened.floats(values), opened.exactly(values)
+    same = wanted
+    if opened.rounding is not None:
+        (seen,) = opened.rounding(values)
+        same = opened.floats(seen)
+    parts = opened.twins.parts
     of_rounded = [
         plain if part.four_bits else rounded
-        for part, plain, rounded in zip(twins.parts, wanted, same, strict=True)
+        for part, plain, rounded in zip(parts, wanted, same, strict=True)
     ]
     return tuple(
-        [array - bias for array, bias in zip(arrays, twins.biases, strict=True)]
+        [array - bias for array, bias in zip(arrays, opened.twins.biases, strict=True)]
         for arrays in (wanted, found, of_rounded)
     )
 
 
-def _rounded(twins: Twins, values: FloatArray) -> FloatArray | None:
-    """Return the activation as it was rounded before integer products, if it was."""
-    cut = rounded_activation(twins.quantized)
-    return None if cut is None else run_cut(cut, values, optimize=False)[0]
-
-
 def _activation_figures(
-    twins: Twins, values: FloatArray, intended: Range | None
+    opened: _Opened, values: FloatArray, intended: Range | None
 ) -> dict[str, float]:
     """Return what is asked of a static activation's scale and zero point."""
-    written = static_activation(twins.quantized)
-    once = _rounded(twins, values)
-    if written is None or once is None:
+    written = static_activation(opened.twins.quantized)
+    if written is None or opened.rounding is None:
         return {}
-    again = _rounded(twins, once)
-    assert again is not None
+    (once,) = opened.rounding(values)
+    (again,) = opened.rounding(once)
     largest = float(np.abs(once).max()) or 1.0
     figures = {"rounding_again": float(np.abs(again - once).max()) / largest}
     if intended is not None:
