@@ -24,11 +24,11 @@ from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
-from bertender.core.predictor import Classifier, open_classifier
 from bertender.core.progress import show_progress
-from bertender.core.text import Example, keep_text
 from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
-from bertender.recorded_task import recorded_task
+from bertender.models.predictor import Classifier, open_classifier
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.text.batch import Example, keep_text
 from serve.check import EndpointConfig, check_endpoint
 from serve.client import Endpoint, ServedPredictor
 from serve.config import ServeConfig

@@ -24,13 +24,13 @@ from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment, has_int8_acceleration
-from bertender.core.predictor import onnx_file
 from bertender.core.progress import show_progress
-from bertender.core.text import Tokenize, load_tokenizer
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport
-from bertender.recorded_task import recorded_task
+from bertender.models.predictor import onnx_file
+from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
+from bertender.text.batch import Tokenize, load_tokenizer
 from export.onnx_export import ExportConfig, export
 
 __all__ = ["GRAPHS", "FusionBenchmark", "Graph", "compare_graphs", "run"]

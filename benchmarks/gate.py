@@ -33,18 +33,18 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
-from bertender.core.graph_file import MOST_MB, save_graph
-from bertender.core.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.core.predictor import Classifier, Predictor, onnx_file, open_classifier
 from bertender.core.progress import show_progress
-from bertender.core.text import Batch
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import PARITY_TEXTS, check_parity, find_tolerance, labelled_sample
-from bertender.recorded_task import recorded_task
-from bertender.stages import STAGES
-from bertender.steps import save_result
-from bertender.tasks.metrics import Change, paired_change
+from bertender.metrics.scores import Change, paired_change
+from bertender.models.graph_file import MOST_MB, save_graph
+from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
+from bertender.models.predictor import Classifier, Predictor, onnx_file, open_classifier
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.pipeline.stages import STAGES
+from bertender.pipeline.steps import save_result
 from bertender.tasks.task import Task
+from bertender.text.batch import Batch
 from quantize.calibrators import Range
 from quantize.cuts import run_cut
 from quantize.job import Job

@@ -19,8 +19,8 @@ from tokenizers import normalizers
 from benchmarks.graph_faults import GRAPH_FAULTS, PlantGraph
 from benchmarks.product_faults import FAULTS as PRODUCT_FAULTS
 from benchmarks.product_faults import PlantProduct, change, exchange
-from bertender.core.predictor import Classifier, Predictor
-from bertender.core.text import Batch, Example, Tokenize
+from bertender.models.predictor import Classifier, Predictor
+from bertender.text.batch import Batch, Example, Tokenize
 
 __all__ = ["FAULTS", "Fault"]
 

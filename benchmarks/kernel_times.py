@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.core.onnx_session import open_session
-from bertender.core.text import Batch
 from bertender.measure.load import MachineLoad, watched_load
+from bertender.models.onnx_session import open_session
+from bertender.text.batch import Batch
 from quantize.kernels import INTEGER_PRODUCTS
 
 __all__ = ["KernelTimes", "kernel_times"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 
 from bertender.core.errors import DataError
-from bertender.core.text import Encode, Example
 from bertender.measure.accuracy import text_lengths
+from bertender.text.batch import Encode, Example
 
 __all__ = ["LONG_TOKENS", "long_texts"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.methods import CONTROL, MethodsBenchmark, StudentResult
 from benchmarks.points import gain
 from bertender.measure.constant import most_frequent
-from bertender.tasks.metrics import score
+from bertender.metrics.scores import score
 
 __all__ = ["method_block"]
 

@@ -22,13 +22,13 @@ from bertender.core.card import CARD_NAME, library_versions
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
-from bertender.core.predictor import open_classifier
 from bertender.core.progress import show_progress
 from bertender.measure.accuracy import evaluate
 from bertender.measure.constant import ConstantRow, constant_row
-from bertender.recorded_task import recorded_task
-from bertender.steps import save_result
-from bertender.tasks.metrics import Score
+from bertender.metrics.scores import Score
+from bertender.models.predictor import open_classifier
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.pipeline.steps import save_result
 from bertender.tasks.task import ChosenOn, Task
 from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS

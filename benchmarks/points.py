@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bertender.tasks.metrics import Change, paired_change_of_means
+from bertender.metrics.scores import Change, paired_change_of_means
 
 __all__ = ["Answered", "gain", "gained", "points"]
 

@@ -26,9 +26,9 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
-from bertender.core.examples import Padding, TokenDataset
-from bertender.core.training import train
-from bertender.steps import save_result
+from bertender.pipeline.steps import save_result
+from bertender.training.examples import Padding, TokenDataset
+from bertender.training.loop import train
 from distill.corpora.corpus import Corpus, survey
 from distill.corpora.token_store import TokenRow, stored_parts
 from distill.objectives import PretrainingObjective, objective_named

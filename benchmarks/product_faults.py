@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from bertender.core.graph_file import MOST_MB, save_graph
+from bertender.models.graph_file import MOST_MB, save_graph
 from quantize.graph import Product
 
 Constants = Mapping[str, onnx.TensorProto]

@@ -25,15 +25,15 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
 from bertender.core.config import Record
 from bertender.core.errors import AccuracyError, ModelError, ParityError
-from bertender.core.predictor import onnx_file, open_classifier
 from bertender.core.progress import show_progress
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport, threads_of
-from bertender.recorded_task import recorded_task
-from bertender.stages import STAGES
-from bertender.tasks.metrics import Score
+from bertender.metrics.scores import Score
+from bertender.models.predictor import onnx_file, open_classifier
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.schemes import SCHEMES
 

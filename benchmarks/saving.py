@@ -12,7 +12,7 @@ import typer
 from bertender.core.config import Record
 from bertender.core.errors import MachineBusyError
 from bertender.measure.load import BUSY_SHARE, noisy_loads
-from bertender.steps import save_result
+from bertender.pipeline.steps import save_result
 
 __all__ = ["NoisyFlag", "RESULTS", "refuse_noisy_files", "refuse_noisy_out", "save_benchmark"]
 

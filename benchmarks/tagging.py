@@ -23,11 +23,11 @@ from bertender.core.config import Config, Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
-from bertender.core.words import open_tagger
 from bertender.measure.tagging import evaluate_tagger
-from bertender.steps import save_result
+from bertender.metrics.scores import Score
+from bertender.models.words import open_tagger
+from bertender.pipeline.steps import save_result
 from bertender.tasks.entities import entity_counts
-from bertender.tasks.metrics import Score
 from bertender.tasks.tagging import TaggingTask, load_tagging
 from distill.tagging import DistillTaggerConfig, distill_tagger, finetune_tagger_by_name
 from distill.teacher import FinetuneConfig

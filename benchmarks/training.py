@@ -25,10 +25,10 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.progress import show_progress
-from bertender.core.text import load_tokenizer
-from bertender.core.training_config import computes_in_bf16
-from bertender.recorded_task import recorded_task
+from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import load_tokenizer
+from bertender.training.config import computes_in_bf16
 from distill.data import token_dataset
 from distill.distiller import DistillConfig
 

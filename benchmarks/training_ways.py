@@ -24,15 +24,15 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.cache import CACHE_VARIABLE
 from bertender.core.config import Record
-from bertender.core.examples import SEQUENCE_COLUMNS, TokenDataset
-from bertender.core.predictor import Classifier, TorchPredictor
-from bertender.core.text import Tokenize
 from bertender.core.timing import Stopwatch
-from bertender.core.training_config import POOL_BATCHES, computes_in_bf16
 from bertender.measure.accuracy import evaluate
 from bertender.measure.load import MachineLoad, watched_load
-from bertender.tasks.metrics import Score
+from bertender.metrics.scores import Score
+from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import Tokenize
+from bertender.training.config import POOL_BATCHES, computes_in_bf16
+from bertender.training.examples import SEQUENCE_COLUMNS, TokenDataset
 from distill.data import fitting_tokenizer
 from distill.distiller import DistillConfig
 from distill.kept import choose_kept, student_examples

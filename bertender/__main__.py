@@ -1,5 +1,5 @@
 """`python -m bertender`, which `accelerate launch -m bertender` needs."""
 
-from bertender.cli import main
+from bertender.cli.main import main
 
 main()

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from bertender.core.batching import length_buckets
 from bertender.core.cache import cache_directory
 from bertender.core.card import library_versions
-from bertender.core.examples import TensorBatch, TokenDataset, input_names, model_inputs
-from bertender.core.kept_tensors import keep, kept
 from bertender.core.progress import track
+from bertender.text.batching import length_buckets
+from bertender.training.examples import TensorBatch, TokenDataset, input_names, model_inputs
+from bertender.training.kept_tensors import keep, kept
 from distill.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
 
 __all__ = [

@@ -7,13 +7,13 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.examples import Padding, TokenDataset, input_names
-from bertender.core.families import FAMILIES, family_name
 from bertender.core.hub_code import open_pretrained
-from bertender.core.text import longest_input
-from bertender.core.words import begun_words, encode_words
+from bertender.models.families import FAMILIES, family_name
+from bertender.models.words import begun_words, encode_words
 from bertender.tasks.tagging import TaggedSplit
-from bertender.tasks.tokens import token_dataset
+from bertender.text.batch import longest_input
+from bertender.training.examples import Padding, TokenDataset, input_names
+from bertender.training.tokens import token_dataset
 from distill.losses import NO_LABEL
 from distill.tokenizer_gaps import fill_gaps, gap_settings
 

@@ -22,10 +22,10 @@ from bertender.core.config import Rule, parts_of
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.timing import Stopwatch, Timing, write_timing
-from bertender.core.training import TrainingReport
-from bertender.core.training_config import computes_in_bf16
 from bertender.core.work import work_directory
 from bertender.tasks.task import Task
+from bertender.training.config import computes_in_bf16
+from bertender.training.loop import TrainingReport
 from distill.augmentation.augment import AugmentedConfig
 from distill.data import fitting_tokenizer
 from distill.kept import choose_kept, student_examples

@@ -24,10 +24,10 @@ from transformers import (
 
 from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
-from bertender.core.families import padding_embedding
 from bertender.core.hub import hub_answers
 from bertender.core.hub_code import open_pretrained
-from bertender.core.own_models import load_pretrained
+from bertender.models.families import padding_embedding
+from bertender.models.own_models import load_pretrained
 from distill.data import fitting_tokenizer
 
 __all__ = [

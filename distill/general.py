@@ -21,12 +21,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ModelError
-from bertender.core.examples import TokenDataset
-from bertender.core.families import padding_embedding
-from bertender.core.text import longest_input
-from bertender.core.training import TrainingReport
-from bertender.core.training_config import computes_in_bf16
 from bertender.core.work import work_directory
+from bertender.models.families import padding_embedding
+from bertender.text.batch import longest_input
+from bertender.training.config import computes_in_bf16
+from bertender.training.examples import TokenDataset
+from bertender.training.loop import TrainingReport
 from distill.corpora.corpus import Corpus, Watched, survey
 from distill.corpora.held_out import held_out_loss
 from distill.corpora.token_store import stored_parts

@@ -10,11 +10,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError
-from bertender.core.examples import TokenDataset
-from bertender.core.text import load_tokenizer, longest_input
 from bertender.core.timing import Stopwatch
-from bertender.core.training_config import TrainingConfig, computes_in_bf16
 from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer, longest_input
+from bertender.training.config import TrainingConfig, computes_in_bf16
+from bertender.training.examples import TokenDataset
 from distill.answers import LOGITS, size_bytes, teacher_answers, worth_keeping
 from distill.data import token_dataset
 from distill.methods import Method

@@ -13,8 +13,8 @@ from itertools import islice
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertender.core.examples import Padding, TensorBatch
-from bertender.core.words import pieces_of_words
+from bertender.models.words import pieces_of_words
+from bertender.training.examples import Padding, TensorBatch
 from distill.corpora.corpus import PASSAGES_AT_ONCE
 from distill.corpora.token_store import TokenRow
 from distill.objectives.masking import Masking, step_generator

@@ -29,11 +29,11 @@ from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.config import parts_of
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
-from bertender.core.training import LossParts, Objective, TrainingReport, train
 from bertender.core.work import work_directory
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
+from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
+from bertender.training.loop import LossParts, Objective, TrainingReport, train
 from distill.data import token_dataset
 from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import hard_labels

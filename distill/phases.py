@@ -17,11 +17,11 @@ from pydantic import Field
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.timing import Stopwatch
-from bertender.core.training import NO_RATES, LossParts, Objective, TrainingReport, planned, train
-from bertender.core.training_config import TrainingConfig
 from bertender.core.work import in_order
+from bertender.training.config import TrainingConfig
+from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.loop import NO_RATES, LossParts, Objective, TrainingReport, planned, train
 from distill.answers import kept_in
 from distill.losses import NO_LABEL
 from distill.methods import Method, Phase

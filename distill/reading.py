@@ -8,7 +8,7 @@ from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
-from bertender.core.examples import Padding, TensorBatch
+from bertender.training.examples import Padding, TensorBatch
 from distill.corpora.corpus import pack_rows
 from distill.corpora.token_store import TokenRow
 from distill.mixed_vocabulary import MixedMasking, MixedVocabulary

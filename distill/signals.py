@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.families import Family, encoder_layers, family_of
-from bertender.core.pruned import heads_of
+from bertender.models.families import Family, encoder_layers, family_of
+from bertender.models.pruned import heads_of
+from bertender.training.examples import TensorBatch, model_inputs
 
 __all__ = [
     "ATTENTION_SIGNALS",

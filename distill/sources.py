@@ -12,13 +12,13 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.families import FAMILIES, family_name
-from bertender.core.predictor import load_torch_classifier, refuse_taggers
-from bertender.core.text import load_tokenizer
+from bertender.models.families import FAMILIES, family_name
+from bertender.models.predictor import load_torch_classifier, refuse_taggers
 from bertender.tasks.bad_rows import SkippedRows, stop, together
 from bertender.tasks.files import read_texts
 from bertender.tasks.registry import unlabelled_texts
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import load_tokenizer
 from distill.augmentation.augment import AugmentedConfig, augmented
 from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import NO_LABEL

@@ -20,16 +20,16 @@ from transformers import (
 from bertender.core.artifact import Artifact, refuse_foreign_directory
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.examples import TokenDataset
-from bertender.core.own_models import OWN_MODELS
-from bertender.core.predictor import TorchPredictor, load_torch_tagger
-from bertender.core.text import load_tokenizer, longest_input
 from bertender.core.timing import Stopwatch
-from bertender.core.training_config import computes_in_bf16
-from bertender.core.words import Tagger
 from bertender.core.work import work_directory
 from bertender.measure.tagging import evaluate_tagger
+from bertender.models.own_models import OWN_MODELS
+from bertender.models.predictor import TorchPredictor, load_torch_tagger
+from bertender.models.words import Tagger
 from bertender.tasks.tagging import METRIC, TaggingTask
+from bertender.text.batch import load_tokenizer, longest_input
+from bertender.training.config import computes_in_bf16
+from bertender.training.examples import TokenDataset
 from distill.answers import LOGITS, teacher_token_logits, worth_keeping
 from distill.data import fitting_tokenizer, tagged_dataset
 from distill.encoders import find_encoder, load_tagger

@@ -14,15 +14,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.card import CARD_NAME
 from bertender.core.distributed import on_main_process
-from bertender.core.examples import TensorBatch, TokenDataset, model_inputs
-from bertender.core.predictor import Classifier, TorchPredictor
-from bertender.core.text import Tokenize
-from bertender.core.training import LossParts, TrainingReport, train
-from bertender.core.training_config import TrainingConfig
 from bertender.core.work import work_directory
 from bertender.measure.accuracy import evaluate
+from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.tagging import TaggingTask
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import Tokenize
+from bertender.training.config import TrainingConfig
+from bertender.training.examples import TensorBatch, TokenDataset, model_inputs
+from bertender.training.loop import LossParts, TrainingReport, train
 from distill.data import token_dataset
 from distill.encoders import find_encoder, load_classifier, weights_digest
 from distill.losses import hard_labels

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.examples import TensorBatch
+from bertender.training.examples import TensorBatch
 from distill.signals import Signals, read_signals
 from distill.terms import Match, Term, wanted_by
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
-from bertender.core.training_config import TrainingConfig
+from bertender.training.config import TrainingConfig
 
 __all__ = ["write_model"]
 

@@ -22,9 +22,9 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.errors import ModelError
-from bertender.core.graph_file import MOST_MB, save_graph
-from bertender.core.onnx_predictor import ONNX_NAME
-from bertender.core.text import Encode, Example
+from bertender.models.graph_file import MOST_MB, save_graph
+from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.text.batch import Encode, Example
 from export.half_range import fit_half_range
 
 __all__ = [

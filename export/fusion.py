@@ -18,7 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.distilbert.modeling_distilbert import MultiHeadSelfAttention
 
 from bertender.core.errors import ModelError
-from bertender.core.families import family_name
+from bertender.models.families import family_name
 
 __all__ = ["FUSIONS", "Fusion", "prepare_for_fusion", "require_fused_attention"]
 

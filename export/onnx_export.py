@@ -18,14 +18,14 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.config import Rule
 from bertender.core.errors import ModelError
-from bertender.core.families import padding_embedding
-from bertender.core.graph_file import MOST_MB, save_graph
-from bertender.core.onnx_predictor import ONNX_NAME
-from bertender.core.predictor import load_torch_classifier, refuse_taggers
-from bertender.core.text import Tokenize, load_tokenizer
 from bertender.measure.gate import GateConfig, Proof, write_proven
 from bertender.measure.parity import parity_sample
+from bertender.models.families import padding_embedding
+from bertender.models.graph_file import MOST_MB, save_graph
+from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.predictor import load_torch_classifier, refuse_taggers
 from bertender.tasks.task import Task
+from bertender.text.batch import Tokenize, load_tokenizer
 from export.aliases import drop_aliases
 from export.graph_report import report_graph
 from export.half_range import fit_half_range

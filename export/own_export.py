@@ -10,11 +10,11 @@ import torch
 from optimum.exporters.onnx import onnx_export_from_model
 from transformers import PreTrainedModel
 
-from bertender.core.bilstm import BiLstmConfig
-from bertender.core.examples import input_names
-from bertender.core.families import family_name
-from bertender.core.onnx_predictor import ONNX_NAME
-from bertender.core.pruned import PRUNABLE
+from bertender.models.bilstm import BiLstmConfig
+from bertender.models.families import family_name
+from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.pruned import PRUNABLE
+from bertender.training.examples import input_names
 
 __all__ = ["OWN_WRITERS", "GraphWriter", "write_as_its_origin", "write_traced"]
 

@@ -21,7 +21,7 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 
-from bertender.core.text import Encode, Example
+from bertender.text.batch import Encode, Example
 from export.activations import largest_numbers, refuse_overflow
 
 __all__ = ["PRECISIONS", "Precision"]

@@ -18,12 +18,12 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from bertender.core.batching import length_buckets
 from bertender.core.errors import DataError
-from bertender.core.onnx_session import open_session
 from bertender.core.progress import track
-from bertender.core.text import Batch, Encode, Example
 from bertender.measure.accuracy import text_lengths
+from bertender.models.onnx_session import open_session
+from bertender.text.batch import Batch, Encode, Example
+from bertender.text.batching import length_buckets
 from quantize.calibrators import Histogram
 
 __all__ = ["Batches", "histograms", "observed", "open_watched"]

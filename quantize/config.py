@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.training_config import TrainingConfig
 from bertender.measure.gate import GateConfig
+from bertender.training.config import TrainingConfig
 from quantize.calibrators import CALIBRATORS, calibrator_named
 from quantize.targets import AUTO, TARGETS, known_target
 

@@ -20,10 +20,10 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
-from bertender.core.examples import TensorBatch
-from bertender.core.label_losses import hard_labels
-from bertender.core.predictor import load_torch_classifier
 from bertender.core.progress import track
+from bertender.models.predictor import load_torch_classifier
+from bertender.training.examples import TensorBatch
+from bertender.training.label_losses import hard_labels
 from quantize.affine import INTEGERS, affine
 from quantize.hessian import Estimate, Estimator, mean_diagonals, top_eigenvalues
 from quantize.job import Job, Sensitivities

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.errors import ModelError
-from bertender.core.onnx_session import open_session
+from bertender.models.onnx_session import open_session
 
 __all__ = [
     "RunCut",

@@ -16,8 +16,8 @@ from pathlib import Path
 import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from bertender.core.graph_file import MOST_MB, save_graph
 from bertender.core.quiet_tools import quiet_tools
+from bertender.models.graph_file import MOST_MB, save_graph
 from quantize.affine import INTEGERS
 from quantize.job import Job, Written
 

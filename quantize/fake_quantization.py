@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from transformers import PreTrainedModel
 
-from bertender.core.examples import TensorBatch, model_inputs
+from bertender.training.examples import TensorBatch, model_inputs
 from quantize.affine import INTEGERS, Integers
 from quantize.calibrators import Range
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import onnx
 
 from bertender.core.errors import ModelError
-from bertender.core.graph_file import MOST_MB, save_graph
 from bertender.core.quiet_tools import quiet_tools
+from bertender.models.graph_file import MOST_MB, save_graph
 from quantize.dynamic import quantize_nodes
 from quantize.job import Job, Written
 from quantize.mixed import EIGHT_BITS, returned

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bertender.core.artifact import Artifact
 from bertender.core.lineage import lineage
-from bertender.core.predictor import onnx_file
-from bertender.core.text import Tokenize, load_tokenizer
+from bertender.models.predictor import onnx_file
 from bertender.tasks.task import Task
+from bertender.text.batch import Tokenize, load_tokenizer
 from quantize.calibration import Batches
 from quantize.products import check_products
 from quantize.proof import PROBED_TEXTS

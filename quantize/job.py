@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from bertender.core.artifact import Artifact
-from bertender.core.onnx_predictor import OnnxPredictor
-from bertender.core.predictor import Classifier, open_classifier
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import check_parity, find_tolerance, labelled_sample
+from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.predictor import Classifier, open_classifier
 from bertender.tasks.task import Split, Task
 from quantize.calibration import Batches
 from quantize.config import SchemeConfig

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 import onnx
 
 from bertender.core.errors import GateError
-from bertender.core.onnx_predictor import ONNX_NAME
-from bertender.core.onnx_session import open_session
+from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.onnx_session import open_session
 
 __all__ = ["INTEGER_PRODUCTS", "operators", "refuse_float_kernels"]
 

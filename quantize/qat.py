@@ -16,15 +16,15 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
-from bertender.core.examples import TensorBatch, TokenDataset
-from bertender.core.graph_file import move_graph
-from bertender.core.label_losses import hard_labels, soft_labels
-from bertender.core.onnx_predictor import ONNX_NAME
-from bertender.core.predictor import TorchPredictor, load_torch_classifier
-from bertender.core.text import load_tokenizer
-from bertender.core.training import LossParts, Objective, TrainingReport, train
 from bertender.measure.accuracy import predict
-from bertender.tasks.tokens import token_dataset
+from bertender.models.graph_file import move_graph
+from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.predictor import TorchPredictor, load_torch_classifier
+from bertender.text.batch import load_tokenizer
+from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.label_losses import hard_labels, soft_labels
+from bertender.training.loop import LossParts, Objective, TrainingReport, train
+from bertender.training.tokens import token_dataset
 from quantize.calibrators import Range
 from quantize.fake_quantization import FakeQuantized
 from quantize.graph import Inventory, take_inventory

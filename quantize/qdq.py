@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from bertender.core.graph_file import MOST_MB, save_graph
+from bertender.models.graph_file import MOST_MB, save_graph
 from quantize.affine import INTEGERS, Affine, affine
 from quantize.calibrators import Range
 from quantize.graph import Product

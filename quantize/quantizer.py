@@ -21,10 +21,10 @@ from bertender.core.errors import (
     ModelError,
     ParityError,
 )
-from bertender.core.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
-from bertender.core.predictor import onnx_file, refuse_taggers
 from bertender.core.work import work_directory
 from bertender.measure.gate import Proof, write_proven
+from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
+from bertender.models.predictor import onnx_file, refuse_taggers
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig

@@ -21,9 +21,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from bertender.core.errors import GateError, ModelError
-from bertender.core.onnx_session import open_session
-from bertender.core.text import Batch
 from bertender.measure.accuracy import word_count
+from bertender.models.onnx_session import open_session
+from bertender.text.batch import Batch
 from quantize.calibration import Batches, open_watched
 from quantize.graph import Inventory, take_inventory
 

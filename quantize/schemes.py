@@ -11,7 +11,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import Kind
 from bertender.core.config import Rule
 from bertender.core.errors import UnknownNameError
-from bertender.core.training_config import TrainingConfig
+from bertender.training.config import TrainingConfig
 from quantize.dynamic import write_dynamic
 from quantize.four_bit import write_four_bit
 from quantize.job import Job, Written

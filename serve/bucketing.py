@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.batching import length_buckets
-from bertender.core.text import Batch, Encode, Example
+from bertender.text.batch import Batch, Encode, Example
+from bertender.text.batching import length_buckets
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
-    from bertender.core.predictor import Predictor
+    from bertender.models.predictor import Predictor
 
 __all__ = ["BucketedClassifier"]
 

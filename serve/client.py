@@ -20,7 +20,7 @@ from bertender.core.errors import ConfigError, ServingError, UnknownNameError
 from serve.wire import INPUT_NAMES, MODEL_NAME, OUTPUT_NAMES, to_arrays
 
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
-    from bertender.core.text import Batch, Example
+    from bertender.text.batch import Batch, Example
 
 __all__ = [
     "Answer",

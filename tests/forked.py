@@ -31,7 +31,7 @@ def start(function: Callable[..., Any], *arguments: Any, said: Path) -> BaseProc
 
 def command(*words: str | Path) -> None:
     """Run `bertender WORDS...` as the installed script does."""
-    from bertender.cli import main
+    from bertender.cli.main import main
 
     # a shell starts background jobs, such as a whole test run, with SIGINT ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)

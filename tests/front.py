@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from bertender.cli import COMMANDS, build_app
+from bertender.cli.main import COMMANDS, build_app
 from bertender.core.progress import show_progress
 from bertender.tasks.task import Split, Task
 from tests.conftest import FRUIT, TOOLS

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from bertender.core.families import FAMILIES
-from bertender.core.pruned import PRUNABLE
+from bertender.models.families import FAMILIES
+from bertender.models.pruned import PRUNABLE
 
 __all__ = ["FOLDERS", "ONE_PATH", "REPEATED", "repeats"]
 
-FOLDERS = ("core", "distill", "export", "quantize")
+FOLDERS = ("core", "distill", "export", "models", "quantize", "text", "training")
 """Under tests/, those whose tests train, export and quantize."""
 
 ALIKE = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from bertender.core.artifact import Artifact
-from bertender.core.predictor import Classifier
-from bertender.core.text import Example
+from bertender.models.predictor import Classifier
+from bertender.text.batch import Example
 from serve.client import Endpoint
 from serve.config import ServeConfig
 from serve.repository import write_repository

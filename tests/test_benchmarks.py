@@ -24,7 +24,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.measure.constant import ConstantRow
-from bertender.tasks.metrics import METRICS, Score
+from bertender.metrics.scores import METRICS, Score
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.methods import METHODS

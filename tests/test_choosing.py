@@ -12,13 +12,13 @@ import pytest
 import distill.teacher
 import quantize.job
 from bertender.core.artifact import Artifact
-from bertender.core.predictor import open_classifier
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, compare
-from bertender.recorded_task import recorded_task
-from bertender.stages import STAGES
+from bertender.metrics.scores import Score
+from bertender.models.predictor import open_classifier
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.pipeline.stages import STAGES
 from bertender.tasks import registry
-from bertender.tasks.metrics import Score
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from distill.losses import NO_LABEL

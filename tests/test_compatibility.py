@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.core.predictor import open_classifier
+from bertender.models.predictor import open_classifier
 from distill.distiller import DistillConfig, distill
 from distill.teacher import FinetuneConfig, finetune
 from export.onnx_export import ExportConfig, export

@@ -14,12 +14,12 @@ import torch
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.environment import data_directory
 from bertender.core.errors import ServingError
-from bertender.core.onnx_predictor import ONNX_NAME
-from bertender.core.own_models import OWN_MODELS
-from bertender.core.predictor import FakePredictor, open_classifier
-from bertender.core.text import Example
+from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.own_models import OWN_MODELS
+from bertender.models.predictor import FakePredictor, open_classifier
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
+from bertender.text.batch import Example
 from distill.vocabularies.wordpiece import train_wordpiece
 from export.onnx_export import ExportConfig, export
 from quantize.dynamic import write_dynamic

@@ -17,11 +17,11 @@ from benchmarks.readme import newest_endpoint_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import BertenderError, MachineBusyError
-from bertender.core.predictor import Classifier, FloatArray
-from bertender.core.text import Batch, keep_text
 from bertender.measure.latency import Latency, LatencyConfig, LatencyReport, measure_latency
 from bertender.measure.load import MachineLoad
+from bertender.models.predictor import Classifier, FloatArray
 from bertender.tasks.task import Task
+from bertender.text.batch import Batch, keep_text
 from export.onnx_export import ExportConfig, export
 from tests.front import write_toy_files
 

@@ -13,7 +13,7 @@ from benchmarks.gate import VARIANTS, GateBenchmark, Judged, Subject, judged
 from benchmarks.gate_faults import FAULTS
 from benchmarks.gate_table import gate_block
 from bertender.core.environment import environment
-from bertender.tasks.metrics import Change
+from bertender.metrics.scores import Change
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
 from quantize.schemes import SCHEMES

@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from bertender.core.artifact import Artifact
-from bertender.recipe import Recipe, parse_recipe
-from bertender.runner import StepOutcome, run_recipe
-from bertender.steps import STEPS
+from bertender.pipeline.recipe import Recipe, parse_recipe
+from bertender.pipeline.runner import StepOutcome, run_recipe
+from bertender.pipeline.steps import STEPS
 from bertender.tasks.task import Task
 from tests.forked import start
 from tests.front import write_toy_files
@@ -82,13 +82,13 @@ class Death:
     calls: int = 0
 
 
-A_TRAINING_STEP = "bertender.core.training:_PlannedTrainer.compute_loss"
-HALF_A_CHECKPOINT = "bertender.core.checkpoint:SafeCheckpoints._save_rng_state"
+A_TRAINING_STEP = "bertender.training.loop:_PlannedTrainer.compute_loss"
+HALF_A_CHECKPOINT = "bertender.training.checkpoint:SafeCheckpoints._save_rng_state"
 MODEL_WRITTEN = "bertender.measure.gate:check_parity"
 BEFORE_THE_CARD = "bertender.core.artifact:_record_files"
 BEFORE_PUBLISHING = "bertender.core.atomic:_publish"
-BEFORE_SAVING = "bertender.steps:save_result"
-BEFORE_THE_STAMP = "bertender.runner:_Stamp.write"
+BEFORE_SAVING = "bertender.pipeline.steps:save_result"
+BEFORE_THE_STAMP = "bertender.pipeline.runner:_Stamp.write"
 
 DEATHS = (
     Death("bag", BEFORE_THE_CARD),

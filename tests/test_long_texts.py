@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.long_texts import LONG_TOKENS, long_texts
 from bertender.core.errors import DataError
-from bertender.core.text import Tokenize
 from bertender.measure.accuracy import text_lengths
 from bertender.tasks.task import Task
+from bertender.text.batch import Tokenize
 from tests.conftest import tiny_tokenizer
 
 

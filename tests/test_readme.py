@@ -15,7 +15,7 @@ import pytest
 from transformers import BertConfig
 
 from benchmarks.readme import BLOCKS, PICTURES, ROOT, drawn, rewritten
-from bertender.cli import COMMANDS, main
+from bertender.cli.main import COMMANDS, main
 from bertender.core.artifact import Artifact
 from bertender.measure.comparison import Comparison
 from bertender.measure.gate import GateConfig

@@ -15,15 +15,15 @@ from benchmarks.training_table import training_block
 from benchmarks.training_ways import WAYS, TrainingRun, padded
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
-from bertender.core.examples import TokenDataset
-from bertender.core.training import planned
-from bertender.core.training_config import TrainingConfig
 from bertender.measure.load import MachineLoad
-from bertender.tasks.metrics import Score
+from bertender.metrics.scores import Score
 from bertender.tasks.task import Split, Task
+from bertender.training.config import TrainingConfig
+from bertender.training.examples import TokenDataset
+from bertender.training.loop import planned
 from distill import phases
 from distill.distiller import DistillConfig
-from tests.core.runs import toy_examples
+from tests.training.runs import toy_examples
 
 SETTINGS = {"weights": {"cosine": 0}, "layers": 2, "epochs": 2, "batch_size": 16, "max_length": 32}
 

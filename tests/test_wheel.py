@@ -62,7 +62,12 @@ def test_the_recipes_are_in_it(wheel: zipfile.ZipFile) -> None:
 
 def test_it_gives_the_command_and_the_five_packages(wheel: zipfile.ZipFile) -> None:
     entry_points = metadata(wheel, "entry_points.txt")
-    assert entry_points.split() == ["[console_scripts]", "bertender", "=", "bertender.cli:main"]
+    assert entry_points.split() == [
+        "[console_scripts]",
+        "bertender",
+        "=",
+        "bertender.cli.main:main",
+    ]
     assert set(metadata(wheel, "top_level.txt").split()) == set(PACKAGES)
 
 

@@ -10,7 +10,7 @@ from benchmarks.pruning import CONTROL, IMPORTANCES_SHOWN, PruningBenchmark
 from benchmarks.pruning_curve import curve
 from benchmarks.readings.words import listed
 from bertender.measure.constant import most_frequent
-from bertender.tasks.metrics import score
+from bertender.metrics.scores import score
 
 __all__ = ["pruning_reading"]
 

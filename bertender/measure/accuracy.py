@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.batching import length_buckets
 from bertender.core.errors import DataError, ModelError
-from bertender.core.predictor import Classifier
 from bertender.core.progress import progress_bar
-from bertender.core.text import Batch, Encode, Example
-from bertender.tasks.metrics import Score, score
+from bertender.metrics.scores import Score, score
+from bertender.models.predictor import Classifier
 from bertender.tasks.task import Split
+from bertender.text.batch import Batch, Encode, Example
+from bertender.text.batching import length_buckets
 
 __all__ = ["TOKENS_PER_BATCH", "evaluate", "predict", "text_lengths", "word_count"]
 

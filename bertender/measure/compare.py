@@ -19,7 +19,6 @@ from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ArtifactError, ConfigError, ModelError
 from bertender.core.lineage import lineage
-from bertender.core.predictor import Classifier, open_classifier
 from bertender.measure.accuracy import evaluate, text_lengths, word_count
 from bertender.measure.comparison import (
     Circumstances,
@@ -36,7 +35,8 @@ from bertender.measure.load import refuse_busy_now
 from bertender.measure.parity import ParitySummary
 from bertender.measure.same_model import with_speedups_over_onnx_float32
 from bertender.measure.size import measure_size
-from bertender.tasks.metrics import Change, Score, paired_change
+from bertender.metrics.scores import Change, Score, paired_change
+from bertender.models.predictor import Classifier, open_classifier
 from bertender.tasks.task import ChosenOn, Split, Task
 
 __all__ = [

@@ -15,7 +15,7 @@ from bertender.measure.load import MachineLoad
 from bertender.measure.parity import ParitySummary
 from bertender.measure.samples import Speedup
 from bertender.measure.size import Size
-from bertender.tasks.metrics import Change, Score
+from bertender.metrics.scores import Change, Score
 from bertender.tasks.task import ChosenOn
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.tasks.metrics import Score, score
+from bertender.metrics.scores import Score, score
 from bertender.tasks.task import Task
 
 __all__ = ["ConstantRow", "constant_row", "most_frequent"]

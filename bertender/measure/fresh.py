@@ -21,9 +21,7 @@ from pydantic import Field
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.predictor import Classifier, OnnxPredictor, open_classifier
 from bertender.core.progress import track
-from bertender.core.text import Example, Tokenize, load_tokenizer
 from bertender.measure.latency import (
     LatencyConfig,
     LatencyReport,
@@ -32,6 +30,8 @@ from bertender.measure.latency import (
     threads_of,
 )
 from bertender.measure.load import busiest, refuse_busy, refuse_busy_now
+from bertender.models.predictor import Classifier, OnnxPredictor, open_classifier
+from bertender.text.batch import Example, Tokenize, load_tokenizer
 
 __all__ = ["TimedModel", "TimingJob", "measure_models"]
 

@@ -15,7 +15,6 @@ from pydantic import Field
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
 from bertender.core.errors import ModelError
-from bertender.core.predictor import Classifier, onnx_classifier, open_classifier
 from bertender.measure.parity import (
     PARITY_TEXTS,
     check_parity,
@@ -24,6 +23,7 @@ from bertender.measure.parity import (
     require_parity,
 )
 from bertender.measure.parity_inputs import inputs_comparable
+from bertender.models.predictor import Classifier, onnx_classifier, open_classifier
 from bertender.tasks.task import Task
 
 __all__ = ["GateConfig", "Proof", "write_proven"]

@@ -18,12 +18,12 @@ import torch
 
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, DataError
-from bertender.core.predictor import Classifier
 from bertender.core.progress import progress_bar
-from bertender.core.text import Example
 from bertender.measure.latency_records import Latency, LatencyConfig, LatencyReport
 from bertender.measure.load import watched_load
 from bertender.measure.samples import Rounds, percentiles, speedup_over_processes
+from bertender.models.predictor import Classifier
+from bertender.text.batch import Example
 
 __all__ = [
     "Latency",

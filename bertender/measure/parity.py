@@ -16,8 +16,6 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.errors import ParityError
-from bertender.core.predictor import Classifier
-from bertender.core.text import Example
 from bertender.measure.accuracy import word_count
 from bertender.measure.parity_answers import Answers, collect_answers, no_answers
 from bertender.measure.parity_cases import questions_of
@@ -31,7 +29,9 @@ from bertender.measure.parity_checks import (
 )
 from bertender.measure.parity_inputs import input_problems, inputs_comparable
 from bertender.measure.tolerances import TOLERANCES, Tolerance, find_tolerance
+from bertender.models.predictor import Classifier
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import Example
 
 __all__ = [
     "BATCH_SIZES",

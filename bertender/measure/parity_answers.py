@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError
-from bertender.core.predictor import Classifier
 from bertender.core.progress import Bar, progress_bar
-from bertender.core.text import Example
 from bertender.measure.parity_cases import Case, Question, arrange, ask, questions_of
 from bertender.measure.tolerances import Tolerance
+from bertender.models.predictor import Classifier
+from bertender.text.batch import Example
 
 __all__ = ["Answers", "collect_answers", "no_answers"]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.examples import Padding
-from bertender.core.predictor import Classifier
-from bertender.core.text import LONGEST_INPUT_BY_DEFAULT, Batch, Example, Tokenize
+from bertender.models.predictor import Classifier
+from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, Batch, Example, Tokenize
+from bertender.training.examples import Padding
 
 __all__ = ["Case", "Question", "arrange", "ask", "questions_of"]
 

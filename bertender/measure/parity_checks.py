@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 from bertender.core.config import Record
 from bertender.measure.parity_answers import Answers
 from bertender.measure.tolerances import Tolerance
-from bertender.tasks.metrics import Change, paired_change
+from bertender.metrics.scores import Change, paired_change
 
 __all__ = ["CHECKS", "Check", "Figures", "Truth", "Unit", "largest", "mean", "measure_figures"]
 

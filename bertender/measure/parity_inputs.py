@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bertender.core.predictor import Classifier
-from bertender.core.text import Example, Tokenize
+from bertender.models.predictor import Classifier
+from bertender.text.batch import Example, Tokenize
 
 __all__ = ["input_problems", "inputs_comparable"]
 

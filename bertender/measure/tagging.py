@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bertender.core.words import Tagger
+from bertender.metrics.scores import Score
+from bertender.models.words import Tagger
 from bertender.tasks.entities import entity_f1
-from bertender.tasks.metrics import Score
 from bertender.tasks.tagging import OUTSIDE, Sentence, TaggedSplit
 
 __all__ = ["evaluate_tagger"]

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow
 from bertender.measure.constant import ConstantRow
+from bertender.metrics.scores import Score
 from bertender.report.cells import (
     DASH,
     Cell,
@@ -23,7 +24,6 @@ from bertender.report.cells import (
     speedup_cell,
 )
 from bertender.report.notes import circumstances_lines, comparison_lines, is_noisy, marked
-from bertender.tasks.metrics import Score
 
 __all__ = [
     "COLUMNS",

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from bertender.core.environment import environment
 from bertender.core.errors import DataError
-from bertender.core.text import Example
 from bertender.tasks.docs import HELD_OUT_SHARE
 from bertender.tasks.documentation import Library, cached_rows, draw
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.sentences import Sentence, read_sentences, unlike
 from bertender.tasks.task import Split
+from bertender.text.batch import Example
 
 __all__ = [
     "DOCUMENTED",

@@ -14,8 +14,8 @@ from seqeval.metrics import f1_score
 from seqeval.metrics.sequence_labeling import get_entities
 
 from bertender.core.errors import DataError
-from bertender.tasks.metrics import POINTS, Change, Score
-from bertender.tasks.resampling import CONFIDENCE, RESAMPLES
+from bertender.metrics.resampling import CONFIDENCE, RESAMPLES
+from bertender.metrics.scores import POINTS, Change, Score
 from bertender.tasks.tagging import METRIC, Sentence
 
 __all__ = ["Counts", "entity_change", "entity_counts", "entity_f1"]

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.core.errors import ConfigError, DataError, RowError
-from bertender.core.text import Example
 from bertender.tasks.bad_rows import OnBadRow, SkippedRows, stop
 from bertender.tasks.rows import Row, Table, open_table
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.tasks.utf8 import lines_of
+from bertender.text.batch import Example
 
 __all__ = ["Labelled", "label_names", "load_files", "read_labelled", "read_texts"]
 

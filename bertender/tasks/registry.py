@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.text import Example
 from bertender.tasks.docs import LIBRARIES, load_docs_library
 from bertender.tasks.docs_sections import load_docs, load_further
 from bertender.tasks.files import load_files
@@ -19,6 +18,7 @@ from bertender.tasks.glue import GLUE, load_glue
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.selection import part
 from bertender.tasks.task import Split, Task, TaskConfig
+from bertender.text.batch import Example
 
 __all__ = ["TASKS", "TaskSpec", "load_task", "sample", "unlabelled_texts"]
 

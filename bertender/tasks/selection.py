@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertender.core.errors import ConfigError
-from bertender.core.text import Example
 from bertender.tasks.task import Split
+from bertender.text.batch import Example
 
 __all__ = ["DEFAULT_SHARE", "LEAST_TEXTS", "Parted", "is_selected", "part"]
 

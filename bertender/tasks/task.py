@@ -21,7 +21,7 @@ from pydantic import Field
 
 from bertender.core.card import LeftOutRows, TaskRecord
 from bertender.core.config import Config
-from bertender.core.text import Example
+from bertender.text.batch import Example
 
 __all__ = ["ChosenOn", "Split", "Task", "TaskConfig"]
 

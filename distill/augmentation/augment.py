@@ -14,9 +14,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.progress import track
-from bertender.core.text import Example, load_tokenizer
-from bertender.core.training_config import TrainingConfig, computes_in_bf16
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import Example, load_tokenizer
+from bertender.training.config import TrainingConfig, computes_in_bf16
 from distill.augmentation import AUGMENTATIONS, Augmentation, Material, augmentation_named
 from distill.augmentation.augmentation import Rewrite
 from distill.augmentation.language_models import find_language_model

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from bertender.core.batching import length_buckets
 from bertender.core.cache import cache_directory
-from bertender.core.examples import Padding, TokenDataset, model_inputs
-from bertender.core.kept_tensors import keep, kept
 from bertender.core.progress import progress_bar
-from bertender.core.text import longest_input
+from bertender.text.batch import longest_input
+from bertender.text.batching import length_buckets
+from bertender.training.examples import Padding, TokenDataset, model_inputs
+from bertender.training.kept_tensors import keep, kept
 from distill.augmentation.language_models import LanguageModel
 from distill.augmentation.whole_words import WholeWords
 from distill.augmentation.words import Span, replaceable_words

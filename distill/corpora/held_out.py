@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from bertender.core.batching import length_buckets
-from bertender.core.examples import TokenDataset
-from bertender.core.training import Objective
+from bertender.text.batching import length_buckets
+from bertender.training.examples import TokenDataset
+from bertender.training.loop import Objective
 
 __all__ = ["HELD_OUT_EVERY", "held_out_loss", "part_of"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute
 
 from bertender.core.errors import DataError
-from bertender.core.examples import Padding, TokenDataset
 from bertender.core.work import made_once
+from bertender.training.examples import Padding, TokenDataset
 from distill.corpora.corpus import Survey, Watched
 from distill.corpora.held_out import part_of
 

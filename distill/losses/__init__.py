@@ -6,7 +6,7 @@ stands where it is 0. No gradient flows into a teacher. Sums are taken in float3
 
 from __future__ import annotations
 
-from bertender.core.label_losses import (
+from bertender.training.label_losses import (
     NO_LABEL,
     hard_labels,
     logit_mse,

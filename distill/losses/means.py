@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bertender.core.label_losses import precise
+from bertender.training.label_losses import precise
 
 __all__ = ["mean", "precise"]
 

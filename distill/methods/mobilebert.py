@@ -31,9 +31,9 @@ from typing import Any, Self
 import torch
 from transformers import PreTrainedModel
 
-from bertender.core.examples import TensorBatch
-from bertender.core.families import family_of
-from bertender.core.learning_rates import Rates
+from bertender.models.families import family_of
+from bertender.training.examples import TensorBatch
+from bertender.training.learning_rates import Rates
 from distill.layer_maps import uniform
 from distill.losses import (
     attention_divergence,

@@ -26,8 +26,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.families import encoder_layers, family_of
+from bertender.models.families import encoder_layers, family_of
+from bertender.training.examples import TensorBatch, model_inputs
 from distill.layer_maps import uniform
 from distill.methods.method import Method, Phase, all_layers
 from distill.mixed_vocabulary import MIXED_INPUTS

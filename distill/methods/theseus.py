@@ -23,8 +23,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.families import encoder_layers, family_of
+from bertender.models.families import encoder_layers, family_of
+from bertender.training.examples import TensorBatch, model_inputs
 from distill.methods.method import Method, Phase, one_phase
 from distill.signals import Signals
 from distill.students import first_layers, shorter_student

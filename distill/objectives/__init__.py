@@ -9,7 +9,7 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.card import ProblemType
 from bertender.core.errors import UnknownNameError
-from bertender.core.training import Objective
+from bertender.training.loop import Objective
 from distill.corpora.rows import RowBuilder, full_sentence_rows
 from distill.corpora.segment_pairs import next_sentence_rows, sentence_order_rows
 from distill.objectives.masked_language_model import MaskedLanguageModel

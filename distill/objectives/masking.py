@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from bertender.core.examples import TensorBatch
+from bertender.training.examples import TensorBatch
 from distill.losses import NO_LABEL
 
 __all__ = [

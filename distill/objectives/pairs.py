@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from bertender.core.examples import TensorBatch
+from bertender.training.examples import TensorBatch
 from distill.losses import hard_labels
 from distill.objectives.pretrainee import Pretrainee
 

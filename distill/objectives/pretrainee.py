@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.training import LossParts
+from bertender.training.examples import TensorBatch, model_inputs
+from bertender.training.loop import LossParts
 from distill.objectives.masking import Masking, step_generator
 
 __all__ = ["MaskedBatch", "OwnHead", "Pretrainee"]

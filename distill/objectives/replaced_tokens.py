@@ -27,8 +27,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.training import LossParts
+from bertender.training.examples import TensorBatch, model_inputs
+from bertender.training.loop import LossParts
 from distill.objectives.masking import Masking, step_generator
 from distill.objectives.pretrainee import Pretrainee
 

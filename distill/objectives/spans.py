@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.examples import TensorBatch
+from bertender.training.examples import TensorBatch
 from distill.corpora.word_boundaries import continues_word
 from distill.losses import NO_LABEL, hard_labels
 from distill.objectives.masking import (

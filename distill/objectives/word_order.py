@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.training import LossParts
+from bertender.training.examples import TensorBatch, model_inputs
+from bertender.training.loop import LossParts
 from distill.losses import NO_LABEL, hard_labels
 from distill.objectives.masking import Masking, step_generator
 

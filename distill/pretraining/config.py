@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from bertender.core.config import Rule
 from bertender.core.errors import ConfigError
-from bertender.core.training_config import TrainingConfig
+from bertender.training.config import TrainingConfig
 from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.objectives import OBJECTIVES, objective_named
 from distill.vocabularies import TOKENIZERS, tokenizer_named

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bertender.core.examples import TokenDataset
-from bertender.core.training import Objective, TrainingReport, planned, train
 from bertender.core.work import in_order
+from bertender.training.examples import TokenDataset
+from bertender.training.loop import Objective, TrainingReport, planned, train
 from distill.corpora.held_out import held_out_loss
 from distill.objectives.pretrainee import Pretrainee
 from distill.pretraining.config import PretrainConfig

@@ -17,10 +17,10 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.card import ProblemType, TaskRecord
 from bertender.core.distributed import on_main_process
-from bertender.core.examples import Padding
-from bertender.core.text import load_tokenizer
-from bertender.core.training import TrainingReport
 from bertender.core.work import work_directory
+from bertender.text.batch import load_tokenizer
+from bertender.training.examples import Padding
+from bertender.training.loop import TrainingReport
 from distill.corpora.corpus import Corpus, Survey, Watched, survey
 from distill.corpora.token_store import TokenRow, stored_parts
 from distill.objectives import PretrainingObjective, objective_named

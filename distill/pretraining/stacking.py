@@ -14,8 +14,8 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.core.families import family_of
 from bertender.core.hub_code import open_pretrained
+from bertender.models.families import family_of
 from distill.pretraining.config import PretrainConfig
 
 __all__ = ["positions_of_shallow", "refuse_unstackable", "stack"]

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from bertender.core.config import Rule
 from bertender.core.errors import ConfigError
-from bertender.core.training_config import TrainingConfig
+from bertender.training.config import TrainingConfig
 from distill.pruning.choice import ACROSS, Across
 from distill.pruning.importance import IMPORTANCES, importance_named
 

@@ -10,8 +10,8 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import encoder_layers, family_name, family_of
-from bertender.core.pruned import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
+from bertender.models.families import encoder_layers, family_name, family_of
+from bertender.models.pruned import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
 
 __all__ = ["Kept", "cut", "filled", "refuse_uncuttable"]
 

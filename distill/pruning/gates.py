@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.families import encoder_layers, family_of
+from bertender.models.families import encoder_layers, family_of
 
 __all__ = ["gated"]
 

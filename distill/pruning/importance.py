@@ -28,9 +28,9 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from bertender.core.errors import DataError, UnknownNameError
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.families import encoder_layers, family_of
-from bertender.core.pruned import heads_of, neurons_of
+from bertender.models.families import encoder_layers, family_of
+from bertender.models.pruned import heads_of, neurons_of
+from bertender.training.examples import TensorBatch, model_inputs
 from distill.pruning.gates import gated
 
 __all__ = ["IMPORTANCES", "Importance", "Scores", "Scorer", "importance_named", "importance_of"]

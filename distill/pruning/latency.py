@@ -21,13 +21,13 @@ from transformers import PreTrainedModel
 
 from bertender.core.config import Record
 from bertender.core.environment import environment
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.families import encoder_layers, family_of
 from bertender.core.progress import track
-from bertender.core.pruned import heads_of, neurons_of
 from bertender.measure.latency import quiet
 from bertender.measure.load import MachineLoad, watched_load
 from bertender.measure.samples import Speedup, speedup
+from bertender.models.families import encoder_layers, family_of
+from bertender.models.pruned import heads_of, neurons_of
+from bertender.training.examples import TensorBatch, model_inputs
 from distill.pruning.cutting import Kept, cut
 
 __all__ = ["HERE", "NEURON_STEP", "LatencyTable", "Load", "Point", "Stopwatches"]

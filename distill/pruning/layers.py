@@ -18,8 +18,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.families import encoder_layers, family_of
+from bertender.models.families import encoder_layers, family_of
+from bertender.training.examples import TensorBatch, model_inputs
 from distill.pruning.cutting import filled
 
 __all__ = ["least_missed", "refuse_too_many_layers", "without_layers"]

@@ -19,12 +19,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import AccuracyError, ConfigError
-from bertender.core.pruned import heads_of, neurons_of
-from bertender.core.text import load_tokenizer
-from bertender.core.training import TrainingReport
-from bertender.core.training_config import computes_in_bf16
 from bertender.core.work import work_directory
+from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import load_tokenizer
+from bertender.training.config import computes_in_bf16
+from bertender.training.loop import TrainingReport
 from distill.answers import teacher_answers
 from distill.corpora.corpus import Corpus
 from distill.data import token_dataset

@@ -31,10 +31,10 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import DataError
-from bertender.core.examples import TensorBatch, model_inputs
-from bertender.core.families import encoder_layers, family_of
 from bertender.core.progress import track
-from bertender.core.pruned import heads_of, neurons_of
+from bertender.models.families import encoder_layers, family_of
+from bertender.models.pruned import heads_of, neurons_of
+from bertender.training.examples import TensorBatch, model_inputs
 
 __all__ = ["DAMPING", "Rescaled", "fold", "rescale"]
 

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.batching import length_buckets
-from bertender.core.examples import TensorBatch, TokenDataset
 from bertender.core.progress import track
-from bertender.core.pruned import heads_of, neurons_of
-from bertender.core.training import TrainingReport, planned, train
-from bertender.core.training_config import computes_in_bf16
+from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Task
+from bertender.text.batching import length_buckets
+from bertender.training.config import computes_in_bf16
+from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.loop import TrainingReport, planned, train
 from distill.methods import Phase
 from distill.phases import DistillationObjective
 from distill.pruning.choice import Across, chosen, shares_of_rounds

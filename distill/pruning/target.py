@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
-from bertender.core.pruned import heads_of, neurons_of
 from bertender.core.work import made_once
+from bertender.models.pruned import heads_of, neurons_of
 from distill.pruning.choice import shares_of_rounds
 from distill.pruning.config import PruneConfig
 from distill.pruning.latency import LatencyTable, Load, Stopwatches

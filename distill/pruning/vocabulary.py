@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from bertender.core.config import Record
 from bertender.core.errors import DataError, ModelError
-from bertender.core.families import FAMILIES, family_name
+from bertender.models.families import FAMILIES, family_name
 
 __all__ = ["Pieces", "Reading", "cut_vocabulary", "needed_pieces", "read"]
 

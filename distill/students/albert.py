@@ -7,7 +7,7 @@ from torch import nn
 from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import FAMILIES, Family, encoder_layers
+from bertender.models.families import FAMILIES, Family, encoder_layers
 from distill.students.shape import StudentShape, plain_family, refuse_factorised, refuse_widths
 from distill.students.weights import (
     LAYER_PARTS,

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.bilstm import BiLstmConfig, BiLstmForSequenceClassification
 from bertender.core.errors import ModelError
-from bertender.core.families import FAMILIES
-from bertender.core.own_models import OWN_MODELS
+from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassification
+from bertender.models.families import FAMILIES
+from bertender.models.own_models import OWN_MODELS
 from distill.students.shape import StudentShape
 
 __all__ = ["EMBEDDING_SIZE", "bilstm_student", "strongest_directions"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel
 
-from bertender.core.families import FAMILIES, Family, encoder_layers
+from bertender.models.families import FAMILIES, Family, encoder_layers
 from distill.students.shape import (
     StudentShape,
     chosen_layers,

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from bertender.core.families import FAMILIES, Family, family_of
+from bertender.models.families import FAMILIES, Family, family_of
 from distill.students.own_class import any_width_student
 from distill.students.shape import StudentShape
 from distill.students.weights import factors, position_table, weight_of

@@ -10,7 +10,7 @@ import torch
 from transformers import MobileBertConfig, MobileBertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import FAMILIES, Family, family_of
+from bertender.models.families import FAMILIES, Family, family_of
 from distill.students.shape import StudentShape
 from distill.students.weights import factors, position_table, positions_of, weight_of
 

@@ -7,7 +7,7 @@ import copy
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import encoder_layers
+from bertender.models.families import encoder_layers
 from distill.students.shape import StudentShape, chosen_layers, plain_family, refuse_widths
 from distill.students.weights import copy_module, positions_of
 

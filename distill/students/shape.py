@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ModelError
-from bertender.core.families import FAMILIES, Family, encoder_layers, family_of
+from bertender.models.families import FAMILIES, Family, encoder_layers, family_of
 from distill.layer_maps import uniform
 
 __all__ = [

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.families import Family, family_of
+from bertender.models.families import Family, family_of
 
 __all__ = [
     "LAYER_PARTS",

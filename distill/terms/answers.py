@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from transformers import PretrainedConfig
 
-from bertender.core.examples import TensorBatch
+from bertender.training.examples import TensorBatch
 from distill.layer_maps import Pairs
 from distill.losses import NO_LABEL, hard_labels, logit_mse, soft_labels, token_soft_labels
 from distill.signals import Signal, Signals

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from transformers import PretrainedConfig
 
-from bertender.core.examples import TensorBatch
+from bertender.training.examples import TensorBatch
 from distill.layer_maps import LayerMap, Pairs
 from distill.losses import relation_divergence
 from distill.signals import STATE_SIGNALS, TEXT_SIGNALS, Signal, Signals

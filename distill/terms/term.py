@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from transformers import PretrainedConfig
 
-from bertender.core.examples import TensorBatch
+from bertender.training.examples import TensorBatch
 from distill.layer_maps import Pairs
 from distill.signals import Signal, Signals, Wanted, joined
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from transformers import PretrainedConfig
 
-from bertender.core.examples import TensorBatch
-from bertender.core.families import FAMILIES
+from bertender.models.families import FAMILIES
+from bertender.training.examples import TensorBatch
 from distill.layer_maps import LayerMap, Pairs
 from distill.losses import vocabulary_labels, weight_mse
 from distill.signals import Signal, Signals

@@ -13,8 +13,8 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import UnknownNameError
-from bertender.core.text import load_tokenizer
 from bertender.core.work import made_once
+from bertender.text.batch import load_tokenizer
 from distill.vocabularies.byte_level_bpe import SMALLEST_BPE, train_byte_level_bpe
 from distill.vocabularies.unigram import train_unigram
 from distill.vocabularies.wordpiece import train_wordpiece

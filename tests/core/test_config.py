@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from bertender.core.config import Config, Record, Rule
 from bertender.core.errors import ConfigError
-from bertender.stages import STAGES, Stage
+from bertender.pipeline.stages import STAGES, Stage
 
 
 class Oven(Config):

@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from bertender.core.artifact import Artifact
 from bertender.core.timing import TIMING_NAME
-from bertender.stages import STAGES
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 
 FEW_STEPS = {"epochs": 1, "checkpoint_steps": 1, "max_length": 32}

@@ -9,9 +9,9 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.timing import TIMING_NAME, Stopwatch, Timing, read_timing, write_timing
-from bertender.core.training import train
-from bertender.core.training_config import TrainingConfig
-from tests.core.runs import classification
+from bertender.training.config import TrainingConfig
+from bertender.training.loop import train
+from tests.training.runs import classification
 
 TIMING = Timing(wall_s=8.0, training_s=5.0, samples=100, teacher_s=2.0)
 

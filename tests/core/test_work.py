@@ -13,7 +13,7 @@ import pytest
 
 from bertender.core.errors import ArtifactError, BusyError
 from bertender.core.work import forget_work, made_once, work_directory
-from tests.core.runs import CONFIG
+from tests.training.runs import CONFIG
 
 
 def work_of(out: Path, *identity: Any) -> Path:

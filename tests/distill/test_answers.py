@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertender.core import kept_tensors
-from bertender.core.examples import TokenDataset
 from bertender.tasks.task import Task
+from bertender.training import kept_tensors
+from bertender.training.examples import TokenDataset
 from distill import answers
 from distill.answers import kept_in, size_bytes, teacher_answers, worth_keeping
 from distill.data import token_dataset

@@ -21,10 +21,10 @@ from transformers import (
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.core.predictor import TorchPredictor, open_classifier
-from bertender.core.text import Example, load_tokenizer
-from bertender.core.training import _PlannedTrainer
+from bertender.models.predictor import TorchPredictor, open_classifier
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import Example, load_tokenizer
+from bertender.training.loop import _PlannedTrainer
 from distill.answers import LOGITS, teacher_answers
 from distill.data import token_dataset
 from distill.distiller import DistillConfig, distill

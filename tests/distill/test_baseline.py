@@ -12,8 +12,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from bertender.core.errors import DataError, ModelError
-from bertender.core.predictor import open_classifier
 from bertender.measure.accuracy import evaluate
+from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Split, Task
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
 from export.onnx_export import ExportConfig, export

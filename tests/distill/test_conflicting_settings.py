@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertender.core.errors import ConfigError
-from bertender.core.training_config import TrainingConfig
+from bertender.training.config import TrainingConfig
 from distill.distiller import DistillConfig, distill
 from distill.general import distill_general
 from distill.general_config import GeneralConfig

@@ -15,14 +15,14 @@ from transformers import AutoModelForSequenceClassification
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError, ModelError, UnknownNameError
-from bertender.core.onnx_predictor import OnnxPredictor
-from bertender.core.own_models import OWN_MODELS
-from bertender.core.predictor import onnx_file, open_classifier
-from bertender.core.text import load_tokenizer
 from bertender.core.timing import TIMING_NAME, read_timing
-from bertender.core.training import _PlannedTrainer
 from bertender.measure.accuracy import evaluate
+from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.own_models import OWN_MODELS
+from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+from bertender.training.loop import _PlannedTrainer
 from distill import answers, phases
 from distill.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.distiller import DistillConfig, distill
@@ -109,7 +109,7 @@ def test_the_student_opens_in_transformers_with_the_same_answers(
     student: Artifact, task: Task
 ) -> None:
     if student.card.family in OWN_MODELS:
-        pytest.skip("opens with bertender alone: see tests/core/test_own_models.py")
+        pytest.skip("opens with bertender alone: see tests/models/test_own_models.py")
     model = AutoModelForSequenceClassification.from_pretrained(student.path).eval()
     tokens = load_tokenizer(student.path)(
         [text for (text,) in task.dev.examples], padding=True, return_tensors="pt"

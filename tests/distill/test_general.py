@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
-from bertender.core.training import _PlannedTrainer
 from bertender.tasks.task import Task
+from bertender.training.loop import _PlannedTrainer
 from distill.distiller import DistillConfig, distill
 from distill.encoders import load_masked_language_model, weights_digest
 from distill.general import GeneralConfig, GeneralTeacher, distill_general, distill_general_by_name

@@ -15,10 +15,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError, UnknownNameError
-from bertender.core.predictor import open_classifier
-from bertender.core.training import _PlannedTrainer, planned
+from bertender.models.predictor import open_classifier
 from bertender.tasks.registry import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
+from bertender.training.loop import _PlannedTrainer, planned
 from distill import multitask
 from distill.data import token_dataset
 from distill.distiller import DistillConfig, distill

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import FAMILIES
+from bertender.models.families import FAMILIES
 from distill import signals as signals_module
 from distill.signals import ATTENTION_SIGNALS, READERS, STATE_SIGNALS, Signal, Wanted, read_signals
 from tests.distill.toys import tiny_classifier

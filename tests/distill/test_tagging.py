@@ -13,14 +13,14 @@ from transformers import AutoModelForTokenClassification, BertTokenizer
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.predictor import load_torch_tagger, open_classifier
-from bertender.core.text import load_tokenizer
-from bertender.core.training import _PlannedTrainer
-from bertender.core.words import open_tagger
 from bertender.measure.tagging import evaluate_tagger
-from bertender.recorded_task import recorded_task
+from bertender.models.predictor import load_torch_tagger, open_classifier
+from bertender.models.words import open_tagger
+from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.tagging import TaggedSplit, TaggingTask, tag_names
 from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+from bertender.training.loop import _PlannedTrainer
 from distill import answers as answers_module
 from distill.answers import teacher_token_logits
 from distill.data import tagged_dataset

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.core.predictor import open_classifier
 from bertender.measure.accuracy import evaluate
+from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Task
 from distill.teacher import FinetuneConfig, finetune_by_name
 from tests.distill.toys import SHAPES, save_encoder

@@ -20,12 +20,12 @@ from transformers import (
 )
 
 from bertender.core.artifact import Artifact
-from bertender.core.examples import Padding, TokenDataset
-from bertender.core.families import encoder_layers, family_of
-from bertender.core.own_models import OWN_MODELS
-from bertender.core.pruned import PRUNABLE, head_size, heads_of, neurons_of
 from bertender.measure.samples import Speedup
+from bertender.models.families import encoder_layers, family_of
+from bertender.models.own_models import OWN_MODELS
+from bertender.models.pruned import PRUNABLE, head_size, heads_of, neurons_of
 from bertender.tasks.task import Split, Task
+from bertender.training.examples import Padding, TokenDataset
 from distill.corpora.corpus import pack_rows
 from distill.data import fitting_tokenizer
 from distill.pruning.cutting import Kept

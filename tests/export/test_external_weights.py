@@ -11,10 +11,10 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DamagedArtifactError
-from bertender.core.graph_file import MOST_MB
-from bertender.core.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
-from bertender.core.predictor import Classifier, onnx_file, open_classifier
 from bertender.measure.size import measure_size
+from bertender.models.graph_file import MOST_MB
+from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
+from bertender.models.predictor import Classifier, onnx_file, open_classifier
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export, write_onnx
 from quantize import dynamic, four_bit, qdq

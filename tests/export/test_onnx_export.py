@@ -14,11 +14,11 @@ from onnx import helper, numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, ParityError
-from bertender.core.own_models import OWN_MODELS
-from bertender.core.predictor import onnx_file, open_classifier
-from bertender.core.pruned import PRUNABLE
-from bertender.core.text import Batch
+from bertender.models.own_models import OWN_MODELS
+from bertender.models.predictor import onnx_file, open_classifier
+from bertender.models.pruned import PRUNABLE
 from bertender.tasks.task import Task
+from bertender.text.batch import Batch
 from export import onnx_export
 from export.half_range import LARGEST, fit_half_range
 from export.onnx_export import ExportConfig, export, write_onnx

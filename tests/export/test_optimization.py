@@ -13,8 +13,8 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.core.families import FAMILIES
-from bertender.core.predictor import onnx_file, open_classifier
+from bertender.models.families import FAMILIES
+from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from export import onnx_export
 from export.fusion import FUSIONS

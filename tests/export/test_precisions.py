@@ -14,10 +14,10 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, ParityError
-from bertender.core.predictor import onnx_file, open_classifier
-from bertender.core.text import Tokenize, load_tokenizer
 from bertender.measure.tolerances import TOLERANCES
+from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
+from bertender.text.batch import Tokenize, load_tokenizer
 from export.activations import FLOAT16_LARGEST, SAFE_SHARE, Reach, largest_numbers, refuse_overflow
 from export.fusion import FUSIONS
 from export.onnx_export import ExportConfig, export

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bertender.core.predictor import Classifier, FakePredictor
-from bertender.core.text import Batch, Encode, Example, keep_text
+from bertender.models.predictor import Classifier, FakePredictor
+from bertender.text.batch import Batch, Encode, Example, keep_text
 
 LABELS = ("no", "yes")
 EXAMPLES = tuple(

@@ -16,13 +16,13 @@ from safetensors.numpy import save_file
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ArtifactError, ConfigError, MachineBusyError, ModelError
-from bertender.core.predictor import open_classifier
 from bertender.measure import load
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, Comparison, _chosen_on, compare, row_names
 from bertender.measure.constant import constant_row, most_frequent
 from bertender.measure.load import CpuSeconds, MachineLoad
 from bertender.measure.parity import TOLERANCES, check_parity
+from bertender.models.predictor import open_classifier
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from tests.conftest import FRUIT, TOOLS, NoConfig

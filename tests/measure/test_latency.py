@@ -10,8 +10,6 @@ import torch
 
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, DataError, MachineBusyError
-from bertender.core.predictor import Classifier
-from bertender.core.text import Batch, Example
 from bertender.measure import load
 from bertender.measure.latency import (
     Latency,
@@ -22,6 +20,8 @@ from bertender.measure.latency import (
     threads_of,
 )
 from bertender.measure.load import CpuSeconds, MachineLoad
+from bertender.models.predictor import Classifier
+from bertender.text.batch import Batch, Example
 from tests.measure.fakes import EXAMPLES, fake_classifier, honest
 
 CONFIG = LatencyConfig(

@@ -12,8 +12,6 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, ParityError, UnknownNameError
-from bertender.core.predictor import Classifier, TorchPredictor
-from bertender.core.text import Batch, Example, Tokenize, load_tokenizer
 from bertender.measure.parity import (
     CHECKS,
     TOLERANCES,
@@ -25,7 +23,9 @@ from bertender.measure.parity import (
     parity_sample,
     require_parity,
 )
+from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Task
+from bertender.text.batch import Batch, Example, Tokenize, load_tokenizer
 from tests.conftest import tiny_bert
 from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of
 

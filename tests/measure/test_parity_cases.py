@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from bertender.core.predictor import Classifier, FakePredictor, TorchPredictor
-from bertender.core.text import Batch, Tokenize
 from bertender.measure.parity import TOLERANCES, Parity, check_parity
 from bertender.measure.parity_cases import (
     CUT_ROWS,
@@ -19,7 +17,9 @@ from bertender.measure.parity_cases import (
     ask,
     questions_of,
 )
+from bertender.models.predictor import Classifier, FakePredictor, TorchPredictor
 from bertender.tasks.task import Task
+from bertender.text.batch import Batch, Tokenize
 from tests.conftest import tiny_bert, tiny_tokenizer
 from tests.measure.fakes import EXAMPLES, fake_classifier
 

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.gate_faults import FAULTS
 from bertender.core.artifact import Artifact
-from bertender.core.predictor import Classifier, open_classifier
-from bertender.core.text import Tokenize
 from bertender.measure.parity_inputs import input_problems
+from bertender.models.predictor import Classifier, open_classifier
+from bertender.text.batch import Tokenize
 from distill.vocabularies.wordpiece import train_wordpiece
 from tests.measure.fakes import fake_classifier
 

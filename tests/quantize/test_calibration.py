@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
-from bertender.core.predictor import onnx_file, open_classifier
-from bertender.core.text import Batch, Example
+from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
+from bertender.text.batch import Batch, Example
 from quantize import calibration
 from quantize.calibration import BINS, Batches, histograms, observed
 from quantize.graph import take_inventory

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bertender.commands.flags import option_values
+from bertender.cli.flags import option_values
 from bertender.core.artifact import Artifact
 from bertender.core.errors import (
     AccuracyError,
@@ -19,8 +19,8 @@ from bertender.core.errors import (
     ModelError,
     ParityError,
 )
+from bertender.pipeline.stages import STAGES
 from bertender.report.quantization import quantization_lines
-from bertender.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, NEXT, candidates, next_command
 from quantize.quantizer import QuantizeConfig, quantize

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.product_faults import planted, weight_scale
 from bertender.core.artifact import Artifact
-from bertender.core.predictor import onnx_file
-from bertender.steps import VerifyConfig, verify
+from bertender.models.predictor import onnx_file
+from bertender.pipeline.steps import VerifyConfig, verify
 from bertender.tasks.task import Task
 from quantize.graph import take_inventory
 from quantize.graph_check import float_twin, graph_failures

@@ -13,8 +13,8 @@ from onnx import numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.core.predictor import load_torch_classifier, onnx_file, open_classifier
-from bertender.stages import STAGES
+from bertender.models.predictor import load_torch_classifier, onnx_file, open_classifier
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from quantize import qat
 from quantize.affine import INTEGERS, affine

@@ -22,9 +22,9 @@ from bertender.core.errors import (
     ParityError,
     UnknownNameError,
 )
-from bertender.core.families import FAMILIES
-from bertender.core.predictor import onnx_file, open_classifier
-from bertender.stages import STAGES
+from bertender.models.families import FAMILIES
+from bertender.models.predictor import onnx_file, open_classifier
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
 from quantize import proof, qat, quantizer

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.saturating import saturating
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.stages import STAGES
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize.cuts import exact, run_cut

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.artifact import Artifact
-from bertender.core.predictor import onnx_file, open_classifier
-from bertender.core.text import Batch, Example
+from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
+from bertender.text.batch import Batch, Example
 from quantize import calibrators
 from quantize.affine import INTEGERS
 from quantize.calibration import Batches, histograms

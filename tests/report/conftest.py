@@ -18,7 +18,7 @@ from bertender.measure.load import MachineLoad
 from bertender.measure.parity import ParitySummary
 from bertender.measure.samples import Percentiles, Speedup
 from bertender.measure.size import Size
-from bertender.tasks.metrics import Change, Score
+from bertender.metrics.scores import Change, Score
 
 
 def circumstances(**changes: object) -> Circumstances:

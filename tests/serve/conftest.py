@@ -12,8 +12,8 @@ from transformers import AutoModelForSequenceClassification
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
-from bertender.core.predictor import Classifier, open_classifier
-from bertender.core.text import Example, load_tokenizer
+from bertender.models.predictor import Classifier, open_classifier
+from bertender.text.batch import Example, load_tokenizer
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.core.artifact import Artifact
-from bertender.core.batching import length_buckets
-from bertender.core.predictor import Classifier, FakePredictor
-from bertender.core.text import Batch, Example
+from bertender.models.predictor import Classifier, FakePredictor
+from bertender.text.batch import Batch, Example
+from bertender.text.batching import length_buckets
 from serve.bucketing import BucketedClassifier
 from serve.classifier_backend import open_artifact
 from serve.triton_config import BackendParameters

@@ -13,8 +13,8 @@ import pytest
 from google.protobuf import json_format
 
 from bertender.core.artifact import Artifact
-from bertender.core.predictor import Classifier
-from bertender.core.text import Example
+from bertender.models.predictor import Classifier
+from bertender.text.batch import Example
 from serve.classifier_backend import TritonPythonModel, output_arrays, share_of_cores
 from serve.config import ServeConfig
 from serve.repository import write_repository

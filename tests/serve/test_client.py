@@ -14,8 +14,8 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from bertender.core.errors import ConfigError, DataError, ServingError
-from bertender.core.predictor import Classifier
-from bertender.core.text import Example, keep_text
+from bertender.models.predictor import Classifier
+from bertender.text.batch import Example, keep_text
 from serve.client import PROTOCOLS, Endpoint, ServedPredictor, classify
 from serve.server import TritonServer
 from serve.wire import MODEL_NAME

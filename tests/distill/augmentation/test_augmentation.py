@@ -15,9 +15,9 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, UnknownNameError
-from bertender.core.predictor import load_torch_classifier
-from bertender.core.text import load_tokenizer
+from bertender.models.predictor import load_torch_classifier
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import load_tokenizer
 from distill.augmentation import AUGMENTATIONS, Material, augmentation_named
 from distill.augmentation import augment as module
 from distill.augmentation.augment import AugmentedConfig, augmented, copies_of

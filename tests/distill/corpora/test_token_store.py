@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from bertender.core import atomic
 from bertender.core.errors import DataError
-from bertender.core.examples import Padding, TokenDataset
+from bertender.training.examples import Padding, TokenDataset
 from distill.corpora.token_store import stored
 from tests.forked import start
 

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
-from bertender.core.families import encoder_layers, family_of
+from bertender.models.families import encoder_layers, family_of
 from bertender.tasks.task import Task
 from distill.distiller import DistillConfig, _new_student
 from distill.layer_maps import last

@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import FAMILIES, padding_embedding
+from bertender.models.families import FAMILIES, padding_embedding
 from distill.general import GeneralConfig, GeneralTeacher, distill_general
 from distill.layer_maps import LayerMap, last, uniform
 from distill.methods import METHODS

@@ -10,11 +10,11 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.examples import TokenDataset
-from bertender.core.families import FAMILIES, encoder_layers
-from bertender.core.text import load_tokenizer
-from bertender.core.words import pieces_of_words
+from bertender.models.families import FAMILIES, encoder_layers
+from bertender.models.words import pieces_of_words
 from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+from bertender.training.examples import TokenDataset
 from distill.distiller import DistillConfig, distill
 from distill.general import GeneralConfig, GeneralTeacher, distill_general
 from distill.losses import NO_LABEL

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, PreTrainedModel
 
-from bertender.core.examples import TensorBatch
+from bertender.training.examples import TensorBatch
 from distill.corpora.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
 from distill.corpora.word_boundaries import continues_word
 from distill.objectives import OBJECTIVES

@@ -17,10 +17,10 @@ from transformers import (
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
-from bertender.core.predictor import open_classifier
-from bertender.core.text import load_tokenizer
-from bertender.core.training import _PlannedTrainer
+from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+from bertender.training.loop import _PlannedTrainer
 from distill.distiller import DistillConfig, distill
 from distill.objectives import OBJECTIVES, PretrainingObjective
 from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name

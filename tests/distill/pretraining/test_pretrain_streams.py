@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.predictor import open_classifier
+from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Task
 from distill.corpora import token_store
 from distill.objectives import OBJECTIVES

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.core.families import encoder_layers
-from bertender.core.text import load_tokenizer
+from bertender.models.families import encoder_layers
+from bertender.text.batch import load_tokenizer
 from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, encoder_config, pretrain
 from distill.pretraining.stacking import positions_of_shallow, refuse_unstackable, stack

@@ -10,8 +10,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from bertender.core.errors import DataError, UnknownNameError
-from bertender.core.families import encoder_layers, family_of
-from bertender.core.pruned import PRUNABLE
+from bertender.models.families import encoder_layers, family_of
+from bertender.models.pruned import PRUNABLE
 from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated

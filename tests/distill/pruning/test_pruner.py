@@ -11,11 +11,11 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
-from bertender.core.predictor import open_classifier
-from bertender.core.pruned import PRUNABLE
-from bertender.core.training import _PlannedTrainer
 from bertender.measure.accuracy import evaluate
+from bertender.models.predictor import open_classifier
+from bertender.models.pruned import PRUNABLE
 from bertender.tasks.task import Task
+from bertender.training.loop import _PlannedTrainer
 from distill.data import token_dataset
 from distill.distiller import DistillConfig, distill
 from distill.methods import METHODS

@@ -13,9 +13,9 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import encoder_layers, family_of
-from bertender.core.own_models import load_pretrained
-from bertender.core.pruned import PRUNABLE, head_numbers_of, heads_of, neurons_of
+from bertender.models.families import encoder_layers, family_of
+from bertender.models.own_models import load_pretrained
+from bertender.models.pruned import PRUNABLE, head_numbers_of, heads_of, neurons_of
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
 from distill.pruning.layers import least_missed, without_layers

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertender.core.pruned import PRUNABLE, heads_of
+from bertender.models.pruned import PRUNABLE, heads_of
 from distill.pruning import latency
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.importance import Importance

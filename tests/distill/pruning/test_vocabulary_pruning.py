@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import DataError, ModelError
-from bertender.core.text import load_tokenizer
+from bertender.text.batch import load_tokenizer
 from distill.pruning.vocabulary import Pieces, cut_vocabulary, needed_pieces
 from distill.vocabularies import TOKENIZERS, tokenizer_named
 from tests.distill.pretraining.test_pretrain import passages

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import DistilBertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.core.families import FAMILIES, encoder_layers
+from bertender.models.families import FAMILIES, encoder_layers
 from distill.students import (
     StartLayers,
     StudentBuilder,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.text import load_tokenizer
+from bertender.text.batch import load_tokenizer
 from distill.pretraining.config import PretrainConfig
 from distill.vocabularies import TOKENIZERS, tokenizer_named
 from distill.vocabularies.unigram import MOST_COUNTED

@@ -1,0 +1,175 @@
+"""The command line: finds the command, shows progress, turns errors into messages.
+
+Only the module of the command that was asked for is imported: the libraries behind the stages
+take seconds to load, and `bertender --help` should not.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markup import escape
+
+__all__ = ["COMMANDS", "Command", "build_app", "main"]
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+"""The exit status of a shell for a command that Ctrl-C ended."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its help, and the function that builds it."""
+
+    summary: str
+    module: str
+    builder: str
+    arguments: tuple[str, ...] = ()
+
+
+def _stage(name: str, summary: str) -> Command:
+    return Command(summary, "bertender.cli.stage_commands", "stage_command", (name,))
+
+
+def _command(module: str, name: str, summary: str) -> Command:
+    return Command(summary, f"bertender.cli.{module}_commands", f"{name}_command")
+
+
+COMMANDS: Mapping[str, Command] = {
+    "run": _command("recipe", "run", "Run a recipe: named steps; what is built is reused."),
+    "pretrain": _stage("pretrain", "Pre-train a small encoder on plain text."),
+    "distill-general": _stage(
+        "distill-general", "Distil an encoder into a smaller one on plain text."
+    ),
+    "baseline": _stage("baseline", "Train the bag-of-words control that a teacher must beat."),
+    "finetune": _stage("finetune", "Fine-tune an encoder on a task: the teacher."),
+    "distill": _stage("distill", "Train a smaller student on a teacher's answers."),
+    "prune": _stage("prune", "Cut a model's least important heads and neurons."),
+    "export": _stage("export", "Write a model as ONNX, and prove that it answers the same."),
+    "quantize": _stage("quantize", "Write an 8-bit model, and prove that it stays near."),
+    "verify": _command("measure", "verify", "Check that a model answers as its reference does."),
+    "compare": _command("measure", "compare", "Measure models against each other in one table."),
+    "serve": _command("serve", "serve", "Serve a model through Triton Inference Server."),
+    "classify": _command("classify", "classify", "Ask a served model about texts."),
+    "tasks": _command("list", "tasks", "List the tasks that are known by name."),
+    "methods": _command("list", "methods", "List the distillation methods."),
+    "schemes": _command("list", "schemes", "List the ways to quantize, and for which machines."),
+    "recipes": _command("recipe", "recipes", "List the recipes."),
+    "show": _command("show", "show", "Show an artifact and what it was made from."),
+    "doctor": _command("list", "doctor", "Show what this machine has, and what that means."),
+}
+
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="log what is being done")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress bars")]
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(metadata.version("bertender"))
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=_say_version, is_eager=True, help="show the version"),
+]
+
+
+def main() -> None:
+    """Run the command line; exit with 0, 1 (an error), 2 (wrong usage) or 130 (interrupted)."""
+    requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
+    try:
+        build_app(requested)()
+    except KeyboardInterrupt:  # while the libraries of a command are loaded, which takes seconds
+        _complain("interrupted")
+        sys.exit(INTERRUPTED)
+
+
+def build_app(requested: str | None) -> typer.Typer:
+    """Return the application; only the requested command has its options and can run."""
+    app = typer.Typer(
+        help="Turn a BERT-style encoder into a small, fast, proven endpoint.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_prepare)
+    for name, command in COMMANDS.items():
+        build = _real if name == requested else _placeholder
+        app.command(name, help=command.summary)(build(command))
+    return app
+
+
+def _prepare(
+    verbose: VerboseOption = False, quiet: QuietOption = False, version: VersionOption = False
+) -> None:
+    from bertender.core.progress import show_progress
+
+    show_progress(not quiet)
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+    )
+
+
+def _placeholder(command: Command) -> Any:
+    def unused() -> None: ...
+
+    return unused
+
+
+def _real(command: Command) -> Any:
+    """Import and build a command; errors that bertender raises on purpose become messages."""
+    _calm_libraries()
+    from bertender.core.errors import BertenderError
+
+    function = getattr(importlib.import_module(command.module), command.builder)(*command.arguments)
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except BertenderError as error:
+            _complain(str(error))
+            raise typer.Exit(1) from None
+        except BrokenPipeError:  # typer ends quietly when the reader of our output is gone
+            raise
+        except OSError as error:  # a full disk, a directory that may not be written
+            logger.info("where it happened", exc_info=True)
+            _complain(f"{error}; put that right and run the same command again")
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            _complain("interrupted; run the same command again to go on from here")
+            raise typer.Exit(INTERRUPTED) from None
+
+    return guarded
+
+
+def _calm_libraries() -> None:
+    """Keep libraries from printing advice, which is not for users, and from calling home."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime reads it when it is loaded
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(message)}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

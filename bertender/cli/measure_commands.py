@@ -1,0 +1,170 @@
+"""bertender verify and bertender compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.measure import Measurement
+
+from bertender.cli.flags import JsonFlag, command_with_flags, given, option_values
+from bertender.cli.output import console, left_out_rows, print_json
+from bertender.cli.task_flags import task_settings
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record
+from bertender.core.errors import ConfigError, DataError
+from bertender.measure.compare import CompareConfig, Comparison, compare
+from bertender.measure.parity import require_parity
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.pipeline.steps import VerifyConfig, save_result, save_text, verify
+from bertender.report.html import html_report
+from bertender.report.parity import parity_table
+from bertender.report.table import markdown_table, terminal_table
+from bertender.tasks.task import TaskConfig
+
+__all__ = ["compare_command", "print_comparison", "verify_command"]
+
+WIDEST = 1000
+ON_THE_COMMAND_LINE = "COMMANDLINE"
+"""The name that typer gives to where a value came from."""
+
+ReferenceArgument = Annotated[
+    Path, typer.Argument(metavar="REFERENCE", help="artifact that is right")
+]
+CandidateArgument = Annotated[
+    Path, typer.Argument(metavar="CANDIDATE", help="artifact to check against it")
+]
+ArtifactArguments = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="ARTIFACT", help="what to compare; changes are from the first"),
+]
+OutFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="keep the result in this JSON file")
+]
+SavedFile = Annotated[
+    Path | None,
+    typer.Option("--saved", metavar="FILE", help="show this saved comparison; measure nothing"),
+]
+HtmlFile = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="write the report as this HTML file")
+]
+MarkdownFlag = Annotated[bool, typer.Option("--markdown", help="print Markdown")]
+WideFlag = Annotated[bool, typer.Option("--wide", help="show every column")]
+
+
+def verify_command() -> Callable[..., None]:
+    """Build `bertender verify`."""
+
+    def command(
+        reference: ReferenceArgument,
+        candidate: CandidateArgument,
+        values: dict[str, Any],
+        out: OutFile = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        artifacts = Artifact.load(reference), Artifact.load(candidate)
+        config = VerifyConfig.parse(given(option_values(VerifyConfig, values)))
+        task = recorded_task(artifacts[0], task_settings(values))
+        parity = verify(*artifacts, task, config)
+        if out:
+            save_result(parity, out)
+        if as_json:
+            _print_result(parity, left_out_rows(task))
+        else:
+            console.print(parity_table(parity))
+        require_parity(parity)
+
+    return command_with_flags(command, (TaskConfig, VerifyConfig), optional=(TaskConfig,))
+
+
+def compare_command() -> Callable[..., None]:
+    """Build `bertender compare`."""
+
+    def command(
+        context: typer.Context,
+        values: dict[str, Any],
+        artifacts: ArtifactArguments = None,
+        out: OutFile = None,
+        saved: SavedFile = None,
+        html: HtmlFile = None,
+        markdown: MarkdownFlag = False,
+        wide: WideFlag = False,
+        as_json: JsonFlag = False,
+    ) -> None:
+        _refuse_other_forms(as_json, {"--markdown": markdown, "--wide": wide})
+        _refuse_idle_flags(context, saved, values)
+        _refuse_directory("--out", out, "JSON")
+        _refuse_directory("--html", html, "HTML")
+        comparison, left_out = (_read(saved), None) if saved else _measure(artifacts or [], values)
+        if out:
+            save_result(comparison, out)
+        if html:
+            save_text(html_report(comparison), html)
+        if as_json:
+            _print_result(comparison, left_out)
+        elif markdown:
+            print(markdown_table(comparison, wide))
+        else:
+            print_comparison(comparison, wide)
+
+    return command_with_flags(command, (TaskConfig, CompareConfig), optional=(TaskConfig,))
+
+
+def print_comparison(comparison: Comparison, wide: bool = False) -> None:
+    """Print the table as wide as it needs: a narrow terminal wraps lines, but no cell is cut."""
+    table = terminal_table(comparison, wide)
+    needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+    (console if console.width >= needed else Console(width=needed)).print(table)
+
+
+def _print_result(result: Record, left_out: dict[str, Any] | None) -> None:
+    """Print a result as it is saved, and with it the rows that were left out, if any were."""
+    more = {} if left_out is None else {"left_out": left_out}
+    print_json({**result.model_dump(mode="json"), **more})
+
+
+def _refuse_other_forms(as_json: bool, flags: Mapping[str, bool]) -> None:
+    """Raise BadParameter for flags of a table where none is printed."""
+    for name, is_set in flags.items():
+        if as_json and is_set:
+            raise typer.BadParameter(f"--json and {name}: give one of them.")
+
+
+def _refuse_idle_flags(context: typer.Context, saved: Path | None, values: dict[str, Any]) -> None:
+    """Raise BadParameter for what would be read and ignored."""
+    idle = [
+        name
+        for name in ("artifacts", *values)
+        if saved and getattr(context.get_parameter_source(name), "name", "") == ON_THE_COMMAND_LINE
+    ]
+    if idle:
+        raise typer.BadParameter(f"--saved measures nothing, so it takes no {', '.join(idle)}.")
+
+
+def _refuse_directory(flag: str, path: Path | None, kind: str) -> None:
+    """Raise ConfigError before minutes of measuring, not after."""
+    if path and path.is_dir():
+        raise ConfigError(f"{flag} {path} is a directory; give the name of a {kind} file.")
+
+
+def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dict[str, Any] | None]:
+    """Return the comparison, and what is said of rows that were left out of its task."""
+    if not paths:
+        raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
+    config = CompareConfig.parse(given(option_values(CompareConfig, values)))
+    artifacts = [Artifact.load(path) for path in paths]
+    task = recorded_task(artifacts[0], task_settings(values))
+    return compare(artifacts, task, config), left_out_rows(task)
+
+
+def _read(path: Path) -> Comparison:
+    try:
+        return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        raise DataError(
+            f"{path} is no saved comparison: {error}. Give the file of `bertender compare --out`."
+        ) from None

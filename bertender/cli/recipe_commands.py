@@ -1,0 +1,218 @@
+"""bertender run and bertender recipes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertender.cli.flags import JsonFlag
+from bertender.cli.measure_commands import print_comparison
+from bertender.cli.output import (
+    messages,
+    print_artifact,
+    print_entry,
+    print_json,
+    print_rows,
+    say,
+)
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.measure.compare import Comparison
+from bertender.measure.parity import Parity
+from bertender.pipeline.recipe import (
+    Recipe,
+    Setting,
+    Step,
+    load_recipe,
+    read_setting,
+    recipe_names,
+)
+from bertender.pipeline.runner import StepOutcome, run_recipe
+from bertender.pipeline.steps import STEPS
+from serve.check import EndpointCheck
+
+__all__ = ["recipes_command", "run_command"]
+
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="a name from `bertender recipes`, or a .yaml file")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIRECTORY",
+        help="where to put the results",
+        show_default="runs/RECIPE",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="STEP.KEY=VALUE",
+        help="change a setting of a step, or of the task (task.KEY=VALUE); may be repeated",
+    ),
+]
+TeacherOption = Annotated[
+    str | None,
+    typer.Option(
+        "--teacher", metavar="FOLDER|NAME", help="start the teacher from this folder or hub name"
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", min=0, help="seed of every step; added to the seed of a step that sets its own"
+    ),
+]
+FreshFlag = Annotated[bool, typer.Option("--fresh", help="build every step anew")]
+
+
+def run_command() -> Callable[..., None]:
+    """Build `bertender run`."""
+
+    def command(
+        recipe: RecipeArgument,
+        out: OutOption = None,
+        changes: SetOption = None,
+        teacher: TeacherOption = None,
+        seed: SeedOption = None,
+        fresh: FreshFlag = False,
+        as_json: JsonFlag = False,
+    ) -> None:
+        chosen = load_recipe(recipe)
+        if teacher is not None:
+            chosen = chosen.with_settings(_start_from(chosen, teacher))
+        if seed is not None:
+            chosen = chosen.with_settings(_seeded(chosen, seed))
+        chosen = chosen.with_settings(map(read_setting, changes or []))
+        outcomes = []
+        directory = out or Path("runs") / chosen.name
+        for outcome in run_recipe(chosen, directory, fresh=fresh, at_step=_announce(chosen)):
+            outcomes.append(_as_json(outcome))
+            if not as_json:
+                _show(outcome)
+        if as_json:
+            print_json({"recipe": chosen.name, "out": str(directory), "steps": outcomes})
+        else:
+            _show_next(chosen)
+
+    return command
+
+
+def recipes_command() -> Callable[..., None]:
+    """Build `bertender recipes`."""
+
+    def command(as_json: JsonFlag = False) -> None:
+        names = recipe_names()
+        if as_json:
+            print_json(names)
+            return
+        for name, summary in names.items():
+            print_entry(name, [summary])
+
+    return command
+
+
+def _start_from(recipe: Recipe, teacher: str) -> Iterator[Setting]:
+    """Yield --teacher as a setting of each step that starts from an encoder of the user's."""
+    steps = [step for step in recipe.steps if step.stage == "finetune" and not step.sources]
+    if not steps:
+        raise ConfigError(
+            f"--teacher {teacher}: no step of recipe {recipe.name!r} starts from an encoder of "
+            "yours. Recipes that do have a `finetune` step without `from`."
+        )
+    for step in steps:
+        yield Setting(step.name, "teacher", teacher)
+
+
+def _seeded(recipe: Recipe, seed: int) -> Iterator[Setting]:
+    """Yield --seed for each step that has one; seeds that a recipe sets apart stay apart."""
+    for step in recipe.steps:
+        own = step.settings.get("seed", 0)
+        if "seed" in STEPS[step.stage].config.model_fields and isinstance(own, int):
+            yield Setting(step.name, "seed", own + seed)
+
+
+def _announce(recipe: Recipe) -> Callable[[Step, int], None]:
+    def announce(step: Step, position: int) -> None:
+        messages.print(
+            f"[bold]\\[{position + 1}/{len(recipe.steps)}] {step.name}[/bold] ({step.stage})",
+            highlight=False,
+        )
+
+    return announce
+
+
+def _show_artifact(outcome: StepOutcome) -> None:
+    print_artifact(Artifact.load(outcome.output, verify=False))
+
+
+def _show_comparison(outcome: StepOutcome) -> None:
+    print_comparison(Comparison.model_validate(outcome.result))
+
+
+def _show_parity(outcome: StepOutcome) -> None:
+    parity = Parity.model_validate(outcome.result)
+    say(
+        f"{parity.candidate} answers as {parity.reference} does: agreement "
+        f"{parity.agreement:.4f} over {parity.texts} texts in {parity.rows} arrangements"
+    )
+
+
+def _show_endpoint(outcome: StepOutcome) -> None:
+    check = EndpointCheck.model_validate(outcome.result)
+    rows = [
+        (
+            *(" | ".join(served.text), served.answer.label),
+            *(f"{served.answer.score:.3f}", served.true_label or "-"),
+        )
+        for served in check.served
+    ]
+    right = sum(served.answer.label == served.true_label for served in check.served)
+    print_rows(("held-out text", "label", "score", "true label"), rows)
+    say(f"{right} of {len(rows)} labelled as in the data")
+    say(
+        f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
+        "model's"
+    )
+
+
+SHOWN: Mapping[str, Callable[[StepOutcome], None]] = {
+    "compare": _show_comparison,
+    "verify": _show_parity,
+    "endpoint": _show_endpoint,
+}
+"""How a step's result is shown; steps that are not here have written an artifact."""
+
+
+def _show(outcome: StepOutcome) -> None:
+    SHOWN.get(outcome.step.stage, _show_artifact)(outcome)
+    how = "unchanged, reused" if outcome.reused else f"done in {outcome.seconds:.0f} s"
+    say(f"{outcome.output}: {how}", "dim")
+
+
+def _show_next(recipe: Recipe) -> None:
+    if recipe.next:
+        print_entry("\nNext, for your own data:", ())
+        activate = Path(sys.prefix) / "bin" / "activate"
+        if shutil.which("bertender") is None and activate.is_file():
+            say(f"  . {activate}")
+        for line in recipe.next:
+            say(f"  {line}")
+
+
+def _as_json(outcome: StepOutcome) -> dict[str, Any]:
+    return {
+        "step": outcome.step.name,
+        "stage": outcome.step.stage,
+        "output": str(outcome.output),
+        "reused": outcome.reused,
+        "seconds": round(outcome.seconds, 1),
+        "result": outcome.result,
+    }

@@ -1,0 +1,61 @@
+"""bertender serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertender.cli.flags import JsonFlag, command_with_flags, given, option_values
+from bertender.cli.output import console, print_json, say
+from bertender.core.artifact import Artifact
+from serve.config import ServeConfig
+from serve.repository import write_repository
+from serve.server import TritonServer, serve_forever
+
+__all__ = ["serve_command"]
+
+
+def serve_command() -> Callable[..., None]:
+    """Build `bertender serve`."""
+
+    def command(
+        artifact: Annotated[
+            Path, typer.Argument(metavar="ARTIFACT", help="onnx artifact to serve")
+        ],
+        values: dict[str, Any],
+        repository_only: Annotated[
+            Path | None,
+            typer.Option(metavar="DIRECTORY", help="write the model repository here and stop"),
+        ] = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        config = ServeConfig.parse(given(option_values(ServeConfig, values)))
+        source = Artifact.load(artifact)
+        if repository_only:
+            written = write_repository(source, repository_only, config)
+            _tell(as_json, {"repository": str(written)}, f"model repository: {written}")
+        else:
+            serve_forever(source, config, on_ready=lambda server: _ready(server, as_json))
+
+    return command_with_flags(command, (ServeConfig,))
+
+
+def _ready(server: TritonServer, as_json: bool) -> None:
+    urls = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
+    _tell(
+        as_json,
+        urls,
+        f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.\n"
+        f'try it: bertender classify "a text of yours" --url {server.http_url}',
+    )
+    console.file.flush()  # who reads it through a pipe is waiting for it
+
+
+def _tell(as_json: bool, result: dict[str, str], words: str) -> None:
+    if as_json:
+        print_json(result)
+    else:
+        say(words)

@@ -1,0 +1,55 @@
+"""bertender show: an artifact and what it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertender.cli.flags import JsonFlag
+from bertender.cli.output import artifact_summary, print_json, say
+from bertender.core.artifact import Artifact
+from bertender.core.lineage import lineage
+
+__all__ = ["show_command"]
+
+
+def show_command() -> Callable[..., None]:
+    """Build `bertender show`."""
+
+    def command(
+        artifact: Annotated[
+            Path, typer.Argument(metavar="ARTIFACT", help="directory of an artifact")
+        ],
+        as_json: JsonFlag = False,
+    ) -> None:
+        ancestors = list(lineage(Artifact.load(artifact)))
+        if as_json:
+            print_json([_entry(ancestor) for ancestor in ancestors])
+            return
+        for depth, ancestor in enumerate(ancestors):
+            _print_ancestor(ancestor, "  " * depth)
+
+    return command
+
+
+def _entry(ancestor: Artifact | str) -> dict[str, Any]:
+    if isinstance(ancestor, str):
+        return {"missing": ancestor}
+    return {**artifact_summary(ancestor), "card": ancestor.card.model_dump(mode="json")}
+
+
+def _print_ancestor(ancestor: Artifact | str, indent: str) -> None:
+    if isinstance(ancestor, str):
+        say(f"{indent}{ancestor}", "yellow")
+        return
+    card = ancestor.card
+    settings = ", ".join(f"{key}={value}" for key, value in card.config.items())
+    say(
+        f"{indent}{ancestor.name} {ancestor.digest[:12]}  stage {card.stage}, {card.kind}, "
+        f"{card.family}, {card.precision}, task {card.task.name}",
+        "bold",
+    )
+    say(f"{indent}  {settings}")

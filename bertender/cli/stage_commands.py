@@ -1,0 +1,100 @@
+"""The commands of the stages: bertender pretrain, baseline, finetune, distill, export, quantize."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertender.cli.flags import JsonFlag, command_with_flags, given, option_values
+from bertender.cli.output import artifact_summary, print_artifact, print_json
+from bertender.cli.task_flags import task_settings
+from bertender.core.artifact import Artifact
+from bertender.core.config import Config
+from bertender.core.distributed import is_main_process
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.pipeline.stages import Stage, stage_named
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Task, TaskConfig
+
+__all__ = ["stage_command"]
+
+OutOption = Annotated[
+    Path, typer.Option("--out", metavar="DIRECTORY", help="where to write the artifact")
+]
+TeacherOption = Annotated[
+    Path, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
+]
+ArtifactArgument = Annotated[
+    Path, typer.Argument(metavar="ARTIFACT", help="artifact to start from")
+]
+
+
+def stage_command(name: str) -> Callable[..., None]:
+    """Build the command of a stage from its row of STAGES."""
+    stage = stage_named(name)
+    builder = {None: _from_nothing, "teacher": _from_teacher, "artifact": _from_artifact}
+    return builder[stage.source](stage)
+
+
+def _from_nothing(stage: Stage) -> Callable[..., None]:
+    def command(out: OutOption, values: dict[str, Any], as_json: JsonFlag = False) -> None:
+        config = _config(stage, values)
+        task = load_task(TaskConfig.parse(task_settings(values))) if stage.takes_task else None
+        _run(stage, [], task, config, out, as_json)
+
+    configs = (TaskConfig, stage.config) if stage.takes_task else (stage.config,)
+    return command_with_flags(command, configs)
+
+
+def _from_teacher(stage: Stage) -> Callable[..., None]:
+    def command(
+        teacher: TeacherOption, out: OutOption, values: dict[str, Any], as_json: JsonFlag = False
+    ) -> None:
+        _run_from(stage, teacher, values, out, as_json)
+
+    return command_with_flags(command, (TaskConfig, stage.config), optional=(TaskConfig,))
+
+
+def _from_artifact(stage: Stage) -> Callable[..., None]:
+    def command(
+        artifact: ArtifactArgument,
+        out: OutOption,
+        values: dict[str, Any],
+        as_json: JsonFlag = False,
+    ) -> None:
+        _run_from(stage, artifact, values, out, as_json)
+
+    return command_with_flags(command, (TaskConfig, stage.config), optional=(TaskConfig,))
+
+
+def _run_from(stage: Stage, path: Path, values: dict[str, Any], out: Path, as_json: bool) -> None:
+    """Run a stage on an artifact, on the task that the flags name or the artifact records."""
+    config = _config(stage, values)
+    source = Artifact.load(path)
+    task = recorded_task(source, task_settings(values))
+    _run(stage, [source], task, config, out, as_json)
+
+
+def _config(stage: Stage, values: dict[str, Any]) -> Config:
+    """Read the stage's flags; first of all, because a task may take long to load."""
+    return stage.config.parse(given(option_values(stage.config, values)))
+
+
+def _run(
+    stage: Stage,
+    sources: list[Artifact],
+    task: Task | None,
+    config: Config,
+    out: Path,
+    as_json: bool,
+) -> None:
+    written = stage.run(sources, task, config, out)
+    if not is_main_process():
+        return
+    if as_json:
+        print_json(artifact_summary(written))
+    else:
+        print_artifact(written)

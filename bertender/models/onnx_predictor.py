@@ -1,0 +1,40 @@
+"""ONNX Runtime as a predictor. PyTorch is not imported here, so that an endpoint starts quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.models.onnx_session import open_session
+from bertender.text.batch import Batch
+
+__all__ = ["ONNX_DATA_NAME", "ONNX_NAME", "OnnxPredictor"]
+
+ONNX_NAME = "model.onnx"
+"""The graph's file in an onnx artifact, where Optimum looks for it too."""
+
+ONNX_DATA_NAME = "model.onnx_data"
+"""Where the weights of a graph are that is too large for one file; Optimum's name for it."""
+
+
+class OnnxPredictor:
+    """An ONNX Runtime session on the CPU; arrays that its graph does not take are left out.
+
+    Args:
+        path: the graph.
+        threads, spinning: see `open_session`.
+
+    Raises:
+        ModelError: ONNX Runtime cannot open the graph.
+    """
+
+    def __init__(self, path: Path, threads: int = 0, *, spinning: bool = True) -> None:
+        self.session = open_session(path, threads=threads, spinning=spinning)
+        self.inputs = tuple(node.name for node in self.session.get_inputs())
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a batch."""
+        arrays = {name: batch.arrays[name] for name in self.inputs}
+        return np.asarray(self.session.run(["logits"], arrays)[0], dtype=np.float32)

@@ -1,0 +1,68 @@
+"""OWN_MODELS: the architectures that bertender defines, because transformers does not have them.
+
+Their artifacts open with bertender alone. Elsewhere transformers refuses them, since their
+config.json names a type that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from bertender.core.hub_code import open_pretrained
+from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassification
+from bertender.models.pruned import PRUNABLE
+
+__all__ = ["OWN_MODELS", "OwnModel", "load_pretrained"]
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A row of OWN_MODELS."""
+
+    config: type[PretrainedConfig]
+    classifier: type[PreTrainedModel]
+
+
+OWN_MODELS: Mapping[str, OwnModel] = {
+    row.config.model_type: row
+    for row in (
+        OwnModel(BiLstmConfig, BiLstmForSequenceClassification),
+        *(OwnModel(row.config, row.classifier) for row in PRUNABLE.values()),
+    )
+}
+
+
+def load_pretrained(
+    auto_class: Any, source: str, **settings: Any
+) -> tuple[PreTrainedModel, dict[str, list[str]]]:
+    """Load a model of transformers or of OWN_MODELS, from safetensors alone.
+
+    Args:
+        auto_class: one of transformers' Auto classes, which says under which head.
+        source: a folder or a hub name.
+        settings: more arguments of `from_pretrained`.
+
+    Returns:
+        The model, and what its weights did not fit: `missing_keys`, `mismatched_keys`, ...
+
+    Raises:
+        HubCodeError: its config names code of the hub.
+        OSError, ValueError, KeyError, RuntimeError, SafetensorError: it cannot be opened, or it
+            would need a pickle or code from the hub.
+    """
+    for row in OWN_MODELS.values():
+        AutoConfig.register(row.config.model_type, row.config, exist_ok=True)
+        AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
+    model, found = open_pretrained(
+        auto_class, source, use_safetensors=True, output_loading_info=True, **settings
+    )
+    return model, found

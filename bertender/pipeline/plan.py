@@ -1,0 +1,117 @@
+"""Checking a recipe before its first step runs.
+
+The settings of all steps; what each step starts from, as far as the earlier step's settings tell;
+the files that settings name; what the machine must have; and that no step writes over another's
+output. A step that trains for hours is so never followed by one that was bound to fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bertender.core.config import Config
+from bertender.core.errors import BertenderError, ConfigError
+from bertender.pipeline.recipe import Recipe, Step
+from bertender.pipeline.step_kinds import Product, Source
+from bertender.pipeline.steps import STEPS
+from bertender.tasks.task import Task
+
+__all__ = ["Planned", "check_task", "make_plan", "naming", "outputs_of"]
+
+
+class Planned(NamedTuple):
+    """A step and its settings."""
+
+    step: Step
+    config: Config
+
+
+def make_plan(recipe: Recipe, out: Path) -> list[Planned]:
+    """Return the steps with their settings, checked.
+
+    Args:
+        recipe: its steps are known to name earlier steps only.
+        out: directory that gets their outputs.
+
+    Raises:
+        BertenderError: what is wrong, after the name of the step.
+    """
+    plan = [Planned(step, _config(step)) for step in recipe.steps]
+    _refuse_shared_outputs(plan, out)
+    _check_sources(plan)
+    _check_files(plan, out.resolve())
+    return plan
+
+
+def check_task(plan: Sequence[Planned], out: Path, task: Task) -> None:
+    """Raise a BertenderError where a step's settings and sources do not go together, or not with
+    the task."""
+    for step, config in plan:
+        with naming(step):
+            STEPS[step.stage].check(_filled(step, config, out), task)
+
+
+def outputs_of(step: Step, config: Config, out: Path) -> list[Path]:
+    """Return all that a step writes, its own output first."""
+    kind = STEPS[step.stage]
+    output = out / (step.name + kind.suffix)
+    return [output, *kind.siblings(config, output)]
+
+
+@contextmanager
+def naming(step: Step) -> Iterator[None]:
+    """Put the step's name before the message of an error."""
+    try:
+        yield
+    except BertenderError as error:
+        error.args = (f"step {step.name!r} ({step.stage}): {error}",)
+        raise
+
+
+def _config(step: Step) -> Config:
+    with naming(step):
+        STEPS[step.stage].require()
+        return STEPS[step.stage].config.parse(step.settings)
+
+
+def _filled(step: Step, config: Config, out: Path) -> Config:
+    """Return the config with the settings that earlier steps stand for."""
+    return STEPS[step.stage].filled(config, [Source(name, out / name) for name in step.sources])
+
+
+def _refuse_shared_outputs(plan: Sequence[Planned], out: Path) -> None:
+    """Raise ConfigError where a step would write over what another step has made."""
+    writers: dict[Path, str] = {}
+    for step, config in plan:
+        for output in outputs_of(step, config, out.resolve()):
+            if writers.setdefault(output, step.name) != step.name:
+                raise ConfigError(
+                    f"steps {writers[output]!r} and {step.name!r} would both write {output.name}: "
+                    "a step of several tasks writes one artifact more for each. Rename one step."
+                )
+
+
+def _check_sources(plan: Sequence[Planned]) -> None:
+    """Raise ConfigError where a step would start from what it cannot use."""
+    products: dict[str, Product] = {}
+    for step, config in plan:
+        kind = STEPS[step.stage]
+        with naming(step):
+            for position, source in enumerate(step.sources):
+                kind.wants(config, position).refuse(source, products[source])
+        if kind.makes is not None:
+            products[step.name] = kind.makes(config)
+
+
+def _check_files(plan: Sequence[Planned], out: Path) -> None:
+    """Raise a BertenderError where a setting names what is not there and no step will make."""
+    made: set[Path] = set()
+    for step, config in plan:
+        with naming(step):
+            for each in STEPS[step.stage].named(_filled(step, config, out)):
+                if each.path is None or each.path.resolve() not in made:
+                    each.check()
+        made.update(outputs_of(step, config, out))

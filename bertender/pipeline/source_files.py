@@ -1,0 +1,65 @@
+"""The project's source files that a module runs: found by reading imports, nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+__all__ = ["PACKAGES", "PROJECT", "source_digest", "source_files"]
+
+PACKAGES = ("bertender", "distill", "export", "quantize", "serve")
+PROJECT = Path(__file__).resolve().parents[2]
+"""The folder that holds the packages."""
+
+
+def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, Path]:
+    """Return the files, by module, that some modules and all that they import are read from.
+
+    Imports inside of functions count too. Other packages than the project's own do not.
+    """
+    found: dict[str, Path] = {}
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        path = _path(module, project)
+        if path is not None and module not in found:
+            found[module] = path
+            waiting += _imported(path.read_bytes())
+            waiting += [module.rpartition(".")[0]]  # a package runs before its modules
+    return found
+
+
+def source_digest(modules: Iterable[str], project: Path = PROJECT) -> str:
+    """Return a digest of the source code of `source_files`."""
+    digest = hashlib.sha256()
+    for module, path in sorted(source_files(modules, project).items()):
+        source = path.read_bytes()
+        digest.update(f"{module} {len(source)} ".encode() + source)
+    return digest.hexdigest()
+
+
+def _path(module: str, project: Path) -> Path | None:
+    """Return the file of a module; None for a name in a module, and for other packages."""
+    first, *_ = parts = module.split(".")
+    if first not in PACKAGES:
+        return None
+    stem = project.joinpath(*parts)
+    candidates = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+@cache
+def _imported(source: bytes) -> tuple[str, ...]:
+    """Return all names that a module imports; whether one is a module shows by its file."""
+    return tuple(name for node in ast.walk(ast.parse(source)) for name in _names(node))
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)

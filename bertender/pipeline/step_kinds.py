@@ -1,0 +1,169 @@
+"""StepKind: what a step of a recipe says of itself, so that a recipe is checked before it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from bertender.core.artifact import Artifact
+from bertender.core.card import Kind
+from bertender.core.config import Config
+from bertender.core.errors import ConfigError
+from bertender.pipeline.named_files import NamedFile
+from bertender.pipeline.source_files import PROJECT, source_digest
+from bertender.tasks.task import Task
+
+__all__ = [
+    "CLASSIFIER",
+    "GRAPH_TO_QUANTIZE",
+    "ONNX_CLASSIFIER",
+    "PRETRAINED",
+    "TORCH_CLASSIFIER",
+    "TORCH_MODEL",
+    "Product",
+    "Source",
+    "StepKind",
+    "Want",
+]
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+class Source(NamedTuple):
+    """An earlier step that a step starts from, and where its artifact lies."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Product:
+    """An artifact as far as the settings of its step tell."""
+
+    stage: str
+    kind: Kind
+    classifies: bool = True
+    precision: str = "float32"
+    fused: bool = False
+
+    def __str__(self) -> str:
+        model = "classifier" if self.classifies else "encoder without a classification head"
+        fused = ", its operators fused" if self.fused else ""
+        return f"a {self.precision} {self.kind} {model} of stage {self.stage!r}{fused}"
+
+
+@dataclass(frozen=True)
+class Want:
+    """A requirement on the artifact that a step starts from."""
+
+    name: str
+    suits: Callable[[Product], bool]
+    next_step: str
+
+    def refuse(self, source: str, product: Product) -> None:
+        """Raise ConfigError where an earlier step will not make what is wanted."""
+        if not self.suits(product):
+            raise ConfigError(
+                f"it starts from {source!r}, which will be {product}, and wants {self.name}. "
+                f"{self.next_step}"
+            )
+
+
+CLASSIFIER = Want(
+    "a classifier", lambda made: made.classifies, "Fine-tune the encoder first: stage finetune."
+)
+TORCH_MODEL = Want(
+    "a torch model", lambda made: made.kind == "torch", "Give the step that it was made from."
+)
+TORCH_CLASSIFIER = Want(
+    "a torch classifier",
+    lambda made: made.kind == "torch" and made.classifies,
+    "Give a step of stage finetune, distill or prune.",
+)
+PRETRAINED = Want(
+    "an encoder of stage 'pretrain'",
+    lambda made: made.stage == "pretrain",
+    "Give a step of stage pretrain.",
+)
+ONNX_CLASSIFIER = Want(
+    "an onnx classifier", lambda made: made.kind == "onnx", "Export it first: stage export."
+)
+GRAPH_TO_QUANTIZE = Want(
+    "a float32 onnx classifier of operators that are not fused",
+    lambda made: made.kind == "onnx" and made.precision == "float32" and not made.fused,
+    "Give a step of stage export without precision and without optimize=fused.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepKind:
+    """A row of STEPS: what a recipe needs to know of a stage, or of a measurement."""
+
+    config: type[Config]
+    run: Callable[[Sequence[Artifact], Any, Any, Path], Any]
+    """(source artifacts, task, config, out)"""
+    modules: Sequence[str]
+    """The modules whose code, with all that they import, shapes the output."""
+    sources: Sequence[int] = (1,)
+    """From how many earlier steps it can start."""
+    wants: Callable[[Any, int], Want] = lambda config, position: CLASSIFIER
+    """(config, position) -> what the earlier step at that position must make"""
+    makes: Callable[[Any], Product] | None = None
+    """config -> the artifact; None for what makes a report."""
+    fills: Mapping[int, str] = field(default_factory=dict)
+    """The setting that an earlier step stands for, by the step's position."""
+    named: Callable[[Any], Iterable[NamedFile]] = lambda config: ()
+    """config -> the files that its settings name"""
+    check: Callable[[Any, Task], None] = lambda config, task: None
+    """(config with its sources, task) raises what speaks against the settings, before any work."""
+    suffix: str = ""
+    """".json" where the output is a file; an artifact's directory has none."""
+    takes_task: bool = True
+    siblings: Callable[[Any, Path], Sequence[Path]] = lambda config, out: ()
+    """(config, out) -> the artifacts that it writes beside `out`"""
+    require: Callable[[], Any] = lambda: None
+    """Raises, before the first step runs, when this machine lacks what the step needs."""
+    reusable: bool = True
+    """False for a step that is a check of the moment, such as a server that must start."""
+
+    def files(self, config: Config) -> str:
+        """Return a digest of the files that the settings name."""
+        return " ".join(each.digest() for each in self.named(config))
+
+    def code_version(self, project: Path = PROJECT) -> str:
+        """Return a digest of the source code that the step runs."""
+        return source_digest(self.modules, project)
+
+    def result(self, output: Path) -> dict[str, Any]:
+        """Return what the step has made, as plain values."""
+        if self.suffix:
+            return dict(json.loads(output.read_text(encoding="utf-8")))
+        card = Artifact.load(output, verify=False).card
+        plain = card.model_dump(mode="json")
+        shown = {name: plain[name] for name in ("stage", "kind", "precision", "metrics")}
+        return {**shown, "left_out": plain["task"]["left_out"]}
+
+    def filled(self, config: AnyConfig, sources: Sequence[Source]) -> AnyConfig:
+        """Return the config with the settings that earlier steps stand for.
+
+        Raises:
+            ConfigError: such a setting is explicit as well.
+        """
+        changes: dict[str, str] = {}
+        for position, setting in self.fills.items():
+            if position < len(sources):
+                _refuse_both(config, setting, sources[position])
+                changes[setting] = str(sources[position].path)
+        return config.changed(changes)
+
+
+def _refuse_both(config: Config, setting: str, source: Source) -> None:
+    value = getattr(config, setting)
+    if value is not None and config.is_explicit(setting):
+        raise ConfigError(
+            f"{setting}={str(value)!r} and the earlier step {source.name!r} are both to start "
+            "from. Drop one of them."
+        )

@@ -1,0 +1,120 @@
+"""bertender classify: where texts come from, and what is said of them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from serve.client import DEFAULT_URL
+from tests.cli.conftest import FakeEndpoint
+from tests.front import fail, last_line, succeed
+
+
+@pytest.fixture
+def pairs(endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
+    """The endpoint of a model that reads pairs."""
+    monkeypatch.setattr(endpoint, "text_columns", 2)
+    return endpoint
+
+
+def test_texts_of_the_command_line(endpoint: type[FakeEndpoint]) -> None:
+    result = succeed("classify", "saw drill", "a [bold] pear")
+    assert result.stdout == "saw\t0.5000\tsaw drill\na\t0.5000\ta [bold] pear\n"
+    assert endpoint.asked == [("saw drill",), ("a [bold] pear",)]
+
+
+@pytest.mark.parametrize(
+    ("stdin", "asked"),
+    [
+        ("one\ntwo\n", ["one", "two"]),
+        ("no newline at the end", ["no newline at the end"]),
+        ("windows\r\nlines\r\n", ["windows", "lines"]),
+        ("a\n\n  \nb\n", ["a", "b"]),
+        ("a\ttab stays\n", ["a\ttab stays"]),
+        (" space stays \n", [" space stays "]),
+        ("größe 漢字\n", ["größe 漢字"]),
+    ],
+)
+def test_lines_of_standard_input(
+    stdin: str, asked: list[str], endpoint: type[FakeEndpoint]
+) -> None:
+    succeed("classify", stdin=stdin.encode())
+    assert endpoint.asked == [(text,) for text in asked]
+
+
+def test_texts_come_before_standard_input(endpoint: type[FakeEndpoint]) -> None:
+    succeed("classify", "given", stdin="not read\n")
+    assert endpoint.asked == [("given",)]
+
+
+def test_pairs_of_the_command_line(pairs: type[FakeEndpoint]) -> None:
+    result = succeed("classify", "a", "b", "--pair", "c", "--pair", "d")
+    assert pairs.asked == [("a", "c"), ("b", "d")]
+    assert result.stdout == "a\t0.5000\ta | c\nb\t0.5000\tb | d\n"
+
+
+def test_pairs_of_standard_input(pairs: type[FakeEndpoint]) -> None:
+    succeed("classify", stdin="a\tb\n\nc d\te\n")
+    assert pairs.asked == [("a", "b"), ("c d", "e")]
+
+
+@pytest.mark.parametrize("line", ["no tab", "two\ttabs\there"])
+def test_a_line_that_is_no_pair_is_named(line: str, pairs: type[FakeEndpoint]) -> None:
+    assert "standard input, line 3: " in fail("classify", stdin=f"a\tb\n\n{line}\n")
+    assert pairs.asked == []
+
+
+@pytest.mark.parametrize("stdin", ["", "\n", "  \n\n"])
+def test_nothing_to_classify(stdin: str, endpoint: type[FakeEndpoint]) -> None:
+    assert "no text to classify" in fail("classify", stdin=stdin)
+
+
+def test_standard_input_that_is_no_utf8(endpoint: type[FakeEndpoint]) -> None:
+    assert "standard input is not UTF-8" in fail("classify", stdin=b"caf\xe9\n")
+
+
+@pytest.mark.parametrize("words", [("a", "b", "--pair", "c"), ("--pair", "c")])
+def test_pairs_that_do_not_match_are_wrong_usage(
+    words: tuple[str, ...], endpoint: type[FakeEndpoint]
+) -> None:
+    assert "--pair" in fail("classify", *words, status=2)
+
+
+def test_json(endpoint: type[FakeEndpoint]) -> None:
+    said = last_line(succeed("classify", "saw", "pear", "--json"))
+    assert said == [
+        {"label": label, "score": 0.5, "logits": [0.0, 1.0]} for label in ("saw", "pear")
+    ]
+
+
+def test_the_url_is_asked(endpoint: type[FakeEndpoint]) -> None:
+    succeed("classify", "a")
+    succeed("classify", "a", "--url", "grpc://127.0.0.1:9")
+    assert endpoint.urls == [DEFAULT_URL, "grpc://127.0.0.1:9"]
+
+
+def test_nobody_answers() -> None:
+    """With no text at all: it says so before it waits for standard input."""
+    said = fail("classify", "--url", "http://127.0.0.1:9", stdin="a\n")
+    assert "no endpoint answers at http://127.0.0.1:9" in said and "bertender serve" in said
+
+
+def test_a_terminal_is_told_what_is_waited_for(
+    endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertender.cli import classify_commands
+
+    class Terminal:
+        """Standard input that a person types into."""
+
+        def isatty(self) -> bool:
+            return True
+
+        def __iter__(self) -> object:
+            return iter(["typed\n"])
+
+    monkeypatch.setattr(classify_commands, "sys", type(sys)("sys"))
+    monkeypatch.setattr(classify_commands.sys, "stdin", Terminal(), raising=False)
+    assert "Ctrl-D" in succeed("classify").stderr
+    assert endpoint.asked == [("typed",)]

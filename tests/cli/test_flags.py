@@ -1,0 +1,272 @@
+"""Flags made from configs: every type of field, and every value that a user can give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+from pydantic import Field
+from typer.testing import CliRunner
+
+from bertender.cli.flags import command_with_flags, given, option_values
+from bertender.core.config import Config
+from bertender.core.errors import UnknownNameError
+from bertender.measure.comparison import CompareConfig
+from bertender.pipeline.stages import STAGES
+from bertender.pipeline.steps import VerifyConfig
+from bertender.tasks.task import TaskConfig
+from distill.distiller import DistillConfig
+from distill.general import GeneralConfig
+from distill.methods import GENERAL_METHODS
+from serve.config import ServeConfig
+from tests.front import succeed
+
+
+class Many(Config):
+    """A field of every type that configs have."""
+
+    count: int = Field(3, description="how many")
+    rate: float = Field(0.5, description="how fast")
+    name: str = Field("x", description="called")
+    shape: Literal["round", "square"] = Field("round", description="looks")
+    folder: Path | None = Field(None, description="where")
+    limit: int | None = Field(None, description="at most")
+    careful: bool = Field(True, description="slowly")
+    loud: bool = Field(False, description="heard")
+    layers: tuple[int, ...] | None = Field(None, description="which")
+    weights: dict[str, float] = Field(default_factory=dict, description="how much")
+
+
+class Other(Config):
+    """A second config, with one name that the first has too."""
+
+    name: str = Field("other", description="never seen: the first wins")
+    extra: int = Field(1, description="more")
+
+
+def parsed(*words: str, optional: tuple[type[Config], ...] = ()) -> dict[str, Any]:
+    """The values that a command made from both configs receives."""
+    received: dict[str, Any] = {}
+
+    def command(values: dict[str, Any], own: Annotated[str, typer.Option()] = "own") -> None:
+        received.update(values, own=own)
+
+    app = typer.Typer()
+    app.command()(command_with_flags(command, (Many, Other), optional=optional))
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return received
+
+
+def test_without_flags_the_values_are_the_defaults() -> None:
+    values = parsed()
+    assert Many.parse(given(option_values(Many, values))) == Many()
+    assert values["extra"] is None and values["own"] == "own"
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (("--count", "0"), "count", 0),
+        (("--rate", "0"), "rate", 0.0),
+        (("--name", ""), "name", ""),
+        (("--shape", "square"), "shape", "square"),
+        (("--folder", "a/b"), "folder", Path("a/b")),
+        (("--limit", "0"), "limit", 0),
+        (("--no-careful",), "careful", False),
+        (("--careful",), "careful", True),
+        (("--loud",), "loud", True),
+        (("--layers", "1,3"), "layers", "1,3"),
+        (("--weights", "a=0"), "weights", "a=0"),
+        (("--extra", "2"), "extra", 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_given_arrives(words: tuple[str, ...], name: str, value: Any) -> None:
+    for optional in ((), (Many, Other)):
+        kept = given(parsed(*words, optional=optional))
+        assert kept[name] == value and type(kept[name]) is type(value)
+
+
+def test_optional_configs_give_only_what_was_given() -> None:
+    assert given(parsed("--loud", optional=(Many, Other))) == {"loud": True, "own": "own"}
+
+
+def test_given_keeps_values_that_are_false() -> None:
+    assert given({"a": 0, "b": False, "c": "", "d": None, "e": ()}) == {
+        "a": 0,
+        "b": False,
+        "c": "",
+        "e": (),
+    }
+
+
+CONFIGS = {
+    **{name: stage.config for name, stage in STAGES.items()},
+    "task": TaskConfig,
+    "verify": VerifyConfig,
+    "compare": CompareConfig,
+    "serve": ServeConfig,
+}
+TABLES_OF_ONE_ROW = [("quantize", "scheme")]
+BESIDE_ANOTHER = {
+    ("pretrain", "short_share"): ("--short-length=15", "0.25"),
+    ("distill", "augmented_copies"): ("--augmentation=tinybert", "15"),
+    ("distill", "augmentation_model"): ("--augmentation=tinybert", "some/thing"),
+    ("distill", "earlier_epochs"): ("--method=tinybert", "15"),
+    ("distill", "earlier_learning_rate"): ("--method=tinybert", "0.5"),
+    ("distill", "relation_heads"): ("--method=minilm-v2", "15"),
+    **{
+        (stage, "pool_batches"): ("--batches=pooled", "15")
+        for stage in ("pretrain", "distill-general", "finetune", "distill")
+    },
+    ("prune", "pool_batches"): ("--batches=pooled", "15"),
+    ("quantize", "pool_batches"): ("--batches=pooled", "15"),
+    ("distill-general", "relation_heads"): ("--method=minilm-v2", "15"),
+    ("distill-general", "temperature"): ("--method=distilbert", "0.5"),
+    ("distill-general", "weights"): ("--method=distilbert", "soft=0.25"),
+    ("distill-general", "earlier_epochs"): ("--method=mobilebert", "15"),
+    ("distill-general", "earlier_learning_rate"): ("--method=mobilebert", "0.5"),
+    ("distill-general", "mask_probability"): ("--method=distilbert", "0.25"),
+    ("distill-general", "vocabulary_size"): ("--method=small-vocab", "150"),
+    ("export", "precision"): ("--optimize=basic", "float16"),  # of training, bf16 and others
+    ("prune", "heads"): ("--rounds=2", "0.5"),  # a share here, a number in other stages
+    ("prune", "ffn"): ("--rounds=2", "0.5"),
+    ("prune", "layers"): ("--rounds=2", "3"),
+    ("prune", "max_drop"): ("--rounds=2", "0.5"),
+    ("quantize", "max_drop"): ("--scheme=mixed", "0.5"),
+    ("prune", "target_latency"): ("--importance=taylor", "2.5x"),
+}
+"""Fields that are refused without another flag: that flag, and a value."""
+SWITCHES = [
+    (name, field)
+    for name, config in CONFIGS.items()
+    for field, of in config.model_fields.items()
+    if of.annotation is bool
+]
+FLAGS = [
+    (name, field)
+    for name, config in CONFIGS.items()
+    for field in config.model_fields
+    if (name, field) not in (*TABLES_OF_ONE_ROW, *BESIDE_ANOTHER, *SWITCHES)
+    and (name, field) != ("distill-general", "method")  # each brings a learning rate of its own
+]
+UNLIKE_THEIR_DEFAULT = {
+    "across": "layer",
+    "base": "static",
+    "batches": "random",
+    "block_size": "64",
+    "calibrator": "minmax",
+    "percentile": "99.5",
+    "select": "0.25",
+    "sensitivity": "hessian-trace",
+    "target": "avx2",
+    "importance": "taylor",
+    "precision": "bf16",
+    "augmentation": "tinybert",
+    "method": "minilm",
+    "more_tasks": "mrpc",
+    "objective": "wwm",
+    "optimize": "basic",
+    "overflow": "allow",
+    "short_length": "15",
+    "tokenizer": "bpe",
+    "schedule": "constant",
+    "layer_map": "last",
+    "teacher_layers": "0,1,2",
+    "weights": "soft=0.25",
+    "temperature": "0.5",
+    "tolerance": "int8",
+    **dict.fromkeys(("opset", "max_length", "max_train", "max_dev", "texts"), "15"),
+    "external_above_mb": "15",
+    **dict.fromkeys(
+        ("opset", "max_length", "max_train", "max_dev", "texts", "latency_tokens"), "15"
+    ),
+    **dict.fromkeys(("layers", "hidden_size", "heads", "feed_forward_size"), "15"),
+}
+"""What to write for fields whose default does not tell what they take."""
+
+
+@pytest.mark.parametrize(("name", "field"), FLAGS)
+def test_every_flag_reaches_its_field_and_no_other(name: str, field: str) -> None:
+    config = CONFIGS[name]
+    parsed = read_flag(config, field, another(field, getattr(config(), field)))
+    assert [key for key in config.model_fields if changed(key, parsed, config())] == [field]
+
+
+def test_every_general_method_brings_its_settings() -> None:
+    for name, method in GENERAL_METHODS.items():
+        config = read_flags(GeneralConfig, "--method", name).model_dump()
+        assert {key: config[key] for key in method.settings} == method.settings
+
+
+@pytest.mark.parametrize(("name", "field"), SWITCHES)
+def test_a_switch_is_turned_on_and_off(name: str, field: str) -> None:
+    config, option = CONFIGS[name], field.replace("_", "-")
+    flags = {f"--{option}": True, f"--no-{option}": False}
+    if config.model_fields[field].default is False:
+        del flags[f"--no-{option}"]  # what is off need not be turned off
+    for flag, value in flags.items():
+        parsed = read_flags(config, flag)
+        assert getattr(parsed, field) is value
+        others = [key for key in config.model_fields if changed(key, parsed, config())]
+        assert set(others) <= {field}
+
+
+@pytest.mark.parametrize(("name", "field"), BESIDE_ANOTHER)
+def test_a_flag_beside_another_reaches_its_field(name: str, field: str) -> None:
+    beside, text = BESIDE_ANOTHER[name, field]
+    flag = f"--{field.replace('_', '-')}={text}"
+    config = CONFIGS[name]
+    parsed, plain = read_flags(config, beside, flag), read_flags(config, beside)
+    assert [key for key in config.model_fields if changed(key, parsed, plain)] == [field]
+
+
+def test_what_is_not_given_has_the_methods_own_default() -> None:
+    for flags, epochs in ((), 4), (("--epochs", "3"), 3):
+        config = read_flags(DistillConfig, "--method", "pkd", *flags)
+        assert config.model_dump()["epochs"] == epochs
+        assert config.model_dump()["learning_rate"] == 1e-5
+
+
+@pytest.mark.parametrize(("name", "field"), TABLES_OF_ONE_ROW)
+def test_a_flag_without_another_value_reaches_its_table(name: str, field: str) -> None:
+    with pytest.raises(UnknownNameError, match="some/thing"):
+        read_flag(CONFIGS[name], field, "some/thing")
+
+
+def read_flag(config: type[Config], field: str, text: str) -> Config:
+    """Return the config that a command with this one flag builds."""
+    return read_flags(config, f"--{field.replace('_', '-')}", text)
+
+
+def read_flags(config: type[Config], *words: str) -> Config:
+    received = dict[str, Any]()
+
+    def command(values: dict[str, Any]) -> None:
+        received.update(values)
+
+    app = typer.Typer()
+    app.command()(command_with_flags(command, (config,)))
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    # as `parse` does, but for rules on several settings: here flags stand alone
+    return config.model_validate(given(option_values(config, received)))
+
+
+def another(field: str, default: Any) -> str:
+    """A value other than the default, as it is written on the command line."""
+    numbers = {int: lambda: str(default + 1), float: lambda: str(default / 2)}
+    return UNLIKE_THEIR_DEFAULT.get(field) or numbers.get(type(default), lambda: "some/thing")()
+
+
+def changed(key: str, config: Config, default: Config) -> bool:
+    return bool(getattr(config, key) != getattr(default, key))
+
+
+def test_help_shows_choices_and_where_defaults_come_from() -> None:
+    assert "auto|bf16|fp32" in succeed("finetune", "--help").stdout
+    shown = succeed("export", "--help").stdout.replace("│", " ")
+    assert "(the artifact's)" in " ".join(shown.split()), "broken into lines where it is narrow"

@@ -1,0 +1,135 @@
+"""Every command's --json: one line on standard output, and nothing else there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertender.cli.main import COMMANDS
+from bertender.core.artifact import Artifact
+from bertender.pipeline.stages import STAGES
+from tests.cli.conftest import QUICK, FakeEndpoint, Made
+from tests.front import last_line, succeed
+
+Words = tuple[str | Path, ...]
+FAST = (
+    "--processes",
+    "1",
+    "--rounds",
+    "2",
+    "--single-texts",
+    "2",
+    "--batch-size",
+    "2",
+    "--threads",
+    "1",
+)
+TOY_RECIPE = """
+summary: one step
+task: {{task: toy, train: {train}, dev: {dev}}}
+steps:
+  - {{name: words, stage: baseline}}
+"""
+
+
+def run_words(made: Made, out: Path) -> Words:
+    path = out.parent / "mine.yaml"
+    text = TOY_RECIPE.format(train=made.files.train, dev=made.files.dev)
+    path.write_text(text, encoding="utf-8")
+    return ("run", path, "--out", out)
+
+
+def pretrain_words(made: Made, out: Path) -> Words:
+    shape = ("--vocabulary-size", "200", "--layers", "1", "--hidden-size", "16", "--heads", "2")
+    return ("pretrain", "--corpus", made.files.corpus, *shape, "--epochs", "1", "--out", out)
+
+
+COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
+    "run": run_words,
+    "pretrain": pretrain_words,
+    "distill-general": lambda made, out: (
+        *("distill-general", "--teacher", made["teacher"], "--corpus", made.files.corpus),
+        *("--layers", "1", *QUICK, "--epochs", "1", "--out", out),
+    ),
+    "baseline": lambda made, out: ("baseline", *made.files.flags, "--out", out),
+    "finetune": lambda made, out: (
+        *("finetune", "--teacher", made["teacher"], *made.files.flags),
+        *(*QUICK, "--epochs", "1", "--out", out),
+    ),
+    "distill": lambda made, out: (
+        *("distill", "--teacher", made["teacher"], "--layers", "1", *QUICK, "--epochs", "1"),
+        *("--out", out),
+    ),
+    "prune": lambda made, out: (
+        *("prune", made["teacher"], "--heads", "0.5", *QUICK, "--epochs", "1", "--out", out),
+    ),
+    "export": lambda made, out: ("export", made["student"], "--out", out),
+    "quantize": lambda made, out: ("quantize", made["onnx"], "--out", out),
+    "verify": lambda made, out: ("verify", made["student"], made["int8"]),
+    "compare": lambda made, out: ("compare", made["student"], made["int8"], *FAST),
+    "serve": lambda made, out: ("serve", made["int8"], "--repository-only", out),
+    "classify": lambda made, out: ("classify", "saw drill"),
+    "tasks": lambda made, out: ("tasks",),
+    "methods": lambda made, out: ("methods",),
+    "schemes": lambda made, out: ("schemes",),
+    "recipes": lambda made, out: ("recipes",),
+    "show": lambda made, out: ("show", made["int8"]),
+    "doctor": lambda made, out: ("doctor",),
+}
+
+WRITTEN = frozenset(
+    {"artifact", "digest", "stage", "kind", "precision", "size", "metrics", "timing", "left_out"}
+)
+
+KEYS: dict[str, Collection[str]] = {
+    **dict.fromkeys(STAGES, WRITTEN),
+    "run": {"recipe", "out", "steps"},
+    "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
+    "compare": {"circumstances", "rows", "constant", "noise_floor"},
+    "serve": {"repository"},
+    "classify": {"label", "score", "logits"},
+    "tasks": {"task", "summary", "metric", "labels"},
+    "methods": {"method", "summary", "paper", "loss", "needs"},
+    "schemes": {"schemes", "target", "calibrator", "sensitivity"},
+    "recipes": {"quickstart", "sst2", "from-scratch"},
+    "show": {"artifact", "card", "digest"},
+    "doctor": {"environment", "findings"},
+}
+"""What the JSON of each command holds, or each of its rows."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_is_all_that_standard_output_holds(
+    name: str, made: Made, endpoint: type[FakeEndpoint], tmp_path: Path
+) -> None:
+    result = succeed(*COMMAND_LINES[name](made, tmp_path / "out"), "--json")
+    assert result.stdout.count("\n") == 1, result.stdout
+    assert result.stdout.isascii()
+    assert set(KEYS[name]) <= set(first_of(last_line(result)))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("finetune", "fine-tune out"), ("distill", "distill out"), ("pretrain", "pre-train out")],
+)
+def test_progress_is_shown_on_standard_error(
+    name: str, shown: str, made: Made, endpoint: type[FakeEndpoint], tmp_path: Path
+) -> None:
+    words = COMMAND_LINES[name](made, tmp_path / "out")
+    assert shown in succeed(*words, "--json").stderr
+    assert shown not in succeed("--quiet", *words, "--json").stderr
+
+
+def test_json_of_a_stage_names_what_it_wrote(made: Made, tmp_path: Path) -> None:
+    out = tmp_path / "words"
+    said = last_line(succeed("baseline", *made.files.flags, "--out", out, "--json"))
+    written = Artifact.load(out)
+    assert (said["artifact"], said["digest"]) == (str(out), written.digest)
+    assert said["size"]["parameters"] == written.card.metrics["parameters"]
+
+
+def first_of(value: Any) -> Any:
+    return value[0] if isinstance(value, list) else value

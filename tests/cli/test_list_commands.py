@@ -1,0 +1,49 @@
+"""bertender tasks, methods and doctor."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.cli import output
+from bertender.pipeline.doctor import CHECKS
+from bertender.tasks.registry import TASKS
+from distill.methods import GENERAL_METHODS, METHODS
+from tests.front import last_line, succeed
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_is_listed(name: str) -> None:
+    said = {row["task"]: row for row in last_line(succeed("tasks", "--json"))}
+    assert said[name]["labels"] == list(TASKS[name].labels)
+    assert f"\n{name}\n    {TASKS[name].description}" in "\n" + succeed("tasks").stdout
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_listed(name: str) -> None:
+    said = {row["method"]: row for row in last_line(succeed("methods", "--json"))}
+    assert set(METHODS[name].needs) <= set(said[name]["needs"])
+    assert set(METHODS[name].conditions) <= set(said[name]["needs"])
+    assert bool(said[name]["on a corpus"]) == (name in GENERAL_METHODS)
+    assert len(said[name]["loss"]) == len(METHODS[name].phases(2))
+    assert said[name]["paper"] == METHODS[name].paper
+    assert said[name]["augmentation"] == [row for row in [METHODS[name].augmentation] if row]
+    assert f"\n{name}\n" in "\n" + succeed("methods").stdout
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_doctor_says_what_each_finding_means(check: object) -> None:
+    said = {row["name"]: row for row in last_line(succeed("doctor", "--json"))["findings"]}
+    finding = said[check.name]  # type: ignore[attr-defined]
+    shown = succeed("doctor").stdout
+    mark = "ok" if finding["ok"] else "--"
+    assert f"{mark}  {finding['name']}: {finding['value']}\n" in shown
+    assert finding["meaning"].split()[0] in shown
+
+
+@pytest.mark.parametrize("name", ["tasks", "methods", "doctor", "recipes"])
+def test_lists_fit_a_narrow_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.console, "width", 60)
+    lines = succeed(name).stdout.splitlines()
+    indented = [line for line in lines if line.startswith("    ")]
+    assert indented
+    assert [line for line in indented if len(line) > 60 and " " in line.strip()] == []

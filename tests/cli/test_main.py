@@ -1,0 +1,266 @@
+"""The command line as a whole: every command, what it exits with, and what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import Result
+
+from bertender.cli import main as cli
+from bertender.cli.main import COMMANDS, build_app
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.measure.comparison import CompareConfig
+from bertender.pipeline.stages import STAGES
+from bertender.pipeline.steps import VerifyConfig
+from bertender.tasks.task import Task, TaskConfig
+from bertender.training import loop as training
+from serve.config import ServeConfig
+from tests.forked import command, start
+from tests.front import fail, invoke, succeed, write_toy_files
+
+CONFIGS: dict[str, tuple[type[Any], ...]] = {
+    **{
+        name: (TaskConfig, stage.config) if stage.takes_task else (stage.config,)
+        for name, stage in STAGES.items()
+    },
+    "verify": (TaskConfig, VerifyConfig),
+    "compare": (TaskConfig, CompareConfig),
+    "serve": (ServeConfig,),
+}
+"""The configs whose fields are a command's flags; commands that are not here have none."""
+
+OWN_FLAGS = {
+    "run": {"--out", "--set", "--teacher", "--seed", "--fresh"},
+    "pretrain": {"--out"},
+    "distill-general": {"--out"},
+    "baseline": {"--out"},
+    "finetune": {"--out"},
+    "distill": {"--out", "--teacher"},
+    "prune": {"--out"},
+    "export": {"--out"},
+    "quantize": {"--out"},
+    "verify": {"--out"},
+    "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},
+    "serve": {"--repository-only"},
+    "classify": {"--pair", "--url"},
+}
+"""Flags beside those of the configs and --json, which every command has."""
+
+LIGHT = """
+import sys
+from typer.testing import CliRunner
+from bertender.cli.main import build_app
+from bertender.cli import classify_commands, serve_commands, show_commands
+result = CliRunner().invoke(build_app(None), ["--help"])
+assert result.exit_code == 0 and "quantize" in result.stdout, result.output
+print(sorted({"torch", "transformers", "onnxruntime"} & set(sys.modules)))
+"""
+
+
+def test_version() -> None:
+    assert succeed("--version").stdout.strip() == metadata.version("bertender")
+
+
+def parameters(name: str) -> list[Any]:
+    group: Any = typer.main.get_command(build_app(name))
+    return list(group.commands[name].params)
+
+
+def options(name: str) -> set[str]:
+    return {flag for p in parameters(name) if p.param_type_name == "option" for flag in p.opts}
+
+
+def flags_of(config: type[Any]) -> set[str]:
+    return {f"--{name.replace('_', '-')}" for name in config.model_fields}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_are_the_config_fields(name: str) -> None:
+    expected = set().union(*map(flags_of, CONFIGS.get(name, ())))
+    assert options(name) == expected | OWN_FLAGS.get(name, set()) | {"--json"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_every_option(name: str) -> None:
+    shown = succeed(name, "--help").stdout
+    assert COMMANDS[name].summary in shown
+    assert sorted(flag for flag in options(name) if flag not in shown) == []
+    undescribed = [p.name for p in parameters(name) if not p.help]
+    assert undescribed == []
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_flag_means_two_things(name: str) -> None:
+    names = [field for config in CONFIGS[name] for field in config.model_fields]
+    assert len(names) == len(set(names))
+
+
+def test_help_and_what_only_asks_load_no_model_library() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    assert "No such command 'distil'. Did you mean 'distill'?" in fail("distil", status=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("export",), "Missing argument"),
+        (("finetune", "--task", "sst2"), "--out"),
+        (("finetune", "--out", "x", "--epoch", "1"), "No such option"),
+        (("finetune", "--out", "x", "--epochs", "many"), "'--epochs'"),
+        (("compare",), "at least one ARTIFACT"),
+        (("run",), "Missing argument"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
+)
+def test_wrong_usage_exits_with_2(words: tuple[str, ...], said: str) -> None:
+    assert said in fail(*words, status=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("finetune", "--task", "sst3", "--out", "x"), "no task 'sst3'. Did you mean 'sst2'?"),
+        (("run", "quikstart"), "'quikstart'. Did you mean 'quickstart'?"),
+        (("run", "missing.yaml"), "recipe file missing.yaml cannot be read"),
+        (("show", "nowhere"), "no artifact at nowhere"),
+        (("finetune", "--epochs", "0", "--out", "x", "--task", "sst2"), "epochs=0"),
+        (("finetune", "--max-train", "0", "--out", "x"), "max_train=0"),
+        (("pretrain", "--objective", "mln", "--corpus", "{corpus}", "--out", "x"), "'mlm'"),
+        (("classify", "a", "--url", "gprc://x:1"), "'gprc'. Did you mean 'grpc'?"),
+        (("baseline", "--train", "{train}", "--out", "x"), "without --dev"),
+    ],
+    ids=lambda words: " ".join(words[:3]) if isinstance(words, tuple) else "",
+)
+def test_our_errors_exit_with_1_and_say_what_is_known(
+    words: tuple[str, ...], said: str, tmp_path: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = write_toy_files(tmp_path, task)
+    places = {"corpus": str(files.corpus), "train": str(files.train)}
+    assert said in fail(*(word.format_map(places) for word in words))
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Result]:
+    """A way to run a command that does nothing but raise an error."""
+
+    def run(error: BaseException) -> Result:
+        def show() -> None:
+            raise error
+
+        module = ModuleType("tests.broken_commands")
+        module.show_command = lambda: show  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        command = cli.Command("breaks", module.__name__, "show_command")
+        monkeypatch.setattr(cli, "COMMANDS", {**COMMANDS, "show": command})
+        return invoke("show")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ConfigError("a [bold] value"), 1, "error: a [bold] value"),
+        (OSError(28, "No space left on device", "/full"), 1, "No space left on device: '/full'"),
+        (KeyboardInterrupt(), 130, "run the same command again"),
+    ],
+    ids=["ours", "disk full", "interrupted"],
+)
+def test_exit_status(
+    error: BaseException, status: int, said: str, broken: Callable[[BaseException], Result]
+) -> None:
+    result = broken(error)
+    assert result.exit_code == status
+    assert said in " ".join(result.stderr.split()) and "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_bug_of_ours_is_not_hidden(broken: Callable[[BaseException], Result]) -> None:
+    assert isinstance(broken(ZeroDivisionError()).exception, ZeroDivisionError)
+
+
+def test_interrupted_while_libraries_load(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.importlib, "import_module", interrupted)
+    monkeypatch.setattr(sys, "argv", ["bertender", "run", "quickstart"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_no_library_calls_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    succeed("show", "--help")
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_nothing_broken_and_the_same_command_goes_on(
+    tmp_path: Path, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "tuned"
+    words = ("finetune", *write_toy_files(tmp_path, task).flags, "--teacher", teacher.path)
+    settings = ("--epochs", "60", "--checkpoint-steps", "10", "--max-length", "16", "--out", out)
+    process = start(command, *words, *settings, said=tmp_path / "said")
+    wait_for_checkpoint(tmp_path, process)
+    assert process.pid
+    os.kill(process.pid, signal.SIGINT)
+    process.join(30)
+    complaint = (tmp_path / "said.err").read_text()
+    assert process.exitcode == 130, complaint
+    assert "run the same command again" in " ".join(complaint.split())
+    assert "Traceback" not in complaint
+    assert not out.exists() and not list(tmp_path.glob(".tuned.draft-*"))
+
+    steps = counted_steps(monkeypatch)
+    succeed(*words, *settings)
+    written = Artifact.load(out)
+    assert 0 < len(steps) <= written.card.metrics["steps"] - 10, "it went on from a checkpoint"
+    assert not list(tmp_path.glob(".tuned.*"))
+
+
+def wait_for_checkpoint(folder: Path, process: BaseProcess) -> None:
+    deadline = time.monotonic() + 60
+    while not list(folder.glob(".tuned.work/*/checkpoint-*/complete")):
+        assert process.is_alive() and time.monotonic() < deadline, (folder / "said.err").read_text()
+        time.sleep(0.02)
+
+
+def counted_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    steps: list[int] = []
+    compute_loss = training._PlannedTrainer.compute_loss
+
+    def counting(trainer: Any, *arguments: Any, **settings: Any) -> Any:
+        steps.append(trainer.state.global_step)
+        return compute_loss(trainer, *arguments, **settings)
+
+    monkeypatch.setattr(training._PlannedTrainer, "compute_loss", counting)
+    return steps

@@ -1,0 +1,175 @@
+"""Metrics: scikit-learn's values, intervals that can be computed by hand, paired changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from bertender.core.errors import DataError, UnknownNameError
+from bertender.metrics.resampling import Counts, count_labels
+from bertender.metrics.scores import (
+    METRICS,
+    Score,
+    find_metric,
+    paired_change,
+    paired_change_of_means,
+    score,
+)
+
+REFERENCE = {
+    ("accuracy", 2): accuracy_score,
+    ("accuracy", 4): accuracy_score,
+    ("f1", 2): f1_score,
+    ("f1", 4): lambda truth, answers: f1_score(truth, answers, average="macro"),
+    ("matthews", 2): matthews_corrcoef,
+    ("matthews", 4): matthews_corrcoef,
+}
+
+
+def random_rows(rows: int, labels: int, right: float, seed: int = 0):
+    generator = np.random.default_rng(seed)
+    truth = generator.integers(0, labels, rows)
+    guesses = generator.integers(0, labels, rows)
+    return truth, np.where(generator.random(rows) < right, truth, guesses)
+
+
+def counts_of(truth, answers, labels: int) -> Counts:
+    return count_labels(truth, answers, np.ones((1, len(truth))), labels)
+
+
+@pytest.mark.parametrize("labels", [2, 4])
+@pytest.mark.parametrize("metric", METRICS)
+def test_value_is_scikit_learns_over_rows_and_over_counts(metric: str, labels: int) -> None:
+    truth, answers = random_rows(300, labels, 0.6)
+    expected = REFERENCE[metric, labels](truth, answers)
+    assert score(metric, truth, answers).value == pytest.approx(expected)
+    over_counts = METRICS[metric].from_counts(counts_of(truth, answers, labels))
+    assert over_counts == pytest.approx([expected])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_resample_without_some_label_is_scored_as_scikit_learn_does(metric: str) -> None:
+    truth, answers = np.array([0, 0, 2, 2]), np.array([0, 2, 2, 2])  # labels 1 and 3 never occur
+    expected = REFERENCE[metric, 4](truth, answers)
+    assert METRICS[metric].from_counts(counts_of(truth, answers, 4)) == pytest.approx([expected])
+
+
+def test_accuracy_has_wilsons_interval() -> None:
+    # Wilson for 8 of 10 at z = 1.95996: centre 0.7167, half width 0.2266
+    result = score("accuracy", [1] * 10, [1] * 8 + [0] * 2)
+    assert result == Score(metric="accuracy", value=0.8, low=result.low, high=result.high, n=10)
+    assert (result.low, result.high) == pytest.approx((0.49016, 0.94332), abs=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["f1", "matthews"])
+def test_bootstrap_interval_matches_resampled_rows(metric: str) -> None:
+    truth, answers = random_rows(200, 2, 0.7)
+    generator = np.random.default_rng(1)
+    draws = [generator.integers(0, 200, 200) for _ in range(1000)]
+    values = [REFERENCE[metric, 2](truth[draw], answers[draw]) for draw in draws]
+    result = score(metric, truth, answers)
+    assert (result.low, result.high) == pytest.approx(np.percentile(values, [2.5, 97.5]), abs=0.02)
+    assert result.low < result.value < result.high
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_scores_are_the_same_every_time(metric: str) -> None:
+    truth, answers = random_rows(100, 3, 0.7)
+    assert score(metric, truth, answers) == score(metric, list(truth), list(answers))
+
+
+def test_label_count_decides_between_binary_and_macro_f1() -> None:
+    truth, answers = [0, 1, 1, 0], [0, 1, 0, 0]  # F1 of label 1: 2/3, of label 0: 0.8
+    assert score("f1", truth, answers).value == pytest.approx(2 / 3)
+    assert score("f1", truth, answers, label_count=3).value == pytest.approx((2 / 3 + 0.8) / 2)
+
+
+@pytest.mark.filterwarnings("ignore:A single label was found")
+def test_only_one_label_is_no_crash() -> None:
+    assert score("matthews", [1, 1], [1, 1]).value == 0.0
+    assert score("f1", [0, 0], [0, 0]).value == 0.0
+
+
+def test_change_is_in_points_of_the_candidate_over_the_reference() -> None:
+    truth = [1] * 10
+    change = paired_change("accuracy", truth, [1] * 8 + [0] * 2, [1] * 9 + [0])
+    assert change.value == pytest.approx(10.0)
+    assert change.low <= change.value <= change.high
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_equal_answers_change_nothing_and_the_interval_says_so(metric: str) -> None:
+    truth, answers = random_rows(100, 3, 0.7)
+    change = paired_change(metric, truth, answers, answers)
+    assert (change.value, change.low, change.high) == (0.0, 0.0, 0.0)
+
+
+def test_pairing_makes_the_interval_narrower_than_the_scores_own() -> None:
+    truth, answers = random_rows(400, 2, 0.7)
+    better = answers.copy()
+    wrong = np.flatnonzero(answers != truth)[:8]
+    better[wrong] = truth[wrong]
+    change = paired_change("accuracy", truth, answers, better)
+    own = score("accuracy", truth, answers)
+    # 8 of 400 rows differ, all for the better: standard error sqrt(.02 * .98 / 400) = 0.7 points
+    assert change.value == pytest.approx(2.0)
+    assert (change.low, change.high) == pytest.approx((0.75, 3.5), abs=0.3)
+    assert change.high - change.low < 100 * (own.high - own.low) / 2
+
+
+def test_the_change_of_means_is_that_of_the_seeds_together() -> None:
+    """One seed gains 50 points and one 25: each resample draws one of them, and texts."""
+    truth = [1] * 400
+    control = [[0, 1, 0, 1] * 100] * 2
+    better = [[1, 1, 1, 1] * 100, [1, 1, 0, 1] * 100]
+    change = paired_change_of_means("accuracy", truth, control, better)
+    assert change.value == pytest.approx(37.5)
+    low = 25 - 1.645 * 43.3 / 20  # 5 % of the worse seed are 2.5 % of all
+    high = 50 + 1.645 * 50 / 20
+    assert (change.low, change.high) == pytest.approx((low, high), abs=0.5)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_the_interval_holds_the_seeds_as_widely_as_they_vary(seeds: int) -> None:
+    """With so many texts that they say all, what is left is the error of a mean over seeds."""
+    rows, generator = 40_000, np.random.default_rng(seeds)
+    truth = np.ones(rows, dtype=np.int64)
+    wrong = generator.integers(0, 4000, seeds)
+    models = [np.where(np.arange(rows) < count, 0, 1) for count in wrong]
+    change = paired_change_of_means("accuracy", truth, [truth], models)
+    error = 100 * np.std(wrong / rows, ddof=1) / np.sqrt(seeds)
+    assert change.value == pytest.approx(-100 * wrong.mean() / rows)
+    if seeds >= 5:
+        assert change.high - change.low == pytest.approx(2 * 1.96 * error, rel=0.2)
+    else:  # there are few means, and the outer ones are no further out: from seed to seed of two
+        assert change.high - change.low > 2 * 0.99 * error
+    one = paired_change("accuracy", truth, truth, models[0])
+    assert change.high - change.low > 2 * (one.high - one.low), "texts alone say far less"
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_several_equal_models_change_as_much_as_one(metric: str) -> None:
+    truth, old = random_rows(300, 2, 0.6)
+    _, new = random_rows(300, 2, 0.6, seed=3)
+    means = paired_change_of_means(metric, truth, [old] * 3, [new] * 2)
+    one = paired_change(metric, truth, old, new)
+    assert (means.value, means.low, means.high) == pytest.approx((one.value, one.low, one.high))
+
+
+def test_unknown_metric_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"'acuracy'.*'accuracy'"):
+        find_metric("acuracy")
+
+
+def test_no_rows_and_missing_rows_are_errors() -> None:
+    with pytest.raises(DataError, match="no rows to score"):
+        score("accuracy", [], [])
+    with pytest.raises(DataError, match="3 labels"):
+        paired_change("f1", [0, 1, 1], [0, 1, 1], [0, 1])
+
+
+@pytest.mark.parametrize("answers", [[0, 3], [0, -1]])
+def test_ids_of_another_tasks_labels_are_an_error(answers: list[int]) -> None:
+    with pytest.raises(DataError, match="task of 2 labels"):
+        score("accuracy", [0, 1], answers, label_count=2)

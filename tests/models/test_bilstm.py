@@ -1,0 +1,121 @@
+"""The BiLSTM: what it reads of a text, and nothing else, against PyTorch's own packed LSTM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from bertender.core.errors import ModelError
+from bertender.models.bilstm import BiLstmForSequenceClassification
+from tests.distill.toys import tiny_classifier
+
+CLS, SEP, PAD = 2, 3, 0
+TOLERANCE = {"rtol": 0, "atol": 1e-6}
+
+
+def bilstm(**changes: Any) -> BiLstmForSequenceClassification:
+    model = tiny_classifier("bertender-bilstm", **changes)
+    assert isinstance(model, BiLstmForSequenceClassification)
+    return model
+
+
+def words(count: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(5, 60, (count,), generator=generator).tolist()
+
+
+TEXTS = [[CLS, *words(count, count), SEP] for count in (7, 1, 0, 12, 3)]
+A, B = words(6, 1), words(3, 2)
+PAIRS = {
+    "bert": ([CLS, *A, SEP, *B, SEP], [*A, SEP], [*B, SEP]),
+    "roberta": ([CLS, *A, SEP, SEP, *B, SEP], [*A, SEP], [*B, SEP]),
+    "no first text": ([CLS, SEP, *B, SEP], [SEP], [*B, SEP]),
+    "no second text": ([CLS, *A, SEP, SEP], [*A, SEP], [SEP]),
+    "no second text of roberta": ([CLS, *A, SEP, SEP, SEP], [*A, SEP], [SEP]),
+    "one text alone": ([CLS, *A, SEP], [*A, SEP], [SEP]),
+}
+"""The tokens of a pair, and of each of its texts with the separator that ends it."""
+
+
+def padded(rows: list[list[int]], longest: int = 0) -> dict[str, torch.Tensor]:
+    longest = max(longest, *map(len, rows))
+    ids = [row + [PAD] * (longest - len(row)) for row in rows]
+    mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+def logits(model: BiLstmForSequenceClassification, **batch: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(**batch).logits
+
+
+def packed_states(model: BiLstmForSequenceClassification, rows: list[list[int]]) -> torch.Tensor:
+    """Last states (rows, 2 hidden) by one bidirectional LSTM over packed sequences."""
+    shape = model.config
+    both = nn.LSTM(shape.embedding_size, shape.hidden_size, bidirectional=True)
+    encoder = model.encoder
+    onward, backward = encoder.left_to_right.state_dict(), encoder.right_to_left.state_dict()
+    reverse = {f"{name}_reverse": weight for name, weight in backward.items()}
+    both.load_state_dict({**onward, **reverse})
+    table = model.get_input_embeddings().weight
+    with torch.inference_mode():
+        packed = pack_sequence([table[torch.tensor(row)] for row in rows], enforce_sorted=False)
+        _, (last, _) = both(packed)  # (2, rows, hidden)
+    return torch.cat([last[0], last[1]], dim=-1)
+
+
+def head(model: BiLstmForSequenceClassification, joined: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return model.classifier(torch.relu(model.dense(joined)))
+
+
+def test_the_answer_is_that_of_a_packed_bidirectional_lstm() -> None:
+    model = bilstm(labels=3)
+    expected = head(model, packed_states(model, TEXTS))
+    torch.testing.assert_close(logits(model, **padded(TEXTS)), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("layout", PAIRS)
+def test_the_texts_of_a_pair_are_read_apart_by_the_same_weights(layout: str) -> None:
+    model = bilstm(texts=2)
+    tokens, *texts = PAIRS[layout]
+    first, second = packed_states(model, texts).split(1)
+    joined = torch.cat([first, second, first * second, (first - second).abs()], dim=-1)
+    found = logits(model, **padded([tokens], longest=30))
+    torch.testing.assert_close(found, head(model, joined), **TOLERANCE)
+
+
+@pytest.mark.parametrize("longest", [0, 40])
+@pytest.mark.parametrize("texts", [1, 2])
+def test_neither_padding_nor_neighbours_change_an_answer(texts: int, longest: int) -> None:
+    model = bilstm(texts=texts)
+    rows = TEXTS if texts == 1 else [tokens for tokens, *_ in PAIRS.values()]
+    batch = padded(rows, longest)
+    alone = torch.cat([logits(model, **padded([row])) for row in rows])
+    torch.testing.assert_close(logits(model, **batch), alone, **TOLERANCE)
+    noise = torch.where(batch["attention_mask"] > 0, batch["input_ids"], 57)
+    other = logits(model, input_ids=noise, attention_mask=batch["attention_mask"])
+    torch.testing.assert_close(other, alone, **TOLERANCE)
+
+
+def test_without_a_mask_every_token_counts() -> None:
+    model, batch = bilstm(), padded(TEXTS[:1])
+    assert torch.equal(logits(model, input_ids=batch["input_ids"]), logits(model, **batch))
+    longer = padded(TEXTS[:1], 30)["input_ids"]
+    assert not torch.allclose(logits(model, input_ids=longer), logits(model, **batch))
+
+
+def test_every_weight_learns() -> None:
+    model = bilstm(texts=2).train()
+    model(**padded([tokens for tokens, *_ in PAIRS.values()])).logits.square().sum().backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
+    assert all(gradient is not None and gradient.any() for gradient in gradients.values())
+
+
+def test_there_are_no_hidden_states() -> None:
+    with pytest.raises(ModelError, match="no hidden states of layers"):
+        bilstm()(**padded(TEXTS), output_hidden_states=True)

@@ -1,0 +1,56 @@
+"""Sessions of ONNX Runtime: what is optimised, written and profiled, and what cannot be opened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from bertender.core.errors import ModelError
+from bertender.models.onnx_session import open_session
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    """x + 1 + 1, whose constants fold into one."""
+    shape = ["rows"]
+    ones = [numpy_helper.from_array(np.ones(1, np.float32), name) for name in ("a", "b")]
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["two"]),
+        helper.make_node("Add", ["x", "two"], "y"),
+    ]
+    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
+    wanted = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)
+    made = helper.make_graph(nodes, "graph", [given], [wanted], ones)
+    opset = helper.make_opsetid("", 14)
+    onnx.save(helper.make_model(made, opset_imports=[opset], ir_version=8), tmp_path / "graph.onnx")
+    return tmp_path / "graph.onnx"
+
+
+@pytest.mark.parametrize(("optimize", "nodes"), [(True, 1), (False, 2)])
+def test_constants_fold_unless_every_node_is_to_run(
+    optimize: bool, nodes: int, graph: Path, tmp_path: Path
+) -> None:
+    written = tmp_path / "optimized.onnx"
+    session = open_session(graph, optimize=optimize, optimized=written)
+    assert len(onnx.load(written).graph.node) == nodes
+    assert session.run(None, {"x": np.float32([1, 2])})[0].tolist() == [3, 4]
+
+
+def test_a_profile_counts_every_node_that_runs(graph: Path, tmp_path: Path) -> None:
+    session = open_session(graph, threads=1, optimize=False, profile=tmp_path / "profile")
+    session.run(None, {"x": np.float32([1])})
+    (file,) = tmp_path.glob("profile*.json")
+    assert session.end_profiling() == str(file)
+    kernels = [each for each in json.loads(file.read_text()) if "_kernel_time" in each["name"]]
+    assert [each["args"]["op_name"] for each in kernels] == ["Add", "Add"]
+
+
+def test_what_is_no_graph_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "graph.onnx").write_bytes(b"nothing")
+    with pytest.raises(ModelError, match=r"cannot open .*graph\.onnx.*export and quantize"):
+        open_session(tmp_path / "graph.onnx")

@@ -1,0 +1,42 @@
+"""The findings about a machine, also about machines that are not this one."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.core.environment import INTERESTING_FLAGS
+from bertender.pipeline.doctor import CHECKS, Check, findings
+from tests.core.test_environment import bare
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_every_check_answers(check: Check) -> None:
+    finding = check.run(bare())
+    assert finding.value and finding.meaning == (check.found if finding.ok else check.absent)
+    assert finding.ok is (finding.value != "absent")
+
+
+def test_findings_tell_machines_apart() -> None:
+    rich = bare(
+        cpu_flags=INTERESTING_FLAGS, gpu="H100", versions={"torch": "2", "onnxruntime": "1"}
+    )
+    poor_ok = {finding.name for finding in findings(bare()) if finding.ok}
+    rich_findings = {finding.name: finding for finding in findings(rich)}
+    gained = {name for name, finding in rich_findings.items() if finding.ok} - poor_ok
+    assert gained == {
+        "AVX2",
+        "AVX-512",
+        "int8 dot products (VNNI, AMX)",
+        "bf16 (AVX-512, AMX)",
+        "GPU",
+        "PyTorch",
+        "ONNX Runtime",
+    }
+    assert rich_findings["GPU"].value == "H100"
+
+
+def test_a_server_that_cannot_run_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files may all be there, and this Python be one that its stubs cannot load."""
+    monkeypatch.setattr("serve.installation.PYTHON", "3.99")
+    (finding,) = (found for found in findings(bare()) if found.name == "Triton server")
+    assert not finding.ok and "3.99" in finding.meaning

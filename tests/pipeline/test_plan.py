@@ -1,0 +1,232 @@
+"""What is found before the first step of a recipe runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bertender.core.config import Rule
+from bertender.core.errors import BertenderError, ConfigError
+from bertender.pipeline.recipe import Recipe, load_recipe, parse_recipe, recipe_names
+from bertender.pipeline.runner import run_recipe
+from bertender.pipeline.step_kinds import Want
+from bertender.pipeline.steps import STEPS
+from bertender.tasks.task import Task
+from tests.distill.toys import save_encoder
+from tests.front import ToyFiles, write_toy_files
+
+CORPUS, ENCODER, OUT, GONE = "CORPUS", "ENCODER", "OUT", "/gone/away"
+"""In the place of paths that a fixture knows."""
+
+ENCODERS = {"name": "encoder", "stage": "pretrain", "with": {"corpus": CORPUS}}
+TEACHER = {"name": "teacher", "stage": "finetune", "with": {"teacher": ENCODER}}
+GRAPH = {"name": "graph", "stage": "export", "from": "teacher"}
+BASELINE = {"name": "words", "stage": "baseline"}
+
+
+def last(stage: str, source: str | list[str], **settings: Any) -> dict[str, Any]:
+    return {"name": "last", "stage": stage, "from": source, "with": settings}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(save_encoder("bert", tmp_path_factory.mktemp("plan") / "encoder"))
+
+
+@pytest.fixture
+def files(tmp_path: Path, task: Task) -> ToyFiles:
+    return write_toy_files(tmp_path, task)
+
+
+def recipe_of(files: ToyFiles, encoder: Path, out: Path, *steps: dict[str, Any]) -> Recipe:
+    text = yaml.safe_dump({"summary": "toy", "task": files.task, "steps": list(steps)})
+    for name, path in ((CORPUS, files.corpus), (ENCODER, encoder), (OUT, out)):
+        text = text.replace(name, str(path))
+    return parse_recipe("toy", text)
+
+
+BAD = {
+    "a setting that is no number": (last("compare", "teacher", rounds="many"), "rounds='many'"),
+    "a tolerance that is none": (
+        last("verify", ["teacher", "teacher"], tolerance="int9"),
+        "no tolerance 'int9'",
+    ),
+    "mixed without a bound": (
+        last("quantize", "graph", scheme="mixed"),
+        "how much of it may be lost, in points, as --max-drop",
+    ),
+    "a setting of another scheme": (
+        last("quantize", "graph", scheme="static", epochs=2),
+        "epochs=2: scheme 'static' does not read it",
+    ),
+    "a target that runs no integers": (
+        last("quantize", "graph", target="gpu"),
+        "slower than 16 bits",
+    ),
+    "nothing to prune": (last("prune", "teacher"), "there is nothing to prune"),
+    "an unused setting of pruning": (
+        last("prune", "teacher", vocab="task", rounds=2),
+        "rounds=2: only heads and neurons are cut in rounds",
+    ),
+    "overflow of float32": (
+        last("export", "teacher", overflow="allow"),
+        "overflow=allow: it changes nothing with precision='float32'",
+    ),
+    "texts that nobody labels": (
+        last("distill", "teacher", method="hard", unlabelled=CORPUS),
+        "'hard' learns from labels alone",
+    ),
+    "teachers that nobody asks": (
+        last("distill", "teacher", method="hard", more_teachers=["OUT/teacher"]),
+        "'hard' reads no logits",
+    ),
+    "a method without its student": (
+        last("distill", "teacher", method="pd"),
+        "'pd' wants a small pre-trained student",
+    ),
+    "a student of two names": (
+        last("distill", ["teacher", "encoder"], student=ENCODER),
+        "the earlier step 'encoder' are both to start from",
+    ),
+    "a student for the teacher's own layers": (
+        last("distill", ["teacher", "encoder"], method="theseus"),
+        "replaces the teacher's own layers",
+    ),
+    "a teacher of two names": (
+        last("finetune", "encoder", teacher=ENCODER),
+        "the earlier step 'encoder' are both to start from",
+    ),
+    "heads that do not divide": (
+        last("pretrain", [], corpus=CORPUS, heads=3, hidden_size=32),
+        "heads=3 do not divide hidden_size=32",
+    ),
+    "a small vocabulary": (
+        last("pretrain", [], corpus=CORPUS, tokenizer="bpe", vocabulary_size=200),
+        "vocabulary_size=200 is too small",
+    ),
+    "unlabelled texts that are not there": (
+        last("distill", "teacher", unlabelled=GONE),
+        "unlabelled='/gone/away': there is no such file",
+    ),
+    "a teacher more that is not there": (
+        last("distill", "teacher", more_teachers=[GONE]),
+        "/gone/away",
+    ),
+    "a student that is not there": (
+        last("distill", "teacher", student=GONE),
+        "encoder '/gone/away' is no folder",
+    ),
+    "a language model that is not there": (
+        last("distill", "teacher", augmentation="tinybert", augmentation_model=GONE),
+        "encoder '/gone/away' is no folder",
+    ),
+    "a teacher that is not there": (
+        last("finetune", [], teacher=GONE),
+        "encoder '/gone/away' is no folder",
+    ),
+    "an encoder to grow from that is not there": (
+        last("pretrain", [], corpus=CORPUS, stack_from=GONE),
+        "/gone/away",
+    ),
+    "a corpus that is not there": (
+        last("pretrain", [], corpus=f"{GONE}.txt"),
+        "corpus '/gone/away.txt': there is no such file",
+    ),
+    "a corpus of the vocabulary that is not there": (
+        last("prune", "teacher", vocab=f"{GONE}.txt"),
+        "corpus '/gone/away.txt': there is no such file",
+    ),
+    "a graph that would be trained": (
+        last("quantize", "graph", scheme="qat"),
+        "starts from 'graph', which will be a float32 onnx classifier of stage 'export', and "
+        "wants a torch classifier. Give a step of stage finetune",
+    ),
+    "a model that was not exported": (
+        last("quantize", "teacher", scheme="dynamic"),
+        "starts from 'teacher', which will be a float32 torch classifier .*Give a step of stage "
+        "export",
+    ),
+    "an encoder without a head": (last("export", "encoder"), "encoder without a classification"),
+    "a comparison of an encoder": (last("compare", ["teacher", "encoder"]), "wants a classifier"),
+    "an export of a graph": (last("export", "graph"), "wants a torch classifier"),
+    "a pruning of words": (last("prune", "words", heads=0.5), "wants a torch classifier"),
+    "a start from words": (last("finetune", "words"), "wants a torch model"),
+    "a distillation of words": (last("distill", "words"), "wants a torch classifier"),
+    "a student from a graph": (last("distill", ["teacher", "graph"]), "wants a torch model"),
+    "an encoder that grows from a teacher": (
+        last("pretrain", "teacher", corpus=CORPUS),
+        "wants an encoder of stage 'pretrain'",
+    ),
+    "a general teacher of words": (
+        last("distill-general", "words", corpus=CORPUS),
+        "wants a torch model",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_the_last_step_is_refused_before_the_first_runs(
+    name: str, files: ToyFiles, encoder: Path, tmp_path: Path
+) -> None:
+    step, said = BAD[name]
+    out = tmp_path / "run"
+    recipe = recipe_of(files, encoder, out, ENCODERS, TEACHER, GRAPH, BASELINE, step)
+    with pytest.raises(BertenderError, match=f"(?s)^step 'last' .*{said}"):
+        next(run_recipe(recipe, out))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"precision": "float16"}, "a float16 onnx classifier of stage 'export'"),
+        ({"optimize": "fused"}, "onnx classifier of stage 'export', its operators fused"),
+    ],
+)
+def test_a_graph_that_cannot_be_quantized_is_refused_before_it_is_made(
+    settings: dict[str, Any], said: str, files: ToyFiles, encoder: Path, tmp_path: Path
+) -> None:
+    steps = (TEACHER, {**GRAPH, "with": settings}, last("quantize", "graph", scheme="dynamic"))
+    recipe = recipe_of(files, encoder, tmp_path / "run", *steps)
+    with pytest.raises(ConfigError, match=f"{said}, and wants a float32 onnx classifier"):
+        next(run_recipe(recipe, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_endpoint_of_no_graph_is_refused(
+    files: ToyFiles, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert STEPS["endpoint"].wants(None, 0).next_step.endswith("stage export.")
+    recipe = recipe_of(files, encoder, tmp_path / "run", TEACHER, last("endpoint", "teacher"))
+    with pytest.raises(BertenderError, match="step 'last'"):
+        next(run_recipe(recipe, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_an_earlier_step_makes_need_not_be_there(
+    files: ToyFiles, encoder: Path, tmp_path: Path
+) -> None:
+    """The first step runs, though what the last one names is not made yet."""
+    out = tmp_path / "run"
+    step = last("distill", "teacher", more_teachers=["OUT/teacher"], student="OUT/encoder")
+    recipe = recipe_of(files, encoder, out, BASELINE, ENCODERS, TEACHER, step)
+    assert next(run_recipe(recipe, out)).step.name == "words"
+
+
+@pytest.mark.parametrize("name", [name for name, kind in STEPS.items() if kind.config.all_rules()])
+def test_every_rule_says_what_to_do(name: str) -> None:
+    config = STEPS[name].config
+    for rule in config.all_rules().values():
+        assert isinstance(rule, Rule) and rule.settings <= config.model_fields.keys()
+        assert rule.against is None or rule.against in config.model_fields
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_embedded_recipes_fit_together(name: str) -> None:
+    for step in load_recipe(name).steps:
+        kind = STEPS[step.stage]
+        config = kind.config.parse(step.settings)
+        assert all(isinstance(kind.wants(config, at), Want) for at in range(len(step.sources)))

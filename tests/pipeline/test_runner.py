@@ -1,0 +1,316 @@
+"""Running recipes: what is reused, what is built again, and errors that name the step."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import (
+    BertenderError,
+    ConfigError,
+    DataError,
+    ParityError,
+    ServerMissingError,
+    UnknownNameError,
+)
+from bertender.pipeline import runner
+from bertender.pipeline.recipe import Recipe, Setting, Step, parse_recipe
+from bertender.pipeline.runner import run_recipe
+from bertender.pipeline.steps import STEPS, StepKind
+from bertender.tasks.registry import TASKS, TaskSpec
+from bertender.tasks.task import Split, Task
+from tests.distill.toys import save_encoder, three_kinds
+from tests.front import ToyFiles, write_csv, write_toy_files
+
+TIMING = {
+    "processes": 1,
+    "rounds": 2,
+    "single_texts": 2,
+    "batch_size": 2,
+    "warmup_rounds": 0,
+    "threads": 1,
+}
+STEPS_HERE = (
+    {"name": "first", "stage": "baseline", "with": {"longest_ngram": 1}},
+    {"name": "second", "stage": "baseline"},
+    {"name": "parity", "stage": "verify", "from": ["first", "first"]},
+    {"name": "table", "stage": "compare", "from": ["second", "first"], "with": TIMING},
+)
+"""Steps that take milliseconds. Those that train are below, in test_kill and test_quickstart."""
+
+
+@pytest.fixture
+def files(tmp_path: Path, task: Task) -> ToyFiles:
+    return write_toy_files(tmp_path, task)
+
+
+@pytest.fixture
+def recipe(files: ToyFiles) -> Recipe:
+    return recipe_over(files)
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Path:
+    folder = tmp_path_factory.mktemp("complete")
+    recipe = recipe_over(write_toy_files(folder, task))
+    assert built(recipe, folder / "run") == ["first", "second", "parity", "table"]
+    return folder / "run"
+
+
+@pytest.fixture
+def out(complete: Path, tmp_path: Path) -> Path:
+    """The folder of a run that is complete; where it and its data lie does not matter."""
+    return shutil.copytree(complete, tmp_path / "run")
+
+
+def recipe_over(files: ToyFiles) -> Recipe:
+    text = yaml.safe_dump({"summary": "toy", "task": files.task, "steps": list(STEPS_HERE)})
+    return parse_recipe("toy", text)
+
+
+def built(recipe: Recipe, out: Path, **settings: Any) -> list[str]:
+    """Run the recipe; return the steps that were not reused."""
+    return [o.step.name for o in run_recipe(recipe, out, **settings) if not o.reused]
+
+
+def test_the_second_run_reuses_everything(recipe: Recipe, out: Path) -> None:
+    outcomes = list(run_recipe(recipe, out))
+    assert [outcome.reused for outcome in outcomes] == [True] * 4
+    assert [outcome.output for outcome in outcomes] == [
+        out / name for name in ("first", "second", "parity.json", "table.json")
+    ]
+    assert outcomes[0].result["stage"] == "baseline"
+    assert outcomes[3].result == json.loads((out / "table.json").read_text())
+    assert {path.name for path in out.iterdir()} == {o.output.name for o in outcomes} | {".stamps"}
+
+
+def test_fresh_builds_everything(recipe: Recipe, out: Path) -> None:
+    assert built(recipe, out, fresh=True) == ["first", "second", "parity", "table"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "again"),
+    [
+        (Setting("first", "longest_ngram", 2), ["first", "parity", "table"]),
+        (Setting("second", "longest_ngram", 1), ["second", "table"]),
+        (Setting("parity", "texts", 9), ["parity"]),
+        (Setting("table", "seed", 4), ["table"]),
+        (Setting("task", "max_dev", 9), ["first", "second", "parity", "table"]),
+    ],
+    ids=lambda value: f"{value.step}.{value.key}" if isinstance(value, Setting) else "",
+)
+def test_a_setting_builds_its_step_and_those_after_it(
+    setting: Setting, again: list[str], recipe: Recipe, out: Path
+) -> None:
+    changed = recipe.with_settings([setting])
+    assert built(changed, out) == again
+    assert built(changed, out) == []
+
+
+def test_a_setting_that_changes_no_model_stops_there(recipe: Recipe, out: Path) -> None:
+    """The seed of the solver does not matter to this solver: same weights, same digest."""
+    assert built(recipe.with_settings([Setting("first", "seed", 7)]), out) == ["first"]
+
+
+def test_names_of_sources_count(recipe: Recipe, out: Path) -> None:
+    """A comparison shows the names of its rows, so it is made again when they are others."""
+    text = recipe.model_dump_json(by_alias=True).replace('"first"', '"renamed"')
+    assert built(Recipe.model_validate_json(text), out) == ["renamed", "parity", "table"]
+
+
+def test_changed_data_build_everything(recipe: Recipe, out: Path, task: Task) -> None:
+    train = Path(recipe.task["train"])
+    write_csv(train, Split(task.train.examples[2:], task.train.label_ids[2:]), task.labels)
+    assert built(recipe, out) == ["first", "second", "parity", "table"]
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def damage(path: Path) -> None:
+    file = path / "model.safetensors" if path.is_dir() else path
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+def damage_card(path: Path) -> None:
+    file = path / "artifact.json" if path.is_dir() else path
+    file.write_bytes(b"{")
+
+
+@pytest.mark.parametrize("harm", [remove, damage, damage_card])
+@pytest.mark.parametrize("name", ["first", "second", "parity.json", "table.json"])
+def test_a_harmed_output_is_built_again(
+    harm: Callable[[Path], None], name: str, recipe: Recipe, out: Path
+) -> None:
+    before = {path.name: Artifact.load(path).digest for path in (out / "first", out / "second")}
+    harm(out / name)
+    assert built(recipe, out) == [name.removesuffix(".json")], "what is after it is still right"
+    after = {path.name: Artifact.load(path).digest for path in (out / "first", out / "second")}
+    assert before == after
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"key": "other"}'])
+def test_a_stamp_that_does_not_hold_builds_again(content: str, recipe: Recipe, out: Path) -> None:
+    (out / ".stamps" / "second.json").write_text(content)
+    assert built(recipe, out) == ["second"]
+
+
+def test_changed_code_builds_again(
+    recipe: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = replace(STEPS["baseline"], modules=("distill.baseline", "distill.teacher"))
+    monkeypatch.setattr(runner, "STEPS", {**STEPS, "baseline": changed})
+    assert built(recipe, out) == ["first", "second"]
+
+
+def test_changed_libraries_build_again(
+    recipe: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "library_versions", lambda: {"torch": "0"})
+    assert built(recipe, out) == ["first", "second", "parity", "table"]
+
+
+def test_a_step_that_checks_the_moment_always_runs(
+    recipe: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: Mapping[str, StepKind] = {**STEPS, "verify": replace(STEPS["verify"], reusable=False)}
+    monkeypatch.setattr(runner, "STEPS", kinds)
+    assert built(recipe, out) == ["parity"]
+    assert not STEPS["endpoint"].reusable, "a server that started yesterday proves nothing today"
+
+
+def test_steps_are_announced_before_they_run(recipe: Recipe, tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def announce(step: Step, position: int) -> None:
+        order.append(f"{position} {step.name}")
+
+    for outcome in run_recipe(recipe, tmp_path / "run", at_step=announce):
+        order.append(f"done {outcome.step.name}")
+    assert order[:4] == ["0 first", "done first", "1 second", "done second"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind", "said"),
+    [
+        (Setting("table", "roundz", 1), ConfigError, "step 'table' .*'roundz'.*mean 'rounds'"),
+        (Setting("second", "longest_ngram", 0), ConfigError, r"step 'second' \(baseline\): .*=0"),
+        (Setting("task", "tsk", 1), ConfigError, "'tsk'. Did you mean 'task'"),
+        (Setting("task", "train", "/gone.csv"), DataError, "/gone.csv"),
+        (Setting("parity", "tolerance", "int9"), UnknownNameError, "step 'parity' .*'int8'"),
+    ],
+    ids=lambda value: f"{value.step}.{value.key}" if isinstance(value, Setting) else "",
+)
+def test_errors_name_the_step(
+    setting: Setting, kind: type[BertenderError], said: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=said):
+        list(run_recipe(recipe.with_settings([setting]), tmp_path / "run"))
+
+
+def test_a_missing_server_is_found_before_the_first_step(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.installation.WHEEL", "no-such-wheel")
+    endpoint = Step.model_validate({"name": "endpoint", "stage": "endpoint", "from": "second"})
+    changed = recipe.model_copy(update={"steps": (*recipe.steps, endpoint)})
+    with pytest.raises(ServerMissingError, match=r"step 'endpoint' .*no-such-wheel"):
+        list(run_recipe(changed, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_fresh_drops_what_an_interrupted_step_has_left(
+    recipe: Recipe, out: Path, fresh: bool
+) -> None:
+    (out / ".first.work" / "identity").mkdir(parents=True)
+    list(run_recipe(recipe, out, fresh=fresh))
+    assert (out / ".first.work").exists() is not fresh
+
+
+def test_a_step_that_fails_leaves_those_before_it(recipe: Recipe, tmp_path: Path) -> None:
+    text = recipe.model_dump_json(by_alias=True).replace('"first","first"', '"first","second"')
+    changed = Recipe.model_validate_json(text)
+    with pytest.raises(ParityError, match="step 'parity'"):
+        list(run_recipe(changed, tmp_path / "run"))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"first", "second", ".stamps"}
+    assert built(recipe, tmp_path / "run") == ["parity", "table"]
+
+
+def test_what_no_stage_wrote_is_not_replaced(recipe: Recipe, out: Path) -> None:
+    shutil.rmtree(out / "first")
+    (out / "first").mkdir()
+    (out / "first" / "thesis.txt").write_text("the only copy")
+    with pytest.raises(BertenderError, match=r"step 'first' .*will not be replaced"):
+        list(run_recipe(recipe, out))
+    assert (out / "first" / "thesis.txt").exists()
+
+
+def test_nothing_runs_until_asked(recipe: Recipe, tmp_path: Path) -> None:
+    running: Iterator[Any] = run_recipe(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert next(running).step.name == "first"
+    assert not (tmp_path / "run" / "second").exists()
+
+
+TRAINING = {"epochs": 1, "learning_rate": 3e-3, "precision": "fp32", "more_tasks": "kinds"}
+
+
+def named(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
+    """Put a task among those with a name."""
+    splits = (task.train, task.dev)
+    spec = TaskSpec("a toy", task.labels, task.metric, task.text_columns, lambda: splits)
+    monkeypatch.setitem(TASKS, task.name, spec)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def of_two_tasks(files: ToyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """A recipe of one step, which writes `teacher` and `teacher-kinds`."""
+    named(monkeypatch, three_kinds(30))
+    encoder = str(save_encoder("bert", tmp_path / "encoder"))
+    settings = {**TRAINING, "teacher": encoder}
+    step = {"name": "teacher", "stage": "finetune", "with": settings}
+    text = yaml.safe_dump({"summary": "toy", "task": files.task, "steps": [step]})
+    return parse_recipe("two-tasks", text)
+
+
+@pytest.mark.parametrize("harm", [remove, damage, damage_card])
+def test_a_harmed_sibling_is_built_again(
+    harm: Callable[[Path], None], of_two_tasks: Recipe, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert built(of_two_tasks, out) == ["teacher"]
+    before = Artifact.load(out / "teacher-kinds").digest
+    assert built(of_two_tasks, out) == []
+    harm(out / "teacher-kinds")
+    assert built(of_two_tasks, out) == ["teacher"]
+    assert Artifact.load(out / "teacher-kinds").digest == before
+    assert {path.name for path in out.iterdir()} == {"teacher", "teacher-kinds", ".stamps"}
+
+
+def test_changed_data_of_another_task_build_again(
+    of_two_tasks: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert built(of_two_tasks, tmp_path / "run") == ["teacher"]
+    named(monkeypatch, three_kinds(33))
+    assert built(of_two_tasks, tmp_path / "run") == ["teacher"]
+
+
+def test_a_step_where_another_writes_a_sibling_is_refused(
+    of_two_tasks: Recipe, tmp_path: Path
+) -> None:
+    other = Step.model_validate({"name": "teacher-kinds", "stage": "baseline"})
+    changed = of_two_tasks.model_copy(update={"steps": (*of_two_tasks.steps, other)})
+    said = "steps 'teacher' and 'teacher-kinds' would both write teacher-kinds: .*Rename one"
+    with pytest.raises(ConfigError, match=said):
+        list(run_recipe(changed, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,228 @@
+"""Stages by name, and the task that an artifact brings along."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Config
+from bertender.core.errors import ConfigError, DataError, UnknownNameError
+from bertender.pipeline import recorded_task as recorded
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.pipeline.source_files import PACKAGES, PROJECT, source_files
+from bertender.pipeline.stages import STAGES, stage_named
+from bertender.pipeline.steps import STEPS
+from bertender.tasks.registry import TASKS, load_task
+from bertender.tasks.task import Task, TaskConfig
+from distill.distiller import DistillConfig
+from distill.multitask import MultiTaskConfig
+from distill.pretraining.pretrain import PretrainConfig
+from tests.conftest import toy_task
+from tests.distill.toys import save_artifact, tiny_classifier
+from tests.front import ToyFiles, write_toy_files
+
+
+@pytest.fixture
+def files(tmp_path: Path, task: Task) -> ToyFiles:
+    return write_toy_files(tmp_path, task)
+
+
+def made_for(artifact: Artifact, **source: Any) -> Artifact:
+    """The artifact as it would be, had it been made for the task of these settings."""
+    record = artifact.card.task.model_copy(update={"source": source})
+    return replace(artifact, card=artifact.card.model_copy(update={"task": record}))
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_is_a_step_of_the_same_config(name: str) -> None:
+    stage = stage_named(name)
+    assert stage.name == name and issubclass(stage.config, Config)
+    assert STEPS[name].config is stage.config
+    assert list(STEPS[name].sources) == list(stage.sources)
+    assert (stage.source is None) == (0 in stage.sources)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the source files of all packages."""
+    copy = tmp_path_factory.mktemp("project")
+    for package in PACKAGES:
+        shutil.copytree(
+            PROJECT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    return copy
+
+
+EDITED = {
+    "export/fusion.py": {"export", "quantize"},
+    "distill/pruning/rounds.py": {"prune"},
+    "distill/methods/pkd.py": {"distill", "distill-general", "prune"},
+    "distill/teacher.py": {"finetune", "distill", "distill-general", "prune"},
+    "distill/multitask.py": {"finetune"},
+    "quantize/qat.py": {"quantize"},
+    "serve/wire.py": {"endpoint"},
+    "bertender/measure/comparison.py": {"compare"},
+    "bertender/report/html.py": set(),
+    "bertender/core/config.py": set(STEPS),
+}
+"""A source file, and the steps that are built again when it changes."""
+
+
+@pytest.mark.parametrize("file", EDITED)
+def test_a_step_is_of_the_code_that_it_imports(file: str, project: Path) -> None:
+    before = {name: kind.code_version(project) for name, kind in STEPS.items()}
+    source = (project / file).read_text(encoding="utf-8")
+    (project / file).write_text(f"{source}# edited\n", encoding="utf-8")
+    after = {name: kind.code_version(project) for name, kind in STEPS.items()}
+    (project / file).write_text(source, encoding="utf-8")
+    assert {name for name in STEPS if before[name] != after[name]} == EDITED[file]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_a_step_uses_is_of_its_code(name: str) -> None:
+    """Where the names in its modules come from, as Python itself has loaded them."""
+    code = source_files(STEPS[name].modules).keys()
+    used = {
+        getattr(value, "__module__", None)
+        for module in code & sys.modules.keys()
+        for value in vars(sys.modules[module]).values()
+    }
+    ours = {module for module in used if module and module.partition(".")[0] in PACKAGES}
+    assert len(ours) > 5 and ours <= code
+
+
+def test_the_second_source_of_a_distillation_keeps_its_layers(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """As the recipe of a general student and then the task's: half of it would be one layer."""
+    general = save_artifact(tiny_classifier("bert", num_hidden_layers=2), task, tmp_path / "small")
+    config = DistillConfig(method="tinybert", epochs=1, earlier_epochs=1, batch_size=32)
+    student = STAGES["distill"].run([teacher, general], task, config, tmp_path / "student")
+    assert AutoConfig.from_pretrained(student.path).num_hidden_layers == 2
+    alone = STAGES["distill"].run([teacher], task, config, tmp_path / "alone")
+    assert AutoConfig.from_pretrained(alone.path).num_hidden_layers == 2, "half of the teacher's"
+
+
+def test_an_unknown_stage_has_a_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"'exprot'. Did you mean 'export'"):
+        stage_named("exprot")
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_dev": 4}, {"text_column": "x"}])
+def test_an_artifact_without_a_task_needs_one(teacher: Artifact, changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"does not say which task it is for.*--task"):
+        recorded_task(teacher, changes)
+
+
+def test_the_recorded_task_is_loaded_again(teacher: Artifact, files: ToyFiles, task: Task) -> None:
+    found = recorded_task(made_for(teacher, **files.task), {})
+    assert found.fingerprint() == task.fingerprint()
+    assert found.name == "toy"
+
+
+def test_settings_change_the_recorded_task(teacher: Artifact, files: ToyFiles) -> None:
+    found = recorded_task(made_for(teacher, **files.task), {"max_dev": 6, "max_train": 10})
+    assert (len(found.train), len(found.dev)) == (10, 6)
+
+
+def test_a_named_task_takes_the_place_of_the_recorded_one(
+    teacher: Artifact, files: ToyFiles
+) -> None:
+    elsewhere = made_for(teacher, task="gone", train="/gone/train.csv", dev="/gone/dev.csv")
+    with pytest.raises(DataError, match=r"/gone/train\.csv"):
+        recorded_task(elsewhere, {})
+    found = recorded_task(elsewhere, {"train": files.train, "dev": files.dev})
+    assert found.labels == ("fruit", "tool")
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> ToyFiles:
+    """So many texts that a tenth is enough to choose on."""
+    return write_toy_files(tmp_path, toy_task(train_size=800))
+
+
+def test_what_was_set_apart_stays_apart(teacher: Artifact, many: ToyFiles) -> None:
+    own = load_task(TaskConfig.parse(many.task))
+    assert own.source["select"] == 0.1 and len(own.selection) >= 50
+    made = made_for(teacher, **own.source)
+    for changes in ({}, {"max_train": 10}, {"train": many.train, "dev": many.dev}):
+        assert recorded_task(made, changes).selection == own.selection
+    assert len(recorded_task(made, {"select": 0}).selection) == 0
+    larger = {"select": 0.2}
+    for changes in (larger, {**many.task, **larger}):
+        with pytest.raises(ConfigError, match=r"select=0\.2: .* select=0\.1, and has learned from"):
+            recorded_task(made, changes)
+
+
+def test_an_older_artifact_has_learned_from_every_training_text(
+    teacher: Artifact, many: ToyFiles
+) -> None:
+    made = made_for(teacher, **many.task)
+    for changes in ({}, {"train": many.train, "dev": many.dev}):
+        found = recorded_task(made, changes)
+        assert (len(found.train), found.chosen_on) == (800, "dev")
+    with pytest.raises(ConfigError, match=r"made with select=0,"):
+        recorded_task(made, {"select": 0.1})
+
+
+def test_the_corpus_counts_by_its_text(files: ToyFiles) -> None:
+    digest = STAGES["pretrain"].files
+    before = digest(PretrainConfig(corpus=str(files.corpus)))
+    assert digest(PretrainConfig(corpus=str(files.corpus), epochs=9)) == before
+    with files.corpus.open("a", encoding="utf-8") as corpus:
+        corpus.write("\none more line")
+    assert digest(PretrainConfig(corpus=str(files.corpus))) != before
+
+
+def test_the_encoder_counts_by_its_files(tmp_path: Path) -> None:
+    digest = STAGES["finetune"].files
+    folder = tmp_path / "encoder"
+    config = MultiTaskConfig(teacher=str(folder))
+    assert digest(config) == "", "a name: there is nothing to read"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"1")
+    before = digest(config)
+    (folder / "model.safetensors").write_bytes(b"2")
+    assert before and digest(config) not in ("", before)
+
+
+@pytest.mark.parametrize("field", ["student", "augmentation_model"])
+def test_the_encoders_of_a_student_count_by_their_files(field: str, tmp_path: Path) -> None:
+    config = DistillConfig.model_validate({"augmentation": "tinybert", field: str(tmp_path)})
+    before = STAGES["distill"].files(config)
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    assert STAGES["distill"].files(config) != before
+
+
+def test_one_thing_to_start_from(teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    """A setting that an earlier step would silently win over is an error."""
+    config = MultiTaskConfig(teacher="elsewhere")
+    with pytest.raises(ConfigError, match="'elsewhere' and the earlier step 'teacher'"):
+        STAGES["finetune"].run([teacher], task, config, tmp_path / "out")
+
+
+def test_data_that_are_not_the_artifacts_have_a_share_of_their_own(
+    teacher: Artifact, files: ToyFiles, tmp_path: Path
+) -> None:
+    """A tenth of a small file is too little to choose on, and nothing asked for it."""
+    made = made_for(teacher, task="elsewhere", train="/gone/train.csv", select=0.1)
+    found = recorded_task(made, {"train": files.train, "dev": files.dev})
+    assert len(found.selection) == 0
+
+
+def test_the_task_that_docs_was_before_has_its_new_name(
+    teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "load_task", lambda config: config.task)
+    labels = TASKS["docs-library"].labels
+    record = teacher.card.task.model_copy(update={"source": {"task": "docs"}, "labels": labels})
+    made = replace(teacher, card=teacher.card.model_copy(update={"task": record}))
+    assert recorded_task(made, {}) == "docs-library"
+    assert recorded_task(made_for(teacher, task="docs"), {}) == "docs"

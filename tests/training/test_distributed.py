@@ -1,0 +1,101 @@
+"""Under the real `accelerate launch`, two processes on half batches are one on whole ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertender.core.artifact import Artifact
+from bertender.core.distributed import is_main_process, on_main_process
+from tests.training.distributed_run import run, student_path
+
+pytestmark = pytest.mark.slow
+
+LOSS_TOLERANCE = 1e-6
+WEIGHT_TOLERANCE = 1e-5
+"""Sums in another order differ in the last bits of fp32, which Adam may enlarge."""
+STUDENT_TOLERANCE = 1e-3
+"""Where next to no gradient comes, its sign is chance, and Adam takes one step for it."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def launch(out: Path, batch_size: int) -> None:
+    """Do the run in two processes that talk over loopback.
+
+    Without GPUs `--multi_gpu` means processes on the CPU; with `--cpu`, accelerate starts one only.
+    """
+    command = (
+        *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+        *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
+        *("--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port())),
+        *("-m", "tests.training.distributed_run", str(out), str(batch_size)),
+    )
+    root = Path(__file__).parents[2]
+    alone = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, **alone},
+        cwd=root,
+        timeout=300,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def record(out: Path, rank: int) -> dict[str, Any]:
+    return json.loads((out.parent / f"{out.name}-{rank}.json").read_text())
+
+
+def test_two_processes_equal_one_with_the_doubled_batch(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    whole = run(one, 8)
+    launch(two, 4)
+    halves = Artifact.load(two)
+    first, second = record(two, 0), record(two, 1)
+    together = np.mean([first["losses"], second["losses"]], axis=0)
+    np.testing.assert_allclose(together, record(one, 0)["losses"], atol=LOSS_TOLERANCE)
+    assert first["losses"] != second["losses"], "each process has examples of its own"
+    assert (first["writes"], second["writes"]) == ([True], []), "the artifact is written once"
+    assert first["digest"] == second["digest"] == halves.digest
+    assert halves.card.metrics["steps"] == whole.card.metrics["steps"] == len(together)
+    assert halves.card.metrics["epochs"] == whole.card.metrics["epochs"]
+    left = {"two", "two-0.json", "two-1.json", "student-of-two"}
+    assert {path.name for path in tmp_path.glob("*two*")} == left
+    assert_same_weights(one, two, WEIGHT_TOLERANCE)
+    assert first["student"] == second["student"]
+    assert_same_weights(student_path(one), student_path(two), STUDENT_TOLERANCE)
+    assert largest_difference(one, student_path(one)) > 5 * STUDENT_TOLERANCE, "it has learned"
+
+
+def assert_same_weights(one: Path, two: Path, tolerance: float) -> None:
+    expected = load_file(one / "model.safetensors")
+    for name, weights in load_file(two / "model.safetensors").items():
+        np.testing.assert_allclose(weights, expected[name], atol=tolerance, err_msg=name)
+
+
+def largest_difference(one: Path, two: Path) -> float:
+    """Of what two models of the same names share: the classifier."""
+    first, second = (load_file(path / "model.safetensors") for path in (one, two))
+    return float(np.abs(first["classifier.weight"] - second["classifier.weight"]).max())
+
+
+def test_alone_a_process_is_the_main_one() -> None:
+    done: list[int] = []
+    on_main_process(lambda: done.append(os.getpid()))
+    assert is_main_process() and done == [os.getpid()]
