@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from scipy.stats import binomtest
+
 from benchmarks.gate import VARIANTS, GateBenchmark, Judged
 from benchmarks.gate_faults import FAULTS
 from benchmarks.points import points
 from bertender.measure.tolerances import TOLERANCES
+from bertender.metrics.resampling import CONFIDENCE
 from bertender.report.cells import DASH, Cell, markdown_rows
 
 __all__ = ["bounds_block", "gate_block"]
@@ -98,8 +101,11 @@ def bounds_block(files: Mapping[str, Path]) -> str:
 
 def _counted(rows: Sequence[Judged], what: str, done: str) -> str:
     refused = sum(bool(row.refused_by) for row in rows)
-    share = f" ({100 * refused / len(rows):.1f} %)" if rows else ""
-    return f"{len(rows)} {what}, {refused} {done}{share}"
+    if not rows:
+        return f"0 {what}"
+    low, high = binomtest(refused, len(rows)).proportion_ci(CONFIDENCE, method="wilson")
+    share = f"{100 * refused / len(rows):.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{len(rows)} {what}, {refused} {done} ({share})"
 
 
 def _table(headings: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[str]:

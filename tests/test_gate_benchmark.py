@@ -90,7 +90,7 @@ def test_the_tables_count_refusals_and_name_what_caught(tmp_path: Path) -> None:
     result = GateBenchmark(environment=environment(), candidates=rows)
     path.write_text(result.model_dump_json(), encoding="utf-8")
     block = gate_block({"results/gate.json": path})
-    assert "**2 sound candidates, 1 refused (50.0 %)**" in block
-    assert "**2 planted faults, 1 caught (50.0 %)**" in block
+    assert "**2 sound candidates, 1 refused (50.0 % [9.5, 90.5])**" in block
+    assert "**2 planted faults, 1 caught (50.0 % [9.5, 90.5])**" in block
     assert "| `static-mse` | 1 | 1 | p95_difference (1) | toy-0 static-mse -0.1" in block
     assert "| GELU by tanh | 1 | 0 | - | toy-0 dynamic -0.1" in block
