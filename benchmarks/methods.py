@@ -30,7 +30,7 @@ from bertender.models.predictor import open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.steps import save_result
 from bertender.tasks.task import ChosenOn, Task
-from distill.distiller import DistillConfig, distill
+from distill.distillation.distiller import DistillConfig, distill
 from distill.methods import METHODS
 from distill.methods.method import half_the_layers
 

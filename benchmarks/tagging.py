@@ -29,8 +29,9 @@ from bertender.models.words import open_tagger
 from bertender.pipeline.steps import save_result
 from bertender.tasks.entities import entity_counts
 from bertender.tasks.tagging import TaggingTask, load_tagging
-from distill.tagging import DistillTaggerConfig, distill_tagger, finetune_tagger_by_name
-from distill.teacher import FinetuneConfig
+from distill.distillation.tagging import DistillTaggerConfig, distill_tagger
+from distill.finetuning.finetune import FinetuneConfig
+from distill.finetuning.tagging import finetune_tagger_by_name
 
 __all__ = ["CONTROL", "LOSSES", "TaggerBudget", "TaggerResult", "TaggingBenchmark"]
 

@@ -30,7 +30,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import computes_in_bf16
 from distill.data import token_dataset
-from distill.distiller import DistillConfig
+from distill.distillation.distiller import DistillConfig
 
 __all__ = ["TrainingBenchmark", "begun", "run", "take_turns", "without_further"]
 

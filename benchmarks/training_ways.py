@@ -34,10 +34,11 @@ from bertender.text.batch import Tokenize
 from bertender.training.config import POOL_BATCHES, computes_in_bf16
 from bertender.training.examples import SEQUENCE_COLUMNS, TokenDataset
 from distill.data import fitting_tokenizer
-from distill.distiller import DistillConfig
-from distill.kept import choose_kept, student_examples
-from distill.phases import task_objective, train_phases
-from distill.sources import Teacher, find_start
+from distill.distillation.cached_outputs import choose_kept, student_examples
+from distill.distillation.distiller import DistillConfig
+from distill.distillation.phases import task_objective, train_phases
+from distill.distillation.start import find_start
+from distill.teachers.teacher import Teacher
 
 __all__ = ["WAYS", "TrainingRun", "Way", "distil_by", "padded"]
 
@@ -196,7 +197,7 @@ def distil_by(
 
 
 class _Run:
-    """A student on its way, and its clocks: `distill.distiller.distill` without an artifact."""
+    """A student on its way, and its clocks: `distill` without an artifact."""
 
     def __init__(self, teacher: Teacher, task: Task, config: DistillConfig) -> None:
         self.teacher, self.task, self.config = teacher, task, config

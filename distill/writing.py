@@ -2,16 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.card import TaskRecord
+from bertender.core.card import CARD_NAME, ProblemType, TaskRecord
+from bertender.tasks.tagging import TaggingTask
+from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
+from bertender.training.loop import TrainingReport
 
-__all__ = ["write_model"]
+__all__ = ["artifact_at", "write_classifier", "write_encoder", "write_model"]
+
+
+def artifact_at(source: str) -> Artifact | None:
+    """Return the artifact that an encoder lies in; None where it is a plain folder or a name."""
+    return Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None
+
+
+def write_classifier(
+    out: Path,
+    stage: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task | TaggingTask,
+    config: TrainingConfig,
+    parent: Artifact | None,
+    report: TrainingReport,
+    **metrics: Any,
+) -> None:
+    """Write a trained classifier of texts or words as a torch artifact with its labels' names."""
+    model.config.id2label = dict(enumerate(task.labels))
+    model.config.label2id = {label: index for index, label in enumerate(task.labels)}
+    trained = {"steps": report.steps, "losses": report.losses, "epochs": report.epochs}
+    write_model(out, stage, model, tokenizer, task.record(), config, parent, **trained, **metrics)
+
+
+def write_encoder(
+    out: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    config: Any,
+    reports: Sequence[TrainingReport],
+    *,
+    stage: str,
+    metric: str,
+    parent: Artifact | None = None,
+    problem_type: ProblemType = "masked_language_model",
+) -> None:
+    """Write an encoder that was trained on a corpus, by one report a phase, as a torch artifact."""
+    *earlier, last = reports
+    task = TaskRecord(
+        name=",".join(Path(part.strip()).name for part in config.corpus.split(",")),
+        problem_type=problem_type,
+        labels=(),
+        text_columns=(config.text_column,),
+        metric=metric,
+    )
+    write_model(
+        out,
+        stage,
+        model,
+        tokenizer,
+        task,
+        config,
+        parent,
+        steps=sum(report.steps for report in reports),
+        losses=last.losses,
+        epochs=last.epochs,
+        earlier_losses=[report.losses for report in earlier],
+        earlier_epochs=[report.epochs for report in earlier],
+    )
 
 
 def write_model(

@@ -27,10 +27,10 @@ from bertender.measure.constant import ConstantRow
 from bertender.metrics.scores import METRICS, Score
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
+from distill.distillation.phases import phase_settings
 from distill.methods import METHODS
-from distill.phases import phase_settings
 from tests.conftest import toy_task
-from tests.distill.test_tagging import TASK
+from tests.distill.distillation.test_tagging import TASK
 from tests.distill.toys import save_artifact, save_encoder, tiny_classifier
 from tests.front import write_toy_files
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import distill.teacher
+import distill.scoring
 import quantize.job
 from bertender.core.artifact import Artifact
 from bertender.measure.accuracy import evaluate
@@ -21,9 +21,9 @@ from bertender.pipeline.stages import STAGES
 from bertender.tasks import registry
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Split, Task, TaskConfig
+from distill.distillation.texts import with_unlabelled
+from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
 from distill.losses import NO_LABEL
-from distill.multitask import MultiTaskConfig, finetune_tasks
-from distill.sources import with_unlabelled
 from export.onnx_export import ExportConfig, export
 from quantize.schemes import SCHEMES
 from tests.conftest import toy_task
@@ -74,7 +74,7 @@ def read(monkeypatch: pytest.MonkeyPatch, apart: Task) -> list[str]:
         names.append(next(name for name, known in splits.items() if known == split))
         return evaluate(classifier, split, metric, **given)
 
-    for module in (distill.teacher, quantize.job):
+    for module in (distill.scoring, quantize.job):
         monkeypatch.setattr(module, "evaluate", watched)
     return names
 

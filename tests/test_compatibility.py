@@ -13,8 +13,8 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import open_classifier
-from distill.distiller import DistillConfig, distill
-from distill.teacher import FinetuneConfig, finetune
+from distill.distillation.distiller import DistillConfig, distill
+from distill.finetuning.finetune import FinetuneConfig, finetune
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 from tests.distill.toys import pair_task, tiny_classifier, tiny_tokenizer

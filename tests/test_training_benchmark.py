@@ -21,8 +21,8 @@ from bertender.tasks.task import Split, Task
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TokenDataset
 from bertender.training.loop import planned
-from distill import phases
-from distill.distiller import DistillConfig
+from distill.distillation import phases
+from distill.distillation.distiller import DistillConfig
 from tests.training.runs import toy_examples
 
 SETTINGS = {"weights": {"cosine": 0}, "layers": 2, "epochs": 2, "batch_size": 16, "max_length": 32}

@@ -14,12 +14,12 @@ from bertender.core.timing import TIMING_NAME
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import TaskConfig
 from distill.corpora.corpus import Corpus, open_corpus, survey
-from distill.distiller import DistillConfig
-from distill.encoders import find_encoder
-from distill.general_config import GeneralConfig
-from distill.multitask import MultiTaskConfig
+from distill.distillation.distiller import DistillConfig
+from distill.distillation.general_config import GeneralConfig
+from distill.finetuning.multitask import MultiTaskConfig
 from distill.pretraining.config import PretrainConfig
 from distill.pruning.config import OF_THE_TASK, PruneConfig
+from distill.teachers.encoders import find_encoder
 
 __all__ = [
     "ArtifactFolder",

@@ -32,10 +32,11 @@ from bertender.pipeline.step_kinds import (
     Want,
 )
 from bertender.tasks.task import Task
-from distill.baseline import BagOfWordsConfig, train_bag_of_words
-from distill.distiller import DistillConfig, distill
-from distill.general import GeneralConfig, distill_general_by_name
-from distill.multitask import (
+from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.general import GeneralConfig, distill_general_by_name
+from distill.distillation.start import refuse_start
+from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
+from distill.finetuning.multitask import (
     MultiTaskConfig,
     finetune_tasks_by_name,
     refuse_twice,
@@ -44,7 +45,6 @@ from distill.multitask import (
 from distill.pretraining.pretrain import PretrainConfig, pretrain_by_name
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
-from distill.sources import refuse_start
 from export.onnx_export import ExportConfig, export, write_onnx
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.schemes import AUTO_SCHEME, scheme_named

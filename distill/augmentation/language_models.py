@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
 from distill.data import fitting_tokenizer
-from distill.encoders import (
+from distill.teachers.encoders import (
     find_encoder,
     is_at_hand,
     load_masked_language_model,

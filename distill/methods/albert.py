@@ -10,11 +10,11 @@ Loss: as `distilbert`, since ALBERT itself is not distilled in its paper.
 
 from __future__ import annotations
 
-from distill.layer_maps import last
 from distill.losses import hidden_cosine
+from distill.losses.layer_maps import last
+from distill.losses.terms import HardLabels, Match, SoftLabels
 from distill.methods.method import Method, all_layers, one_phase
 from distill.students import albert_student
-from distill.terms import HardLabels, Match, SoftLabels
 
 __all__ = ["ALBERT"]
 

@@ -14,9 +14,9 @@ on 4,000 texts of SST-2 the held-out score no longer rose after the second epoch
 
 from __future__ import annotations
 
+from distill.losses.terms import HardLabels, LogitMatch
 from distill.methods.method import Method, one_phase
 from distill.students import bilstm_student
-from distill.terms import HardLabels, LogitMatch
 
 __all__ = ["BILSTM"]
 

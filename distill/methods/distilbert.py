@@ -16,11 +16,11 @@ that a student of full depth gives the teacher's own hidden states.
 
 from __future__ import annotations
 
-from distill.layer_maps import last
 from distill.losses import hidden_cosine
+from distill.losses.layer_maps import last
+from distill.losses.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
 from distill.methods.method import Method, Phase, one_phase
 from distill.students import alternating_layers, distilbert_student
-from distill.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
 
 __all__ = ["DISTILBERT", "DISTILBERT_GENERAL"]
 

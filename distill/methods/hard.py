@@ -5,9 +5,9 @@ What a distilled student scores above this one is what distillation gave.
 
 from __future__ import annotations
 
+from distill.losses.terms import HardLabels
 from distill.methods.method import Method, one_phase
 from distill.students import alternating_layers, distilbert_student
-from distill.terms import HardLabels
 
 __all__ = ["HARD"]
 

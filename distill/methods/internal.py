@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from distill.layer_maps import uniform
 from distill.losses import attention_divergence, sentence_cosine
+from distill.losses.layer_maps import uniform
+from distill.losses.terms import HardLabels, Match, SoftLabels
 from distill.methods.method import Method, Phase, one_phase
 from distill.students import shorter_student
-from distill.terms import HardLabels, Match, SoftLabels
 
 __all__ = ["INTERNAL", "INTERNAL_ALL", "INTERNAL_PROGRESSIVE"]
 

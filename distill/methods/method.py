@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ConfigError, nearest_hint
-from distill.layer_maps import LAYER_MAPS
-from distill.signals import TEXT_SIGNALS, Signal, Wanted
+from distill.losses.layer_maps import LAYER_MAPS
+from distill.losses.signals import TEXT_SIGNALS, Signal, Wanted
+from distill.losses.terms import Term, wanted_by
+from distill.losses.trainee import Trainee
 from distill.students import StartLayers, StudentBuilder, StudentShape, spread_layers
-from distill.terms import Term, wanted_by
-from distill.trainee import Trainee
 
 __all__ = [
     "Method",

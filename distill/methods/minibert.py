@@ -13,9 +13,9 @@ weigh the same where there are some (`--weights hard=0` leaves them out).
 
 from __future__ import annotations
 
+from distill.losses.terms import HardLabels, SoftLabels
 from distill.methods.method import Method, one_phase
 from distill.students import minibert_student
-from distill.terms import HardLabels, SoftLabels
 
 __all__ = ["MINIBERT"]
 

@@ -14,12 +14,12 @@ large teachers (21st of 24); this is the last, as for its base teachers.
 
 from __future__ import annotations
 
-from distill.layer_maps import last
 from distill.losses import attention_divergence
+from distill.losses.layer_maps import last
+from distill.losses.signals import Signal
+from distill.losses.terms import HardLabels, Match, Relations, Term
 from distill.methods.method import Method, Phase, Phases, one_phase
-from distill.signals import Signal
 from distill.students import any_width_student
-from distill.terms import HardLabels, Match, Relations, Term
 
 __all__ = ["MINILM", "MINILM_GENERAL", "MINILM_V2", "MINILM_V2_GENERAL"]
 

@@ -34,18 +34,18 @@ from transformers import PreTrainedModel
 from bertender.models.families import family_of
 from bertender.training.examples import TensorBatch
 from bertender.training.learning_rates import Rates
-from distill.layer_maps import uniform
 from distill.losses import (
     attention_divergence,
     hidden_mean_mse,
     hidden_variance_difference,
     normalised_hidden_mse,
 )
+from distill.losses.layer_maps import uniform
+from distill.losses.signals import Signals
+from distill.losses.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
+from distill.losses.trainee import Trainee
 from distill.methods.method import Method, Phase, all_layers
-from distill.signals import Signals
 from distill.students import mobilebert_student, tiny_mobilebert_student
-from distill.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
-from distill.trainee import Trainee
 
 __all__ = [
     "MOBILEBERT",

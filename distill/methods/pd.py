@@ -10,9 +10,9 @@ Departures: the paper fine-tunes some students on the labels afterwards; `berten
 
 from __future__ import annotations
 
+from distill.losses.terms import SoftLabels
 from distill.methods.method import Method, all_layers, one_phase
 from distill.students import shorter_student
-from distill.terms import SoftLabels
 
 __all__ = ["PD"]
 

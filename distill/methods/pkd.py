@@ -15,11 +15,11 @@ over them, as in eq. 4, so that ours weigh as many times more as there are class
 
 from __future__ import annotations
 
-from distill.layer_maps import skip
 from distill.losses import normalised_sentence_mse
+from distill.losses.layer_maps import skip
+from distill.losses.terms import HardLabels, Match, SoftLabels
 from distill.methods.method import Method, one_phase
 from distill.students import first_layers, shorter_student
-from distill.terms import HardLabels, Match, SoftLabels
 
 __all__ = ["PKD"]
 

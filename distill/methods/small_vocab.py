@@ -28,13 +28,13 @@ from transformers import PreTrainedModel
 
 from bertender.models.families import encoder_layers, family_of
 from bertender.training.examples import TensorBatch, model_inputs
-from distill.layer_maps import uniform
+from distill.losses.layer_maps import uniform
+from distill.losses.signals import Signals
+from distill.losses.terms import HardLabels, MaskedWords, MixedWords, ProjectedWeights, SoftLabels
 from distill.methods.method import Method, Phase, all_layers
-from distill.mixed_vocabulary import MIXED_INPUTS
-from distill.signals import Signals
 from distill.students import any_width_student, shorter_student
 from distill.students.weights import LAYER_PARTS
-from distill.terms import HardLabels, MaskedWords, MixedWords, ProjectedWeights, SoftLabels
+from distill.vocabularies.mixed import MIXED_INPUTS
 
 __all__ = ["SMALL_VOCAB", "SMALL_VOCAB_GENERAL", "DualTraining", "SharedProjection"]
 

@@ -25,10 +25,10 @@ from transformers import PreTrainedModel
 
 from bertender.models.families import encoder_layers, family_of
 from bertender.training.examples import TensorBatch, model_inputs
+from distill.losses.signals import Signals
+from distill.losses.terms import HardLabels
 from distill.methods.method import Method, Phase, one_phase
-from distill.signals import Signals
 from distill.students import first_layers, shorter_student
-from distill.terms import HardLabels
 
 __all__ = ["THESEUS", "THESEUS_CONSTANT", "Replacing"]
 

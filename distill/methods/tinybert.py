@@ -17,11 +17,11 @@ mode, which the code forgets.
 
 from __future__ import annotations
 
-from distill.layer_maps import uniform, with_embeddings
 from distill.losses import attention_mse, hidden_mse, soft_cross_entropy
+from distill.losses.layer_maps import uniform, with_embeddings
+from distill.losses.terms import Match, SoftLabels
 from distill.methods.method import Method, Phase, one_phase
 from distill.students import any_width_student
-from distill.terms import Match, SoftLabels
 
 __all__ = ["TINYBERT", "TINYBERT_GENERAL"]
 

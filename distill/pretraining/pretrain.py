@@ -6,21 +6,18 @@ passages + PretrainConfig -> vocabulary, model and the objective's rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
-from bertender.core.card import ProblemType, TaskRecord
 from bertender.core.distributed import on_main_process
 from bertender.core.work import work_directory
 from bertender.text.batch import load_tokenizer
 from bertender.training.examples import Padding
-from bertender.training.loop import TrainingReport
 from distill.corpora.corpus import Corpus, Survey, Watched, survey
 from distill.corpora.token_store import TokenRow, stored_parts
 from distill.objectives import PretrainingObjective, objective_named
@@ -28,14 +25,13 @@ from distill.pretraining.config import PretrainConfig
 from distill.pretraining.phases import Rows, train_lengths
 from distill.pretraining.stacking import positions_of_shallow, refuse_unstackable, stack
 from distill.vocabularies import trained_once
-from distill.writing import write_model
+from distill.writing import write_encoder
 
 __all__ = [
     "PretrainConfig",
     "encoder_config",
     "pretrain",
     "pretrain_by_name",
-    "write_encoder",
 ]
 
 FEWEST_POSITIONS = 128
@@ -163,40 +159,3 @@ def _rows(
 
     directory, run = work / f"rows-{max_length}", chosen.held_out_run
     return Rows(*stored_parts(passages, found, rows, directory, Padding.of(tokenizer), run))
-
-
-def write_encoder(
-    out: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    config: Any,
-    reports: Sequence[TrainingReport],
-    *,
-    stage: str,
-    metric: str,
-    parent: Artifact | None = None,
-    problem_type: ProblemType = "masked_language_model",
-) -> None:
-    """Write an encoder that was trained on a corpus, by one report a phase, as a torch artifact."""
-    *earlier, last = reports
-    task = TaskRecord(
-        name=",".join(Path(part.strip()).name for part in config.corpus.split(",")),
-        problem_type=problem_type,
-        labels=(),
-        text_columns=(config.text_column,),
-        metric=metric,
-    )
-    write_model(
-        out,
-        stage,
-        model,
-        tokenizer,
-        task,
-        config,
-        parent,
-        steps=sum(report.steps for report in reports),
-        losses=last.losses,
-        epochs=last.epochs,
-        earlier_losses=[report.losses for report in earlier],
-        earlier_epochs=[report.epochs for report in earlier],
-    )

@@ -25,7 +25,6 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import computes_in_bf16
 from bertender.training.loop import TrainingReport
-from distill.answers import teacher_answers
 from distill.corpora.corpus import Corpus
 from distill.data import token_dataset
 from distill.pruning.config import OF_THE_TASK, PruneConfig
@@ -35,8 +34,10 @@ from distill.pruning.layers import refuse_too_many_layers
 from distill.pruning.rounds import Job, in_rounds, without_some_layers
 from distill.pruning.target import Target, find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
-from distill.sources import Teacher
-from distill.teacher import choice_score, dev_score, write_classifier
+from distill.scoring import choice_score, dev_score
+from distill.teachers.outputs import teacher_answers
+from distill.teachers.teacher import Teacher
+from distill.writing import write_classifier
 
 __all__ = ["prune"]
 

@@ -21,8 +21,10 @@ from bertender.text.batching import length_buckets
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import TrainingReport, planned, train
+from distill.distillation.phases import DistillationObjective
+from distill.losses.terms import HardLabels, SoftLabels
+from distill.losses.trainee import Trainee
 from distill.methods import Phase
-from distill.phases import DistillationObjective
 from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Kept, cut
@@ -32,10 +34,8 @@ from distill.pruning.layers import least_missed, without_layers
 from distill.pruning.rescaling import rescale
 from distill.pruning.search import fitting
 from distill.pruning.target import Target
-from distill.sources import Teacher, on_device
-from distill.teacher import choice_score
-from distill.terms import HardLabels, SoftLabels
-from distill.trainee import Trainee
+from distill.scoring import choice_score
+from distill.teachers.teacher import Teacher, on_device
 
 __all__ = ["Job", "in_rounds", "without_some_layers"]
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, Family, encoder_layers, family_of
-from distill.layer_maps import uniform
+from distill.losses.layer_maps import uniform
 
 __all__ = [
     "StartLayers",

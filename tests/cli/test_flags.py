@@ -17,8 +17,8 @@ from bertender.measure.comparison import CompareConfig
 from bertender.pipeline.stages import STAGES
 from bertender.pipeline.steps import VerifyConfig
 from bertender.tasks.task import TaskConfig
-from distill.distiller import DistillConfig
-from distill.general import GeneralConfig
+from distill.distillation.distiller import DistillConfig
+from distill.distillation.general import GeneralConfig
 from distill.methods import GENERAL_METHODS
 from serve.config import ServeConfig
 from tests.front import succeed

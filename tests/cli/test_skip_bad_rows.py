@@ -11,7 +11,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.tasks.task import Task, TaskConfig
-from distill.sources import with_unlabelled
+from distill.distillation.texts import with_unlabelled
 from tests.cli.conftest import Made
 from tests.cli.test_json import FAST
 from tests.front import fail, last_line, succeed

@@ -23,8 +23,8 @@ from bertender.core.hub_code import open_pretrained, refuse_hub_code
 from bertender.models.predictor import load_torch_classifier, open_classifier
 from bertender.text.batch import load_tokenizer
 from distill.augmentation.language_models import load_language_model
-from distill.encoders import find_encoder, is_at_hand, load_classifier, load_tagger
 from distill.pretraining.stacking import positions_of_shallow
+from distill.teachers.encoders import find_encoder, is_at_hand, load_classifier, load_tagger
 from export.onnx_export import ExportConfig, export
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
-from distill.teacher import FinetuneConfig, finetune
+from distill.finetuning.finetune import FinetuneConfig, finetune
 from tests.conftest import Once, tiny_bert
 from tests.distill.toys import tiny_tokenizer
 

@@ -25,13 +25,13 @@ from bertender.models.predictor import TorchPredictor, open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example, load_tokenizer
 from bertender.training.loop import _PlannedTrainer
-from distill.answers import LOGITS, teacher_answers
 from distill.data import token_dataset
-from distill.distiller import DistillConfig, distill
-from distill.encoders import load_classifier
+from distill.distillation.distiller import DistillConfig, distill
+from distill.finetuning.finetune import FinetuneConfig, finetune, finetune_by_name
+from distill.losses.signals import Wanted
 from distill.methods import METHODS
-from distill.signals import Wanted
-from distill.teacher import FinetuneConfig, finetune, finetune_by_name
+from distill.teachers.encoders import load_classifier
+from distill.teachers.outputs import LOGITS, teacher_answers
 from export.onnx_export import ExportConfig, export
 from tests.conftest import write_model
 from tests.distill.architectures import ARCHITECTURES, save_teacher

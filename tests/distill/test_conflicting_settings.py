@@ -10,16 +10,17 @@ import pytest
 
 from bertender.core.errors import ConfigError
 from bertender.training.config import TrainingConfig
-from distill.distiller import DistillConfig, distill
-from distill.general import distill_general
-from distill.general_config import GeneralConfig
-from distill.multitask import MultiTaskConfig, finetune_tasks
+from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.general import distill_general
+from distill.distillation.general_config import GeneralConfig
+from distill.distillation.tagging import DistillTaggerConfig, distill_tagger
+from distill.finetuning.finetune import FinetuneConfig, finetune
+from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
+from distill.finetuning.tagging import finetune_tagger
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.pretrain import pretrain
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
-from distill.tagging import DistillTaggerConfig, distill_tagger, finetune_tagger
-from distill.teacher import FinetuneConfig, finetune
 
 TRAINING: dict[Callable[..., Any], tuple[type[TrainingConfig], int]] = {
     finetune: (FinetuneConfig, 3),

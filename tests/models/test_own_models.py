@@ -16,7 +16,7 @@ from bertender.core.artifact import Artifact
 from bertender.models.own_models import OWN_MODELS, load_pretrained
 from bertender.models.predictor import load_torch_classifier, open_classifier
 from bertender.tasks.task import Task
-from distill.encoders import load_classifier
+from distill.teachers.encoders import load_classifier
 from export.onnx_export import ExportConfig, export
 from tests.distill.toys import save_artifact, tiny_classifier
 

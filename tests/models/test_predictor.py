@@ -27,7 +27,7 @@ from bertender.models.predictor import (
 )
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, keep_text
-from distill.baseline import BagOfWordsConfig, train_bag_of_words
+from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
 from export.onnx_export import ExportConfig, export
 
 PADDING_TOLERANCE = 1e-5

@@ -167,7 +167,9 @@ def test_a_stamp_that_does_not_hold_builds_again(content: str, recipe: Recipe, o
 def test_changed_code_builds_again(
     recipe: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = replace(STEPS["baseline"], modules=("distill.baseline", "distill.teacher"))
+    changed = replace(
+        STEPS["baseline"], modules=("distill.finetuning.baseline", "distill.finetuning.finetune")
+    )
     monkeypatch.setattr(runner, "STEPS", {**STEPS, "baseline": changed})
     assert built(recipe, out) == ["first", "second"]
 

@@ -21,8 +21,8 @@ from bertender.pipeline.stages import STAGES, stage_named
 from bertender.pipeline.steps import STEPS
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
-from distill.distiller import DistillConfig
-from distill.multitask import MultiTaskConfig
+from distill.distillation.distiller import DistillConfig
+from distill.finetuning.multitask import MultiTaskConfig
 from distill.pretraining.pretrain import PretrainConfig
 from tests.conftest import toy_task
 from tests.distill.toys import save_artifact, tiny_classifier
@@ -64,8 +64,9 @@ EDITED = {
     "export/fusion.py": {"export", "quantize"},
     "distill/pruning/rounds.py": {"prune"},
     "distill/methods/pkd.py": {"distill", "distill-general", "prune"},
-    "distill/teacher.py": {"finetune", "distill", "distill-general", "prune"},
-    "distill/multitask.py": {"finetune"},
+    "distill/distillation/phases.py": {"distill", "distill-general", "prune"},
+    "distill/finetuning/finetune.py": {"finetune"},
+    "distill/finetuning/multitask.py": {"finetune"},
     "quantize/qat.py": {"quantize"},
     "serve/wire.py": {"endpoint"},
     "bertender/measure/comparison.py": {"compare"},

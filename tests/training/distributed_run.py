@@ -14,8 +14,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.distributed import is_main_process
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import LossParts
-from distill import teacher
-from distill.distiller import DistillConfig, distill
+from distill.distillation.distiller import DistillConfig, distill
+from distill.finetuning import finetune as finetuning
 from tests.conftest import tiny_bert, toy_task
 from tests.training.runs import tiny_tokenizer
 
@@ -28,11 +28,11 @@ def run(out: Path, batch_size: int) -> Artifact:
     shape.update({"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
     torch.manual_seed(3)
     model = BertForSequenceClassification(shape)
-    config = teacher.FinetuneConfig(
+    config = finetuning.FinetuneConfig(
         epochs=2, batch_size=batch_size, learning_rate=1e-3, precision="fp32", checkpoint_steps=5
     )
     losses, writes = [], []
-    label_objective, write_classifier = teacher.label_objective, teacher.write_classifier
+    label_objective, write_classifier = finetuning.label_objective, finetuning.write_classifier
 
     def recorded(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
         parts = label_objective(model, batch, step)
@@ -43,11 +43,11 @@ def run(out: Path, batch_size: int) -> Artifact:
         writes.append(is_main_process())
         write_classifier(*arguments, **metrics)
 
-    teacher.label_objective, teacher.write_classifier = recorded, counted
+    finetuning.label_objective, finetuning.write_classifier = recorded, counted
     try:
-        artifact = teacher.finetune(model, tokenizer, task, config, out)
+        artifact = finetuning.finetune(model, tokenizer, task, config, out)
     finally:
-        teacher.label_objective, teacher.write_classifier = label_objective, write_classifier
+        finetuning.label_objective, finetuning.write_classifier = label_objective, write_classifier
     student = distill(artifact, task, student_config(batch_size), student_path(out))
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     record = {

@@ -19,8 +19,8 @@ from bertender.training import checkpoint
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
 from bertender.training.loop import LossParts, Objective, train
+from distill.finetuning.finetune import label_objective
 from distill.objectives import OBJECTIVES
-from distill.teacher import label_objective
 from distill.vocabularies.wordpiece import train_wordpiece
 from tests.conftest import tiny_bert, toy_task
 

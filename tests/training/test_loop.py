@@ -18,7 +18,7 @@ from bertender.text.batching import POOLINGS, plan_batches
 from bertender.training.config import POOL_BATCHES, TrainingConfig
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import LossParts, Objective, train
-from distill.teacher import label_objective
+from distill.finetuning.finetune import label_objective
 from tests.training.runs import CONFIG, STARTS, Start, classification
 
 SHORT = CONFIG.model_copy(update={"epochs": 1})

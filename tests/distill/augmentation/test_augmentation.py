@@ -25,7 +25,7 @@ from distill.augmentation.bilstm import dropping_and_swapping
 from distill.augmentation.tinybert import replacing
 from distill.augmentation.word_classes import WordClasses
 from distill.augmentation.words import Span, word_spans
-from distill.distiller import DistillConfig, distill
+from distill.distillation.distiller import DistillConfig, distill
 from distill.losses import NO_LABEL
 from distill.methods import METHODS
 from tests.distill.augmentation.test_language_models import language_model_artifact, teacher_from

@@ -14,7 +14,7 @@ from bertender.core.card import TaskRecord
 from bertender.core.errors import HubUnreachableError, ModelError
 from bertender.tasks.task import Task
 from distill.augmentation.language_models import find_language_model, load_language_model
-from distill.teacher import FinetuneConfig, finetune_by_name
+from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from tests.conftest import NoConfig, tiny_tokenizer
 from tests.distill.toys import BERT_SHAPE, VOCABULARY, save_encoder
 

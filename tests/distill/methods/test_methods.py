@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.models.families import encoder_layers, family_of
 from bertender.tasks.task import Task
-from distill.distiller import DistillConfig, _new_student
-from distill.layer_maps import last
+from distill.distillation.distiller import DistillConfig, _new_student
+from distill.distillation.phases import DistillationObjective, phase_settings
+from distill.losses.layer_maps import last
+from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
 from distill.methods import GENERAL_METHODS, METHODS, Method, Phase, method_named
-from distill.phases import DistillationObjective, phase_settings
-from distill.signals import TEXT_SIGNALS, joined, read_signals
-from distill.sources import Teacher
 from distill.students import StudentShape
+from distill.teachers.teacher import Teacher
 from tests.distill.toys import save_encoder, tiny_classifier, tiny_tokenizer
 
 PHASES = [(name, phase.name) for name in METHODS for phase in METHODS[name].phases(2)]

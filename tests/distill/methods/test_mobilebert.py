@@ -11,20 +11,20 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, padding_embedding
-from distill.general import GeneralConfig, GeneralTeacher, distill_general
-from distill.layer_maps import LayerMap, last, uniform
+from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
+from distill.distillation.phases import DistillationObjective
+from distill.losses.layer_maps import LayerMap, last, uniform
+from distill.losses.signals import Wanted
 from distill.methods import METHODS
 from distill.methods.mobilebert import LayerAfterLayer
-from distill.phases import DistillationObjective
-from distill.signals import Wanted
 from distill.students import (
     StudentBuilder,
     StudentShape,
     mobilebert_student,
     tiny_mobilebert_student,
 )
+from tests.distill.distillation.test_general import settings_of
 from tests.distill.pretraining.test_pretrain import passages
-from tests.distill.test_general import settings_of
 from tests.distill.toys import (
     VOCABULARY,
     save_language_model,

@@ -15,23 +15,23 @@ from bertender.models.words import pieces_of_words
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.examples import TokenDataset
-from distill.distiller import DistillConfig, distill
-from distill.general import GeneralConfig, GeneralTeacher, distill_general
+from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
+from distill.distillation.phases import DistillationObjective, refuse_misfits
 from distill.losses import NO_LABEL
 from distill.methods import GENERAL_METHODS, Method
 from distill.methods.small_vocab import DualTraining, SharedProjection
-from distill.mixed_vocabulary import (
+from distill.students import StudentShape
+from distill.vocabularies import tokenizer_named
+from distill.vocabularies.mixed import (
     MIXED_INPUTS,
     MIXED_TARGETS,
     MixedMasking,
     MixedVocabulary,
 )
-from distill.phases import DistillationObjective, refuse_misfits
-from distill.students import StudentShape
-from distill.vocabularies import tokenizer_named
 from tests.conftest import tiny_tokenizer
+from tests.distill.distillation.test_general import settings_of
 from tests.distill.pretraining.test_pretrain import passages
-from tests.distill.test_general import settings_of
 from tests.distill.toys import (
     LONGEST,
     VOCABULARY,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from distill.losses.signals import Signals
 from distill.methods import METHODS
 from distill.methods.theseus import Replacing, _growing
-from distill.signals import Signals
 from distill.students import StudentShape
 from tests.distill.toys import tiny_classifier, tiny_tokenizer
 

@@ -21,10 +21,10 @@ from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.loop import _PlannedTrainer
-from distill.distiller import DistillConfig, distill
+from distill.distillation.distiller import DistillConfig, distill
+from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.objectives import OBJECTIVES, PretrainingObjective
 from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name
-from distill.teacher import FinetuneConfig, finetune_by_name
 from export.onnx_export import ExportConfig, export
 from tests.conftest import FRUIT, TOOLS
 from tests.distill.objectives.test_objectives import WHOLE_WORDS

@@ -16,9 +16,9 @@ from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Task
 from distill.corpora import token_store
+from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name
-from distill.teacher import FinetuneConfig, finetune_by_name
 from distill.vocabularies import TOKENIZERS
 from tests.distill.pretraining.test_pretrain import BRIEF, Kill, passages
 

@@ -17,7 +17,7 @@ from bertender.models.pruned import PRUNABLE
 from bertender.tasks.task import Task
 from bertender.training.loop import _PlannedTrainer
 from distill.data import token_dataset
-from distill.distiller import DistillConfig, distill
+from distill.distillation.distiller import DistillConfig, distill
 from distill.methods import METHODS
 from distill.pruning import pruner
 from distill.pruning.config import RULES, PruneConfig

@@ -16,10 +16,10 @@ from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import load_pretrained
 from bertender.models.pruned import PRUNABLE, head_numbers_of, heads_of, neurons_of
+from distill.losses.signals import read_signals
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
 from distill.pruning.layers import least_missed, without_layers
-from distill.signals import read_signals
 from tests.distill.toys import everything, tiny_classifier, tiny_tokenizer
 
 UNEVEN = Kept(

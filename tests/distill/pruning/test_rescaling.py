@@ -18,7 +18,7 @@ from distill.data import token_dataset
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
 from distill.pruning.rescaling import fold, rescale
-from distill.teacher import dev_score
+from distill.scoring import dev_score
 from tests.distill.toys import (
     everything,
     tiny_classifier,

@@ -1,0 +1,135 @@
+"""What a method's student is to be: the settings that every kind of distillation shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, model_validator
+
+from bertender.core.config import parts_of
+from bertender.core.errors import ConfigError, UnknownNameError
+from distill.distillation.phases import PhasedConfig
+from distill.losses.layer_maps import LAYER_MAPS
+from distill.methods import METHODS, Method, method_named
+from distill.students import StudentShape
+
+__all__ = ["StudentConfig", "methods_own"]
+
+
+def _named_numbers(value: Any) -> Any:
+    """Read "soft=0.7,hard=0.3" as a mapping."""
+    if not isinstance(value, str):
+        return value
+    pairs = [pair.partition("=") for pair in value.split(",")]
+    return {name.strip(): number for name, _, number in pairs}
+
+
+def _known_map(name: str | None) -> str | None:
+    if name is not None and name not in LAYER_MAPS:
+        raise UnknownNameError("layer map", name, LAYER_MAPS)
+    return name
+
+
+def methods_own(rows: Mapping[str, Method]) -> dict[str, str]:
+    """Return what help says in the place of defaults that some of these methods change."""
+    names = {name for row in rows.values() for name in row.settings}
+    return dict.fromkeys(sorted(names), "the method's own")
+
+
+class StudentConfig(PhasedConfig):
+    """How to make a student. What is not given has the method's own default."""
+
+    rows: ClassVar[Mapping[str, Method]] = METHODS
+    """The methods that there are for this kind of distillation."""
+    shown_defaults: ClassVar[Mapping[str, str]] = methods_own(METHODS)
+
+    method: str = Field("distilbert", description="a name from `bertender methods`")
+    layers: int | None = Field(
+        None,
+        ge=1,
+        description="the student's layers; by default all of another start's, of the teacher's "
+        "half or as many as the method says",
+    )
+    hidden_size: int | None = Field(
+        None, ge=8, description="its width; that of what it starts from by default"
+    )
+    heads: int | None = Field(None, ge=1, description="its heads; the teacher's by default")
+    feed_forward_size: int | None = Field(
+        None, ge=1, description="width of its feed-forward part; 4 x what it reads by default"
+    )
+    teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(parts_of)] = Field(
+        None, description="teacher layers to start from, as 1,3,5; the method's choice by default"
+    )
+    temperature: float | None = Field(
+        None, gt=0, description="softness of the teacher's answers; the method's own by default"
+    )
+    weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_named_numbers)] = Field(
+        default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"
+    )
+    layer_map: Annotated[str | None, AfterValidator(_known_map)] = Field(
+        None, description=f"which layers are matched: {', '.join(LAYER_MAPS)}"
+    )
+    relation_heads: int | None = Field(
+        None, ge=1, description="heads that relations are cut into; the method's own by default"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_the_methods_defaults(cls, values: Any) -> Any:
+        name = values.get("method", cls.model_fields["method"].default)
+        method = cls.rows.get(name) if isinstance(name, str) else None
+        return {**method.settings, **values} if method else values
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        """Refuse what no teacher could make good before one is trained."""
+        method = self.changed_method()
+        for name in ("earlier_epochs", "earlier_learning_rate"):
+            if getattr(self, name) is not None and not method.has_phases:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}: method {self.method!r} has one phase only, "
+                    f"for {name.removeprefix('earlier_')}. Leave it out."
+                )
+        given = len(self.teacher_layers or ())
+        if method.layer_by_layer and given and self.layers and given != self.layers:
+            raise ConfigError(
+                f"teacher_layers={self.teacher_layers}: give {self.layers}, one for each of the "
+                "student's layers, or leave it out for the method's choice."
+            )
+        return self
+
+    def changed_method(self) -> Method:
+        """Return the method with the config's weights and settings of terms.
+
+        Raises:
+            UnknownNameError, ConfigError: there is nothing of that name to change.
+        """
+        return method_named(self.method, self.rows).changed(
+            self.weights,
+            temperature=self.temperature,
+            layers=LAYER_MAPS[self.layer_map] if self.layer_map else None,
+            relation_heads=self.relation_heads,
+        )
+
+    def shape(
+        self, method: Method, depth: int, texts: int = 1, *, own_start: bool = False
+    ) -> StudentShape:
+        """Return the shape of the student that is asked for.
+
+        Args:
+            method: it has the defaults.
+            depth: how many layers the start has.
+            texts: of an example.
+            own_start: whether the start is an encoder of the student's own, not the teacher.
+        """
+        chosen = len(self.teacher_layers or ()) if method.layer_by_layer else 0
+        usual = method.layers_of_own_start if own_start else method.layers
+        return StudentShape(
+            layers=self.layers or chosen or usual(depth),
+            hidden_size=self.hidden_size,
+            heads=self.heads,
+            feed_forward_size=self.feed_forward_size,
+            teacher_layers=self.teacher_layers,
+            texts=texts,
+        )

@@ -1,0 +1,131 @@
+"""What a student starts from: its teacher, or another encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PretrainedConfig, PreTrainedModel
+
+from bertender.core.errors import ConfigError, ModelError
+from bertender.models.families import FAMILIES, family_name
+from bertender.text.batch import load_tokenizer
+from distill.losses.signals import ATTENTION_SIGNALS, Signal
+from distill.methods import METHODS, Method
+from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
+from distill.teachers.teacher import Teacher
+
+__all__ = [
+    "Start",
+    "find_start",
+    "refuse_start",
+]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the student starts from: the teacher, or another encoder."""
+
+    source: str
+    model: PreTrainedModel
+    digest: str
+    reads_teacher_tokens: bool = True
+    is_teacher: bool = False
+
+    @property
+    def depth(self) -> int:
+        """How many layers it has."""
+        depth: int = self.model.config.num_hidden_layers
+        return depth
+
+
+def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
+    """Load what the student starts from: the encoder named `student`, or else the teacher.
+
+    Raises:
+        ConfigError: the method wants an encoder, and none is named.
+        ModelError: it is not there, or it reads other tokens than the teacher and the method
+            compares single tokens; or the teacher is of an architecture that gives no more than
+            logits, and more is asked of it.
+    """
+    artifact = teacher.artifact
+    _refuse_closed(teacher.model.config, method, student)
+    _refuse_uneven_teacher(teacher.model.config, method)
+    refuse_start(method, student)
+    if student is None:
+        _refuse_uneven_start(teacher.model.config, method)
+        return Start(str(artifact.path), teacher.model, "", is_teacher=True)
+    source = find_encoder(student, setting="student")
+    model, tokenizer = load_classifier(source, artifact.card.task.labels)
+    _refuse_uneven_start(model.config, method)
+    same = tokenizer.get_vocab() == load_tokenizer(artifact.path).get_vocab()
+    if method.wants_teacher_tokens and not same:
+        free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
+        raise ModelError(
+            f"student={student!r}: method {method.name!r} compares single tokens, so that "
+            "teacher and student must read the same tokens, and these do not. Methods that compare "
+            f"whole texts: {', '.join(free)}; or distilbert with weights cosine=0."
+        )
+    return Start(source, model, weights_digest(model), reads_teacher_tokens=same)
+
+
+def refuse_start(method: Method, student: str | None) -> None:
+    """Raise where a method's student cannot start from what `student` names, or from the teacher.
+
+    Raises:
+        ConfigError: the method wants an encoder, and none is named.
+        ModelError: the student starts from the teacher, and another encoder is named.
+    """
+    if student is None and method.wants_own_start:
+        raise ConfigError(
+            f"method {method.name!r} wants a small pre-trained student of its own: give student, "
+            "a folder, an artifact of `bertender pretrain` or `bertender distill-general`, or a "
+            "hub name."
+        )
+    if student is not None and method.uses_teacher_layers:
+        raise ModelError(
+            f"student={student!r}: method {method.name!r} replaces the teacher's own layers, so "
+            "that its student starts from the teacher. Leave it out."
+        )
+
+
+def _refuse_uneven_teacher(config: PretrainedConfig, method: Method) -> None:
+    """Raise ModelError where attention is read of a teacher whose heads or neurons were pruned."""
+    reads_layers = bool(method.needs & ATTENTION_SIGNALS) or method.uses_teacher_layers
+    if family_name(config) != config.model_type and reads_layers:
+        raise ModelError(
+            f"the layers of a {config.model_type!r} teacher are not alike, and method "
+            f"{method.name!r} reads them. Distil the unpruned model, or choose a method that reads "
+            "answers and hidden states alone, such as distilbert."
+        )
+
+
+def _refuse_uneven_start(config: PretrainedConfig, method: Method) -> None:
+    """Raise ModelError where a student would start from layers that are not alike."""
+    if family_name(config) != config.model_type and method.starts_from_layers:
+        raise ModelError(
+            f"the layers of a {config.model_type!r} model are not alike, so that no student of "
+            f"method {method.name!r} can start from it. Distil first and prune the student; or "
+            "give student, an encoder that was not pruned."
+        )
+
+
+def _refuse_closed(config: PretrainedConfig, method: Method, student: str | None) -> None:
+    """Raise ModelError where layers are wanted of a teacher that is no row of FAMILIES."""
+    reads_answers_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
+    if family_name(config) in FAMILIES or (student and reads_answers_alone):
+        return
+    others = method.weights_for_answers_alone
+    weights = ",".join(f"{name}=0" for name in others or ())
+    own = f"{method.name} with weights {weights}" if weights else method.name
+    works = own if others is not None else "distilbert with weights cosine=0"
+    wants = "its layers" if method.uses_teacher_layers else _listed(method.needs - {"logits"})
+    raise ModelError(
+        f"of a {config.model_type!r} teacher only the answers can be learned from, since bertender "
+        f"does not know its layers; method {method.name!r} wants "
+        f"{wants or 'a student that starts from them'}. The nearest that works: {works}, with a "
+        "student of its own: give student, an encoder's folder, packaged or hub name."
+    )
+
+
+def _listed(signals: frozenset[Signal]) -> str:
+    return " and ".join(name.replace("_", " ") for name in sorted(signals))

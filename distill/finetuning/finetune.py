@@ -1,0 +1,134 @@
+"""Teachers: fine-tuning an encoder on a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.distributed import on_main_process
+from bertender.core.work import work_directory
+from bertender.tasks.tagging import TaggingTask
+from bertender.tasks.task import Task
+from bertender.training.config import TrainingConfig
+from bertender.training.examples import TensorBatch, TokenDataset, model_inputs
+from bertender.training.loop import LossParts, train
+from distill.data import token_dataset
+from distill.losses import hard_labels
+from distill.scoring import choice_score, final_score
+from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
+from distill.writing import artifact_at, write_classifier
+
+__all__ = [
+    "FinetuneConfig",
+    "finetune",
+    "finetune_by_name",
+    "label_objective",
+    "train_on_labels",
+]
+
+
+class FinetuneConfig(TrainingConfig):
+    """How to make a teacher."""
+
+    teacher: str = Field(
+        "all-MiniLM-L6-v2",
+        description="folder, artifact of `pretrain`, packaged encoder, or hub name to start from",
+    )
+
+
+def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
+    """Find and load the encoder that `config.teacher` names, then `finetune` it."""
+    source = find_encoder(config.teacher)
+    parent = artifact_at(source)
+    refuse_unwritable(out, parent)
+    torch.manual_seed(config.seed)  # the new head is random
+    model, tokenizer = load_classifier(source, task.labels)
+    return finetune(model, tokenizer, task, config, out, parent=parent)
+
+
+def finetune(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    config: FinetuneConfig,
+    out: Path,
+    *,
+    parent: Artifact | None = None,
+) -> Artifact:
+    """Fine-tune a sequence classifier on a task and write it as a torch artifact.
+
+    Args:
+        model: any AutoModelForSequenceClassification, with a head over the task's labels.
+        tokenizer: its tokenizer.
+        task: training and held-out examples.
+        config: see FinetuneConfig; `config.teacher` is only recorded here.
+        out: directory of the artifact.
+        parent: the pre-trained artifact that the model came from, if it was one.
+
+    Raises:
+        ConfigError: settings that conflict, found before anything is read or trained.
+    """
+    config.check_rules()
+    examples = token_dataset(task.train, tokenizer, config.max_length)
+    given: dict[str, Any] = {"tokenizer": tokenizer, "task": task, "max_length": config.max_length}
+    score, final = partial(choice_score, **given), partial(final_score, **given)
+    return train_on_labels(
+        model, tokenizer, task, examples, config, out, score, parent=parent, final=final
+    )
+
+
+def train_on_labels(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task | TaggingTask,
+    examples: TokenDataset,
+    config: FinetuneConfig,
+    out: Path,
+    score: Callable[[PreTrainedModel], dict[str, float]],
+    *,
+    parent: Artifact | None = None,
+    final: Callable[..., dict[str, Any]] = lambda model, epochs: {},
+) -> Artifact:
+    """Train a model on the labels of a task's tokenised examples; write it as a torch artifact.
+
+    Arguments are those of `finetune`; `score` measures the model after each epoch, and `final`
+    says at the end, of the model and these scores, what else the card shall.
+    """
+    start = weights_digest(model)
+    identity = ("finetune", config.model_dump(mode="json"), task.fingerprint(), start)
+    with work_directory(out, *identity, parent.digest if parent else None) as work:
+        report = train(
+            model,
+            examples,
+            label_objective,
+            config,
+            work,
+            description=f"fine-tune {out.name}",
+            at_epoch_end=score,
+        )
+        on_main_process(
+            lambda: write_classifier(
+                out,
+                "finetune",
+                model,
+                tokenizer,
+                task,
+                config,
+                parent,
+                report,
+                **final(model, epochs=report.epochs),
+            )
+        )
+    return Artifact.load(out)
+
+
+def label_objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+    """Cross-entropy with the labels."""
+    return {"hard": hard_labels(model(**model_inputs(model, batch)).logits, batch["labels"])}

@@ -1,0 +1,267 @@
+"""Fine-tuning on several tasks at once: MT-DNN (Liu et al. 2019, arXiv 1901.11504).
+
+Model: one encoder for all tasks and a head for each (section 3). Training, Algorithm 1: each task's
+examples are packed into mini-batches, those of all tasks are merged and shuffled anew in every
+epoch, and each step minimises the loss of the one task that its batch is of. So a task has a share
+of the steps that its size gives it, and its head learns from its own batches alone.
+Departures: a head is the one that the architecture has for classification, for pairs too (the
+paper reads pairs with a stochastic answer network), a pooler on [CLS] in it where there is one;
+cross-entropy alone (the paper's regression and ranking are for tasks that are not here); AdamW with
+the settings of every other stage in the place of Adamax.
+
+finetune --task A --more-tasks B,C --out OUT writes OUT, OUT-B and OUT-C: a plain classifier each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import AfterValidator, BeforeValidator, Field
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.config import parts_of
+from bertender.core.distributed import on_main_process
+from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.work import work_directory
+from bertender.tasks.registry import TASKS, load_task
+from bertender.tasks.task import Task, TaskConfig
+from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
+from bertender.training.loop import LossParts, Objective, TrainingReport, train
+from distill.data import token_dataset
+from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
+from distill.losses import hard_labels
+from distill.scoring import choice_score, final_score
+from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
+from distill.writing import artifact_at, write_classifier
+
+__all__ = [
+    "MultiTaskConfig",
+    "SharedEncoder",
+    "finetune_tasks",
+    "finetune_tasks_by_name",
+    "load_more_tasks",
+    "refuse_twice",
+    "sibling_paths",
+]
+
+
+def _known_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in TASKS:
+            raise UnknownNameError("task (of more_tasks)", name, TASKS)
+    refuse_twice(names)
+    return names
+
+
+def refuse_twice(names: Sequence[str]) -> None:
+    """Raise ConfigError where a task is named more than once."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"more_tasks: task {name!r} is there twice among {', '.join(names)}, and each has "
+                "one head and one artifact. Name it once, the main task not again."
+            )
+
+
+PARTS_OF_HEADS = frozenset({"pooler"})
+"""What transformers counts as the base model's and the paper as the head's. It narrows [CLS] to
+what one task asks of it: shared, it let the first task that learned keep another from learning."""
+
+
+class MultiTaskConfig(FinetuneConfig):
+    """How to make a teacher, and those of other tasks in the same run."""
+
+    more_tasks: Annotated[
+        tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known_once)
+    ] = Field(
+        (),
+        description="train on these tasks too, by commas (names from `bertender tasks`), one "
+        "encoder for all; each is written beside --out, as OUT-TASK",
+    )
+
+
+class SharedEncoder(nn.Module):
+    """Classifiers of one architecture, a task each, over the encoder of the first.
+
+    Args:
+        classifiers: they stay whole models of transformers; all but the first give up the parts of
+            their own encoder for the first's.
+    """
+
+    def __init__(self, classifiers: Sequence[PreTrainedModel]) -> None:
+        super().__init__()
+        first, *others = classifiers
+        for other in others:
+            for name, part in first.base_model.named_children():
+                if name not in PARTS_OF_HEADS:
+                    setattr(other.base_model, name, part)
+        self.classifiers = nn.ModuleList(classifiers)
+
+    def forward(self, batch: TensorBatch) -> torch.Tensor:
+        """Return the logits (batch, labels) of the task that the batch is of."""
+        classifier = self.of_task(_task_of(batch))
+        logits: torch.Tensor = classifier(**model_inputs(classifier, batch)).logits
+        return logits
+
+    def of_task(self, number: int) -> PreTrainedModel:
+        """Return the classifier of a task by its number."""
+        classifier = self.classifiers[number]
+        assert isinstance(classifier, PreTrainedModel)
+        return classifier
+
+
+def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Artifact:
+    """Load what the config names and fine-tune it on one task or on several.
+
+    Raises:
+        ConfigError: the main task is among `more_tasks`.
+        ArtifactError: one of the artifacts cannot be written where it belongs.
+    """
+    if not config.more_tasks:
+        return finetune_by_name(task, config, out)
+    refuse_twice((task.name, *config.more_tasks))
+    source = find_encoder(config.teacher)
+    parent = artifact_at(source)
+    for path in (out, *sibling_paths(config, out)):
+        refuse_unwritable(path, parent)
+    tasks = (task, *load_more_tasks(config, task))
+    torch.manual_seed(config.seed)  # the new heads are random
+    loaded = [load_classifier(source, each.labels) for each in tasks]
+    classifiers, tokenizers = zip(*loaded, strict=True)
+    return finetune_tasks(classifiers, tokenizers[0], tasks, config, out, parent=parent)
+
+
+def sibling_paths(config: MultiTaskConfig, out: Path) -> tuple[Path, ...]:
+    """Return where the artifacts of `more_tasks` are written: beside the main one."""
+    out = out.resolve()  # "." has no name
+    return tuple(out.with_name(f"{out.name}-{name}") for name in config.more_tasks)
+
+
+def load_more_tasks(config: MultiTaskConfig, task: Task) -> tuple[Task, ...]:
+    """Load the tasks beside the main one, with as many examples at most as it was given.
+
+    Each sets as large a share apart to choose on as the main one does.
+    """
+    names = ("max_train", "max_dev", "max_select", "select")
+    limits = {name: task.source[name] for name in names if name in task.source}
+    return tuple(load_task(TaskConfig(task=name, **limits)) for name in config.more_tasks)
+
+
+def finetune_tasks(
+    classifiers: Sequence[PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[Task],
+    config: MultiTaskConfig,
+    out: Path,
+    *,
+    parent: Artifact | None = None,
+) -> Artifact:
+    """Fine-tune one encoder with a head for each task; write an artifact for each task.
+
+    Args:
+        classifiers: one for each task, with a head over its labels.
+        tokenizer: of all of them.
+        tasks: the main one first, then those of `config.more_tasks`.
+        config: see MultiTaskConfig; `config.teacher` is only recorded here.
+        out: directory of the main task's artifact, which is written last.
+        parent: the pre-trained artifact that the models came from, if it was one.
+
+    Returns:
+        The main task's artifact.
+
+    Raises:
+        ConfigError: settings that conflict, found before anything is read or trained.
+    """
+    config.check_rules()
+    shared = SharedEncoder(classifiers)
+    prints = [task.fingerprint() for task in tasks]
+    start = weights_digest(classifiers[0])
+    identity = ("finetune", config.model_dump(mode="json"), prints, start)
+    with work_directory(out, *identity, parent.digest if parent else None) as work:
+        report = train(
+            shared,
+            _joined([token_dataset(each.train, tokenizer, config.max_length) for each in tasks]),
+            _objective_of([task.name for task in tasks]),
+            config,
+            work,
+            description=f"fine-tune {out.name}",
+            at_epoch_end=lambda trained: _scores(trained, tokenizer, tasks, config.max_length),
+        )
+        write = partial(_write_all, classifiers, tokenizer, tasks, config, out, parent, report)
+        on_main_process(write)
+    return Artifact.load(out)
+
+
+def _joined(parts: Sequence[TokenDataset]) -> TokenDataset:
+    """Return the examples of all tasks as one, with the number of its task for each."""
+    columns = {
+        name: [value for part in parts for value in part.columns[name]] for name in parts[0].columns
+    }
+    numbers = [number for number, part in enumerate(parts) for _ in range(len(part))]
+    return TokenDataset({**columns, TASK_COLUMN: numbers}, parts[0].padding)
+
+
+def _objective_of(names: Sequence[str]) -> Objective:
+    """Return the cross-entropy of a batch's task, under its name."""
+
+    def objective(model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        return {names[_task_of(batch)]: hard_labels(model(batch), batch["labels"])}
+
+    return objective
+
+
+def _task_of(batch: TensorBatch) -> int:
+    return int(batch[TASK_COLUMN][0])  # the plan mixes no tasks in a batch
+
+
+def _scores(
+    shared: SharedEncoder,
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[Task],
+    max_length: int,
+) -> dict[str, float]:
+    """Return each task's score on what it chooses by, by the names of task and metric."""
+    return {
+        f"{task.name} {metric}": value
+        for number, task in enumerate(tasks)
+        for metric, value in choice_score(
+            shared.of_task(number), tokenizer, task, max_length
+        ).items()
+    }
+
+
+def _write_all(
+    classifiers: Sequence[PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[Task],
+    config: MultiTaskConfig,
+    out: Path,
+    parent: Artifact | None,
+    report: TrainingReport,
+) -> None:
+    """Write an artifact for each task. The main one is the last, so that it tells of them all."""
+    paths = (out, *sibling_paths(config, out))
+    epochs = {
+        task.name: [{task.metric: scores[f"{task.name} {task.metric}"]} for scores in report.epochs]
+        for task in tasks
+    }
+    places = {task.name: path.name for task, path in zip(tasks, paths, strict=True)}
+    for path, classifier, task in reversed([*zip(paths, classifiers, tasks, strict=True)]):
+        others = {
+            name: {"artifact": place, "epochs": epochs[name]}
+            for name, place in places.items()
+            if name != task.name
+        }
+        own = replace(report, epochs=epochs[task.name])
+        scored = final_score(classifier, tokenizer, task, config.max_length, own.epochs)
+        metrics = {"together": others, **scored}
+        write_classifier(
+            path, "finetune", classifier, tokenizer, task, config, parent, own, **metrics
+        )

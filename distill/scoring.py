@@ -1,0 +1,82 @@
+"""Scores of a model while it is trained, and once at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.measure.accuracy import evaluate
+from bertender.measure.tagging import evaluate_tagger
+from bertender.models.predictor import Classifier, TorchPredictor
+from bertender.models.words import Tagger
+from bertender.tasks.tagging import METRIC, TaggingTask
+from bertender.tasks.task import Split, Task
+from bertender.text.batch import Tokenize
+
+__all__ = ["choice_score", "dev_score", "final_score", "tagging_score"]
+
+
+def choice_score(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, max_length: int
+) -> dict[str, float]:
+    """Return the model's score on the examples to choose by, by metric name."""
+    return _score(model, tokenizer, task, task.choices, max_length)
+
+
+def dev_score(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, max_length: int
+) -> dict[str, float]:
+    """Return the model's score on the task's held-out examples, by metric name."""
+    return _score(model, tokenizer, task, task.dev, max_length)
+
+
+def final_score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    max_length: int,
+    epochs: Sequence[Mapping[str, float]],
+) -> dict[str, Any]:
+    """Return the held-out score of a trained model, and what its epochs were scored on.
+
+    Args:
+        model: it is scored here, once, unless the last of the `epochs` was on these texts.
+        tokenizer: its tokenizer.
+        task: training and held-out examples.
+        max_length: tokens of a text, at most.
+        epochs: the scores after each.
+    """
+    if task.chosen_on == "selection" or not epochs:
+        scores: Mapping[str, float] = dev_score(model, tokenizer, task, max_length)
+    else:
+        scores = epochs[-1]
+    return {"chosen_on": task.chosen_on, "score": scores[task.metric]}
+
+
+def _score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    split: Split,
+    max_length: int,
+) -> dict[str, float]:
+    encode = Tokenize(tokenizer, max_length)
+    classifier = Classifier(
+        "training", task.labels, encode, TorchPredictor(model), model.num_parameters()
+    )
+    score, _ = evaluate(classifier, split, task.metric)
+    return {task.metric: score.value}
+
+
+def tagging_score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: TaggingTask,
+    max_length: int,
+) -> dict[str, float]:
+    """Return the model's entity F1 on the task's held-out sentences."""
+    tagger = Tagger("training", task.labels, tokenizer, TorchPredictor(model), max_length)
+    score, _ = evaluate_tagger(tagger, task.dev)
+    return {METRIC: score.value}

@@ -1,0 +1,175 @@
+"""A teacher's answers on whole texts, computed once and kept on disk: logits and [CLS] states.
+
+Each column of a training set is a file of its own, so that another run with the same teacher, on
+the same texts, computes only what is not there yet. They are read memory-mapped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from bertender.core.cache import cache_directory
+from bertender.core.card import library_versions
+from bertender.core.progress import track
+from bertender.text.batching import length_buckets
+from bertender.training.examples import TensorBatch, TokenDataset, input_names, model_inputs
+from bertender.training.kept_tensors import keep, kept
+from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
+
+__all__ = [
+    "LOGITS",
+    "kept_in",
+    "size_bytes",
+    "teacher_answers",
+    "teacher_token_logits",
+    "worth_keeping",
+]
+
+LOGITS = "teacher_logits"
+"""The column of the teacher's logits, (examples, labels)."""
+STATES = "teacher_sentence_states_{layer}"
+"""That of the [CLS] states of a layer, (examples, hidden)."""
+TAGGER_LOGITS = "teacher_tagger_logits"
+TOKENS_PER_BATCH = 8192
+
+
+def worth_keeping(reads: Iterable[Wanted]) -> Wanted:
+    """Return what to keep for phases that read this of the teacher.
+
+    A phase that reads more than can be kept runs the teacher in each step, and takes all from
+    there: keeping a part of it would only run the teacher once more.
+    """
+    return joined(each for each in reads if each.keys() <= TEXT_SIGNALS)
+
+
+def size_bytes(config: PretrainedConfig, wanted: Wanted, examples: int, bf16: bool) -> int:
+    """Return how large the answers of a teacher of this config are on disk."""
+    logits: int = config.num_labels * torch.float32.itemsize if "logits" in wanted else 0
+    state: int = config.hidden_size * _state_type(bf16).itemsize
+    return examples * (logits + len(wanted.get("sentence_states", ())) * state)
+
+
+def kept_in(batch: TensorBatch, wanted: Wanted) -> dict[str, Any]:
+    """Return those of the wanted signals that a batch holds as columns, as fields of Signals.
+
+    Of the states it holds all wanted layers, or they count as none.
+    """
+    columns = {layer: STATES.format(layer=layer) for layer in wanted.get("sentence_states", ())}
+    kept: dict[str, Any] = {"logits": batch[LOGITS]} if LOGITS in batch else {}
+    if columns and all(name in batch for name in columns.values()):
+        kept["sentence_states"] = {layer: batch[name] for layer, name in columns.items()}
+    return kept
+
+
+def teacher_answers(
+    model: PreTrainedModel,
+    digest: str,
+    examples: TokenDataset,
+    wanted: Wanted,
+    bf16: bool = False,
+) -> dict[str, torch.Tensor]:
+    """Return the teacher's answers as columns of a training set, a row each example.
+
+    Args:
+        model: the teacher.
+        digest: the teacher artifact's digest.
+        examples: the training examples, in the teacher's own tokens.
+        wanted: logits, and sentence states of some layers.
+        bf16: compute in bf16, as the run that reads them does. The states are then kept in
+            bfloat16, which has their range and the precision that they were computed with.
+    """
+    key = _key(model, digest, examples, bf16)
+    found = {name: kept(_path(key, name), len(examples)) for name in _parts(wanted)}
+    missing = joined(_parts(wanted)[name] for name, values in found.items() if values is None)
+    for name, values in _compute(model.eval(), examples, missing, bf16).items():
+        found[name] = keep(_path(key, name), values)
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def teacher_token_logits(
+    model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """Return a tagger's logits (seq, labels) on each example, computed once and kept on disk.
+
+    Arguments are those of `teacher_answers`. The file holds all tokens below one another without
+    padding, 4 bytes for each label of each.
+    """
+    path = _path(_key(model, digest, examples, bf16), TAGGER_LOGITS)
+    tokens = kept(path, sum(examples.lengths))
+    if tokens is None:
+        rows = [torch.empty(0)] * len(examples)
+        wanted: Wanted = {"logits": frozenset()}
+        for bucket, signals in _answered(model.eval(), examples, wanted, bf16):
+            for row, answer in zip(bucket, signals.logits.float().cpu(), strict=True):
+                rows[row] = answer[: examples.lengths[row]]
+        tokens = keep(path, torch.cat(rows))
+    return torch.split(tokens, list(examples.lengths))
+
+
+def _parts(wanted: Wanted) -> dict[str, Wanted]:
+    """Return each column's name, and what to read for it."""
+    parts: dict[str, Wanted] = {LOGITS: {"logits": frozenset()}} if "logits" in wanted else {}
+    for layer in sorted(wanted.get("sentence_states", ())):
+        parts[STATES.format(layer=layer)] = {"sentence_states": frozenset({layer})}
+    return parts
+
+
+def _key(model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool) -> str:
+    """Return a digest of everything that shapes the answers, whichever of them are wanted."""
+    tokens = [examples.columns.get(name) for name in input_names(model)]
+    shaping = (digest, bf16, model.device.type, library_versions(), tokens)
+    return hashlib.sha256(repr(shaping).encode()).hexdigest()
+
+
+def _path(key: str, name: str) -> Path:
+    return cache_directory() / "teacher-answers" / f"{key}-{name}.safetensors"
+
+
+def _compute(
+    model: PreTrainedModel, examples: TokenDataset, wanted: Wanted, bf16: bool
+) -> dict[str, torch.Tensor]:
+    """Return the columns of what is wanted, from one run of the teacher over all examples."""
+    columns: dict[str, torch.Tensor] = {}
+    if not wanted:
+        return columns
+    for bucket, signals in _answered(model, examples, wanted, bf16):
+        for name, values in _columns(signals, wanted, _state_type(bf16)).items():
+            if name not in columns:
+                shape = len(examples), values.shape[-1]
+                columns[name] = torch.empty(shape, dtype=values.dtype)
+            columns[name][bucket] = values
+    return columns
+
+
+def _answered(
+    model: PreTrainedModel, examples: TokenDataset, wanted: Wanted, bf16: bool
+) -> Iterator[tuple[list[int], Signals]]:
+    """Yield batches of examples of like length, and what the teacher answers to each."""
+    buckets = length_buckets(examples.lengths, TOKENS_PER_BATCH)
+    device = model.device
+    for bucket in track(buckets, "teacher's answers", len(buckets)):
+        batch = examples.collate([examples[index] for index in bucket])
+        inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
+        with (
+            torch.inference_mode(),
+            torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16),
+        ):
+            signals = read_signals(model, inputs, wanted)
+        yield bucket, signals
+
+
+def _columns(signals: Signals, wanted: Wanted, states: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return a batch's part of each column."""
+    logits = {LOGITS: signals.logits.float().cpu()} if "logits" in wanted else {}
+    layers = signals.sentence_states.items()
+    return {**logits, **{STATES.format(layer=i): each.to("cpu", states) for i, each in layers}}
+
+
+def _state_type(bf16: bool) -> torch.dtype:
+    return torch.bfloat16 if bf16 else torch.float32

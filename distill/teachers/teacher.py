@@ -1,0 +1,71 @@
+"""Whom a student learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from transformers import PreTrainedModel
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError
+from bertender.models.predictor import load_torch_classifier, refuse_taggers
+from bertender.tasks.task import Task
+
+__all__ = ["Teacher", "load_teachers", "on_device", "refuse_other_labels"]
+
+
+def refuse_other_labels(teacher: Artifact, task: Task) -> None:
+    """Refuse a teacher that does not answer this task's labels in this order.
+
+    Raises:
+        ModelError: the artifact is no torch classifier, or it is a tagger.
+        ConfigError: it is one for other labels.
+    """
+    refuse_taggers(teacher)
+    if teacher.card.kind != "torch" or not teacher.card.task.labels:
+        raise ModelError(
+            f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is no "
+            "classifier to learn from. Give the artifact of `bertender finetune`."
+        )
+    if teacher.card.task.labels != task.labels:
+        raise ConfigError(
+            f"the teacher {teacher.path} answers {', '.join(teacher.card.task.labels)} (task "
+            f"{teacher.card.task.name!r}), and the labels of task {task.name!r} are "
+            f"{', '.join(task.labels)}. Give one that was fine-tuned on this task."
+        )
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """An artifact to learn from, with its model loaded."""
+
+    artifact: Artifact
+    model: PreTrainedModel
+
+    @classmethod
+    def load(cls, artifact: Artifact, task: Task) -> Self:
+        """Load a classifier of the task's labels, or raise what `refuse_other_labels` does."""
+        refuse_other_labels(artifact, task)
+        return cls(artifact, on_device(load_torch_classifier(artifact)))
+
+
+def load_teachers(first: Artifact, more: Sequence[Path], task: Task) -> tuple[Teacher, ...]:
+    """Load the teacher, and those whose answers are averaged with its own.
+
+    Raises:
+        ConfigError: one answers other labels.
+        ModelError, NotAnArtifactError, DamagedArtifactError: one is no classifier to learn from.
+    """
+    artifacts = (first, *(Artifact.load(path) for path in more))
+    return tuple(Teacher.load(artifact, task) for artifact in artifacts)
+
+
+def on_device(model: PreTrainedModel) -> PreTrainedModel:
+    """Move a model to where it runs fastest."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
+    return model

@@ -1,0 +1,232 @@
+"""Every row of GENERAL_METHODS on a toy corpus, from a tiny teacher to a student of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
+from bertender.tasks.task import Task
+from bertender.training.loop import _PlannedTrainer
+from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.general import (
+    GeneralConfig,
+    GeneralTeacher,
+    distill_general,
+    distill_general_by_name,
+)
+from distill.methods import GENERAL_METHODS, METHODS
+from distill.students import StudentShape
+from distill.students.language_head import LANGUAGE_HEADS, masked_language_model
+from distill.teachers.encoders import load_masked_language_model, weights_digest
+from tests.distill.pretraining.test_pretrain import passages
+from tests.distill.toys import save_encoder, save_language_model, tiny_language_model
+
+QUICK: dict[str, Any] = {
+    "layers": 2,
+    "epochs": 4,
+    "batch_size": 8,
+    "max_length": 32,
+    "learning_rate": 2e-3,
+    "precision": "fp32",
+}
+FEW_WORDS = {"weights": {"words": 0.1}}
+"""The toy teacher predicts others than were masked."""
+OWN_VOCABULARY = {"hidden_size": 16, "heads": 4, "vocabulary_size": 100}
+OF_METHOD: dict[str, dict[str, Any]] = {
+    "distilbert": FEW_WORDS,
+    "mobilebert": {**FEW_WORDS, "epochs": 8, "learning_rate": 5e-3},
+    "mobilebert-tiny": {**FEW_WORDS, "epochs": 8, "learning_rate": 5e-3},
+    "minilm-v2": {"relation_heads": 8},  # the toys are too narrow for the paper's 48
+    "small-vocab": OWN_VOCABULARY,
+}
+
+
+def settings_of(method: str, **changes: Any) -> dict[str, Any]:
+    return {"method": method, **QUICK, **OF_METHOD.get(method, {}), **changes}
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a BERT that predicts words, whatever they are."""
+    return save_language_model(tmp_path_factory.mktemp("teachers") / "teacher")
+
+
+@pytest.fixture(scope="module", params=GENERAL_METHODS)
+def student(
+    request: pytest.FixtureRequest,
+    language_model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Artifact:
+    """A smaller encoder by each method."""
+    folder = tmp_path_factory.mktemp("general")
+    (folder / "corpus.txt").write_text("\n".join(passages()), encoding="utf-8")
+    config = GeneralConfig(
+        **settings_of(request.param, teacher=str(language_model), corpus=str(folder / "corpus.txt"))
+    )
+    return distill_general_by_name(config, folder / "student")
+
+
+def test_every_general_method_has_a_task_stage() -> None:
+    assert set(GENERAL_METHODS) < set(METHODS)
+
+
+def test_the_held_out_loss_and_each_term_of_the_teacher_fall(student: Artifact) -> None:
+    metrics = student.card.metrics
+    losses = [epoch["loss"] for epoch in metrics["epochs"]]
+    assert losses[-1] < 0.95 * losses[0]
+    *_, phase = GENERAL_METHODS[student.card.config["method"]].phases(2)
+    first, *_, last = metrics["losses"]
+    assert set(first) == {term.name for term in phase.terms if term.weight}
+    taught = [term.name for term in phase.terms if term.weight and term.name != "words"]
+    assert taught and all(last[name] < 0.8 * first[name] for name in taught)
+
+
+def test_it_opens_in_transformers_as_what_it_is(student: Artifact) -> None:
+    predicts_words = GENERAL_METHODS[student.card.config["method"]].predicts_words
+    auto = AutoModelForMaskedLM if predicts_words else AutoModel
+    model, found = auto.from_pretrained(student.path, output_loading_info=True)
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    assert model.config.num_hidden_layers == 2
+    assert student.card.stage == "distill-general" and student.card.task.labels == ()
+
+
+def test_it_is_a_start_for_the_task_stage(
+    student: Artifact, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    method = student.card.config["method"]
+    settings = {**QUICK, **OF_METHOD.get(method, {}), "method": method, "epochs": 2, "weights": {}}
+    of_the_first = {"layers", *OWN_VOCABULARY}
+    settings = {name: value for name, value in settings.items() if name not in of_the_first}
+    settings["student"] = str(student.path)
+    earlier = {"earlier_epochs": 1} if METHODS[method].has_phases else {}
+    made = distill(trained_teacher, task, DistillConfig(**settings, **earlier), tmp_path / "out")
+    assert made.card.config["student"] == str(student.path)
+    assert made.card.family == student.card.family
+    assert depth_of(made) == depth_of(student) == 2
+
+
+def depth_of(artifact: Artifact) -> int:
+    return int(AutoConfig.from_pretrained(artifact.path).num_hidden_layers)
+
+
+def die_at(step: int) -> Callable[..., torch.Tensor]:
+    """A step of training that is interrupted once so many have gone well."""
+    training_step = _PlannedTrainer.training_step
+
+    def killed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
+        if self.state.global_step == step:
+            raise KeyboardInterrupt
+        return training_step(self, *given, **named)
+
+    return killed
+
+
+@pytest.mark.parametrize("method", GENERAL_METHODS)
+def test_a_killed_run_goes_on_to_the_same_weights(
+    method: str, language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = GeneralConfig(**settings_of(method, epochs=1, checkpoint_steps=2))
+    torch.manual_seed(config.seed)  # the teacher has no pooler, and gets a random one
+    teacher = GeneralTeacher.load(str(language_model), config.changed_method())
+    corpus = passages(200)
+    before = weights_digest(teacher.classifier)
+    whole = distill_general(teacher, corpus, config, tmp_path / "whole")
+    assert weights_digest(teacher.classifier) == before  # the teacher stays as it is
+    monkeypatch.setattr(_PlannedTrainer, "training_step", die_at(3))
+    with pytest.raises(KeyboardInterrupt):
+        distill_general(teacher, corpus, config, tmp_path / "killed")
+    monkeypatch.undo()
+    torch.manual_seed(config.seed)
+    again = GeneralTeacher.load(str(language_model), config.changed_method())
+    assert distill_general(again, corpus, config, tmp_path / "killed").digest == whole.digest
+
+
+def test_a_killed_command_goes_on_although_the_teacher_has_no_pooler(
+    language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "corpus.txt").write_text("\n".join(passages(200)), encoding="utf-8")
+    settings = {"teacher": str(language_model), "corpus": str(tmp_path / "corpus.txt")}
+    config = GeneralConfig(**settings_of("tinybert", epochs=1, checkpoint_steps=2, **settings))
+    whole = distill_general_by_name(config, tmp_path / "whole")
+    monkeypatch.setattr(_PlannedTrainer, "training_step", die_at(3))
+    with pytest.raises(KeyboardInterrupt):
+        distill_general_by_name(config, tmp_path / "killed")
+    monkeypatch.undo()
+    (work,) = (tmp_path / ".killed.work").glob("*/checkpoint-*/..")
+    made_anew = distill_general_by_name(config, tmp_path / "killed")
+    assert made_anew.digest == whole.digest and not work.exists()
+
+
+def test_words_alone_can_be_learned_from_a_corpus(language_model: Path, tmp_path: Path) -> None:
+    """The control of distillation on a corpus: masked words, without a teacher's answers."""
+    weights = {"soft": 0.0, "cosine": 0.0}
+    config = GeneralConfig(**{**settings_of("distilbert", epochs=1), "weights": weights})
+    teacher = GeneralTeacher.load(str(language_model), config.changed_method())
+    student = distill_general(teacher, passages(200), config, tmp_path / "student")
+    assert set(student.card.metrics["losses"][0]) == {"words"}
+
+
+@pytest.mark.parametrize("model_type", LANGUAGE_HEADS)
+def test_a_head_is_taken_over_whole(model_type: str) -> None:
+    """The same encoder under its teacher's head predicts the same words."""
+    teacher = tiny_language_model(model_type)
+    again = masked_language_model(teacher, teacher).eval()
+    ids = torch.tensor([[2, 7, 9, 3], [2, 11, 3, 0]])
+    with torch.inference_mode():
+        ours, theirs = (
+            model(input_ids=ids, attention_mask=ids.ne(0)) for model in (again, teacher)
+        )
+    torch.testing.assert_close(ours.logits, theirs.logits)
+
+
+def test_a_distilbert_of_full_depth_predicts_its_teachers_words(language_model: Path) -> None:
+    teacher = GeneralTeacher.load(str(language_model), GENERAL_METHODS["distilbert"])
+    student = teacher.student(GENERAL_METHODS["distilbert"], StudentShape(4)).eval()
+    ids = torch.tensor([[2, 7, 9, 11, 3]])
+    with torch.inference_mode():
+        ours, theirs = student(ids).logits, teacher.model.eval()(ids).logits
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_an_encoder_without_a_head_is_refused_where_words_are_read(tmp_path: Path) -> None:
+    folder = save_encoder("bert", tmp_path / "encoder")
+    with pytest.raises(ModelError, match=r"'distilbert' reads which words.*no head.*tinybert"):
+        GeneralTeacher.load(str(folder), GENERAL_METHODS["distilbert"])
+    assert GeneralTeacher.load(str(folder), GENERAL_METHODS["tinybert"]).language_model is None
+    with pytest.raises(ModelError, match="as a masked language model"):
+        load_masked_language_model(str(tmp_path))
+
+
+def test_a_narrow_student_starts_anew_under_a_head_of_its_own_width(tmp_path: Path) -> None:
+    teacher = save_encoder("bert", tmp_path / "encoder")
+    settings = settings_of("tinybert", epochs=1, hidden_size=16, heads=4, feed_forward_size=24)
+    config = GeneralConfig(**settings)
+    method = config.changed_method()
+    loaded = GeneralTeacher.load(str(teacher), method)
+    student = distill_general(loaded, passages(120), config, tmp_path / "student")
+    assert AutoModel.from_pretrained(student.path).config.hidden_size == 16
+
+
+def test_what_cannot_be_had_is_refused_before_training(tmp_path: Path) -> None:
+    teacher = GeneralTeacher.load(
+        str(save_encoder("bert", tmp_path / "encoder")), GENERAL_METHODS["minilm"]
+    )
+    with pytest.raises(UnknownNameError, match=r"no distillation method 'pkd'.*Known"):
+        GeneralConfig(method="pkd")
+    with pytest.raises(ConfigError, match="no loss term 'hard'"):
+        GeneralConfig(weights={"hard": 1.0})
+    with pytest.raises(ModelError, match="has 2 heads and the teacher 4"):
+        config = GeneralConfig(**settings_of("minilm", hidden_size=16, heads=2))
+        distill_general(teacher, passages(), config, tmp_path / "out")
+    with pytest.raises(DataError, match="9 passages are too few"):
+        distill_general(
+            teacher, passages(9), GeneralConfig(**settings_of("minilm")), tmp_path / "out"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["encoder"]

@@ -1,0 +1,334 @@
+"""Taggers on a toy task: alignment, what teacher and student learn, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForTokenClassification, BertTokenizer
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError
+from bertender.measure.tagging import evaluate_tagger
+from bertender.models.predictor import load_torch_tagger, open_classifier
+from bertender.models.words import open_tagger
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.tasks.tagging import TaggedSplit, TaggingTask, tag_names
+from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+from bertender.training.loop import _PlannedTrainer
+from distill.data import tagged_dataset
+from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.tagging import DistillTaggerConfig, distill_tagger, with_token_head
+from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
+from distill.finetuning.tagging import finetune_tagger_by_name
+from distill.losses.signals import Signals
+from distill.losses.terms import HardLabels, SoftLabels
+from distill.methods import METHODS
+from distill.teachers import outputs
+from distill.teachers.encoders import load_tagger
+from distill.teachers.outputs import teacher_token_logits
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig, quantize
+from tests.conftest import FRUIT, TOOLS
+from tests.distill.distillation.test_distiller import OF_METHOD, other_vocabulary
+from tests.distill.toys import save_encoder, tiny_tokenizer
+
+LABELS = tag_names([("B-fruit", "B-tool", "B-count")])
+SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
+NARROW = {"layers": 2, "hidden_size": 16, "heads": 2, "feed_forward_size": 32, **SETTINGS}
+A_MARGIN = 0.5
+
+
+def toy_sentences(count: int, seed: int) -> TaggedSplit:
+    """Runs of fruit and tools are entities of several words, numbers are one of several pieces."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(choices: int) -> int:
+        return int(torch.randint(0, choices, (), generator=generator))
+
+    def run(kind: str, words: tuple[str, ...]) -> list[tuple[str, str]]:
+        chosen = [words[draw(6)] for _ in range(1 + draw(3))]
+        return [(word, f"{'I' if place else 'B'}-{kind}") for place, word in enumerate(chosen)]
+
+    def sentence() -> list[tuple[str, str]]:
+        runs = [run("fruit", FRUIT), [("number", "O"), (str(10**6 + draw(10**6)), "B-count")]]
+        return [*runs[draw(2)], ("number", "O"), *run("tool", TOOLS), *runs[draw(2)]]
+
+    drawn = [tuple(zip(*sentence(), strict=True)) for _ in range(count)]
+    numbers = {label: number for number, label in enumerate(LABELS)}
+    return TaggedSplit(
+        tuple(words for words, _ in drawn),
+        tuple(tuple(numbers[tag] for tag in tags) for _, tags in drawn),
+    )
+
+
+TASK = TaggingTask("toy", LABELS, toy_sentences(160, 1), toy_sentences(24, 2))
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("tagger")
+    encoder = save_encoder("bert", folder / "encoder")
+    config = FinetuneConfig(teacher=str(encoder), epochs=10, **SETTINGS)
+    return finetune_tagger_by_name(TASK, config, folder / "teacher")
+
+
+@pytest.fixture(scope="module")
+def student(teacher: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """A narrow MiniBERT, which starts with random layers."""
+    config = DistillTaggerConfig(epochs=12, **NARROW)
+    return distill_tagger(teacher, TASK, config, tmp_path_factory.mktemp("taggers") / "student")
+
+
+def test_the_first_piece_of_a_word_has_its_tag() -> None:
+    split = TaggedSplit((("number", "98765432", "saw"),), ((0, 1, 2),))
+    examples = tagged_dataset(split, tiny_tokenizer(), 64)
+    pieces = len(tiny_tokenizer().tokenize("98765432"))
+    others = [-100] * (pieces - 1)
+    assert pieces > 1
+    assert examples.columns["labels"] == [[-100, 0, 1, *others, 2, -100]]
+    assert examples.columns["word_starts"] == [[0, 1, 1, *[0] * (pieces - 1), 1, 0]]
+
+
+def test_a_cut_sentence_keeps_the_tags_of_what_is_left() -> None:
+    split = TaggedSplit((("saw",) * 9,), (tuple(range(9)),))
+    examples = tagged_dataset(split, tiny_tokenizer(), 6)
+    assert examples.columns["labels"] == [[-100, 0, 1, 2, 3, -100]]
+
+
+def batch_and_logits() -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+    examples = tagged_dataset(TASK.train.first(4), tiny_tokenizer(), 64)
+    batch = examples.collate([examples[row] for row in range(4)])
+    shape = (*batch["input_ids"].shape, len(LABELS))
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = torch.randn((2, *shape), generator=generator)
+    return batch, ours.requires_grad_(), theirs
+
+
+@pytest.mark.parametrize("term", [SoftLabels(1.0, temperature=2.0), HardLabels(1.0)])
+def test_a_term_reads_first_pieces_alone(term: SoftLabels | HardLabels) -> None:
+    """Other pieces, special tokens and padding have no part, for student and teacher."""
+    batch, ours, theirs = batch_and_logits()
+    value = term(Signals(ours), Signals(theirs), batch)
+    value.backward()
+    others = batch["word_starts"] == 0
+    assert ours.grad is not None
+    assert ours.grad[others].abs().max() == 0 < ours.grad[~others].abs().min()
+    changed = [logits.detach().clone() for logits in (ours, theirs)]
+    for logits in changed:
+        logits[others] = 100.0
+    again = term(Signals(changed[0]), Signals(changed[1]), batch)
+    torch.testing.assert_close(again, value.detach())
+
+
+def test_soft_labels_are_the_mean_over_words() -> None:
+    """Not over texts: a long one counts more than a short one."""
+    batch, ours, theirs = batch_and_logits()
+    term = SoftLabels(1.0, temperature=2.0)
+    rows = batch["word_starts"].bool()
+    alone = [
+        term(Signals(mine[None]), Signals(their[None]), batch)
+        for mine, their in zip(ours[rows].detach(), theirs[rows], strict=True)
+    ]
+    expected = torch.stack(alone).mean()
+    torch.testing.assert_close(term(Signals(ours), Signals(theirs), batch).detach(), expected)
+
+
+def test_a_tagger_learns_the_tags(teacher: Artifact) -> None:
+    score, _ = evaluate_tagger(open_tagger(teacher), TASK.dev)
+    assert score.value > 0.9
+    assert teacher.card.metrics["epochs"][-1] == {"entity_f1": pytest.approx(score.value)}
+    assert (teacher.card.stage, teacher.card.task) == ("finetune", TASK.record())
+
+
+def test_a_student_learns_the_tags(student: Artifact, teacher: Artifact) -> None:
+    score, answers = evaluate_tagger(open_tagger(student), TASK.dev)
+    assert score.value > untrained_score(teacher) + A_MARGIN
+    assert student.card.metrics["epochs"][-1] == {"entity_f1": pytest.approx(score.value)}
+    losses = student.card.metrics["losses"]
+    assert set(losses[0]) == {"soft", "hard"}
+    assert sum(losses[-1].values()) < 0.5 * sum(losses[0].values())
+    assert [len(tags) for tags in answers] == [len(words) for words in TASK.dev.sentences]
+
+
+def untrained_score(teacher: Artifact) -> float:
+    """What a student scores before it has learned anything."""
+    torch.manual_seed(0)
+    config = DistillTaggerConfig(**NARROW)
+    method = config.changed_method()
+    model = with_token_head(method.student(load_torch_tagger(teacher), config.shape(method, 4)))
+    tagger = open_tagger(teacher)
+    tagger.predictor.model = model.eval()  # type: ignore[attr-defined]
+    return evaluate_tagger(tagger, TASK.dev)[0].value
+
+
+def test_the_student_opens_in_transformers_with_the_same_answers(student: Artifact) -> None:
+    model = AutoModelForTokenClassification.from_pretrained(student.path).eval()
+    assert type(model).__name__ == "BertForTokenClassification"
+    assert model.config.id2label == dict(enumerate(LABELS))
+    assert (model.config.hidden_size, model.config.num_hidden_layers) == (16, 2)
+    tokenizer, tagger = load_tokenizer(student.path), open_tagger(student)
+    for sentence in TASK.dev.sentences[:5]:
+        tokens = tokenizer([list(sentence)], is_split_into_words=True, return_tensors="pt")
+        places = [tokens.word_to_tokens(0, word).start for word in range(len(sentence))]
+        with torch.inference_mode():
+            labels = model(**tokens).logits[0, places].argmax(-1)
+        assert tagger.tag([sentence]) == [labels.tolist()]
+
+
+def test_the_teacher_does_not_change(student: Artifact, teacher: Artifact) -> None:
+    again = Artifact.load(teacher.path)  # reads every file and checks its digest
+    assert again.card == teacher.card
+    assert student.card.parent is not None and student.card.parent.digest == teacher.digest
+
+
+TAGGING = [name for name in METHODS if not METHODS[name].wants_own_start and name != "bilstm"]
+
+
+@pytest.mark.parametrize("name", TAGGING)
+def test_every_method_trains_a_tagger(name: str, teacher: Artifact, tmp_path: Path) -> None:
+    settings = {**OF_METHOD.get(name, {}), **SETTINGS, "layers": 2, "epochs": 1}
+    if METHODS[name].has_phases:
+        settings["earlier_epochs"] = 1
+    config = DistillTaggerConfig(method=name, **settings)
+    student = distill_tagger(teacher, TASK, config, tmp_path / "student")
+    model = AutoModelForTokenClassification.from_pretrained(student.path)
+    assert type(model).__name__.endswith("ForTokenClassification")
+    assert 0 < student.card.metrics["epochs"][-1]["entity_f1"] <= 1
+
+
+def test_a_student_that_cannot_tag_is_refused(teacher: Artifact, tmp_path: Path) -> None:
+    config = DistillTaggerConfig(method="bilstm")
+    with pytest.raises(ModelError, match=r"labels texts and cannot tag words.*such as minibert"):
+        distill_tagger(teacher, TASK, config, tmp_path / "student")
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_same_run_gives_the_same_student(teacher: Artifact, tmp_path: Path) -> None:
+    first, second, other = (
+        distill_tagger(
+            teacher, TASK, DistillTaggerConfig(epochs=1, seed=seed, **NARROW), tmp_path / name
+        )
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert first.digest == second.digest != other.digest
+
+
+def finetuned(teacher: Artifact, out: Path) -> Artifact:
+    config = FinetuneConfig(
+        teacher=teacher.card.config["teacher"], epochs=1, checkpoint_steps=3, **SETTINGS
+    )
+    return finetune_tagger_by_name(TASK, config, out)
+
+
+def distilled(teacher: Artifact, out: Path) -> Artifact:
+    config = DistillTaggerConfig(epochs=1, checkpoint_steps=3, **NARROW)
+    return distill_tagger(teacher, TASK, config, out)
+
+
+@pytest.mark.parametrize("build", [finetuned, distilled])
+def test_a_killed_run_goes_on_to_the_same_weights(
+    build: Callable[[Artifact, Path], Artifact],
+    teacher: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = build(teacher, tmp_path / "whole")
+    compute = _PlannedTrainer.compute_loss
+    steps = []
+
+    def dies(trainer: Any, *given: Any, **named: Any) -> torch.Tensor:
+        steps.append(1)
+        if len(steps) == 5:
+            raise KeyboardInterrupt
+        return compute(trainer, *given, **named)
+
+    monkeypatch.setattr(_PlannedTrainer, "compute_loss", dies)
+    with pytest.raises(KeyboardInterrupt):
+        build(teacher, tmp_path / "killed")
+    monkeypatch.setattr(_PlannedTrainer, "compute_loss", compute)
+    resumed = build(teacher, tmp_path / "killed")
+    assert resumed.digest == whole.digest
+    assert resumed.card.metrics == whole.card.metrics
+
+
+def test_token_logits_are_the_teachers_and_computed_once(
+    teacher: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path))
+    model = load_torch_tagger(teacher).eval()
+    examples = tagged_dataset(TASK.train, load_tokenizer(teacher.path), 64)
+    answers = teacher_token_logits(model, teacher.digest, examples)
+    for row in (0, 17, 159):
+        with torch.inference_mode():
+            alone = model(torch.tensor([examples.columns["input_ids"][row]])).logits[0]
+        torch.testing.assert_close(answers[row], alone, rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(outputs, "_answered", lambda *given: pytest.fail("asked again"))
+    again = teacher_token_logits(model, teacher.digest, examples)
+    assert all(torch.equal(mine, kept) for mine, kept in zip(answers, again, strict=True))
+
+
+def test_a_student_may_start_from_another_encoder_of_the_same_vocabulary(
+    teacher: Artifact, tmp_path: Path
+) -> None:
+    encoder = str(save_encoder("distilbert", tmp_path / "encoder"))
+    config = DistillTaggerConfig(method="pd", student=encoder, **{**SETTINGS, "epochs": 2})
+    student = distill_tagger(teacher, TASK, config, tmp_path / "student")
+    assert student.card.family == "distilbert"
+    other = str(other_vocabulary(tmp_path / "other"))
+    config = DistillTaggerConfig(method="pd", student=other, **SETTINGS)
+    with pytest.raises(ModelError, match="must read the same ones, and these do not"):
+        distill_tagger(teacher, TASK, config, tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_teacher_of_other_tags_is_refused(teacher: Artifact, tmp_path: Path) -> None:
+    other = replace(TASK, labels=LABELS[::-1])
+    with pytest.raises(ConfigError, match="Fine-tune a teacher on this task first"):
+        distill_tagger(teacher, other, DistillTaggerConfig(), tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_text_classifier_is_no_tagger(trained_teacher: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"'single_label_classification'.*Fine-tune a tagger"):
+        distill_tagger(trained_teacher, TASK, DistillTaggerConfig(), tmp_path / "out")
+
+
+STAGES: dict[str, Callable[[Artifact, Task, Path], object]] = {
+    "distill": lambda tagger, task, out: distill(tagger, task, DistillConfig(), out),
+    "export": lambda tagger, task, out: export(tagger, task, ExportConfig(), out),
+    "quantize": lambda tagger, task, out: quantize(tagger, task, QuantizeConfig(), out),
+    "open": lambda tagger, task, out: open_classifier(tagger),
+    "its task": lambda tagger, task, out: recorded_task(tagger, {}),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_reads_texts_of_one_label_refuses_a_tagger(
+    stage: str, teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """Of some architectures both heads have weights of the same names: it would open."""
+    with pytest.raises(ModelError, match=r"labels the words of a text.*each text has one label"):
+        STAGES[stage](teacher, task, tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_tagger_is_a_start_for_a_text_classifier(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = FinetuneConfig(teacher=str(teacher.path), epochs=1, **SETTINGS)
+    artifact = finetune_by_name(task, config, tmp_path / "classifier")
+    assert open_classifier(artifact).logits(task.dev.examples[:2]).shape == (2, 2)
+
+
+def test_a_slow_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    slow = BertTokenizer(str(encoder / "vocab.txt"))
+    monkeypatch.setattr("distill.teachers.encoders.fitting_tokenizer", lambda *given, **more: slow)
+    with pytest.raises(ModelError, match=r"BertTokenizer\) does not tell which word a piece"):
+        load_tagger(str(encoder), LABELS)

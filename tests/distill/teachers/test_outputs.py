@@ -1,0 +1,170 @@
+"""A teacher's answers on whole texts: its own, computed once, made again where damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertender.tasks.task import Task
+from bertender.training import kept_tensors
+from bertender.training.examples import TokenDataset
+from distill.data import token_dataset
+from distill.losses.signals import Wanted
+from distill.methods import METHODS
+from distill.teachers import outputs
+from distill.teachers.outputs import kept_in, size_bytes, teacher_answers, worth_keeping
+from tests.distill.toys import tiny_classifier, tiny_tokenizer
+
+WANTED: Wanted = {"logits": frozenset(), "sentence_states": frozenset({0, 3})}
+COLUMNS = ["teacher_logits", "teacher_sentence_states_0", "teacher_sentence_states_3"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
+    """What the teacher was run for, in the order of its runs."""
+    runs: list[Wanted] = []
+    compute = outputs._compute
+
+    def counted(
+        model: torch.nn.Module, texts: TokenDataset, wanted: Wanted, bf16: bool
+    ) -> dict[str, torch.Tensor]:
+        runs.extend([wanted] if wanted else [])
+        return compute(model, texts, wanted, bf16)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(outputs, "_compute", counted)
+    return runs
+
+
+def examples(task: Task, longest: int = 64) -> TokenDataset:
+    return token_dataset(task.train, tiny_tokenizer(), longest)
+
+
+def test_answers_are_the_teachers_in_the_order_of_the_examples(task: Task, cache: Path) -> None:
+    model, texts = tiny_classifier("bert"), examples(task)
+    columns = teacher_answers(model, "digest", texts, WANTED)
+    assert sorted(columns) == COLUMNS
+    for row in (0, 17, 95):
+        ids = torch.tensor([texts.columns["input_ids"][row]])
+        with torch.inference_mode():
+            alone = model(ids, output_hidden_states=True)
+        expected = (alone.logits[0], alone.hidden_states[0][0, 0], alone.hidden_states[3][0, 0])
+        for name, values in zip(COLUMNS, expected, strict=True):
+            torch.testing.assert_close(columns[name][row], values, rtol=1e-4, atol=1e-5)
+
+
+def test_states_are_kept_in_the_precision_that_they_are_computed_in(
+    task: Task, cache: Path
+) -> None:
+    model, texts = tiny_classifier("bert"), examples(task)
+    exact, rounded = (
+        teacher_answers(model, "digest", texts, WANTED, bf16) for bf16 in (False, True)
+    )
+    assert {exact[name].dtype for name in COLUMNS} == {torch.float32}
+    assert [rounded[name].dtype for name in COLUMNS] == [torch.float32, *[torch.bfloat16] * 2]
+    for name in COLUMNS:
+        torch.testing.assert_close(rounded[name].float(), exact[name], rtol=0.1, atol=0.1)
+    for bf16, columns in ((False, exact), (True, rounded)):
+        stored = sum(column.nbytes for column in columns.values())
+        assert stored == size_bytes(model.config, WANTED, len(texts), bf16)
+
+
+def test_only_what_is_not_there_yet_is_computed(
+    task: Task, cache: Path, computed: list[Wanted]
+) -> None:
+    model, texts = tiny_classifier("bert"), examples(task)
+    first = teacher_answers(model, "one", texts, WANTED)
+    again = teacher_answers(model, "one", texts, WANTED)
+    assert computed == [WANTED]
+    assert all(torch.equal(first[name], again[name]) for name in COLUMNS)
+    more = teacher_answers(model, "one", texts, {"sentence_states": frozenset({3, 4})})
+    assert computed[1:] == [{"sentence_states": frozenset({4})}]
+    assert torch.equal(more[COLUMNS[-1]], first[COLUMNS[-1]])
+    for digest, given, bf16 in (
+        ("another", texts, False),
+        ("one", token_dataset(task.dev, tiny_tokenizer(), 64), False),
+        ("one", examples(task, 8), False),
+        ("one", texts, True),
+    ):
+        teacher_answers(model, digest, given, WANTED, bf16)
+    assert computed[2:] == [WANTED] * 4
+    assert len(list(cache.rglob("*.safetensors"))) == 3 * 5 + 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "other rows", "other names"])
+def test_a_damaged_file_is_made_again(
+    damage: str, task: Task, cache: Path, computed: list[Wanted], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, texts = tiny_classifier("bert"), examples(task)
+    first = teacher_answers(model, "one", texts, WANTED)
+    expected = first[COLUMNS[1]].clone()
+    (path,) = cache.rglob(f"*{COLUMNS[1]}.safetensors")
+    (logits,) = cache.rglob("*logits.safetensors")
+    damaged = {
+        "cut": path.read_bytes()[:-10],
+        "other rows": path.read_bytes(),
+        "other names": logits.read_bytes().replace(b'"values"', b'"valves"'),
+    }[damage]
+    path.unlink()
+    path.write_bytes(damaged)
+    if damage == "other rows":
+        few = token_dataset(task.dev, tiny_tokenizer(), 64)
+        teacher_answers(model, "one", few, WANTED)
+        (other,) = {*cache.rglob(f"*{COLUMNS[1]}.safetensors")} - {path}
+        path.write_bytes(other.read_bytes())
+    computed.clear()
+    again = teacher_answers(model, "one", texts, WANTED)
+    assert computed == [{"sentence_states": frozenset({0})}]
+    assert torch.equal(again[COLUMNS[1]], expected)
+    assert "made again" in caplog.text
+
+
+def test_an_interrupted_computation_leaves_no_file(
+    task: Task, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: object) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kept_tensors, "save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        teacher_answers(tiny_classifier("bert"), "one", examples(task), WANTED)
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_a_batch_gives_back_what_is_kept() -> None:
+    batch = {name: torch.full((2, 3), place) for place, name in enumerate(COLUMNS)}
+    kept = kept_in({**batch, "input_ids": torch.ones(2, 3)}, WANTED)
+    assert kept["logits"] is batch[COLUMNS[0]]
+    assert kept["sentence_states"] == {0: batch[COLUMNS[1]], 3: batch[COLUMNS[2]]}
+    assert kept_in({"input_ids": torch.ones(2, 3)}, WANTED) == {}
+    del batch[COLUMNS[2]]
+    assert set(kept_in(batch, WANTED)) == {"logits"}, "some layers are as good as none"
+
+
+NEVER_RUN = {"bilstm", "hard", "pd", "pkd", "theseus", "theseus-constant"}
+"""Methods whose teacher is not run in any step."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_what_frees_a_phase_of_its_teacher_is_kept(name: str) -> None:
+    reads = [phase.reads(2, 4) for phase in METHODS[name].phases(2)]
+    kept = worth_keeping(reads)
+    for read in reads:
+        alone = not read.keys() - {"logits", "sentence_states"}
+        assert not alone or all(read[signal] <= kept[signal] for signal in read)
+        assert alone or name not in NEVER_RUN
+
+
+def test_a_phase_that_runs_the_teacher_takes_all_from_it() -> None:
+    logits: Wanted = {"logits": frozenset()}
+    online: Wanted = {"hidden_states": frozenset({4}), "sentence_states": frozenset({1})}
+    assert worth_keeping([{**logits, **online}]) == {}
+    states: Wanted = {"sentence_states": frozenset({2})}
+    assert worth_keeping([{**logits, **online}, logits, states]) == {**logits, **states}
