@@ -199,7 +199,7 @@ def _refusals_of_logits(subject: Subject, variant: str, candidate: Classifier) -
     reference = subject.reference if scheme else subject.torch
     examples, truth = labelled_sample(subject.task, subject.task.choices, PARITY_TEXTS, 0)
     parity = check_parity(reference, candidate, examples, find_tolerance(precision), truth=truth)
-    yield from (failure.split()[0].rstrip(":") for failure in parity.failures)
+    yield from (failure.split()[0].rstrip(":,") for failure in parity.failures)
 
 
 def _refusals_of_graph(

@@ -136,7 +136,7 @@ def _counts(rows: Sequence[Judged], some: Sequence[Judged]) -> tuple[Cell, Cell]
 
 def _reasons(rows: Iterable[Judged]) -> tuple[Cell]:
     """Return the checks that refused, the most frequent first."""
-    names = [row.refused_by[0] for row in rows]
+    names = [row.refused_by[0].rstrip(",") for row in rows]
     listed = sorted(set(names), key=lambda name: (-names.count(name), name))
     return ((", ".join(f"{name} ({names.count(name)})" for name in listed) or DASH,),)
 

@@ -190,6 +190,8 @@ TABLES: Mapping[str, Block] = {
         (
             "benchmarks/results/2026-11-22-sst2-gate-cpu.json",
             "benchmarks/results/2026-11-22-docs-gate-cpu.json",
+            "benchmarks/results/2026-11-22-mrpc-gate-cpu.json",
+            "benchmarks/results/2026-11-22-cola-gate-cpu.json",
         ),
         gate_block,
     ),
