@@ -35,7 +35,7 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
 from bertender.core.progress import show_progress
 from bertender.measure.accuracy import evaluate
-from bertender.measure.parity import PARITY_TEXTS, check_parity, find_tolerance, labelled_sample
+from bertender.measure.parity import PARITY_TEXTS, TOLERANCES, check_parity, labelled_sample
 from bertender.metrics.scores import Change, paired_change
 from bertender.models.graph_file import MOST_MB, save_graph
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
@@ -198,7 +198,7 @@ def _refusals_of_logits(subject: Subject, variant: str, candidate: Classifier) -
     precision = SCHEMES[scheme].precision if scheme else "float32"
     reference = subject.reference if scheme else subject.torch
     examples, truth = labelled_sample(subject.task, subject.task.choices, PARITY_TEXTS, 0)
-    parity = check_parity(reference, candidate, examples, find_tolerance(precision), truth=truth)
+    parity = check_parity(reference, candidate, examples, TOLERANCES[precision], truth=truth)
     yield from (failure.split()[0].rstrip(":,") for failure in parity.failures)
 
 

@@ -31,9 +31,9 @@ from bertender.training.examples import Padding, TokenDataset
 from bertender.training.loop import train
 from distill.corpora.corpus import Corpus, survey
 from distill.corpora.token_store import TokenRow, stored_parts
-from distill.objectives import PretrainingObjective, objective_named
+from distill.objectives import OBJECTIVES, PretrainingObjective
 from distill.pretraining.pretrain import PretrainConfig, encoder_config
-from distill.vocabularies import TOKENIZERS, tokenizer_named
+from distill.vocabularies import TOKENIZERS
 
 __all__ = ["MemoryBenchmark", "MemoryRun", "StageUse", "measured"]
 
@@ -107,7 +107,7 @@ def measured(config: PretrainConfig, steps: int, work: Path) -> MemoryRun:
     stages = _Stages()
     corpus = Corpus(config.corpus, config.text_column)
     found = stages.run("reading", lambda: survey(corpus))
-    kind, objective = tokenizer_named(config.tokenizer), objective_named(config.objective)
+    kind, objective = TOKENIZERS[config.tokenizer], OBJECTIVES[config.objective]
     tokenizer = stages.run(
         "vocabulary", lambda: kind.train(corpus, config.vocabulary_size, config.max_length)
     )

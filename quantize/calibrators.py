@@ -8,7 +8,7 @@ and half as many steps for values of one sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.errors import UnknownNameError
+from bertender.core.table import Table
 from quantize.affine import Integers, affine
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "ClippingError",
     "Histogram",
     "Range",
-    "calibrator_named",
     "divergence",
     "squared_error",
 ]
@@ -156,16 +155,12 @@ def _kl(reference: FloatArray, candidate: FloatArray) -> float:
     return float((wanted[seen] * np.log(wanted[seen] / found[seen])).sum())
 
 
-CALIBRATORS: Mapping[str, Calibrator] = {
-    "minmax": Calibrator("everything that was seen", _everything),
-    "percentile": Calibrator("all but the outermost values", _percentile),
-    "entropy": _searched("the range whose distribution changes least", divergence),
-    "mse": _searched("the range with the least squared error", squared_error),
-}
-
-
-def calibrator_named(name: str) -> Calibrator:
-    """Return a row of CALIBRATORS, or raise UnknownNameError with the nearest name."""
-    if name not in CALIBRATORS:
-        raise UnknownNameError("calibrator", name, CALIBRATORS)
-    return CALIBRATORS[name]
+CALIBRATORS = Table(
+    "calibrator",
+    {
+        "minmax": Calibrator("everything that was seen", _everything),
+        "percentile": Calibrator("all but the outermost values", _percentile),
+        "entropy": _searched("the range whose distribution changes least", divergence),
+        "mse": _searched("the range with the least squared error", squared_error),
+    },
+)

@@ -9,19 +9,14 @@ from pydantic import AfterValidator, Field
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.measure.gate import GateConfig
 from bertender.training.config import TrainingConfig
-from quantize.calibrators import CALIBRATORS, calibrator_named
-from quantize.targets import AUTO, TARGETS, known_target
+from quantize.calibrators import CALIBRATORS
+from quantize.targets import AUTO, TARGETS
 
 __all__ = ["SENSITIVITY_NAMES", "SchemeConfig"]
 
 SENSITIVITY_NAMES = ("leave-one-out", "hessian-trace", "hessian-eigenvalue")
 """The rows of SENSITIVITIES, which need a config themselves."""
 BLOCK_SIZES = (16, 32, 64, 128, 256)
-
-
-def _known_calibrator(name: str) -> str:
-    calibrator_named(name)
-    return name
 
 
 def _known_sensitivity(name: str) -> str:
@@ -42,14 +37,14 @@ def _known_block(size: int) -> int:
 class SchemeConfig(GateConfig, TrainingConfig):
     """How to quantize, whatever the scheme. Training settings are those of scheme qat."""
 
-    target: Annotated[str, AfterValidator(known_target)] = Field(
+    target: Annotated[str, TARGETS.validator(AUTO)] = Field(
         AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"
     )
     no_embeddings: bool = Field(False, description="leave embedding tables in float")
     max_drop: float | None = Field(
         None, ge=0, description="most points of the metric to lose; more is refused"
     )
-    calibrator: Annotated[str, AfterValidator(_known_calibrator)] = Field(
+    calibrator: Annotated[str, CALIBRATORS.validator()] = Field(
         "mse", description=f"where static activations are clipped: {', '.join(CALIBRATORS)}"
     )
     percentile: float = Field(

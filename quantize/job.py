@@ -12,7 +12,7 @@ import numpy as np
 
 from bertender.core.artifact import Artifact
 from bertender.measure.accuracy import evaluate
-from bertender.measure.parity import check_parity, find_tolerance, labelled_sample
+from bertender.measure.parity import TOLERANCES, check_parity, labelled_sample
 from bertender.models.onnx_predictor import OnnxPredictor
 from bertender.models.predictor import Classifier, open_classifier
 from bertender.tasks.task import Split, Task
@@ -119,7 +119,7 @@ class Job:
 
     def agrees(self, graph: Path, tolerance: str) -> bool:
         """Return whether a graph passes the parity gate by a row of TOLERANCES."""
-        config, held = self.config, find_tolerance(tolerance)
+        config, held = self.config, TOLERANCES[tolerance]
         examples, truth = labelled_sample(
             self.task, self.task.choices, config.parity_texts, config.seed
         )

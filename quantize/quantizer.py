@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.config import Rule
@@ -30,7 +30,7 @@ from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig
 from quantize.job import Job
 from quantize.proof import proven
-from quantize.schemes import AUTO_SCHEME, RULES, Scheme, scheme_named
+from quantize.schemes import AUTO_SCHEME, RULES, SCHEMES, Scheme
 from quantize.targets import runs_here, target_named
 
 __all__ = [
@@ -49,18 +49,12 @@ REFUSALS = (AccuracyError, GateError, ParityError)
 """What a gate raises; another scheme may pass it. Any other error meets every scheme alike."""
 
 
-def _known(name: str) -> str:
-    if name != AUTO_SCHEME:
-        scheme_named(name)
-    return name
-
-
 class QuantizeConfig(SchemeConfig):
     """How to quantize."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
-    scheme: Annotated[str, AfterValidator(_known)] = Field(
+    scheme: Annotated[str, SCHEMES.validator(AUTO_SCHEME)] = Field(
         AUTO_SCHEME,
         description="how to choose scales: a row of `bertender schemes`, or auto, which tries "
         f"{', '.join(row['scheme'] for row in CANDIDATES)} and takes the first that passes",
@@ -139,7 +133,7 @@ def _refuse(
     source: Artifact, task: Task, config: QuantizeConfig, out: Path, write_onnx: WriteOnnx | None
 ) -> None:
     """Raise what speaks against a quantization before any work."""
-    scheme = scheme_named(config.scheme)
+    scheme = SCHEMES[config.scheme]
     config.check_rules()
     target_named(config.target)
     refuse_unquantizable(source, scheme)
@@ -159,7 +153,7 @@ def _quantized(
     tried: list[dict[str, str]],
 ) -> Artifact:
     """Write an artifact by the scheme of the config; `tried` says what was refused before it."""
-    scheme = scheme_named(config.scheme)
+    scheme = SCHEMES[config.scheme]
     target_name, target = target_named(config.target)
     with _checkpoints(source, task, config, out) as work, TemporaryDirectory() as folder:
         given = (onnx_file(source), work, task, config, target, Path(folder), write_onnx)
@@ -181,7 +175,7 @@ def _quantized(
 @contextmanager
 def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Iterator[Path]:
     """Give the directory of a training's checkpoints, which stays where a gate refuses."""
-    if scheme_named(config.scheme).source == "onnx":  # nothing is trained
+    if SCHEMES[config.scheme].source == "onnx":  # nothing is trained
         yield out
         return
     settings = config.model_dump(mode="json", exclude={"max_drop", "parity_texts"})

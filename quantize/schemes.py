@@ -10,7 +10,7 @@ from typing import Any
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind
 from bertender.core.config import Rule
-from bertender.core.errors import UnknownNameError
+from bertender.core.table import Table
 from bertender.training.config import TrainingConfig
 from quantize.dynamic import write_dynamic
 from quantize.four_bit import write_four_bit
@@ -19,7 +19,7 @@ from quantize.mixed import write_mixed
 from quantize.qat import refuse_untrainable, write_trained
 from quantize.static import write_static
 
-__all__ = ["AUTO_SCHEME", "RULES", "SCHEMES", "Scheme", "scheme_named"]
+__all__ = ["AUTO_SCHEME", "RULES", "SCHEMES", "Scheme"]
 
 AUTO_SCHEME = "auto"
 """Instead of a row's name: the first row of CANDIDATES that passes."""
@@ -45,45 +45,42 @@ class Scheme:
     """Raises where it cannot quantize a source, before any work."""
 
 
-SCHEMES: Mapping[str, Scheme] = {
-    "dynamic": Scheme(
-        summary="int8 weights per channel; activation scales found while running, no data needed",
-        write=write_dynamic,
-    ),
-    "static": Scheme(
-        summary="int8 weights per channel; activation scales found before, on training texts",
-        write=write_static,
-        reads=CALIBRATION,
-    ),
-    "mixed": Scheme(
-        summary="int8, and the parts that suffer most in float until the score holds",
-        write=write_mixed,
-        reads=CALIBRATION | SENSITIVITY | {"base"},
-    ),
-    "four-bit": Scheme(
-        summary="4-bit weights in groups where the score holds, int8 elsewhere: for size",
-        write=write_four_bit,
-        reads=SENSITIVITY | {"block_size"},
-        precision="int4",
-    ),
-    "qat": Scheme(
-        summary="trained with 8-bit errors (Q8BERT), from a torch artifact; scales are learned",
-        write=write_trained,
-        reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
-        source="torch",
-        refuse=refuse_untrainable,
-    ),
-}
+SCHEMES = Table(
+    "quantization scheme",
+    {
+        "dynamic": Scheme(
+            summary="int8 weights per channel; "
+            "activation scales found while running, no data needed",
+            write=write_dynamic,
+        ),
+        "static": Scheme(
+            summary="int8 weights per channel; activation scales found before, on training texts",
+            write=write_static,
+            reads=CALIBRATION,
+        ),
+        "mixed": Scheme(
+            summary="int8, and the parts that suffer most in float until the score holds",
+            write=write_mixed,
+            reads=CALIBRATION | SENSITIVITY | {"base"},
+        ),
+        "four-bit": Scheme(
+            summary="4-bit weights in groups where the score holds, int8 elsewhere: for size",
+            write=write_four_bit,
+            reads=SENSITIVITY | {"block_size"},
+            precision="int4",
+        ),
+        "qat": Scheme(
+            summary="trained with 8-bit errors (Q8BERT), from a torch artifact; scales are learned",
+            write=write_trained,
+            reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
+            source="torch",
+            refuse=refuse_untrainable,
+        ),
+    },
+)
 
 SHARED = frozenset({"scheme", "target", "no_embeddings", "max_drop", "parity_texts", "seed"})
 """What every scheme reads."""
-
-
-def scheme_named(name: str) -> Scheme:
-    """Return a row of SCHEMES, or raise UnknownNameError with the nearest name."""
-    if name not in SCHEMES:
-        raise UnknownNameError("quantization scheme", name, SCHEMES)
-    return SCHEMES[name]
 
 
 def _readers(setting: str) -> list[str]:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from quantize.affine import INTEGERS
 from quantize.calibration import histograms
-from quantize.calibrators import Range, calibrator_named
+from quantize.calibrators import CALIBRATORS, Range
 from quantize.dynamic import quantize_rest
 from quantize.job import Job, Written
 from quantize.qdq import write_qdq
@@ -44,7 +44,7 @@ def calibrated_ranges(job: Job) -> dict[str, Range]:
     config = job.config
     tensors = sorted({product.activation for product in job.inventory.products})
     batches = job.texts(config.calibration_texts, "calibrate")
-    clip = calibrator_named(config.calibrator).clip
+    clip = CALIBRATORS[config.calibrator].clip
     seen = histograms(job.graph, tensors, batches)
     integers = INTEGERS[job.target.activations]
     return {name: clip(seen[name], config.percentile, integers) for name in tensors}

@@ -7,13 +7,13 @@ without an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bertender.core.environment import Environment, environment, has_int8_acceleration
-from bertender.core.errors import ModelError, UnknownNameError
+from bertender.core.errors import ModelError
+from bertender.core.table import Table
 
-__all__ = ["AUTO", "TARGETS", "Target", "known_target", "runs_here", "target_named"]
+__all__ = ["AUTO", "TARGETS", "Target", "runs_here", "target_named"]
 
 AUTO = "auto"
 ARM = ("aarch64", "arm64")
@@ -32,27 +32,23 @@ class Target:
     """Why nothing is quantized for it; empty where that is sound."""
 
 
-TARGETS: Mapping[str, Target] = {
-    "vnni": Target("x86 with 8-bit dot products: AVX-512 VNNI, AVX-VNNI or AMX"),
-    "avx2": Target("x86 without them: 7-bit weights, whose sums fit", weights="int7-symmetric"),
-    "arm64": Target(
-        "64-bit ARM, whose kernels want signed activations where these are static",
-        "int8-symmetric",
-    ),
-    "gpu": Target(
-        "an NVIDIA GPU",
-        refused="ONNX Runtime's CUDA provider has no 8-bit kernels for these products, so that "
-        "each would be turned back into floats: slower than 16 bits. Export in float16 instead, "
-        "as bertender export --precision float16, or quantize for the CPU",
-    ),
-}
-
-
-def known_target(name: str) -> str:
-    """Return the name of a row of TARGETS, or "auto"; else raise UnknownNameError."""
-    if name != AUTO and name not in TARGETS:
-        raise UnknownNameError("target", name, (AUTO, *TARGETS))
-    return name
+TARGETS = Table(
+    "target",
+    {
+        "vnni": Target("x86 with 8-bit dot products: AVX-512 VNNI, AVX-VNNI or AMX"),
+        "avx2": Target("x86 without them: 7-bit weights, whose sums fit", weights="int7-symmetric"),
+        "arm64": Target(
+            "64-bit ARM, whose kernels want signed activations where these are static",
+            "int8-symmetric",
+        ),
+        "gpu": Target(
+            "an NVIDIA GPU",
+            refused="ONNX Runtime's CUDA provider has no 8-bit kernels for these products, so that "
+            "each would be turned back into floats: slower than 16 bits. Export in float16 "
+            "instead, as bertender export --precision float16, or quantize for the CPU",
+        ),
+    },
+)
 
 
 def target_named(name: str, machine: Environment | None = None) -> tuple[str, Target]:

@@ -15,7 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.distributed import is_main_process
 from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.stages import Stage, stage_named
+from bertender.pipeline.stages import STAGES, Stage
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 
@@ -34,7 +34,7 @@ ArtifactArgument = Annotated[
 
 def stage_command(name: str) -> Callable[..., None]:
     """Build the command of a stage from its row of STAGES."""
-    stage = stage_named(name)
+    stage = STAGES[name]
     builder = {None: _from_nothing, "teacher": _from_teacher, "artifact": _from_artifact}
     return builder[stage.source](stage)
 

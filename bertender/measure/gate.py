@@ -17,8 +17,8 @@ from bertender.core.config import Config
 from bertender.core.errors import ModelError
 from bertender.measure.parity import (
     PARITY_TEXTS,
+    TOLERANCES,
     check_parity,
-    find_tolerance,
     labelled_sample,
     require_parity,
 )
@@ -95,7 +95,7 @@ def write_proven(
         _refuse_other_vocabulary(opened, candidate)
         # a scheme may be chosen by whether it passes, so that these are not the texts that score
         examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)
-        tolerance = find_tolerance(proof.tolerance or precision)
+        tolerance = TOLERANCES[proof.tolerance or precision]
         reference = proof.reference or opened
         parity = check_parity(
             reference, candidate, examples, tolerance, seed=config.seed, truth=truth

@@ -28,7 +28,7 @@ from bertender.measure.parity_checks import (
     measure_figures,
 )
 from bertender.measure.parity_inputs import input_problems, inputs_comparable
-from bertender.measure.tolerances import TOLERANCES, Tolerance, find_tolerance
+from bertender.measure.tolerances import TOLERANCES, Tolerance
 from bertender.models.predictor import Classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example
@@ -44,7 +44,6 @@ __all__ = [
     "Tolerance",
     "Truth",
     "check_parity",
-    "find_tolerance",
     "labelled_sample",
     "parity_sample",
     "require_parity",

@@ -10,14 +10,12 @@ it sits, by the checks of `quantize`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.core.errors import UnknownNameError
+from bertender.core.table import Table
 
-__all__ = ["TOLERANCES", "Tolerance", "find_tolerance"]
+__all__ = ["TOLERANCES", "Tolerance"]
 
 
 class Tolerance(Record):
@@ -59,66 +57,63 @@ class Tolerance(Record):
     )
 
 
-TOLERANCES: Mapping[str, Tolerance] = {
-    # Another runtime with the same weights. Measured on a 6 x 384 encoder on SST-2 dev, ONNX
-    # Runtime against PyTorch, batches of 1 to 32: max 2e-6, mean 2e-7. 1e-3 leaves room for
-    # deeper models and other kernels; a dropped attention mask differs by 0.5. Two logits that
-    # may each move by max_abs can swap when they are within twice that, and only then: those
-    # rows are the near-ties, every other prediction must be equal.
-    "float32": Tolerance(
-        max_abs=1e-3, mean_abs=1e-4, min_cosine=0.9999, min_agreement=1.0, tie_margin=2e-3
-    ),
-    # Weights and, on a GPU, activations of 11 significant bits. Same encoder, on a CPU, which
-    # computes most operators in float32 from them: max 1.7e-3, mean 2.0e-4, fused or not, no
-    # prediction other than its reference's. Untrained models of 32 neurons, whose logits nearly
-    # cancel, reach a mean of 2.2e-3 and a cosine of 0.9997. What is let pass leaves room for
-    # GPUs, which round after every operator.
-    "float16": Tolerance(
-        max_abs=1.5e-2, mean_abs=3e-3, min_cosine=0.999, min_agreement=1.0, tie_margin=3e-2
-    ),
-    # Matrices of 8 significant bits, everything else as in float32. Same encoder: max 4.8e-3, mean
-    # 6.8e-4, no prediction other than its reference's; the untrained ones reach a mean of 6.6e-3.
-    "bfloat16": Tolerance(
-        max_abs=4e-2, mean_abs=1e-2, min_cosine=0.999, min_agreement=1.0, tie_margin=8e-2
-    ),
-    # 8-bit weights per channel and 8-bit activations. The scale of a dynamic activation is that of
-    # the whole batch tensor, padding included, so a text's logits legitimately change with its
-    # neighbours. How these bounds were set, on which models, and what they catch:
-    # docs/quantization.md, "The gate".
-    "int8": Tolerance(
-        max_median=0.2,
-        max_p95=1.0,
-        max_edge=1.5,
-        min_agreement=0.98,
-        tie_spreads=1.0,
-        min_score_change=-1.0,
-    ),
-    # 4-bit weights in groups of 32, floats for activations, 8-bit tables.
-    "int4": Tolerance(
-        max_median=0.3,
-        max_p95=1.3,
-        max_edge=2.0,
-        min_agreement=0.97,
-        tie_spreads=1.3,
-        min_score_change=-2.0,
-    ),
-    # A graph with learned scales, and the fake-quantized PyTorch model that they are from. Both
-    # round the same numbers; sums in another order bring a few activations to the next of 256
-    # steps, and each layer passes that on.
-    "fake-quantized": Tolerance(
-        max_median=0.1, max_p95=0.4, max_edge=0.8, min_agreement=0.99, tie_spreads=0.4
-    ),
-    # The same model file behind an endpoint. Only the batches differ, and in fp32 they change
-    # nothing but the order of sums. An int8 endpoint meets this with one text a request
-    # (batch_sizes=(1,)); in batches it is as far from itself as the row int8 says.
-    "served": Tolerance(
-        max_abs=1e-4, mean_abs=1e-5, min_cosine=0.99999, min_agreement=1.0, tie_margin=2e-4
-    ),
-}
-
-
-def find_tolerance(precision: str) -> Tolerance:
-    """Return a row of TOLERANCES, or raise UnknownNameError, which names the nearest."""
-    if precision not in TOLERANCES:
-        raise UnknownNameError("tolerance", precision, TOLERANCES)
-    return TOLERANCES[precision]
+TOLERANCES = Table(
+    "tolerance",
+    {
+        # Another runtime with the same weights. Measured on a 6 x 384 encoder on SST-2 dev, ONNX
+        # Runtime against PyTorch, batches of 1 to 32: max 2e-6, mean 2e-7. 1e-3 leaves room for
+        # deeper models and other kernels; a dropped attention mask differs by 0.5. Two logits that
+        # may each move by max_abs can swap when they are within twice that, and only then: those
+        # rows are the near-ties, every other prediction must be equal.
+        "float32": Tolerance(
+            max_abs=1e-3, mean_abs=1e-4, min_cosine=0.9999, min_agreement=1.0, tie_margin=2e-3
+        ),
+        # Weights and, on a GPU, activations of 11 significant bits. Same encoder, on a CPU, which
+        # computes most operators in float32 from them: max 1.7e-3, mean 2.0e-4, fused or not, no
+        # prediction other than its reference's. Untrained models of 32 neurons, whose logits nearly
+        # cancel, reach a mean of 2.2e-3 and a cosine of 0.9997. What is let pass leaves room for
+        # GPUs, which round after every operator.
+        "float16": Tolerance(
+            max_abs=1.5e-2, mean_abs=3e-3, min_cosine=0.999, min_agreement=1.0, tie_margin=3e-2
+        ),
+        # Matrices of 8 significant bits, everything else as in float32. Same encoder: max 4.8e-3,
+        # mean 6.8e-4, no prediction other than its reference's; the untrained ones reach a mean of
+        # 6.6e-3.
+        "bfloat16": Tolerance(
+            max_abs=4e-2, mean_abs=1e-2, min_cosine=0.999, min_agreement=1.0, tie_margin=8e-2
+        ),
+        # 8-bit weights per channel and 8-bit activations. The scale of a dynamic activation is that
+        # of the whole batch tensor, padding included, so a text's logits legitimately change with
+        # its neighbours. How these bounds were set, on which models, and what they catch:
+        # docs/quantization.md, "The gate".
+        "int8": Tolerance(
+            max_median=0.2,
+            max_p95=1.0,
+            max_edge=1.5,
+            min_agreement=0.98,
+            tie_spreads=1.0,
+            min_score_change=-1.0,
+        ),
+        # 4-bit weights in groups of 32, floats for activations, 8-bit tables.
+        "int4": Tolerance(
+            max_median=0.3,
+            max_p95=1.3,
+            max_edge=2.0,
+            min_agreement=0.97,
+            tie_spreads=1.3,
+            min_score_change=-2.0,
+        ),
+        # A graph with learned scales, and the fake-quantized PyTorch model that they are from. Both
+        # round the same numbers; sums in another order bring a few activations to the next of 256
+        # steps, and each layer passes that on.
+        "fake-quantized": Tolerance(
+            max_median=0.1, max_p95=0.4, max_edge=0.8, min_agreement=0.99, tie_spreads=0.4
+        ),
+        # The same model file behind an endpoint. Only the batches differ, and in fp32 they change
+        # nothing but the order of sums. An int8 endpoint meets this with one text a request
+        # (batch_sizes=(1,)); in batches it is as far from itself as the row int8 says.
+        "served": Tolerance(
+            max_abs=1e-4, mean_abs=1e-5, min_cosine=0.99999, min_agreement=1.0, tie_margin=2e-4
+        ),
+    },
+)

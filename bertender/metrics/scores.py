@@ -5,7 +5,7 @@ The values are scikit-learn's, the intervals Wilson's or a bootstrap's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,8 @@ from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertender.core.config import Record
-from bertender.core.errors import DataError, UnknownNameError
+from bertender.core.errors import DataError
+from bertender.core.table import Table
 from bertender.metrics.resampling import (
     CONFIDENCE,
     Counts,
@@ -31,7 +32,6 @@ __all__ = [
     "Metric",
     "Score",
     "bootstrap_interval",
-    "find_metric",
     "paired_change",
     "paired_change_of_means",
     "score",
@@ -93,7 +93,7 @@ def score(
         UnknownNameError: there is no such metric.
         DataError: there are no rows, not as many predictions as labels, or ids of other labels.
     """
-    row = find_metric(metric)
+    row = METRICS[metric]
     truth, (answers,) = _aligned(label_ids, predictions)
     labels = _labels_in(label_count, truth, answers)
     low, high = row.interval(row, truth, answers, labels, seed)
@@ -142,7 +142,7 @@ def paired_change_of_means(
     holds what other texts and what other seeds would change. Of one model alone, the seed's part
     is unknown and not in it. Other arguments and errors are those of `score`.
     """
-    row = find_metric(metric)
+    row = METRICS[metric]
     truth, answers = _aligned(label_ids, *references, *candidates)
     labels = _labels_in(label_count, truth, *answers)
     cells, draws = resampled_cells(np.stack([truth, *answers]), seed)
@@ -154,13 +154,6 @@ def paired_change_of_means(
     low, high = percentiles(means[1] - means[0])
     value = float(np.mean(values[first:]) - np.mean(values[:first]))
     return Change(value=POINTS * value, low=POINTS * low, high=POINTS * high)
-
-
-def find_metric(name: str) -> Metric:
-    """Return a row of METRICS, or raise UnknownNameError, which names the nearest."""
-    if name not in METRICS:
-        raise UnknownNameError("metric", name, METRICS)
-    return METRICS[name]
 
 
 def wilson_interval(
@@ -215,11 +208,14 @@ def _matthews_of_counts(counts: Counts) -> FloatArray:
     return _divide(covariance, np.sqrt(actual_spread * predicted_spread))
 
 
-METRICS: Mapping[str, Metric] = {
-    "accuracy": Metric(_accuracy, _accuracy_of_counts, wilson_interval),
-    "f1": Metric(_f1, _f1_of_counts, bootstrap_interval),
-    "matthews": Metric(_matthews, _matthews_of_counts, bootstrap_interval),
-}
+METRICS = Table(
+    "metric",
+    {
+        "accuracy": Metric(_accuracy, _accuracy_of_counts, wilson_interval),
+        "f1": Metric(_f1, _f1_of_counts, bootstrap_interval),
+        "matthews": Metric(_matthews, _matthews_of_counts, bootstrap_interval),
+    },
+)
 
 
 def _aligned(

@@ -6,14 +6,14 @@ paths are loaded as artifacts, a task config as a task; nothing else is decided 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
-from bertender.core.errors import UnknownNameError
+from bertender.core.table import Table
 from bertender.pipeline.named_files import (
     encoder_files,
     general_files,
@@ -47,10 +47,10 @@ from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from export.onnx_export import ExportConfig, export, write_onnx
 from quantize.quantizer import QuantizeConfig, quantize
-from quantize.schemes import AUTO_SCHEME, scheme_named
+from quantize.schemes import AUTO_SCHEME, SCHEMES
 from quantize.targets import target_named
 
-__all__ = ["STAGES", "Stage", "stage_named"]
+__all__ = ["STAGES", "Stage"]
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
@@ -139,7 +139,7 @@ def _teacher_and_start(config: DistillConfig, position: int) -> Want:
 
 def _to_quantize(config: QuantizeConfig, position: int) -> Want:
     """Return what a scheme starts from."""
-    trains = config.scheme != AUTO_SCHEME and scheme_named(config.scheme).source == "torch"
+    trains = config.scheme != AUTO_SCHEME and SCHEMES[config.scheme].source == "torch"
     return TORCH_CLASSIFIER if trains else GRAPH_TO_QUANTIZE
 
 
@@ -147,105 +147,101 @@ def _check_target(config: QuantizeConfig, task: Task) -> None:
     target_named(config.target)
 
 
-STAGES: Mapping[str, Stage] = {
-    stage.name: stage
-    for stage in (
-        Stage(
-            name="baseline",
-            config=BagOfWordsConfig,
-            run=_without_source(train_bag_of_words),
-            modules=(train_bag_of_words.__module__,),
-            sources=(0,),
-            makes=lambda config: Product("baseline", "bag-of-words"),
-        ),
-        Stage(
-            name="pretrain",
-            config=PretrainConfig,
-            run=_pretrain,
-            modules=(pretrain_by_name.__module__,),
-            sources=(0, 1),
-            wants=lambda config, position: PRETRAINED,
-            makes=_encoder_of("pretrain"),
-            fills={0: "stack_from"},
-            named=encoder_files,
-            takes_task=False,
-        ),
-        Stage(
-            name="distill-general",
-            config=GeneralConfig,
-            run=_distill_general,
-            modules=(distill_general_by_name.__module__,),
-            sources=(0, 1),
-            wants=lambda config, position: TORCH_MODEL,
-            makes=_encoder_of("distill-general"),
-            fills={0: "teacher"},
-            named=general_files,
-            takes_task=False,
-        ),
-        Stage(
-            name="finetune",
-            config=MultiTaskConfig,
-            run=_finetune,
-            modules=(finetune_tasks_by_name.__module__,),
-            sources=(0, 1),
-            wants=lambda config, position: TORCH_MODEL,
-            makes=_classifier_of("finetune"),
-            fills={0: "teacher"},
-            named=teacher_files,
-            check=lambda config, task: refuse_twice((task.name, *config.more_tasks)),
-            siblings=sibling_paths,
-        ),
-        Stage(
-            name="distill",
-            config=DistillConfig,
-            run=_distill,
-            modules=(distill.__module__,),
-            source="teacher",
-            sources=(1, 2),
-            wants=_teacher_and_start,
-            makes=_classifier_of("distill"),
-            fills={1: "student"},
-            named=student_files,
-            check=lambda config, task: refuse_start(config.changed_method(), config.student),
-        ),
-        Stage(
-            name="prune",
-            config=PruneConfig,
-            run=_from_source(prune),
-            modules=(prune.__module__,),
-            source="artifact",
-            wants=lambda config, position: TORCH_CLASSIFIER,
-            makes=_classifier_of("prune"),
-            named=needed_texts,
-        ),
-        Stage(
-            name="export",
-            config=ExportConfig,
-            run=_from_source(export),
-            modules=(export.__module__,),
-            source="artifact",
-            wants=lambda config, position: TORCH_CLASSIFIER,
-            makes=lambda config: Product(
-                "export", "onnx", precision=config.precision, fused=config.optimize == "fused"
+STAGES = Table(
+    "stage",
+    {
+        stage.name: stage
+        for stage in (
+            Stage(
+                name="baseline",
+                config=BagOfWordsConfig,
+                run=_without_source(train_bag_of_words),
+                modules=(train_bag_of_words.__module__,),
+                sources=(0,),
+                makes=lambda config: Product("baseline", "bag-of-words"),
             ),
-        ),
-        Stage(
-            name="quantize",
-            config=QuantizeConfig,
-            run=_quantize,
-            # schemes that train are handed export's writer
-            modules=(quantize.__module__, write_onnx.__module__),
-            source="artifact",
-            wants=_to_quantize,
-            makes=lambda config: Product("quantize", "onnx", precision="int8"),
-            check=_check_target,
-        ),
-    )
-}
-
-
-def stage_named(name: str) -> Stage:
-    """Return a row of STAGES, or raise UnknownNameError with the nearest name."""
-    if name not in STAGES:
-        raise UnknownNameError("stage", name, STAGES)
-    return STAGES[name]
+            Stage(
+                name="pretrain",
+                config=PretrainConfig,
+                run=_pretrain,
+                modules=(pretrain_by_name.__module__,),
+                sources=(0, 1),
+                wants=lambda config, position: PRETRAINED,
+                makes=_encoder_of("pretrain"),
+                fills={0: "stack_from"},
+                named=encoder_files,
+                takes_task=False,
+            ),
+            Stage(
+                name="distill-general",
+                config=GeneralConfig,
+                run=_distill_general,
+                modules=(distill_general_by_name.__module__,),
+                sources=(0, 1),
+                wants=lambda config, position: TORCH_MODEL,
+                makes=_encoder_of("distill-general"),
+                fills={0: "teacher"},
+                named=general_files,
+                takes_task=False,
+            ),
+            Stage(
+                name="finetune",
+                config=MultiTaskConfig,
+                run=_finetune,
+                modules=(finetune_tasks_by_name.__module__,),
+                sources=(0, 1),
+                wants=lambda config, position: TORCH_MODEL,
+                makes=_classifier_of("finetune"),
+                fills={0: "teacher"},
+                named=teacher_files,
+                check=lambda config, task: refuse_twice((task.name, *config.more_tasks)),
+                siblings=sibling_paths,
+            ),
+            Stage(
+                name="distill",
+                config=DistillConfig,
+                run=_distill,
+                modules=(distill.__module__,),
+                source="teacher",
+                sources=(1, 2),
+                wants=_teacher_and_start,
+                makes=_classifier_of("distill"),
+                fills={1: "student"},
+                named=student_files,
+                check=lambda config, task: refuse_start(config.changed_method(), config.student),
+            ),
+            Stage(
+                name="prune",
+                config=PruneConfig,
+                run=_from_source(prune),
+                modules=(prune.__module__,),
+                source="artifact",
+                wants=lambda config, position: TORCH_CLASSIFIER,
+                makes=_classifier_of("prune"),
+                named=needed_texts,
+            ),
+            Stage(
+                name="export",
+                config=ExportConfig,
+                run=_from_source(export),
+                modules=(export.__module__,),
+                source="artifact",
+                wants=lambda config, position: TORCH_CLASSIFIER,
+                makes=lambda config: Product(
+                    "export", "onnx", precision=config.precision, fused=config.optimize == "fused"
+                ),
+            ),
+            Stage(
+                name="quantize",
+                config=QuantizeConfig,
+                run=_quantize,
+                # schemes that train are handed export's writer
+                modules=(quantize.__module__, write_onnx.__module__),
+                source="artifact",
+                wants=_to_quantize,
+                makes=lambda config: Product("quantize", "onnx", precision="int8"),
+                check=_check_target,
+            ),
+        )
+    },
+)

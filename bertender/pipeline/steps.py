@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.atomic import replacing
 from bertender.core.config import Config, Record
 from bertender.measure.compare import CompareConfig, compare
 from bertender.measure.parity import (
+    TOLERANCES,
     Parity,
     check_parity,
-    find_tolerance,
     labelled_sample,
     require_parity,
 )
@@ -34,19 +34,13 @@ MOST_ROWS = 100
 """Of a comparison; more than anybody can read."""
 
 
-def _known_tolerance(name: str | None) -> str | None:
-    if name is not None:
-        find_tolerance(name)
-    return name
-
-
 class VerifyConfig(Config):
     """What the parity gate looks at."""
 
     texts: int | None = Field(
         None, ge=1, description="held-out texts to compare; all of them by default"
     )
-    tolerance: Annotated[str | None, AfterValidator(_known_tolerance)] = Field(
+    tolerance: Annotated[str | None, TOLERANCES.validator()] = Field(
         None,
         description="float32, float16, bfloat16, int8 or served; by default the candidate's "
         "precision",
@@ -57,7 +51,7 @@ class VerifyConfig(Config):
 def verify(reference: Artifact, candidate: Artifact, task: Task, config: VerifyConfig) -> Parity:
     """Compare two artifacts on a task's held-out texts, and their graphs where both are there."""
     examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
-    tolerance = find_tolerance(config.tolerance or candidate.card.precision)
+    tolerance = TOLERANCES[config.tolerance or candidate.card.precision]
     parity = check_parity(
         open_classifier(reference),
         open_classifier(candidate),

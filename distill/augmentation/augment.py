@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact
@@ -17,7 +17,7 @@ from bertender.core.progress import track
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example, load_tokenizer
 from bertender.training.config import TrainingConfig, computes_in_bf16
-from distill.augmentation import AUGMENTATIONS, Augmentation, Material, augmentation_named
+from distill.augmentation import AUGMENTATIONS, Augmentation, Material
 from distill.augmentation.augmentation import Rewrite
 from distill.augmentation.language_models import find_language_model
 from distill.losses import NO_LABEL
@@ -27,14 +27,10 @@ __all__ = ["AugmentedConfig", "augmented", "copies_of"]
 logger = logging.getLogger(__name__)
 
 
-def _known(name: str | None) -> str | None:
-    return augmentation_named(name).name if name is not None else None
-
-
 class AugmentedConfig(TrainingConfig):
     """How to train on more texts than the task has."""
 
-    augmentation: Annotated[str | None, AfterValidator(_known)] = Field(
+    augmentation: Annotated[str | None, AUGMENTATIONS.validator()] = Field(
         None,
         description="learn from rewritten copies of the texts too, which takes as many times "
         f"longer: {', '.join(AUGMENTATIONS)}; none by default",
@@ -94,7 +90,7 @@ def augmented(
     """
     if config.augmentation is None:
         return task
-    row = augmentation_named(config.augmentation)
+    row = AUGMENTATIONS[config.augmentation]
     examples = task.train.examples
     material = _material(row, examples, teacher, model, config)
     if row.writes_mask:

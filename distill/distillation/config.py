@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, model_validator
 
 from bertender.core.config import parts_of
-from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.errors import ConfigError
 from distill.distillation.phases import PhasedConfig
 from distill.losses.layer_maps import LAYER_MAPS
-from distill.methods import METHODS, Method, method_named
+from distill.methods import METHODS, Method
 from distill.students import StudentShape
 
 __all__ = ["StudentConfig", "methods_own"]
@@ -23,12 +23,6 @@ def _named_numbers(value: Any) -> Any:
         return value
     pairs = [pair.partition("=") for pair in value.split(",")]
     return {name.strip(): number for name, _, number in pairs}
-
-
-def _known_map(name: str | None) -> str | None:
-    if name is not None and name not in LAYER_MAPS:
-        raise UnknownNameError("layer map", name, LAYER_MAPS)
-    return name
 
 
 def methods_own(rows: Mapping[str, Method]) -> dict[str, str]:
@@ -67,7 +61,7 @@ class StudentConfig(PhasedConfig):
     weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_named_numbers)] = Field(
         default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"
     )
-    layer_map: Annotated[str | None, AfterValidator(_known_map)] = Field(
+    layer_map: Annotated[str | None, LAYER_MAPS.validator()] = Field(
         None, description=f"which layers are matched: {', '.join(LAYER_MAPS)}"
     )
     relation_heads: int | None = Field(
@@ -105,7 +99,7 @@ class StudentConfig(PhasedConfig):
         Raises:
             UnknownNameError, ConfigError: there is nothing of that name to change.
         """
-        return method_named(self.method, self.rows).changed(
+        return self.rows[self.method].changed(
             self.weights,
             temperature=self.temperature,
             layers=LAYER_MAPS[self.layer_map] if self.layer_map else None,

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from bertender.core.errors import ConfigError
 from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.distillation.config import StudentConfig, methods_own
-from distill.methods import GENERAL_METHODS, Method, method_named
+from distill.methods import GENERAL_METHODS, Method
 
 __all__ = ["MASK_PROBABILITY", "VOCABULARY_SIZE", "GeneralConfig"]
 
@@ -48,7 +48,7 @@ class GeneralConfig(StudentConfig):
     @model_validator(mode="after")
     def _are_read(self) -> Self:
         """Refuse settings of words that the method has no use for."""
-        method = method_named(self.method, GENERAL_METHODS)
+        method = GENERAL_METHODS[self.method]
         uses = {
             "mask_probability": method.predicts_words,
             "vocabulary_size": method.own_vocabulary,

@@ -6,7 +6,9 @@ papers count them: layers from 1, and 0 for the embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+
+from bertender.core.table import Table
 
 __all__ = [
     "LAYER_MAPS",
@@ -48,10 +50,13 @@ def last_between(student: int, teacher: int) -> Pairs:
     return tuple((layer, teacher - student + layer) for layer in range(1, student))
 
 
-LAYER_MAPS: Mapping[str, LayerMap] = {
-    "last": last,
-    "last-between": last_between,
-    "skip": skip,
-    "uniform": uniform,
-    "with-embeddings": with_embeddings,
-}
+LAYER_MAPS = Table(
+    "layer map",
+    {
+        "last": last,
+        "last-between": last_between,
+        "skip": skip,
+        "uniform": uniform,
+        "with-embeddings": with_embeddings,
+    },
+)

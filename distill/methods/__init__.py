@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from bertender.core.errors import UnknownNameError
+from bertender.core.table import Table
 from distill.methods.albert import ALBERT
 from distill.methods.bilstm import BILSTM
 from distill.methods.distilbert import DISTILBERT, DISTILBERT_GENERAL
@@ -25,50 +23,51 @@ from distill.methods.small_vocab import SMALL_VOCAB, SMALL_VOCAB_GENERAL
 from distill.methods.theseus import THESEUS, THESEUS_CONSTANT
 from distill.methods.tinybert import TINYBERT, TINYBERT_GENERAL
 
-__all__ = ["GENERAL_METHODS", "METHODS", "Method", "Phase", "method_named"]
+__all__ = ["GENERAL_METHODS", "METHODS", "Method", "Phase"]
 
-METHODS: Mapping[str, Method] = {
-    method.name: method
-    for method in (
-        ALBERT,
-        BILSTM,
-        DISTILBERT,
-        HARD,
-        INTERNAL,
-        INTERNAL_ALL,
-        INTERNAL_PROGRESSIVE,
-        MINIBERT,
-        MINILM,
-        MINILM_V2,
-        MOBILEBERT,
-        MOBILEBERT_TINY,
-        PD,
-        PKD,
-        SMALL_VOCAB,
-        THESEUS,
-        THESEUS_CONSTANT,
-        TINYBERT,
-    )
-}
+NOUN = "distillation method"
 
+METHODS = Table(
+    NOUN,
+    {
+        method.name: method
+        for method in (
+            ALBERT,
+            BILSTM,
+            DISTILBERT,
+            HARD,
+            INTERNAL,
+            INTERNAL_ALL,
+            INTERNAL_PROGRESSIVE,
+            MINIBERT,
+            MINILM,
+            MINILM_V2,
+            MOBILEBERT,
+            MOBILEBERT_TINY,
+            PD,
+            PKD,
+            SMALL_VOCAB,
+            THESEUS,
+            THESEUS_CONSTANT,
+            TINYBERT,
+        )
+    },
+)
+"""On a task."""
 
-GENERAL_METHODS: Mapping[str, Method] = {
-    method.name: method
-    for method in (
-        DISTILBERT_GENERAL,
-        MINILM_GENERAL,
-        MINILM_V2_GENERAL,
-        MOBILEBERT_GENERAL,
-        MOBILEBERT_TINY_GENERAL,
-        SMALL_VOCAB_GENERAL,
-        TINYBERT_GENERAL,
-    )
-}
+GENERAL_METHODS = Table(
+    NOUN,
+    {
+        method.name: method
+        for method in (
+            DISTILBERT_GENERAL,
+            MINILM_GENERAL,
+            MINILM_V2_GENERAL,
+            MOBILEBERT_GENERAL,
+            MOBILEBERT_TINY_GENERAL,
+            SMALL_VOCAB_GENERAL,
+            TINYBERT_GENERAL,
+        )
+    },
+)
 """Those that also distil an encoder into a smaller one on plain text, before any task."""
-
-
-def method_named(name: str, rows: Mapping[str, Method] = METHODS) -> Method:
-    """Return a row of METHODS, or of another table; UnknownNameError has the nearest name."""
-    if name not in rows:
-        raise UnknownNameError("distillation method", name, rows)
-    return rows[name]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.card import ProblemType
-from bertender.core.errors import UnknownNameError
+from bertender.core.table import Table
 from bertender.training.loop import Objective
 from distill.corpora.rows import RowBuilder, full_sentence_rows
 from distill.corpora.segment_pairs import next_sentence_rows, sentence_order_rows
@@ -22,7 +22,7 @@ from distill.objectives.spans import SpanPretrainee, span_prediction
 from distill.objectives.whole_words import whole_word_masking
 from distill.objectives.word_order import WordOrder
 
-__all__ = ["OBJECTIVES", "PretrainingObjective", "objective_named"]
+__all__ = ["OBJECTIVES", "PretrainingObjective"]
 
 CONSECUTIVE_PASSAGES = 8
 
@@ -51,60 +51,57 @@ class PretrainingObjective:
     problem_type: ProblemType = "masked_language_model"
 
 
-OBJECTIVES: Mapping[str, PretrainingObjective] = {
-    "mlm": PretrainingObjective(
-        summary="predict masked tokens, masked anew in every epoch",
-        paper="Devlin et al. 2018, arXiv 1810.04805; masks of Liu et al. 2019, arXiv 1907.11692",
-        objective=MaskedLanguageModel,
-    ),
-    "mlm+nsp": PretrainingObjective(
-        summary="predict masked tokens, and whether the second segment follows the first",
-        paper="Devlin et al. 2018, arXiv 1810.04805",
-        objective=next_sentence_prediction,
-        model=bert_with_pooler,
-        pretrainee=next_sentence_pretrainee,
-        rows=next_sentence_rows,
-    ),
-    "mlm+sop": PretrainingObjective(
-        summary="predict masked n-grams, and whether two segments are swapped; ALBERT",
-        paper="Lan et al. 2019, arXiv 1909.11942",
-        objective=sentence_order_prediction,
-        model=albert_with_pooler,
-        pretrainee=sentence_order_pretrainee,
-        rows=sentence_order_rows,
-        family="albert",
-    ),
-    "mlm+word-order": PretrainingObjective(
-        summary="predict masked tokens, and the order of shuffled trigrams",
-        paper="Wang et al. 2019, arXiv 1908.04577",
-        objective=WordOrder,
-    ),
-    "rtd": PretrainingObjective(
-        summary="tell which tokens a small generator has replaced; ELECTRA",
-        paper="Clark et al. 2020, arXiv 2003.10555",
-        objective=ReplacedTokens,
-        model=electra,
-        pretrainee=ReplacedTokensPretrainee,
-        perplexity_of=None,
-        problem_type="replaced_token_detection",
-        family="electra",
-    ),
-    "span": PretrainingObjective(
-        summary="predict masked spans, from their boundaries too",
-        paper="Joshi et al. 2019, arXiv 1907.10529",
-        objective=span_prediction,
-        pretrainee=SpanPretrainee,
-    ),
-    "wwm": PretrainingObjective(
-        summary="predict masked words, all pieces of a word together",
-        paper="Devlin et al. 2018, arXiv 1810.04805, as published in 2019",
-        objective=whole_word_masking,
-    ),
-}
-
-
-def objective_named(name: str) -> PretrainingObjective:
-    """Return a row of OBJECTIVES, or raise UnknownNameError with the nearest name."""
-    if name not in OBJECTIVES:
-        raise UnknownNameError("pre-training objective", name, OBJECTIVES)
-    return OBJECTIVES[name]
+OBJECTIVES = Table(
+    "pre-training objective",
+    {
+        "mlm": PretrainingObjective(
+            summary="predict masked tokens, masked anew in every epoch",
+            paper="Devlin et al. 2018, arXiv 1810.04805; "
+            "masks of Liu et al. 2019, arXiv 1907.11692",
+            objective=MaskedLanguageModel,
+        ),
+        "mlm+nsp": PretrainingObjective(
+            summary="predict masked tokens, and whether the second segment follows the first",
+            paper="Devlin et al. 2018, arXiv 1810.04805",
+            objective=next_sentence_prediction,
+            model=bert_with_pooler,
+            pretrainee=next_sentence_pretrainee,
+            rows=next_sentence_rows,
+        ),
+        "mlm+sop": PretrainingObjective(
+            summary="predict masked n-grams, and whether two segments are swapped; ALBERT",
+            paper="Lan et al. 2019, arXiv 1909.11942",
+            objective=sentence_order_prediction,
+            model=albert_with_pooler,
+            pretrainee=sentence_order_pretrainee,
+            rows=sentence_order_rows,
+            family="albert",
+        ),
+        "mlm+word-order": PretrainingObjective(
+            summary="predict masked tokens, and the order of shuffled trigrams",
+            paper="Wang et al. 2019, arXiv 1908.04577",
+            objective=WordOrder,
+        ),
+        "rtd": PretrainingObjective(
+            summary="tell which tokens a small generator has replaced; ELECTRA",
+            paper="Clark et al. 2020, arXiv 2003.10555",
+            objective=ReplacedTokens,
+            model=electra,
+            pretrainee=ReplacedTokensPretrainee,
+            perplexity_of=None,
+            problem_type="replaced_token_detection",
+            family="electra",
+        ),
+        "span": PretrainingObjective(
+            summary="predict masked spans, from their boundaries too",
+            paper="Joshi et al. 2019, arXiv 1907.10529",
+            objective=span_prediction,
+            pretrainee=SpanPretrainee,
+        ),
+        "wwm": PretrainingObjective(
+            summary="predict masked words, all pieces of a word together",
+            paper="Devlin et al. 2018, arXiv 1810.04805, as published in 2019",
+            objective=whole_word_masking,
+        ),
+    },
+)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from bertender.core.config import Rule
 from bertender.core.errors import ConfigError
 from bertender.training.config import TrainingConfig
 from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
-from distill.objectives import OBJECTIVES, objective_named
-from distill.vocabularies import TOKENIZERS, tokenizer_named
+from distill.objectives import OBJECTIVES
+from distill.vocabularies import TOKENIZERS
 
 __all__ = ["RULES", "LengthPhase", "PretrainConfig"]
 
@@ -29,15 +29,6 @@ class LengthPhase:
     max_length: int
     share: float
     """Of the steps of the whole run."""
-
-
-def _known(name: str) -> str:
-    objective_named(name)
-    return name
-
-
-def _known_tokenizer(name: str) -> str:
-    return tokenizer_named(name).name
 
 
 def _uneven_heads(config: PretrainConfig) -> str:
@@ -73,10 +64,10 @@ class PretrainConfig(TrainingConfig):
 
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
-    objective: Annotated[str, AfterValidator(_known)] = Field(
+    objective: Annotated[str, OBJECTIVES.validator()] = Field(
         "mlm", description=f"what to learn: {', '.join(OBJECTIVES)} (see docs/pretraining.md)"
     )
-    tokenizer: Annotated[str, AfterValidator(_known_tokenizer)] = Field(
+    tokenizer: Annotated[str, TOKENIZERS.validator()] = Field(
         "wordpiece", description=f"what the vocabulary is made of: {', '.join(TOKENIZERS)}"
     )
     vocabulary_size: int = Field(8000, ge=100, description="most entries of the vocabulary")

@@ -20,7 +20,7 @@ from bertender.text.batch import load_tokenizer
 from bertender.training.examples import Padding
 from distill.corpora.corpus import Corpus, Survey, Watched, survey
 from distill.corpora.token_store import TokenRow, stored_parts
-from distill.objectives import PretrainingObjective, objective_named
+from distill.objectives import OBJECTIVES, PretrainingObjective
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.phases import Rows, train_lengths
 from distill.pretraining.stacking import positions_of_shallow, refuse_unstackable, stack
@@ -61,7 +61,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             `config.stack_from`.
         DataError: there are too few passages to train and hold out.
     """
-    chosen = objective_named(config.objective)
+    chosen = OBJECTIVES[config.objective]
     config.check_rules()
     found = survey(passages)
     found.refuse_too_few()

@@ -12,7 +12,7 @@ from bertender.core.config import Rule
 from bertender.core.errors import ConfigError
 from bertender.training.config import TrainingConfig
 from distill.pruning.choice import ACROSS, Across
-from distill.pruning.importance import IMPORTANCES, importance_named
+from distill.pruning.importance import IMPORTANCES
 
 __all__ = ["OF_THE_TASK", "RULES", "PruneConfig"]
 
@@ -36,11 +36,6 @@ WITH_A_TARGET = "fisher"
 
 OF_THE_TASK = "task"
 """In the place of a corpus: the task's own training texts."""
-
-
-def _known_importance(name: str) -> str:
-    importance_named(name)
-    return name
 
 
 def _is_share(share: float, info: ValidationInfo) -> float:
@@ -188,7 +183,7 @@ class PruneConfig(TrainingConfig):
         ".txt.xz, .parquet, a hub data set)",
     )
     vocab_floor: int = Field(1, ge=1, description="keep pieces that occur so often there")
-    importance: Annotated[str, AfterValidator(_known_importance)] = Field(
+    importance: Annotated[str, IMPORTANCES.validator()] = Field(
         "gradient", description=f"what heads and neurons are worth by: {', '.join(IMPORTANCES)}"
     )
     across: Across = Field(
@@ -230,5 +225,5 @@ class PruneConfig(TrainingConfig):
     @property
     def scores_texts(self) -> bool:
         """Whether what is cut depends on what the model answers to training texts."""
-        by_texts = self.cuts_parts and importance_named(self.importance).reads_text
+        by_texts = self.cuts_parts and IMPORTANCES[self.importance].reads_text
         return bool(by_texts or self.layers or self.retraining_free)

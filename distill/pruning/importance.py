@@ -17,7 +17,7 @@ the same end and leaves the heads and neurons of a layer as they are to each oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -27,13 +27,14 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from bertender.core.errors import DataError, UnknownNameError
+from bertender.core.errors import DataError
+from bertender.core.table import Table
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.training.examples import TensorBatch, model_inputs
 from distill.pruning.gates import gated
 
-__all__ = ["IMPORTANCES", "Importance", "Scores", "Scorer", "importance_named", "importance_of"]
+__all__ = ["IMPORTANCES", "Importance", "Scores", "Scorer", "importance_of"]
 
 Scores = tuple[torch.Tensor, ...]
 """A layer each: (heads,) or (neurons,), at least 0."""
@@ -131,13 +132,16 @@ def _random(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -
     return _mean(drawn, 1, model.config.num_hidden_layers)
 
 
-IMPORTANCES: Mapping[str, Scorer] = {
-    "gradient": Scorer(partial(_gates, size_of=torch.abs)),
-    "fisher": Scorer(partial(_gates, size_of=torch.square)),
-    "taylor": Scorer(_taylor),
-    "magnitude": Scorer(_magnitude, reads_text=False),
-    "random": Scorer(_random, reads_text=False),
-}
+IMPORTANCES = Table(
+    "importance",
+    {
+        "gradient": Scorer(partial(_gates, size_of=torch.abs)),
+        "fisher": Scorer(partial(_gates, size_of=torch.square)),
+        "taylor": Scorer(_taylor),
+        "magnitude": Scorer(_magnitude, reads_text=False),
+        "random": Scorer(_random, reads_text=False),
+    },
+)
 
 
 def importance_of(
@@ -155,14 +159,7 @@ def importance_of(
         UnknownNameError: there is no importance of this name.
         DataError: there is no example, and the importance reads some.
     """
-    return importance_named(name).score(model.eval(), batches, seed)
-
-
-def importance_named(name: str) -> Scorer:
-    """Return a row of IMPORTANCES; UnknownNameError has the nearest name."""
-    if name not in IMPORTANCES:
-        raise UnknownNameError("importance", name, IMPORTANCES)
-    return IMPORTANCES[name]
+    return IMPORTANCES[name].score(model.eval(), batches, seed)
 
 
 def _loss(model: PreTrainedModel, batch: TensorBatch) -> torch.Tensor:

@@ -6,20 +6,20 @@ same vocabulary for the same passages on every run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from bertender.core.errors import UnknownNameError
+from bertender.core.table import Table
 from bertender.core.work import made_once
 from bertender.text.batch import load_tokenizer
 from distill.vocabularies.byte_level_bpe import SMALLEST_BPE, train_byte_level_bpe
 from distill.vocabularies.unigram import train_unigram
 from distill.vocabularies.wordpiece import train_wordpiece
 
-__all__ = ["TOKENIZERS", "TokenizerKind", "tokenizer_named", "trained_once"]
+__all__ = ["TOKENIZERS", "TokenizerKind", "trained_once"]
 
 
 @dataclass(frozen=True)
@@ -35,37 +35,33 @@ class TokenizerKind:
     """The fewest entries that a vocabulary of this kind can have."""
 
 
-TOKENIZERS: Mapping[str, TokenizerKind] = {
-    kind.name: kind
-    for kind in (
-        TokenizerKind(
-            name="wordpiece",
-            summary="uncased word pieces, as BERT's",
-            paper="Devlin et al. 2018, arXiv 1810.04805",
-            train=train_wordpiece,
-        ),
-        TokenizerKind(
-            name="bpe",
-            summary="merged bytes, as RoBERTa's: any text, cased, without unknown tokens",
-            paper="Sennrich et al. 2016, arXiv 1508.07909; Liu et al. 2019, arXiv 1907.11692",
-            train=train_byte_level_bpe,
-            smallest=SMALLEST_BPE,
-        ),
-        TokenizerKind(
-            name="unigram",
-            summary="uncased pieces of a unigram language model, as ALBERT's",
-            paper="Kudo 2018, arXiv 1804.10959",
-            train=train_unigram,
-        ),
-    )
-}
-
-
-def tokenizer_named(name: str) -> TokenizerKind:
-    """Return a row of TOKENIZERS, or raise UnknownNameError with the nearest name."""
-    if name not in TOKENIZERS:
-        raise UnknownNameError("tokenizer", name, TOKENIZERS)
-    return TOKENIZERS[name]
+TOKENIZERS = Table(
+    "tokenizer",
+    {
+        kind.name: kind
+        for kind in (
+            TokenizerKind(
+                name="wordpiece",
+                summary="uncased word pieces, as BERT's",
+                paper="Devlin et al. 2018, arXiv 1810.04805",
+                train=train_wordpiece,
+            ),
+            TokenizerKind(
+                name="bpe",
+                summary="merged bytes, as RoBERTa's: any text, cased, without unknown tokens",
+                paper="Sennrich et al. 2016, arXiv 1508.07909; Liu et al. 2019, arXiv 1907.11692",
+                train=train_byte_level_bpe,
+                smallest=SMALLEST_BPE,
+            ),
+            TokenizerKind(
+                name="unigram",
+                summary="uncased pieces of a unigram language model, as ALBERT's",
+                paper="Kudo 2018, arXiv 1804.10959",
+                train=train_unigram,
+            ),
+        )
+    },
+)
 
 
 def trained_once(
@@ -82,7 +78,7 @@ def trained_once(
     """
 
     def train_and_save(draft: Path) -> None:
-        train = tokenizer_named(name).train
+        train = TOKENIZERS[name].train
         train(passages, vocabulary_size, max_length).save_pretrained(draft)
 
     return load_tokenizer(made_once(directory, train_and_save))

@@ -19,7 +19,6 @@ from bertender.measure.parity import (
     ParitySummary,
     Truth,
     check_parity,
-    find_tolerance,
     parity_sample,
     require_parity,
 )
@@ -363,4 +362,4 @@ def test_the_summary_is_what_a_card_can_hold() -> None:
 
 def test_an_unknown_precision_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'float32'"):
-        find_tolerance("float3")
+        TOLERANCES["float3"]

@@ -11,7 +11,6 @@ from bertender.metrics.resampling import Counts, count_labels
 from bertender.metrics.scores import (
     METRICS,
     Score,
-    find_metric,
     paired_change,
     paired_change_of_means,
     score,
@@ -159,7 +158,7 @@ def test_several_equal_models_change_as_much_as_one(metric: str) -> None:
 
 def test_unknown_metric_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"'acuracy'.*'accuracy'"):
-        find_metric("acuracy")
+        METRICS["acuracy"]
 
 
 def test_no_rows_and_missing_rows_are_errors() -> None:

@@ -17,7 +17,7 @@ from bertender.core.errors import ConfigError, DataError, UnknownNameError
 from bertender.pipeline import recorded_task as recorded
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.source_files import PACKAGES, PROJECT, source_files
-from bertender.pipeline.stages import STAGES, stage_named
+from bertender.pipeline.stages import STAGES
 from bertender.pipeline.steps import STEPS
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -42,7 +42,7 @@ def made_for(artifact: Artifact, **source: Any) -> Artifact:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_is_a_step_of_the_same_config(name: str) -> None:
-    stage = stage_named(name)
+    stage = STAGES[name]
     assert stage.name == name and issubclass(stage.config, Config)
     assert STEPS[name].config is stage.config
     assert list(STEPS[name].sources) == list(stage.sources)
@@ -113,7 +113,7 @@ def test_the_second_source_of_a_distillation_keeps_its_layers(
 
 def test_an_unknown_stage_has_a_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"'exprot'. Did you mean 'export'"):
-        stage_named("exprot")
+        STAGES["exprot"]
 
 
 @pytest.mark.parametrize("changes", [{}, {"max_dev": 4}, {"text_column": "x"}])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertender.core.errors import UnknownNameError
 from quantize.affine import INTEGERS, Integers, affine
-from quantize.calibrators import CALIBRATORS, Histogram, calibrator_named, divergence
+from quantize.calibrators import CALIBRATORS, Histogram, divergence
 from quantize.targets import TARGETS
 
 GRIDS = sorted({target.activations for target in TARGETS.values()})
@@ -175,4 +175,4 @@ def test_mse_has_the_least_squared_error_of_all(grid: str) -> None:
 
 def test_an_unknown_calibrator_is_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"calibrator 'minmix'. Did you mean 'minmax'"):
-        calibrator_named("minmix")
+        CALIBRATORS["minmix"]

@@ -18,7 +18,7 @@ from bertender.core.errors import ConfigError, ModelError, UnknownNameError
 from bertender.models.predictor import load_torch_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
-from distill.augmentation import AUGMENTATIONS, Material, augmentation_named
+from distill.augmentation import AUGMENTATIONS, Material
 from distill.augmentation import augment as module
 from distill.augmentation.augment import AugmentedConfig, augmented, copies_of
 from distill.augmentation.bilstm import dropping_and_swapping
@@ -102,9 +102,9 @@ def test_tinybert_asks_the_language_model_that_the_teacher_came_from(
     origin = language_model_artifact(tmp_path / "encoder")
     teacher = teacher_from(origin.path, few, tmp_path / "teacher")
     seen: list[Material] = []
-    row = augmentation_named("tinybert")
+    row = AUGMENTATIONS["tinybert"]
     spied = replace(row, rewriter=lambda material: seen.append(material) or row.rewriter(material))
-    monkeypatch.setattr(module, "augmentation_named", lambda name: spied)
+    monkeypatch.setitem(AUGMENTATIONS, "tinybert", spied)
     by_model = made(few, teacher, "tinybert")
     assert seen[0].language_model is not None
     monkeypatch.setattr(module, "find_language_model", lambda *given: None)
@@ -264,4 +264,4 @@ def test_a_methods_own_augmentation_is_a_row_and_off_by_default() -> None:
 
 def test_an_unknown_augmentation_has_a_nearest() -> None:
     with pytest.raises(UnknownNameError, match="Known: bilstm, tinybert"):
-        augmentation_named("bilstn")
+        AUGMENTATIONS["bilstn"]

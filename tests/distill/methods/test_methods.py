@@ -17,7 +17,7 @@ from distill.distillation.distiller import DistillConfig, _new_student
 from distill.distillation.phases import DistillationObjective, phase_settings
 from distill.losses.layer_maps import last
 from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
-from distill.methods import GENERAL_METHODS, METHODS, Method, Phase, method_named
+from distill.methods import GENERAL_METHODS, METHODS, Method, Phase
 from distill.students import StudentShape
 from distill.teachers.teacher import Teacher
 from tests.distill.toys import save_encoder, tiny_classifier, tiny_tokenizer
@@ -140,7 +140,7 @@ def test_weights_scale_the_parts_and_zero_removes_one() -> None:
     teacher = tiny_classifier("bert")
 
     def parts(**weights: float) -> dict[str, float]:
-        method = method_named("distilbert").changed(weights)
+        method = METHODS["distilbert"].changed(weights)
         _, losses = losses_of(method, method.phases(2)[0], teacher)
         return {name: float(loss.detach()) for name, loss in losses.items()}
 

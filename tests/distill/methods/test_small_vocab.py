@@ -22,7 +22,7 @@ from distill.losses import NO_LABEL
 from distill.methods import GENERAL_METHODS, Method
 from distill.methods.small_vocab import DualTraining, SharedProjection
 from distill.students import StudentShape
-from distill.vocabularies import tokenizer_named
+from distill.vocabularies import TOKENIZERS
 from distill.vocabularies.mixed import (
     MIXED_INPUTS,
     MIXED_TARGETS,
@@ -48,13 +48,13 @@ PLAIN = sorted(name for name, family in FAMILIES.items() if family.plain_layers)
 
 @pytest.fixture(scope="module")
 def own() -> PreTrainedTokenizerBase:
-    return tokenizer_named("wordpiece").train(passages(), 100, LONGEST)
+    return TOKENIZERS["wordpiece"].train(passages(), 100, LONGEST)
 
 
 @pytest.fixture(scope="module")
 def vocabulary(own: PreTrainedTokenizerBase) -> MixedVocabulary:
     """Beside a larger one, as a teacher's whose table has some rows more than pieces."""
-    teacher = tokenizer_named("wordpiece").train(passages(), 400, LONGEST)
+    teacher = TOKENIZERS["wordpiece"].train(passages(), 400, LONGEST)
     return MixedVocabulary(own, teacher, len(teacher) + 5)
 
 
@@ -122,7 +122,7 @@ def test_a_word_longer_than_a_row_is_cut(vocabulary: MixedVocabulary) -> None:
 
 def test_words_that_one_vocabulary_drops_are_left_out(own: PreTrainedTokenizerBase) -> None:
     """Word pieces have nothing for a lone zero-width space, a unigram model has."""
-    teacher = tokenizer_named("unigram").train(passages(), 200, LONGEST)
+    teacher = TOKENIZERS["unigram"].train(passages(), 200, LONGEST)
     vocabulary = MixedVocabulary(own, teacher, len(teacher))
     odd = "\u200b"
     assert pieces_of_words(own, [[odd]]) == [[[]]] and pieces_of_words(teacher, [[odd]])[0][0]

@@ -15,7 +15,7 @@ from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedT
 from bertender.core.errors import DataError, ModelError
 from bertender.text.batch import load_tokenizer
 from distill.pruning.vocabulary import Pieces, cut_vocabulary, needed_pieces
-from distill.vocabularies import TOKENIZERS, tokenizer_named
+from distill.vocabularies import TOKENIZERS
 from tests.distill.pretraining.test_pretrain import passages
 from tests.distill.toys import LONGEST, tiny_classifier
 
@@ -24,7 +24,7 @@ FEW = ["eat the plum", "use the saw from the box"]
 
 
 def whole(name: str) -> PreTrainedTokenizerBase:
-    return tokenizer_named(name).train(passages(), SIZE, LONGEST)
+    return TOKENIZERS[name].train(passages(), SIZE, LONGEST)
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)

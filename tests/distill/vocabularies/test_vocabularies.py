@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.text.batch import load_tokenizer
 from distill.pretraining.config import PretrainConfig
-from distill.vocabularies import TOKENIZERS, tokenizer_named
+from distill.vocabularies import TOKENIZERS
 from distill.vocabularies.unigram import MOST_COUNTED
 from tests.conftest import FRUIT, TOOLS
 from tests.distill.toys import packed
@@ -212,7 +212,7 @@ def test_too_small_a_vocabulary_is_refused() -> None:
 
 def test_an_unknown_tokenizer_is_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"no tokenizer 'wordpeice'. Did you mean 'wordp"):
-        tokenizer_named("wordpeice")
+        TOKENIZERS["wordpeice"]
 
 
 def test_rare_words_are_forgotten_where_there_are_too_many(
