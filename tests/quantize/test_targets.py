@@ -7,7 +7,8 @@ import pytest
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError, UnknownNameError
 from quantize.affine import INTEGERS
-from quantize.targets import TARGETS, known_target, target_named
+from quantize.config import SchemeConfig
+from quantize.targets import TARGETS, target_named
 
 
 def machine(platform: str = "Linux x86_64", *flags: str) -> Environment:
@@ -39,7 +40,7 @@ def test_a_gpu_is_refused_with_the_reason_and_what_to_do() -> None:
 def test_weights_are_symmetric_and_both_rows_exist(name: str) -> None:
     assert INTEGERS[TARGETS[name].weights].symmetric
     assert TARGETS[name].activations in INTEGERS
-    assert known_target(name) == name
+    assert SchemeConfig.parse({"target": name}).target == name
 
 
 def test_only_targets_whose_sums_fit_have_8_bit_weights() -> None:
@@ -53,4 +54,4 @@ def test_only_targets_whose_sums_fit_have_8_bit_weights() -> None:
 
 def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"target 'vnmi'. Did you mean 'vnni'"):
-        known_target("vnmi")
+        SchemeConfig.parse({"target": "vnmi"})
