@@ -94,8 +94,8 @@ class GateBenchmark(Record):
     candidates: tuple[Judged, ...]
 
 
-class Remembered:
-    """A predictor that is run once for a batch: every candidate has the same reference."""
+class Cached:
+    """A predictor of token arrays that runs once for a batch: all candidates have one reference."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
@@ -104,12 +104,13 @@ class Remembered:
     def logits(self, batch: Batch) -> FloatArray:
         """Return the logits (batch, labels) of a batch, computed now or before."""
         key = b"".join(
-            name.encode() + repr(array.shape).encode() + array.tobytes()
+            f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes()
             for name, array in sorted(batch.arrays.items())
         )
         digest = hashlib.sha256(key).digest()
         if digest not in self.known:
             self.known[digest] = self.predictor.logits(batch)
+            self.known[digest].setflags(write=False)
         return self.known[digest]
 
 
@@ -125,11 +126,11 @@ class Subject:
 
     @cached_property
     def reference(self) -> Classifier:
-        return _remembered(open_classifier(self.source))
+        return _cached(open_classifier(self.source))
 
     @cached_property
     def torch(self) -> Classifier:
-        return _remembered(open_classifier(self.teacher))
+        return _cached(open_classifier(self.teacher))
 
     def job(self, settings: dict[str, Any], graph: Path) -> Job:
         config, folder = QuantizeConfig(**settings), self.folder
@@ -157,8 +158,8 @@ class Subject:
         return planted_in(job, target, fault) if fault else target, ranges
 
 
-def _remembered(classifier: Classifier) -> Classifier:
-    return replace(classifier, predictor=Remembered(classifier.predictor))
+def _cached(classifier: Classifier) -> Classifier:
+    return replace(classifier, predictor=Cached(classifier.predictor))
 
 
 def planted_in(job: Job, graph: Path, fault: Fault) -> Path:

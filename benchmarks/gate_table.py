@@ -50,14 +50,14 @@ SOUND_HEADINGS: tuple[Cell, ...] = (
     ("Candidates",),
     ("Refused",),
     ("By",),
-    ("Points lost by those refused",),
+    ("Change of the score of those refused, points",),
 )
 FAULT_HEADINGS: tuple[Cell, ...] = (
     ("Fault",),
     ("Planted",),
     ("Caught",),
     ("By",),
-    ("Points lost where it passed",),
+    ("Change of the score where it passed, points",),
 )
 
 
@@ -120,14 +120,14 @@ def _seen(rows: Iterable[list[Cell]]) -> list[list[Cell]]:
 def _sound_cells(name: str, rows: Sequence[Judged]) -> list[Cell]:
     own = [row for row in rows if row.variant == name]
     refused = [row for row in own if row.refused_by]
-    return [(f"`{name}`",), *_counts(own, refused), *_reasons(refused), _lost(refused)]
+    return [(f"`{name}`",), *_counts(own, refused), *_reasons(refused), _changes(refused)]
 
 
 def _fault_cells(name: str, rows: Sequence[Judged]) -> list[Cell]:
     own = [row for row in rows if row.fault == name]
     caught = [row for row in own if row.refused_by]
     passed = [row for row in own if not row.refused_by]
-    return [(name,), *_counts(own, caught), *_reasons(caught), _lost(passed)]
+    return [(name,), *_counts(own, caught), *_reasons(caught), _changes(passed)]
 
 
 def _counts(rows: Sequence[Judged], some: Sequence[Judged]) -> tuple[Cell, Cell]:
@@ -136,12 +136,12 @@ def _counts(rows: Sequence[Judged], some: Sequence[Judged]) -> tuple[Cell, Cell]
 
 def _reasons(rows: Iterable[Judged]) -> tuple[Cell]:
     """Return the checks that refused, the most frequent first."""
-    names = [row.refused_by[0].rstrip(",") for row in rows]
+    names = [row.refused_by[0].rstrip(",") for row in rows]  # earlier files have a comma
     listed = sorted(set(names), key=lambda name: (-names.count(name), name))
     return ((", ".join(f"{name} ({names.count(name)})" for name in listed) or DASH,),)
 
 
-def _lost(rows: Sequence[Judged]) -> Cell:
+def _changes(rows: Sequence[Judged]) -> Cell:
     changes = [(row.teacher, row.variant, row.change) for row in rows if row.change]
     return (
         "; ".join(f"{teacher} {variant} {points(each)}" for teacher, variant, each in changes)

@@ -214,7 +214,7 @@ def _products(
 
 @dataclass(frozen=True)
 class _Opened:
-    """The cuts of twins, each opened once; closed with the object, for weights are large."""
+    """The cuts of twins, each opened once; freed with the object, for weights are large."""
 
     twins: Twins
 

@@ -203,23 +203,21 @@ def test_unlabelled_texts_are_not_those_to_choose_by(apart: Task, tmp_path: Path
     assert given.train.examples == (*apart.train.examples, (other,))
 
 
-def test_a_task_brings_texts_without_labels(
-    apart: Task, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unlabelled_texts_come_with_a_task(apart: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     brought = (apart.selection.examples[0], ("another text",), ("a third one",))
     row = replace(TASKS["docs"], unlabelled=lambda: brought)
     monkeypatch.setattr(registry, "TASKS", {apart.name: row})
-    two = with_unlabelled(apart, None, 2)
-    assert two.train.examples == (*apart.train.examples, ("another text",))
-    assert two.train.label_ids[-1] == NO_LABEL and not caplog.text
-    assert with_unlabelled(apart, None, 9).train.examples[-1] == ("a third one",)
-    assert "brings 3 texts without labels, and 9 were asked for" in caplog.text
+    named = replace(apart, source={"task": apart.name})
+    one = with_unlabelled(named, None, 1)
+    assert one.train.examples == (*apart.train.examples, ("another text",))
+    assert one.train.label_ids[-1] == NO_LABEL
+    assert len(with_unlabelled(named, None, 9).train) == len(apart.train) + 2
 
 
-def test_a_file_named_as_a_task_brings_none(apart: Task, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_comes_with_none(apart: Task, caplog: pytest.LogCaptureFixture) -> None:
     own = replace(apart, name="docs", source={"task": "docs", "train": "mine/docs.csv"})
     assert with_unlabelled(own, None, 5).train == own.train
-    assert "brings 0 texts without labels, and 5 were asked for" in caplog.text
+    assert "task docs comes with no unlabelled texts" in caplog.text
 
 
 def test_texts_to_calibrate_on_are_not_those_to_choose_by(

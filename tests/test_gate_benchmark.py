@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from benchmarks import gate
@@ -15,6 +17,7 @@ from benchmarks.gate_table import gate_block
 from bertender.core.environment import environment
 from bertender.metrics.scores import Change
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import Batch
 from export.onnx_export import ExportConfig, export
 from quantize.schemes import SCHEMES
 from tests.distill.toys import save_artifact, tiny_classifier
@@ -48,6 +51,22 @@ def test_every_fault_is_caught_where_it_is_planted(name: str, subject: Subject) 
     row = judged(subject, FAULTS[name].variants[-1], name)
     assert row.refused_by, "no check refuses it"
     assert row.change is None, "it was caught"
+
+
+def test_a_reference_runs_once_for_a_batch() -> None:
+    asked: list[Batch] = []
+
+    class Counting:
+        def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+            asked.append(batch)
+            return np.full((len(batch), 2), len(asked), dtype=np.float32)
+
+    cached = gate.Cached(Counting())
+    rows = np.array([[1, 2], [3, 4]])
+    batches = [
+        Batch((("a",),) * len(ids), {"input_ids": ids}) for ids in (rows, rows[:1], rows + 1, rows)
+    ]
+    assert [cached.logits(batch)[0, 0] for batch in batches] == [1, 2, 3, 1]
 
 
 def test_a_sound_candidate_is_asked_everything(subject: Subject) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,10 @@ def test_listed_names_exist(path: str) -> None:
 def test_modules_are_found() -> None:
     assert {"bertender/core/artifact.py", "distill/objectives/__init__.py"} <= set(modules())
     assert "bertender/core/__init__.py" not in modules()
+
+
+def test_every_package_is_listed_for_the_wheel() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    files = [path for top in PACKAGES for path in (ROOT / top).rglob("__init__.py")]
+    folders = [".".join(path.parent.relative_to(ROOT).parts) for path in files]
+    assert sorted(project["tool"]["setuptools"]["packages"]) == sorted(folders)

@@ -1,4 +1,4 @@
-"""Table: the rows of one kind of thing, by name; an unknown name is told the nearest."""
+"""Table: the rows of one kind of thing, by name; an unknown name raises, with the nearest."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Row = TypeVar("Row")
 
 
 class Table(dict[str, Row]):
-    """Rows by name, in the order in which they were written.
+    """Rows by name, in the order in which they were written; `table[name]` raises UnknownNameError.
 
-    `table[name]` raises UnknownNameError where there is none of that name.
+    A dict, whose `in` and `get` stay what they are; nothing but tests adds a row later.
 
     Args:
         noun: what a row is, for messages: "calibrator".
@@ -32,7 +32,7 @@ class Table(dict[str, Row]):
         raise UnknownNameError(self.noun, name, self)
 
     def validator(self, *also: str) -> AfterValidator:
-        """Return what lets a field of Config hold these names alone, `also` some, and None."""
+        """Return a validator of a field: the names of the rows, those in `also`, and None."""
 
         def known(name: str | None) -> str | None:
             if name is not None and name not in self and name not in also:

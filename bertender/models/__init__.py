@@ -1,0 +1,1 @@
+"""Architectures, and what opens a model to ask it."""

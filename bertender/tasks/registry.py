@@ -37,7 +37,7 @@ class TaskSpec:
     text_columns: tuple[str, ...]
     load: Callable[[], tuple[Split, Split]]
     unlabelled: Callable[[], tuple[Example, ...]] = tuple
-    """More texts, whose labels nobody reads."""
+    """Unlabelled texts that come with the task."""
 
 
 def _glue(name: str, description: str, metric: str) -> TaskSpec:
@@ -90,17 +90,17 @@ def load_task(config: TaskConfig) -> Task:
     )
 
 
-def unlabelled_texts(task: Task, most: int) -> tuple[Example, ...]:
-    """Return at most so many texts without labels, of those that a task brings; most bring none."""
-    by_name = task.name in TASKS and not task.source.get("train")  # not a user's file
+def unlabelled_texts(task: Task) -> tuple[Example, ...]:
+    """Return the unlabelled texts that come with a task; most have none, and files never do."""
+    by_name = task.source.get("task") in TASKS and not task.source.get("train")
     texts = TASKS[task.name].unlabelled() if by_name else ()
-    if len(texts) < most:
+    if not texts:
         logger.warning(
-            "task %s brings %d texts without labels, and %d were asked for: give a file of more "
-            "by --unlabelled",
-            *(task.name, len(texts), most),
+            "task %s comes with no unlabelled texts: unlabelled_texts adds none. Give a file of "
+            "some by --unlabelled",
+            task.name,
         )
-    return texts[:most]
+    return texts
 
 
 def sample(split: Split, count: int | None) -> Split:

@@ -1,0 +1,1 @@
+"""The one training path, its examples and losses."""

@@ -1,4 +1,4 @@
-"""What a method's student is to be: the settings that every kind of distillation shares."""
+"""Settings of a student, shared by every kind of distillation."""
 
 from __future__ import annotations
 

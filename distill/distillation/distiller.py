@@ -44,8 +44,8 @@ __all__ = ["RULES", "DistillConfig", "distill"]
 RULES: Mapping[str, Rule[DistillConfig]] = {
     "texts that nobody labels": Rule(
         lambda config: not config.changed_method().needs,
-        "method {method!r} learns from labels alone, which these texts do not have. Leave it out, "
-        "or choose a method that needs the teacher.",
+        "method {method!r} learns from labels alone, which these texts do not have. Leave out what "
+        "is named, or choose a method that needs the teacher.",
         frozenset({"unlabelled", "unlabelled_texts"}),
         beyond_default=True,
     ),
@@ -81,8 +81,8 @@ class DistillConfig(StudentConfig, AugmentedConfig):
     unlabelled_texts: int = Field(
         0,
         ge=0,
-        description="at most so many more texts to learn from, of those without labels that the "
-        "task brings: docs has some",
+        description="learn from so many unlabelled texts too, at most, of those that come with the "
+        "task (docs has some)",
     )
     teacher_cache_mb: int = Field(
         4096,
@@ -142,8 +142,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             )
         *earlier, last = reports.values()
         losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
-        made = {"augmented_texts": len(texts.train) - len(given.train)}
-        metrics = {"earlier_losses": losses, **(made if config.augmentation else {})}
+        metrics = {"earlier_losses": losses, **_added(task, given, texts)}
         write = partial(
             write_classifier, out, "distill", student, tokenizer, given, config, teacher
         )
@@ -182,6 +181,15 @@ def _refuse_copy(student: PreTrainedModel, teacher: PreTrainedModel, config: Dis
             "method."
         )
     logger.warning("student=%s: it is %s. Give layers for a smaller one", config.student, large)
+
+
+def _added(task: Task, given: Task, texts: Task) -> dict[str, int]:
+    """Return how many texts were added to the task's own, of the kinds that were."""
+    added = {
+        "unlabelled_texts": len(given.train) - len(task.train),
+        "augmented_texts": len(texts.train) - len(given.train),
+    }
+    return {name: count for name, count in added.items() if count}
 
 
 def _timing(wall: Stopwatch, teacher: Stopwatch, reports: Iterable[TrainingReport]) -> Timing:

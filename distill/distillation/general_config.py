@@ -1,4 +1,4 @@
-"""What a user says of distilling on plain text."""
+"""Settings of `distill-general`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def with_unlabelled(task: Task, path: Path | None, most: int = 0) -> Task:
     Args:
         task: what is learned.
         path: a file of such texts, if there is one.
-        most: of those that the task brings.
+        most: unlabelled texts, at most, of those that come with the task.
 
     Raises:
         DataError: the file is wrong.
@@ -37,8 +37,8 @@ def with_unlabelled(task: Task, path: Path | None, most: int = 0) -> Task:
     skipped, apart = SkippedRows(), set(task.selection.examples)
     bad_row = skipped if task.skips_bad_rows else stop
     read = () if path is None else read_texts(path, task.text_columns, bad_row)
-    brought = unlabelled_texts(task, most) if most else ()
-    texts = [text for text in (*read, *brought) if text not in apart]
+    brought = [text for text in unlabelled_texts(task) if text not in apart] if most else []
+    texts = [*(text for text in read if text not in apart), *brought[:most]]
     labels = (*task.train.label_ids, *(NO_LABEL for _ in texts))
     train = Split((*task.train.examples, *texts), labels)
     return replace(task, train=train, left_out=together(task.left_out, skipped.report()))

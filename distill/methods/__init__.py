@@ -25,10 +25,10 @@ from distill.methods.tinybert import TINYBERT, TINYBERT_GENERAL
 
 __all__ = ["GENERAL_METHODS", "METHODS", "Method", "Phase"]
 
-NOUN = "distillation method"
+_NOUN = "distillation method"
 
 METHODS = Table(
-    NOUN,
+    _NOUN,
     {
         method.name: method
         for method in (
@@ -56,7 +56,7 @@ METHODS = Table(
 """On a task."""
 
 GENERAL_METHODS = Table(
-    NOUN,
+    _NOUN,
     {
         method.name: method
         for method in (

@@ -1,0 +1,1 @@
+"""Teachers: finding and loading them, and their outputs."""

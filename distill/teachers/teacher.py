@@ -1,4 +1,4 @@
-"""Whom a student learns from."""
+"""Teachers: trained classifiers that a student learns from."""
 
 from __future__ import annotations
 

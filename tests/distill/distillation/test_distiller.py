@@ -472,10 +472,12 @@ def test_averaged_logits_lie_where_the_teachers_logits_lie() -> None:
     torch.testing.assert_close(other.mean(-1), (logits + logits.flip(0)).mean(-1) / 2)
 
 
+@pytest.mark.parametrize("given", [{"unlabelled": Path("texts.txt")}, {"unlabelled_texts": 5}])
 def test_a_method_of_labels_alone_takes_no_texts_without_them(
-    trained_teacher: Artifact, task: Task, tmp_path: Path
+    given: dict[str, Any], trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    config = DistillConfig(method="hard", unlabelled=tmp_path / "texts.txt")
+    DistillConfig(method="hard", unlabelled_texts=0).check_rules()
+    config = DistillConfig(method="hard", **given)
     with pytest.raises(ConfigError, match="learns from labels alone"):
         distill(trained_teacher, task, config, tmp_path / "student")
 
