@@ -23,6 +23,7 @@ from benchmarks.pruning import PruningBenchmark
 from benchmarks.pruning_curve import pruning_block, pruning_svg
 from benchmarks.quantization_table import quantization_block
 from benchmarks.readings import READINGS
+from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
 from benchmarks.saving import refuse_noisy_files
 from benchmarks.tagging_table import tagging_block
@@ -131,6 +132,14 @@ def newest_endpoint_block(results: Path = ROOT / "benchmarks" / "results") -> di
 
 
 TABLES: Mapping[str, Block] = {
+    "demo": Block(
+        "README.md",
+        (
+            "benchmarks/results/2026-11-22-docs-demo-cpu.json",
+            "benchmarks/results/2026-11-22-docs-demo-three-layers-cpu.json",
+        ),
+        demo_reading,
+    ),
     "sst2": Block(
         "README.md",
         ("benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json",),
@@ -147,7 +156,7 @@ TABLES: Mapping[str, Block] = {
     ),
     "training": Block(
         "docs/methods.md",
-        ("benchmarks/results/2026-11-22-sst2-training-cost-cpu.json",),
+        ("benchmarks/results/2026-11-22-sst2-training-pools-cpu.json",),
         of_one(training_block),
     ),
     "tagging": Block(

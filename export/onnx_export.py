@@ -52,7 +52,7 @@ RULES: Mapping[str, Rule[ExportConfig]] = {
 
 
 class ExportConfig(GateConfig):
-    """How to export."""
+    """Settings of `export`."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 

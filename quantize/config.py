@@ -35,7 +35,7 @@ def _known_block(size: int) -> int:
 
 
 class SchemeConfig(GateConfig, TrainingConfig):
-    """How to quantize, whatever the scheme. Training settings are those of scheme qat."""
+    """Settings of every scheme. Those of training are read by `qat`."""
 
     target: Annotated[str, TARGETS.validator(AUTO)] = Field(
         AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"

@@ -50,7 +50,7 @@ REFUSALS = (AccuracyError, GateError, ParityError)
 
 
 class QuantizeConfig(SchemeConfig):
-    """How to quantize."""
+    """Settings of `quantize`."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 

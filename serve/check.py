@@ -27,7 +27,7 @@ LARGEST_DIFFERENCE = 1e-3
 
 
 class EndpointConfig(Config):
-    """How to prove an endpoint."""
+    """Settings of the recipe's step `endpoint`."""
 
     texts: int = Field(8, ge=1, description="held-out texts to classify through it")
     seed: int = Field(0, ge=0, description="which texts are drawn")

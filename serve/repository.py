@@ -38,7 +38,7 @@ __all__ = ["TritonPythonModel"]
 def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -> Path:
     """Write the model repository of an ONNX artifact at `directory`, and return its path.
 
-    All of it appears at once, in the place of a repository written before, or nothing does.
+    All of it appears at once, in place of a repository written before, or nothing does.
 
     Raises:
         ModelError: the artifact is no ONNX classifier.
@@ -59,7 +59,7 @@ def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -
 
 
 def is_repository(directory: Path) -> bool:
-    """Tell whether `directory` holds a repository that `write_repository` wrote, and no more."""
+    """Return whether `directory` holds a repository that `write_repository` wrote, and no more."""
     return (
         directory.is_dir()
         and [path.name for path in directory.iterdir()] == [MODEL_NAME]

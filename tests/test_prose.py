@@ -53,7 +53,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     },
     "docs/export.md": {
         "no file of 2 GiB": "protobuf's limit",
-        "in half the bytes": "two bytes a number in the place of four",
+        "in half the bytes": "two bytes a number in place of four",
         "ONNX Runtime 1.31": "a version",
     },
     "docs/methods.md": {

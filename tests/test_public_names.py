@@ -26,7 +26,7 @@ def modules() -> list[str]:
 
 
 def is_empty(file: Path) -> bool:
-    """Tell whether a file holds nothing but a docstring and plain constants."""
+    """Return whether a file holds nothing but a docstring and plain constants."""
     return all(isinstance(node, ast.Expr | ast.Assign) for node in tree_of(file).body)
 
 

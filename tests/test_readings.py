@@ -149,3 +149,15 @@ def test_a_loss_that_can_be_told_is_told(changed: Callable[..., dict[str, Path]]
 
     reading = quantization_reading(changed("quantization", losing))
     assert "`dynamic` changes the score by -3.0 [-5.0, -1.0] points." in reading
+
+
+def test_the_demo_shows_its_first_try() -> None:
+    reading = in_document("demo")
+    assert "differs from it by +0.1 [-1.9, +2.0] points" in reading
+    assert "changed the score by -3.3 [-5.2, -1.2]" in reading
+    assert all(file in reading for file in BLOCKS["demo"].files)
+
+
+def test_the_pool_size_that_loses_nothing_is_named() -> None:
+    reading = in_document("training-reading")
+    assert "`pooled-4` is the fastest way that loses nothing, 15.1 times" in reading

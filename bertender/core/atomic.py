@@ -64,7 +64,7 @@ def _publish(draft: Path, out: Path) -> None:
 
 
 def _exchange(draft: Path, out: Path) -> None:
-    """Put the draft in the place of the directory at `out`, which stays when that fails."""
+    """Put the draft in place of the directory at `out`, which stays when that fails."""
     old = _new_draft(out)
     try:
         out.rename(old)

@@ -10,7 +10,7 @@ __all__ = ["is_main_process", "on_main_process"]
 
 
 def is_main_process() -> bool:
-    """Tell whether this process writes the artifacts of a distributed run."""
+    """Return whether this process writes the artifacts of a distributed run."""
     return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 

@@ -132,7 +132,7 @@ def _beside_shorter(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _can_be_cut(classifier: Classifier) -> bool:
-    """Tell whether a model reads tokens, with [CLS] as the first of them."""
+    """Return whether a model reads tokens, with [CLS] as the first of them."""
     encode = classifier.encode
     return isinstance(encode, Tokenize) and encode.tokenizer.padding_side == "right"
 

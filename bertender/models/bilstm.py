@@ -154,12 +154,12 @@ class BiLstmForSequenceClassification(PreTrainedModel):
         return self.encoder.word_embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Put another table of word embeddings in the place of this one."""
+        """Put another table of word embeddings in place of this one."""
         assert isinstance(value, nn.Embedding)
         self.encoder.word_embeddings = value
 
     def _init_weights(self, module: nn.Module) -> None:
-        # PyTorch's own, in the place of the narrow normals that transformers draws for encoders
+        # PyTorch's own, in place of the narrow normals that transformers draws for encoders
         if isinstance(module, nn.Linear | nn.LSTM | nn.Embedding):
             module.reset_parameters()
 

@@ -116,7 +116,7 @@ class Family:
     plain_layers: bool = True
     """Layers and embeddings are BERT's under other names; another class can take their weights."""
     reads_neighbours: Callable[[PretrainedConfig], bool] = _never
-    """Tell whether a token's embedding is made of its neighbours' too, padding among them."""
+    """Return whether a token's embedding is made of its neighbours' too, padding among them."""
     layer_list: Callable[[nn.Module, str], list[nn.Module]] = _each
     """(base model, `layers`) -> the layers in the order they run; a shared one comes repeatedly."""
     scores: Callable[[nn.Module, Arguments, torch.Tensor, torch.Tensor], torch.Tensor] = _scaled

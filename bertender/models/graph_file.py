@@ -21,7 +21,7 @@ SMALLEST_EXTERNAL_BYTES = 1024
 
 
 def save_graph(model: onnx.ModelProto, path: Path, external_above_mb: int) -> None:
-    """Write a graph at `path`, in the place of the one there.
+    """Write a graph at `path`, in place of the one there.
 
     Args:
         model: with all of its weights in memory; they may be gone from it afterwards.

@@ -89,7 +89,7 @@ class _PrunedModel(PreTrainedModel):
 
 
 def _resize(layer: nn.Module, path: str, **sizes: int) -> None:
-    """Put an untrained linear layer of another size in the place of one."""
+    """Put an untrained linear layer of another size in place of one."""
     old = cast(nn.Linear, layer.get_submodule(path))
     inputs, outputs = sizes.get("inputs", old.in_features), sizes.get("outputs", old.out_features)
     parent, _, name = path.rpartition(".")

@@ -56,5 +56,5 @@ class TrainingConfig(Config):
 
 
 def computes_in_bf16(config: TrainingConfig) -> bool:
-    """Tell whether a run computes in bf16: "auto" does where CPU or GPU has it."""
+    """Return whether a run computes in bf16: "auto" does where CPU or GPU has it."""
     return {"auto": supports_bf16(), "bf16": True, "fp32": False}[config.precision]

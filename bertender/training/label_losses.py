@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 NO_LABEL = -100
-"""In the place of a label: the example, or in tagging the token, has none."""
+"""In place of a label: the example, or in tagging the token, has none."""
 
 
 def precise(tensor: torch.Tensor) -> torch.Tensor:

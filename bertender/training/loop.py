@@ -189,7 +189,7 @@ class _PlannedTrainer(SafeCheckpoints):
         return torch.stack([part.float() for part in parts.values()]).sum()
 
     def _is_looked_at(self, step: int) -> bool:
-        """Tell whether to read the loss, for which a GPU must be waited for."""
+        """Return whether to read the loss, for which a GPU must be waited for."""
         before_a_checkpoint = (step + 1) % self.args.save_steps == 0
         return step % LOG_EVERY == 0 or step + 1 == len(self.plan) or before_a_checkpoint
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class AugmentedConfig(TrainingConfig):
-    """How to train on more texts than the task has."""
+    """Settings of training on rewritten copies of the texts."""
 
     augmentation: Annotated[str | None, AUGMENTATIONS.validator()] = Field(
         None,

@@ -1,4 +1,4 @@
-"""The words that a masked language model finds likely in the place of each word of a text.
+"""The words that a masked language model finds likely in place of each word of a text.
 
 The model reads the text twice, with the word masked and as it is: [CLS] masked [SEP] text [SEP],
 so that its words keep to what was meant. It is asked for words that are single pieces, and
@@ -45,7 +45,7 @@ class Blank:
     """Where the word begins in the context."""
 
     def masked(self, mask: str) -> str:
-        """Return the context with a mask in the place of the word."""
+        """Return the context with a mask in place of the word."""
         end = self.start + self.span[1] - self.span[0]
         return self.context[: self.start] + mask + self.context[end:]
 

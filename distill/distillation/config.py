@@ -26,13 +26,13 @@ def _named_numbers(value: Any) -> Any:
 
 
 def methods_own(rows: Mapping[str, Method]) -> dict[str, str]:
-    """Return what help says in the place of defaults that some of these methods change."""
+    """Return what help says in place of defaults that some of these methods change."""
     names = {name for row in rows.values() for name in row.settings}
     return dict.fromkeys(sorted(names), "the method's own")
 
 
 class StudentConfig(PhasedConfig):
-    """How to make a student. What is not given has the method's own default."""
+    """Settings of a student; what is left out has the method's own default."""
 
     rows: ClassVar[Mapping[str, Method]] = METHODS
     """The methods that there are for this kind of distillation."""

@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 class DistillConfig(StudentConfig, AugmentedConfig):
-    """How to make a student that answers a task."""
+    """Settings of `distill`."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 

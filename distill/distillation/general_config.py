@@ -23,7 +23,7 @@ NO_USE_FOR: Mapping[str, str] = {
 
 
 class GeneralConfig(StudentConfig):
-    """How to make a smaller encoder."""
+    """Settings of `distill-general`."""
 
     rows: ClassVar[Mapping[str, Method]] = GENERAL_METHODS
     shown_defaults: ClassVar[Mapping[str, str]] = methods_own(GENERAL_METHODS)

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class PhasedConfig(TrainingConfig):
-    """How to train in phases: the fields of TrainingConfig are those of the last."""
+    """Settings of training in phases: the fields of TrainingConfig are those of the last."""
 
     earlier_epochs: int | None = Field(
         None, ge=1, description="epochs of each phase before the last, in methods that have some"

@@ -46,7 +46,7 @@ __all__ = [
 
 
 class DistillTaggerConfig(StudentConfig):
-    """How to make a student that tags words."""
+    """Settings of `distill_tagger`."""
 
     method: str = Field("minibert", description="a name from `bertender methods`")
     student: str | None = Field(

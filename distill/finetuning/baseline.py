@@ -20,7 +20,7 @@ __all__ = ["BagOfWordsConfig", "refuse_missing_labels", "train_bag_of_words"]
 
 
 class BagOfWordsConfig(Config):
-    """How to make the bag of words."""
+    """Settings of `baseline`."""
 
     longest_ngram: int = Field(2, ge=1, description="count runs of up to so many words")
     inverse_regularisation: float = Field(10.0, gt=0, description="C of the logistic regression")

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class FinetuneConfig(TrainingConfig):
-    """How to make a teacher."""
+    """Settings of fine-tuning."""
 
     teacher: str = Field(
         "all-MiniLM-L6-v2",

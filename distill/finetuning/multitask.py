@@ -7,7 +7,7 @@ of the steps that its size gives it, and its head learns from its own batches al
 Departures: a head is the one that the architecture has for classification, for pairs too (the
 paper reads pairs with a stochastic answer network), a pooler on [CLS] in it where there is one;
 cross-entropy alone (the paper's regression and ranking are for tasks that are not here); AdamW with
-the settings of every other stage in the place of Adamax.
+the settings of every other stage in place of Adamax.
 
 finetune --task A --more-tasks B,C --out OUT writes OUT, OUT-B and OUT-C: a plain classifier each.
 """
@@ -76,7 +76,7 @@ what one task asks of it: shared, it let the first task that learned keep anothe
 
 
 class MultiTaskConfig(FinetuneConfig):
-    """How to make a teacher, and those of other tasks in the same run."""
+    """Settings of `finetune`, which may train on several tasks in one run."""
 
     more_tasks: Annotated[
         tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known_once)

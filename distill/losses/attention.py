@@ -84,7 +84,7 @@ def _relations(vectors: torch.Tensor, relation_heads: int | None) -> torch.Tenso
 
 
 def _log_attention(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return log-probabilities over the real tokens; 0 in the place of padding."""
+    """Return log-probabilities over the real tokens; 0 in place of padding."""
     real = mask[:, None, None, :].bool()
     log = functional.log_softmax(precise(scores).masked_fill(~real, -math.inf), dim=-1)
     return log.masked_fill(~real, 0.0)

@@ -141,12 +141,12 @@ class Method:
 
     @property
     def predicts_words(self) -> bool:
-        """Tell whether teacher and student are masked language models, not bare encoders."""
+        """Return whether teacher and student are masked language models, not bare encoders."""
         return any(phase.masked for phase in self.phases(2))
 
     @property
     def wants_teacher_tokens(self) -> bool:
-        """Tell whether single tokens are compared, so that both must read the same ones."""
+        """Return whether single tokens are compared, so that both must read the same ones."""
         return self.uses_teacher_layers or bool(self.needs - TEXT_SIGNALS)
 
     @property
@@ -186,7 +186,7 @@ class Method:
 
     @property
     def has_phases(self) -> bool:
-        """Tell whether there is a phase before the last."""
+        """Return whether there is a phase before the last."""
         return len(self.phases(2)) > 1
 
     def changed(self, weights: Mapping[str, float], **settings: Any) -> Method:

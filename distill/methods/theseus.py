@@ -48,7 +48,7 @@ def _growing(passed: float) -> float:
 
 
 class _Module(nn.Module):
-    """A successor's layer in the place of some of the predecessor's; alone in eval mode."""
+    """A successor's layer in place of some of the predecessor's; alone in eval mode."""
 
     def __init__(self, successor: nn.Module, predecessor: list[nn.Module]) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Replacing(nn.Module):
         return self.student
 
     def _place(self, layers: list[Any]) -> None:
-        """Put layers in the place of the student's."""
+        """Put layers in place of the student's."""
         place = self.student.base_model.get_submodule(family_of(self.student).layers)
         assert isinstance(place, nn.ModuleList)
         for index, layer in enumerate(layers):

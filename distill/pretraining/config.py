@@ -1,4 +1,4 @@
-"""What a user says of a pre-training run, and the phases that its lengths make."""
+"""Settings of `pretrain`, and the phases that its lengths make."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
 
 
 class PretrainConfig(TrainingConfig):
-    """How to pre-train a small encoder."""
+    """Settings of `pretrain`."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 

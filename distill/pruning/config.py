@@ -1,4 +1,4 @@
-"""What a user says of a pruning."""
+"""Settings of `prune`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WITH_A_TARGET = "fisher"
 """The importance where heads are weighed against neurons."""
 
 OF_THE_TASK = "task"
-"""In the place of a corpus: the task's own training texts."""
+"""In place of a corpus: the task's own training texts."""
 
 
 def _is_share(share: float, info: ValidationInfo) -> float:

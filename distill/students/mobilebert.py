@@ -116,7 +116,7 @@ def _student(
 def _is_it(
     model: MobileBertForSequenceClassification, shape: StudentShape, kind: Mapping[str, int]
 ) -> bool:
-    """Tell whether a MobileBERT is already of the kind and the shape that are asked for."""
+    """Return whether a MobileBERT is already of the kind and the shape that are asked for."""
     whole = {**kind, "num_hidden_layers": shape.layers}
     return not shape.other_widths(model) and all(
         getattr(model.config, name) == value for name, value in whole.items()

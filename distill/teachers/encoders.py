@@ -185,7 +185,7 @@ def load_masked_language_model(source: str) -> PreTrainedModel:
 
 
 def is_at_hand(name: str) -> bool:
-    """Tell whether `find_encoder` needs no hub for a name."""
+    """Return whether `find_encoder` needs no hub for a name."""
     return Path(name).is_dir() or name in PACKAGED or _is_cached(name)
 
 

@@ -112,7 +112,7 @@ class _Row:
         return cls([vocabulary.student.cls_token_id], [vocabulary.teacher.cls_token_id])
 
     def takes(self, own: Sequence[int], mixed: Sequence[int], most: int) -> bool:
-        """Tell whether one more word fits; an empty row takes any, cut off."""
+        """Return whether one more word fits; an empty row takes any, cut off."""
         fits = max(len(self.own) + len(own), len(self.mixed) + len(mixed)) <= most
         return fits or len(self.own) == len(self.mixed) == 1
 

@@ -67,7 +67,7 @@ class FakeEndpoint:
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
-    """A fake endpoint in the place of the one that `bertender classify` asks."""
+    """A fake endpoint in place of the one that `bertender classify` asks."""
 
     monkeypatch.setattr(FakeEndpoint, "asked", [])
     monkeypatch.setattr(FakeEndpoint, "urls", [])

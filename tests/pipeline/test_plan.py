@@ -19,7 +19,7 @@ from tests.distill.toys import save_encoder
 from tests.front import ToyFiles, write_toy_files
 
 CORPUS, ENCODER, OUT, GONE = "CORPUS", "ENCODER", "OUT", "/gone/away"
-"""In the place of paths that a fixture knows."""
+"""In place of paths that a fixture knows."""
 
 ENCODERS = {"name": "encoder", "stage": "pretrain", "with": {"corpus": CORPUS}}
 TEACHER = {"name": "teacher", "stage": "finetune", "with": {"teacher": ENCODER}}

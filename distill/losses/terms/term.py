@@ -26,7 +26,7 @@ class Term(Protocol):
 
     @property
     def teaches(self) -> bool:
-        """Tell whether the student learns from it, and not only what is trained beside it."""
+        """Return whether the student learns from it, and not only what is trained beside it."""
         ...
 
     @property
