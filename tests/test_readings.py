@@ -155,6 +155,7 @@ def test_the_demo_shows_its_first_try() -> None:
     reading = in_document("demo")
     assert "differs from it by +0.1 [-1.9, +2.0] points" in reading
     assert "changed the score by -3.3 [-5.2, -1.2]" in reading
+    assert "a CPU of 2 cores without AMX" in reading
     assert all(file in reading for file in BLOCKS["demo"].files)
 
 

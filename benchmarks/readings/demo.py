@@ -1,4 +1,4 @@
-"""What `make demo` ends with, and what it ended with at first."""
+"""Results of `make demo` in words, and those of its first recipe."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.points import points
 from benchmarks.readings.words import paragraph, ratio
+from bertender.core.environment import Environment
 from bertender.measure.comparison import Comparison, ComparisonRow
 from bertender.measure.samples import speedup_over_processes
 from bertender.metrics.scores import Change
@@ -20,7 +21,8 @@ def demo_reading(files: Mapping[str, Path]) -> str:
     Args:
         files: the demo's comparison, and that of an earlier recipe, by the names that are shown.
     """
-    now, earlier = (_rows(path) for path in files.values())
+    comparisons = [_read(path) for path in files.values()]
+    now, earlier = ({row.name: row for row in each.rows} for each in comparisons)
     file, earlier_file = files
     teacher, small = now["teacher"], now["student-int8"]
     return paragraph(
@@ -28,17 +30,22 @@ def demo_reading(files: Mapping[str, Path]) -> str:
         f"{now['bag-of-words'].score.value:.3f}, the teacher {teacher.score.value:.3f}; the "
         f"student differs from it by {points(_change(now['student']))} points, the 8-bit student "
         f"by {points(_change(small))} at {_speedup(teacher, small)} the teacher's speed (`{file}`: "
-        "a CPU of two cores without AMX, brackets are intervals).",
-        "The first recipe's student, of half the depth and without unlabelled sentences, was "
-        f"faster, {_speedup(earlier['teacher'], earlier['student-int8'])} in 8 bits, and changed "
-        f"the score by {points(_change(earlier['student']))} (`{earlier_file}`). Which of the two "
-        "is embedded was chosen on the training sentences that are set apart.",
+        f"{_machine(comparisons[0].circumstances.environment)}; brackets are intervals).",
+        f"The student of the first recipe, of {earlier['student'].size.parameters / 1e6:.1f}M "
+        f"parameters where this one has {now['student'].size.parameters / 1e6:.1f}M, changed "
+        f"the score by {points(_change(earlier['student']))}, at "
+        f"{_speedup(earlier['teacher'], earlier['student-int8'])} the speed in 8 bits "
+        f"(`{earlier_file}`).",
     )
 
 
-def _rows(path: Path) -> dict[str, ComparisonRow]:
-    comparison = Comparison.model_validate_json(path.read_text(encoding="utf-8"))
-    return {row.name: row for row in comparison.rows}
+def _read(path: Path) -> Comparison:
+    return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+def _machine(machine: Environment) -> str:
+    amx = any(flag.startswith("amx") for flag in machine.cpu_flags)
+    return f"a CPU of {machine.cores} cores {'with' if amx else 'without'} AMX"
 
 
 def _change(row: ComparisonRow) -> Change:

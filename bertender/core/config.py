@@ -25,7 +25,7 @@ class Config(Record):
     model_config = ConfigDict(allow_inf_nan=False)
 
     shown_defaults: ClassVar[Mapping[str, str]] = {}
-    """What help says in place of a default that depends on other fields."""
+    """Help text of a default that depends on other fields."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = {}
     """Conflicts of settings that a class adds to those of its bases, by name."""

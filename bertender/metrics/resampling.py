@@ -32,7 +32,7 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Counts:
-    """What the metrics need of many confusion matrices at once; each array is (resamples, labels).
+    """Counts of many confusion matrices, for the metrics; each array is (resamples, labels).
 
     `hits` counts the rows of a label that are predicted right, `actual` the rows of a label,
     `predicted` the rows predicted as it.

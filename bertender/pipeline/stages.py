@@ -61,7 +61,7 @@ class Stage(StepKind):
 
     name: str
     source: str | None = None
-    """What its source artifact is called; None for a command that takes none."""
+    """The name of its source argument; None for a command without a source."""
 
 
 def _from_source(function: Callable[..., Artifact]) -> Callable[..., Artifact]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bertender.core.environment import environment
@@ -101,7 +101,7 @@ def further_sentences(
 ) -> tuple[Example, ...]:
     """Return what `section_splits` leaves of the training files, the sections in turns."""
     chosen = _by_section(_sides(sentences)[False])
-    count = min(train_a_class, *map(len, chosen.values()))
+    count = _count_a_class(chosen, train_a_class)
     turns = itertools.zip_longest(*(rows[count:] for rows in chosen.values()))
     return tuple((row.text,) for turn in turns for row in turn if row is not None)
 
@@ -116,16 +116,26 @@ def _sides(sentences: Iterable[Sentence]) -> Mapping[bool, list[Sentence]]:
 
 def _balanced(sentences: Iterable[Sentence], asked: int) -> Split:
     chosen = _by_section(sentences)
+    count = _count_a_class(chosen, asked)
+    rows = sorted((row for section in SECTIONS for row in chosen[section][:count]), key=_lot)
+    return Split(
+        tuple((row.text,) for row in rows), tuple(SECTIONS.index(row.section) for row in rows)
+    )
+
+
+def _count_a_class(chosen: Mapping[str, Sequence[Sentence]], asked: int) -> int:
+    """Return how many sentences each section gives: as many as asked for, or as the scarcest has.
+
+    Raises:
+        DataError: the scarcest has none.
+    """
     scarcest = min(SECTIONS, key=lambda section: len(chosen[section]))
     count = min(asked, len(chosen[scarcest]))
     if count == 0:
         raise DataError(f"no documentation of {scarcest!r} was found, or too few files of it.")
     if count < asked:
         logger.warning("only %d sentences of %s: every class gets so many", count, scarcest)
-    rows = sorted((row for section in SECTIONS for row in chosen[section][:count]), key=_lot)
-    return Split(
-        tuple((row.text,) for row in rows), tuple(SECTIONS.index(row.section) for row in rows)
-    )
+    return count
 
 
 def _by_section(sentences: Iterable[Sentence]) -> Mapping[str, list[Sentence]]:

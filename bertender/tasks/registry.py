@@ -92,8 +92,8 @@ def load_task(config: TaskConfig) -> Task:
 
 def unlabelled_texts(task: Task) -> tuple[Example, ...]:
     """Return the unlabelled texts that come with a task; most have none, and files never do."""
-    by_name = task.source.get("task") in TASKS and not task.source.get("train")
-    texts = TASKS[task.name].unlabelled() if by_name else ()
+    spec = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
+    texts = spec.unlabelled() if spec else ()
     if not texts:
         logger.warning(
             "task %s comes with no unlabelled texts: unlabelled_texts adds none. Give a file of "

@@ -142,7 +142,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             )
         *earlier, last = reports.values()
         losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
-        metrics = {"earlier_losses": losses, **_added(task, given, texts)}
+        metrics = {"earlier_losses": losses, **_added(config, task, given, texts)}
         write = partial(
             write_classifier, out, "distill", student, tokenizer, given, config, teacher
         )
@@ -183,13 +183,14 @@ def _refuse_copy(student: PreTrainedModel, teacher: PreTrainedModel, config: Dis
     logger.warning("student=%s: it is %s. Give layers for a smaller one", config.student, large)
 
 
-def _added(task: Task, given: Task, texts: Task) -> dict[str, int]:
-    """Return how many texts were added to the task's own, of the kinds that were."""
-    added = {
-        "unlabelled_texts": len(given.train) - len(task.train),
-        "augmented_texts": len(texts.train) - len(given.train),
-    }
-    return {name: count for name, count in added.items() if count}
+def _added(config: DistillConfig, task: Task, given: Task, texts: Task) -> dict[str, int]:
+    """Return how many texts were added to the task's own, of each kind that was asked for."""
+    added = {}
+    if config.unlabelled or config.unlabelled_texts:
+        added["unlabelled_texts"] = len(given.train) - len(task.train)
+    if config.augmentation:
+        added["augmented_texts"] = len(texts.train) - len(given.train)
+    return added
 
 
 def _timing(wall: Stopwatch, teacher: Stopwatch, reports: Iterable[TrainingReport]) -> Timing:

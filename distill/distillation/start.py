@@ -1,4 +1,4 @@
-"""What a student starts from: its teacher, or another encoder."""
+"""The start of a student: its teacher, or another encoder."""
 
 from __future__ import annotations
 
