@@ -85,7 +85,7 @@ WAYS: Mapping[str, Way] = {
     ),
     "kept": Way(
         "the teacher's answers kept, batches of like length, bf16 where the machine has it: "
-        "what `bertender distill` does",
+        "`bertender distill --batches sorted`",
         padded=False,
         keeps=True,
         precision="auto",

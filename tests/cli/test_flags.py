@@ -118,12 +118,6 @@ BESIDE_ANOTHER = {
     ("distill", "earlier_epochs"): ("--method=tinybert", "15"),
     ("distill", "earlier_learning_rate"): ("--method=tinybert", "0.5"),
     ("distill", "relation_heads"): ("--method=minilm-v2", "15"),
-    **{
-        (stage, "pool_batches"): ("--batches=pooled", "15")
-        for stage in ("pretrain", "distill-general", "finetune", "distill")
-    },
-    ("prune", "pool_batches"): ("--batches=pooled", "15"),
-    ("quantize", "pool_batches"): ("--batches=pooled", "15"),
     ("distill-general", "relation_heads"): ("--method=minilm-v2", "15"),
     ("distill-general", "temperature"): ("--method=distilbert", "0.5"),
     ("distill-general", "weights"): ("--method=distilbert", "soft=0.25"),

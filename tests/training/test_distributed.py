@@ -23,8 +23,9 @@ pytestmark = pytest.mark.slow
 LOSS_TOLERANCE = 1e-6
 WEIGHT_TOLERANCE = 1e-5
 """Sums in another order differ in the last bits of fp32, which Adam may enlarge."""
-STUDENT_TOLERANCE = 1e-3
-"""Where next to no gradient comes, its sign is chance, and Adam takes one step for it."""
+STUDENT_TOLERANCE = 0.01
+"""As a share of what was learned: where next to no gradient comes, its sign is chance, and Adam
+takes a whole step for it, so that single weights say nothing."""
 
 
 def free_port() -> int:
@@ -79,8 +80,8 @@ def test_two_processes_equal_one_with_the_doubled_batch(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("*two*")} == left
     assert_same_weights(one, two, WEIGHT_TOLERANCE)
     assert first["student"] == second["student"]
-    assert_same_weights(student_path(one), student_path(two), STUDENT_TOLERANCE)
-    assert largest_difference(one, student_path(one)) > 5 * STUDENT_TOLERANCE, "it has learned"
+    learned = distance(one, student_path(one))
+    assert distance(student_path(one), student_path(two)) < STUDENT_TOLERANCE * learned
 
 
 def assert_same_weights(one: Path, two: Path, tolerance: float) -> None:
@@ -89,10 +90,11 @@ def assert_same_weights(one: Path, two: Path, tolerance: float) -> None:
         np.testing.assert_allclose(weights, expected[name], atol=tolerance, err_msg=name)
 
 
-def largest_difference(one: Path, two: Path) -> float:
-    """Of what two models of the same names share: the classifier."""
+def distance(one: Path, two: Path) -> float:
+    """Return how far apart the embeddings and heads of two models are, as a Euclidean norm."""
     first, second = (load_file(path / "model.safetensors") for path in (one, two))
-    return float(np.abs(first["classifier.weight"] - second["classifier.weight"]).max())
+    names = [name for name in second if "layer." not in name]
+    return float(np.sqrt(sum(np.square(first[name] - second[name]).sum() for name in names)))
 
 
 def test_alone_a_process_is_the_main_one() -> None:

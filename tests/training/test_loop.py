@@ -57,7 +57,8 @@ def test_every_part_of_the_loss_is_minimised_and_logged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "pooling"),
     [
-        ({}, {}),
+        ({}, {"batches_per_pool": POOL_BATCHES, "in_turn": True}),
+        ({"batches": "sorted"}, {}),
         ({"batches": "random"}, {"batches_per_pool": 1}),
         ({"batches": "pooled", "pool_batches": 3}, {"batches_per_pool": 3, "in_turn": True}),
     ],
