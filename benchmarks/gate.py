@@ -34,6 +34,7 @@ from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
 from bertender.core.progress import show_progress
+from bertender.core.saving import save_result
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import PARITY_TEXTS, TOLERANCES, check_parity, labelled_sample
 from bertender.metrics.scores import Change, paired_change
@@ -42,7 +43,6 @@ from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.models.predictor import Classifier, Predictor, onnx_file, open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.stages import STAGES
-from bertender.pipeline.steps import save_result
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
 from quantize.calibrators import Range
@@ -255,7 +255,7 @@ def _subject(teacher: Path, work: Path) -> Subject:
     config = STAGES["export"].config()
     folder.mkdir(parents=True, exist_ok=True)
     source = (
-        Artifact.load(out) if out.is_dir() else STAGES["export"].run([artifact], task, config, out)
+        Artifact.load(out) if out.is_dir() else STAGES["export"].make([artifact], task, config, out)
     )
     return Subject(teacher.name, artifact, source, task, folder)
 

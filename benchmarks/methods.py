@@ -23,12 +23,12 @@ from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
+from bertender.core.saving import save_result
 from bertender.measure.accuracy import evaluate
 from bertender.measure.constant import ConstantRow, constant_row
 from bertender.metrics.scores import Score
 from bertender.models.predictor import open_classifier
 from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.steps import save_result
 from bertender.tasks.task import ChosenOn, Task
 from distill.distillation.distiller import DistillConfig, distill
 from distill.methods import METHODS

@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
-from bertender.pipeline.steps import save_result
+from bertender.core.saving import save_result
 from bertender.training.examples import Padding, TokenDataset
 from bertender.training.loop import train
 from distill.corpora.corpus import Corpus, survey

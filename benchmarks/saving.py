@@ -11,8 +11,8 @@ import typer
 
 from bertender.core.config import Record
 from bertender.core.errors import MachineBusyError
+from bertender.core.saving import save_result
 from bertender.measure.load import BUSY_SHARE, noisy_loads
-from bertender.pipeline.steps import save_result
 
 __all__ = ["NoisyFlag", "RESULTS", "refuse_noisy_files", "refuse_noisy_out", "save_benchmark"]
 

@@ -23,10 +23,10 @@ from bertender.core.config import Config, Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
+from bertender.core.saving import save_result
 from bertender.measure.tagging import evaluate_tagger
 from bertender.metrics.scores import Score
 from bertender.models.words import open_tagger
-from bertender.pipeline.steps import save_result
 from bertender.tasks.entities import entity_counts
 from bertender.tasks.tagging import TaggingTask, load_tagging
 from distill.distillation.tagging import DistillTaggerConfig, distill_tagger

@@ -16,7 +16,7 @@ from quantize.products import check_products
 from quantize.proof import PROBED_TEXTS
 from quantize.rest import TOLERATED, check_rest
 
-__all__ = ["float_twin", "graph_failures"]
+__all__ = ["failures_if_quantized", "float_twin", "graph_failures"]
 
 
 def float_twin(reference: Artifact, candidate: Artifact) -> Artifact | None:
@@ -32,6 +32,18 @@ def float_twin(reference: Artifact, candidate: Artifact) -> Artifact | None:
         each for each in made_of if each.card.kind == "onnx" and each.card.precision == "float32"
     ]
     return floats[0] if floats and reference.digest in digests else None
+
+
+def failures_if_quantized(
+    reference: Artifact, candidate: Artifact, task: Task
+) -> tuple[str, ...] | None:
+    """Return what is wrong in a quantized graph next to its float twin.
+
+    None where there is no such twin: the artifact is not quantized, or was made from another
+    graph than the reference's.
+    """
+    floats = float_twin(reference, candidate)
+    return None if floats is None else graph_failures(floats, candidate, task)
 
 
 def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[str, ...]:

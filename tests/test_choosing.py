@@ -56,7 +56,7 @@ def apart(task: Task) -> Task:
 def teacher(tmp_path_factory: pytest.TempPathFactory, apart: Task) -> Artifact:
     folder = tmp_path_factory.mktemp("choosing")
     config = MultiTaskConfig(teacher=str(save_encoder("bert", folder / "encoder")), **QUICK)
-    return STAGES["finetune"].run([], apart, config, folder / "teacher")
+    return STAGES["finetune"].make([], apart, config, folder / "teacher")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_epochs_are_scored_apart_and_the_end_is_held_out(
     }
     config = STAGES[stage].config.parse({**QUICK, **sources[stage]})
     given = [teacher] if stage == "distill" else []
-    made = STAGES[stage].run(given, apart, config, tmp_path / "out")
+    made = STAGES[stage].make(given, apart, config, tmp_path / "out")
     assert read == ["selection", "selection", "dev"]
     metrics = made.card.metrics
     assert metrics["chosen_on"] == "selection"
@@ -125,7 +125,7 @@ def test_a_pruning_is_judged_apart(
     name: str, teacher: Artifact, apart: Task, tmp_path: Path, read: list[str]
 ) -> None:
     config = STAGES["prune"].config.parse({**PRUNINGS[name], "max_drop": 100.0})
-    made = STAGES["prune"].run([teacher], apart, config, tmp_path / "out")
+    made = STAGES["prune"].make([teacher], apart, config, tmp_path / "out")
     assert read[-2:] == ["dev", "dev"] and set(read[:-2]) == {"selection"}
     metrics = made.card.metrics
     assert metrics["chosen_on"] == "selection"
@@ -142,7 +142,7 @@ def test_a_quantization_is_judged_apart(
     source = {"torch": teacher, "onnx": onnx}[SCHEMES[scheme].source]
     settings = {"scheme": scheme, "target": "vnni", **SETTINGS[scheme], "max_drop": 100.0}
     config = STAGES["quantize"].config.parse(settings)
-    made = STAGES["quantize"].run([source], apart, config, tmp_path / "out")
+    made = STAGES["quantize"].make([source], apart, config, tmp_path / "out")
     assert read[-2:] == ["dev", "dev"] and set(read[:-2]) == {"selection"}
     found = made.card.metrics["quantization"]
     assert found["chosen_on"] == "selection" and found["choice"]["n"] == APART
@@ -163,7 +163,7 @@ def test_where_nothing_is_set_apart_the_result_says_so(
 ) -> None:
     stage, source, settings = DROPS[name](teacher, onnx)
     config = STAGES[stage].config.parse({**settings, "max_drop": 100.0})
-    metrics = STAGES[stage].run([source], task, config, tmp_path / "out").card.metrics
+    metrics = STAGES[stage].make([source], task, config, tmp_path / "out").card.metrics
     found = metrics.get("quantization", metrics)
     assert found["chosen_on"] == "dev"
     assert found["score"] == pytest.approx(score_of(Artifact.load(tmp_path / "out"), task.dev))
@@ -186,7 +186,7 @@ def test_every_stage_of_a_chain_sets_the_same_texts_apart(tmp_path: Path) -> Non
         assert task.selection == first.selection and len(task.selection) >= 50
         assert not set(task.train.examples) & set(first.selection.examples)
         config = STAGES[stage].config.parse(settings)
-        made.append(STAGES[stage].run(made[-1:], task, config, tmp_path / stage))
+        made.append(STAGES[stage].make(made[-1:], task, config, tmp_path / stage))
     assert {artifact.card.task.source["select"] for artifact in made} == {0.1}
     timings = CompareConfig(
         processes=1, rounds=2, single_texts=2, batch_size=2, warmup_rounds=0, threads=1

@@ -20,7 +20,7 @@ import yaml
 from bertender.core.artifact import Artifact
 from bertender.pipeline.recipe import Recipe, parse_recipe
 from bertender.pipeline.runner import StepOutcome, run_recipe
-from bertender.pipeline.steps import STEPS
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from tests.forked import start
 from tests.front import write_toy_files
@@ -87,7 +87,7 @@ HALF_A_CHECKPOINT = "bertender.training.checkpoint:SafeCheckpoints._save_rng_sta
 MODEL_WRITTEN = "bertender.measure.gate:check_parity"
 BEFORE_THE_CARD = "bertender.core.artifact:_record_files"
 BEFORE_PUBLISHING = "bertender.core.atomic:_publish"
-BEFORE_SAVING = "bertender.pipeline.steps:save_result"
+BEFORE_SAVING = "bertender.pipeline.stage:save_result"
 BEFORE_THE_STAMP = "bertender.pipeline.runner:_Stamp.write"
 
 DEATHS = (
@@ -187,7 +187,7 @@ def said(folder: Path) -> str:
 
 
 def test_every_kind_of_step_is_killed() -> None:
-    assert {step["stage"] for step in STEP_RECIPE.values()} == set(STEPS)
+    assert {step["stage"] for step in STEP_RECIPE.values()} == set(STAGES)
     assert {death.step for death in DEATHS} == set(STEP_RECIPE)
 
 
@@ -209,7 +209,7 @@ def test_a_killed_step_is_done_again_to_the_same_end(
     whole, undisturbed = uninterrupted
     recipe = whole if death.step == "endpoint" else without_endpoint(whole)
     out = shutil.copytree(undisturbed, tmp_path / "run")
-    output = f"{death.step}{STEPS[stage_of(death.step)].suffix}"
+    output = f"{death.step}{STAGES[stage_of(death.step)].suffix}"
     forget(out, output)
     before = visible(out)
 

@@ -21,9 +21,13 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
+from bertender.pipeline.stages import STAGES
+
 __all__ = ["COMMANDS", "Command", "build_app", "main"]
 
 logger = logging.getLogger(__name__)
+
+CLI = "bertender.cli"
 
 INTERRUPTED = 130
 """The exit status of a shell for a command that Ctrl-C ended."""
@@ -39,36 +43,37 @@ class Command:
     arguments: tuple[str, ...] = ()
 
 
-def _stage(name: str, summary: str) -> Command:
+def _stage(name: str) -> Command:
+    summary = STAGES.places[name].summary
     return Command(summary, "bertender.cli.stage_commands", "stage_command", (name,))
 
 
 def _command(module: str, name: str, summary: str) -> Command:
-    return Command(summary, f"bertender.cli.{module}_commands", f"{name}_command")
+    return Command(summary, module, f"{name}_command")
 
+
+OTHER_STAGES = ("verify", "compare", "endpoint")
+"""Their commands show a table, or there is none: the endpoint is a step of recipes alone."""
 
 COMMANDS: Mapping[str, Command] = {
-    "run": _command("recipe", "run", "Run a recipe: named steps; what is built is reused."),
-    "pretrain": _stage("pretrain", "Pre-train a small encoder on plain text."),
-    "distill-general": _stage(
-        "distill-general", "Distil an encoder into a smaller one on plain text."
+    "run": _command(
+        f"{CLI}.recipe_commands", "run", "Run a recipe: named steps; what is built is reused."
     ),
-    "baseline": _stage("baseline", "Train the bag-of-words control that a teacher must beat."),
-    "finetune": _stage("finetune", "Fine-tune an encoder on a task: the teacher."),
-    "distill": _stage("distill", "Train a smaller student on a teacher's answers."),
-    "prune": _stage("prune", "Cut a model's least important heads and neurons."),
-    "export": _stage("export", "Write a model as ONNX, and prove that it answers the same."),
-    "quantize": _stage("quantize", "Write an 8-bit model, and prove that it stays near."),
-    "verify": _command("measure", "verify", "Check that a model answers as its reference does."),
-    "compare": _command("measure", "compare", "Measure models against each other in one table."),
-    "serve": _command("serve", "serve", "Serve a model through Triton Inference Server."),
-    "classify": _command("classify", "classify", "Ask a served model about texts."),
-    "tasks": _command("list", "tasks", "List the tasks that are known by name."),
-    "methods": _command("list", "methods", "List the distillation methods."),
-    "schemes": _command("list", "schemes", "List the ways to quantize, and for which machines."),
-    "recipes": _command("recipe", "recipes", "List the recipes."),
-    "show": _command("show", "show", "Show an artifact and what it was made from."),
-    "doctor": _command("list", "doctor", "Show what this machine has, and what that means."),
+    **{name: _stage(name) for name in STAGES if name not in OTHER_STAGES},
+    "verify": _command(f"{CLI}.measure_commands", "verify", STAGES.places["verify"].summary),
+    "compare": _command(f"{CLI}.measure_commands", "compare", STAGES.places["compare"].summary),
+    "serve": _command("serve.commands", "serve", "Serve a model through Triton Inference Server."),
+    "classify": _command("serve.classify_command", "classify", "Ask a served model about texts."),
+    "tasks": _command(f"{CLI}.list_commands", "tasks", "List the tasks that are known by name."),
+    "methods": _command("distill.commands", "methods", "List the distillation methods."),
+    "schemes": _command(
+        "quantize.commands", "schemes", "List the ways to quantize, and for which machines."
+    ),
+    "recipes": _command(f"{CLI}.recipe_commands", "recipes", "List the recipes."),
+    "show": _command(f"{CLI}.show_commands", "show", "Show an artifact and what it was made from."),
+    "doctor": _command(
+        f"{CLI}.list_commands", "doctor", "Show what this machine has, and what that means."
+    ),
 }
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="log what is being done")]

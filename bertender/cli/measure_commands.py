@@ -12,21 +12,29 @@ from rich.console import Console
 from rich.measure import Measurement
 
 from bertender.cli.flags import JsonFlag, command_with_flags, given, option_values
-from bertender.cli.output import console, left_out_rows, print_json
+from bertender.cli.output import console, left_out_rows, print_json, say
 from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, DataError
+from bertender.core.saving import save_result, save_text
 from bertender.measure.compare import CompareConfig, Comparison, compare
-from bertender.measure.parity import require_parity
+from bertender.measure.parity import Parity, require_parity
+from bertender.measure.verify import VerifyConfig, verify
 from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.steps import VerifyConfig, save_result, save_text, verify
+from bertender.pipeline.stage import provided_by
 from bertender.report.html import html_report
 from bertender.report.parity import parity_table
 from bertender.report.table import markdown_table, terminal_table
 from bertender.tasks.task import TaskConfig
 
-__all__ = ["compare_command", "print_comparison", "verify_command"]
+__all__ = [
+    "compare_command",
+    "print_comparison",
+    "show_comparison",
+    "show_parity",
+    "verify_command",
+]
 
 WIDEST = 1000
 ON_THE_COMMAND_LINE = "COMMANDLINE"
@@ -69,7 +77,7 @@ def verify_command() -> Callable[..., None]:
         artifacts = Artifact.load(reference), Artifact.load(candidate)
         config = VerifyConfig.parse(given(option_values(VerifyConfig, values)))
         task = recorded_task(artifacts[0], task_settings(values))
-        parity = verify(*artifacts, task, config)
+        parity = verify(*artifacts, task, config, provided_by("quantize"))
         if out:
             save_result(parity, out)
         if as_json:
@@ -112,6 +120,20 @@ def compare_command() -> Callable[..., None]:
             print_comparison(comparison, wide)
 
     return command_with_flags(command, (TaskConfig, CompareConfig), optional=(TaskConfig,))
+
+
+def show_parity(output: Path) -> None:
+    """Print what a saved parity says."""
+    parity = Parity.model_validate_json(output.read_text(encoding="utf-8"))
+    say(
+        f"{parity.candidate} predicts as {parity.reference} does: agreement "
+        f"{parity.agreement:.4f} over {parity.texts} texts in {parity.rows} arrangements"
+    )
+
+
+def show_comparison(output: Path) -> None:
+    """Print a saved comparison."""
+    print_comparison(_read(output))
 
 
 def print_comparison(comparison: Comparison, wide: bool = False) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -31,8 +32,10 @@ __all__ = [
     "print_artifact",
     "print_entry",
     "print_json",
+    "print_listing",
     "print_rows",
     "say",
+    "show_artifact",
 ]
 
 console = Console()
@@ -82,6 +85,11 @@ def print_artifact(artifact: Artifact) -> None:
         say(f"  {line}")
 
 
+def show_artifact(output: Path) -> None:
+    """Print what a step has written."""
+    print_artifact(Artifact.load(output, verify=False))
+
+
 def print_entry(title: str, lines: Iterable[str], style: str = "bold") -> None:
     """Print a title and, indented below it, lines wrapped to the terminal's width."""
     say(title, style)
@@ -98,6 +106,18 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def print_listing(rows: list[dict[str, Any]]) -> None:
+    """Print rows, whose first value is a name and whose second is what it is."""
+    for row in rows:
+        (_, name), (_, summary), *rest = row.items()
+        print_entry(name, [summary, *(f"{key}: {_words(value)}" for key, value in rest)])
+
+
+def _words(value: Any) -> str:
+    words = ", ".join(value) if isinstance(value, list) else str(value)
+    return words or "nothing"
 
 
 def _plain(value: Any) -> Any:

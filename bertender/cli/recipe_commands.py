@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bertender.cli.flags import JsonFlag
-from bertender.cli.measure_commands import print_comparison
 from bertender.cli.output import (
     messages,
-    print_artifact,
     print_entry,
     print_json,
-    print_rows,
     say,
 )
-from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.measure.compare import Comparison
-from bertender.measure.parity import Parity
+from bertender.core.table import load_place
 from bertender.pipeline.recipe import (
     Recipe,
     Setting,
@@ -33,8 +28,7 @@ from bertender.pipeline.recipe import (
     recipe_names,
 )
 from bertender.pipeline.runner import StepOutcome, run_recipe
-from bertender.pipeline.steps import STEPS
-from serve.check import EndpointCheck
+from bertender.pipeline.stages import STAGES
 
 __all__ = ["recipes_command", "run_command"]
 
@@ -135,7 +129,7 @@ def _seeded(recipe: Recipe, seed: int) -> Iterator[Setting]:
     """Yield --seed for each step that has one; seeds that a recipe sets apart stay apart."""
     for step in recipe.steps:
         own = step.settings.get("seed", 0)
-        if "seed" in STEPS[step.stage].config.model_fields and isinstance(own, int):
+        if "seed" in STAGES[step.stage].config.model_fields and isinstance(own, int):
             yield Setting(step.name, "seed", own + seed)
 
 
@@ -149,50 +143,8 @@ def _announce(recipe: Recipe) -> Callable[[Step, int], None]:
     return announce
 
 
-def _show_artifact(outcome: StepOutcome) -> None:
-    print_artifact(Artifact.load(outcome.output, verify=False))
-
-
-def _show_comparison(outcome: StepOutcome) -> None:
-    print_comparison(Comparison.model_validate(outcome.result))
-
-
-def _show_parity(outcome: StepOutcome) -> None:
-    parity = Parity.model_validate(outcome.result)
-    say(
-        f"{parity.candidate} answers as {parity.reference} does: agreement "
-        f"{parity.agreement:.4f} over {parity.texts} texts in {parity.rows} arrangements"
-    )
-
-
-def _show_endpoint(outcome: StepOutcome) -> None:
-    check = EndpointCheck.model_validate(outcome.result)
-    rows = [
-        (
-            *(" | ".join(served.text), served.answer.label),
-            *(f"{served.answer.score:.3f}", served.true_label or "-"),
-        )
-        for served in check.served
-    ]
-    right = sum(served.answer.label == served.true_label for served in check.served)
-    print_rows(("held-out text", "label", "score", "true label"), rows)
-    say(f"{right} of {len(rows)} labelled as in the data")
-    say(
-        f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
-        "model's"
-    )
-
-
-SHOWN: Mapping[str, Callable[[StepOutcome], None]] = {
-    "compare": _show_comparison,
-    "verify": _show_parity,
-    "endpoint": _show_endpoint,
-}
-"""How a step's result is shown; steps that are not here have written an artifact."""
-
-
 def _show(outcome: StepOutcome) -> None:
-    SHOWN.get(outcome.step.stage, _show_artifact)(outcome)
+    load_place(STAGES[outcome.step.stage].shown_by)(outcome.output)
     how = "unchanged, reused" if outcome.reused else f"done in {outcome.seconds:.0f} s"
     say(f"{outcome.output}: {how}", "dim")
 

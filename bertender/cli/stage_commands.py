@@ -15,7 +15,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.distributed import is_main_process
 from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.stages import STAGES, Stage
+from bertender.pipeline.stage import Stage
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 
@@ -42,10 +43,10 @@ def stage_command(name: str) -> Callable[..., None]:
 def _from_nothing(stage: Stage) -> Callable[..., None]:
     def command(out: OutOption, values: dict[str, Any], as_json: JsonFlag = False) -> None:
         config = _config(stage, values)
-        task = load_task(TaskConfig.parse(task_settings(values))) if stage.takes_task else None
+        task = load_task(TaskConfig.parse(task_settings(values))) if stage.needs_task else None
         _run(stage, [], task, config, out, as_json)
 
-    configs = (TaskConfig, stage.config) if stage.takes_task else (stage.config,)
+    configs = (TaskConfig, stage.config) if stage.needs_task else (stage.config,)
     return command_with_flags(command, configs)
 
 
@@ -91,7 +92,7 @@ def _run(
     out: Path,
     as_json: bool,
 ) -> None:
-    written = stage.run(sources, task, config, out)
+    written = stage.make(sources, task, config, out)
     if not is_main_process():
         return
     if as_json:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NoReturn, TypeVar
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from pydantic import AfterValidator
 
 from bertender.core.errors import UnknownNameError
 
-__all__ = ["Table"]
+__all__ = ["LazyTable", "Place", "Table", "load_place"]
 
 Row = TypeVar("Row")
 
@@ -40,3 +42,51 @@ class Table(dict[str, Row]):
             return name
 
         return AfterValidator(known)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a row is written, and what can be said of it before its module is imported."""
+
+    path: str
+    """`module:NAME`"""
+    summary: str
+
+    @property
+    def module(self) -> str:
+        return self.path.partition(":")[0]
+
+
+def load_place(path: str) -> Any:
+    """Return what `module:NAME` names; the module is imported now."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class LazyTable(Mapping[str, Row], Generic[Row]):
+    """Rows that lie in modules which are imported when a row is asked for.
+
+    So a table may list what stands above its own module, and naming a row loads no library.
+
+    Args:
+        noun: what a row is, for messages: "stage".
+        places: name -> place of the row.
+    """
+
+    def __init__(self, noun: str, places: Mapping[str, Place]) -> None:
+        self.noun = noun
+        self.places = dict(places)
+
+    def __getitem__(self, name: str) -> Row:
+        if name not in self.places:
+            raise UnknownNameError(self.noun, name, self.places)
+        return cast(Row, load_place(self.places[name].path))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)

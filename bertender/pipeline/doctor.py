@@ -11,7 +11,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, demo_encoder
 from bertender.core.errors import BertenderError
-from serve.installation import find_installation
+from bertender.pipeline.stages import STAGES
 
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
@@ -126,7 +126,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "Triton server",
-        lambda _: str(find_installation().binary),
+        lambda _: STAGES["endpoint"].requires(),
         "`bertender serve` can start it",
     ),
     Check(

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from bertender.core.config import Config
 from bertender.core.errors import BertenderError, ConfigError
 from bertender.pipeline.recipe import Recipe, Step
-from bertender.pipeline.step_kinds import Product, Source
-from bertender.pipeline.steps import STEPS
+from bertender.pipeline.stage import Product, Source
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 
 __all__ = ["Planned", "check_task", "make_plan", "naming", "outputs_of"]
@@ -51,14 +51,14 @@ def check_task(plan: Sequence[Planned], out: Path, task: Task) -> None:
     the task."""
     for step, config in plan:
         with naming(step):
-            STEPS[step.stage].check(_filled(step, config, out), task)
+            STAGES[step.stage].check(_filled(step, config, out), task)
 
 
 def outputs_of(step: Step, config: Config, out: Path) -> list[Path]:
     """Return all that a step writes, its own output first."""
-    kind = STEPS[step.stage]
-    output = out / (step.name + kind.suffix)
-    return [output, *kind.siblings(config, output)]
+    stage = STAGES[step.stage]
+    output = out / (step.name + stage.suffix)
+    return [output, *stage.also_writes(config, output)]
 
 
 @contextmanager
@@ -73,13 +73,13 @@ def naming(step: Step) -> Iterator[None]:
 
 def _config(step: Step) -> Config:
     with naming(step):
-        STEPS[step.stage].require()
-        return STEPS[step.stage].config.parse(step.settings)
+        STAGES[step.stage].requires()
+        return STAGES[step.stage].config.parse(step.settings)
 
 
 def _filled(step: Step, config: Config, out: Path) -> Config:
     """Return the config with the settings that earlier steps stand for."""
-    return STEPS[step.stage].filled(config, [Source(name, out / name) for name in step.sources])
+    return STAGES[step.stage].filled(config, [Source(name, out / name) for name in step.sources])
 
 
 def _refuse_shared_outputs(plan: Sequence[Planned], out: Path) -> None:
@@ -98,12 +98,12 @@ def _check_sources(plan: Sequence[Planned]) -> None:
     """Raise ConfigError where a step would start from what it cannot use."""
     products: dict[str, Product] = {}
     for step, config in plan:
-        kind = STEPS[step.stage]
+        stage = STAGES[step.stage]
         with naming(step):
             for position, source in enumerate(step.sources):
-                kind.wants(config, position).refuse(source, products[source])
-        if kind.makes is not None:
-            products[step.name] = kind.makes(config)
+                stage.wants(config, position).refuse(source, products[source])
+        if stage.makes is not None:
+            products[step.name] = stage.makes(config)
 
 
 def _check_files(plan: Sequence[Planned], out: Path) -> None:
@@ -111,7 +111,7 @@ def _check_files(plan: Sequence[Planned], out: Path) -> None:
     made: set[Path] = set()
     for step, config in plan:
         with naming(step):
-            for each in STEPS[step.stage].named(_filled(step, config, out)):
+            for each in STAGES[step.stage].files(_filled(step, config, out)):
                 if each.path is None or each.path.resolve() not in made:
                     each.check()
         made.update(outputs_of(step, config, out))

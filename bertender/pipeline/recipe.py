@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
-from bertender.pipeline.steps import STEPS
+from bertender.pipeline.stages import STAGES
 
 __all__ = [
     "Recipe",
@@ -145,17 +145,17 @@ def _check_steps(recipe: Recipe) -> None:
     for step in recipe.steps:
         if step.name in earlier or step.name == TASK_SETTINGS:
             raise ConfigError(f"recipe {recipe.name!r}: {step.name!r} is not free to name a step.")
-        if step.stage not in STEPS:
-            raise UnknownNameError(f"stage (of step {step.name!r})", step.stage, STEPS)
+        if step.stage not in STAGES:
+            raise UnknownNameError(f"stage (of step {step.name!r})", step.stage, STAGES)
         for source in step.sources:
             if source not in earlier:
                 raise UnknownNameError(f"step before {step.name!r} called", source, earlier)
-            if STEPS[earlier[source].stage].suffix:
+            if STAGES[earlier[source].stage].suffix:
                 raise ConfigError(
                     f"step {step.name!r} cannot start from {source!r}: {earlier[source].stage!r} "
                     "makes a report, not a model."
                 )
-        _check_count(step, STEPS[step.stage].sources)
+        _check_count(step, STAGES[step.stage].sources)
         earlier[step.name] = step
 
 

@@ -24,7 +24,7 @@ from bertender.core.errors import ArtifactError
 from bertender.core.work import forget_work
 from bertender.pipeline.plan import check_task, make_plan, naming, outputs_of
 from bertender.pipeline.recipe import Recipe, Step
-from bertender.pipeline.steps import STEPS
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 
@@ -71,7 +71,7 @@ def run_recipe(
         at_step(step, position)
         with naming(step):
             outcome = _run_step(step, config, task, done, out, fresh)
-            if not STEPS[step.stage].suffix:
+            if not STAGES[step.stage].suffix:
                 done[step.name] = Artifact.load(outcome.output, verify=False)
         yield outcome
 
@@ -81,18 +81,18 @@ def _run_step(
 ) -> StepOutcome:
     """Run a step unless its output is there already."""
     started = time.monotonic()
-    kind = STEPS[step.stage]
+    stage = STAGES[step.stage]
     output, *siblings = outputs_of(step, config, out)
     sources = [done[name] for name in step.sources]
     key = _key(step, config, sources, task)
     stamp = _Stamp(out / ".stamps" / f"{step.name}.json", key, [output, *siblings])
-    reused = not fresh and kind.reusable and stamp.holds()
+    reused = not fresh and stage.cacheable and stamp.holds()
     if not reused:
         if fresh:
             forget_work(output)
-        kind.run(sources, task, config, output)
+        stage.run(sources, task, config, output)
         stamp.write()
-    return StepOutcome(step, output, reused, time.monotonic() - started, kind.result(output))
+    return StepOutcome(step, output, reused, time.monotonic() - started, stage.result(output))
 
 
 class _Stamp:
@@ -126,15 +126,15 @@ def _identity(output: Path) -> str:
 
 def _key(step: Step, config: Config, sources: Sequence[Artifact], task: Task) -> str:
     """Return a digest of everything that shapes a step's output."""
-    kind = STEPS[step.stage]
+    stage = STAGES[step.stage]
     identity = {
         "stage": step.stage,
         "config": config.model_dump(mode="json"),
-        "files": kind.files(config),
+        "files": stage.files_digest(config),
         # a comparison shows names and parity of its sources, which their digests leave out
         "sources": [(s.name, s.digest, s.card.metrics.get("parity")) for s in sources],
-        "task": task.fingerprint() if kind.takes_task else None,
-        "code": kind.code_version(),
+        "task": task.fingerprint() if stage.needs_task else None,
+        "code": stage.code_version(),
         "libraries": library_versions(),
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -9,10 +9,10 @@ from typing import ClassVar, Self
 
 import pytest
 
-from bertender.cli import classify_commands
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
 from bertender.text.batch import Example
+from serve import classify_command
 from serve.client import Answer
 from tests.front import ToyFiles, succeed, write_toy_files
 
@@ -71,5 +71,5 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
 
     monkeypatch.setattr(FakeEndpoint, "asked", [])
     monkeypatch.setattr(FakeEndpoint, "urls", [])
-    monkeypatch.setattr(classify_commands, "Endpoint", FakeEndpoint)
+    monkeypatch.setattr(classify_command, "Endpoint", FakeEndpoint)
     return FakeEndpoint

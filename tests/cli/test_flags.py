@@ -14,14 +14,13 @@ from bertender.cli.flags import command_with_flags, given, option_values
 from bertender.core.config import Config
 from bertender.core.errors import UnknownNameError
 from bertender.measure.comparison import CompareConfig
-from bertender.pipeline.stages import STAGES
-from bertender.pipeline.steps import VerifyConfig
+from bertender.measure.verify import VerifyConfig
 from bertender.tasks.task import TaskConfig
 from distill.distillation.distiller import DistillConfig
 from distill.distillation.general import GeneralConfig
 from distill.methods import GENERAL_METHODS
 from serve.config import ServeConfig
-from tests.front import succeed
+from tests.front import WRITERS, succeed
 
 
 class Many(Config):
@@ -104,7 +103,7 @@ def test_given_keeps_values_that_are_false() -> None:
 
 
 CONFIGS = {
-    **{name: stage.config for name, stage in STAGES.items()},
+    **{name: stage.config for name, stage in WRITERS.items()},
     "task": TaskConfig,
     "verify": VerifyConfig,
     "compare": CompareConfig,

@@ -10,9 +10,8 @@ import pytest
 
 from bertender.cli.main import COMMANDS
 from bertender.core.artifact import Artifact
-from bertender.pipeline.stages import STAGES
 from tests.cli.conftest import QUICK, FakeEndpoint, Made
-from tests.front import last_line, succeed
+from tests.front import WRITERS, last_line, succeed
 
 Words = tuple[str | Path, ...]
 FAST = (
@@ -85,7 +84,7 @@ WRITTEN = frozenset(
 )
 
 KEYS: dict[str, Collection[str]] = {
-    **dict.fromkeys(STAGES, WRITTEN),
+    **dict.fromkeys(WRITERS, WRITTEN),
     "run": {"recipe", "out", "steps"},
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
     "compare": {"circumstances", "rows", "constant", "noise_floor"},

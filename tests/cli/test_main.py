@@ -23,18 +23,17 @@ from bertender.cli.main import COMMANDS, build_app
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.measure.comparison import CompareConfig
-from bertender.pipeline.stages import STAGES
-from bertender.pipeline.steps import VerifyConfig
+from bertender.measure.verify import VerifyConfig
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training import loop as training
 from serve.config import ServeConfig
 from tests.forked import command, start
-from tests.front import fail, invoke, succeed, write_toy_files
+from tests.front import WRITERS, fail, invoke, succeed, write_toy_files
 
 CONFIGS: dict[str, tuple[type[Any], ...]] = {
     **{
-        name: (TaskConfig, stage.config) if stage.takes_task else (stage.config,)
-        for name, stage in STAGES.items()
+        name: (TaskConfig, stage.config) if stage.needs_task else (stage.config,)
+        for name, stage in WRITERS.items()
     },
     "verify": (TaskConfig, VerifyConfig),
     "compare": (TaskConfig, CompareConfig),
@@ -63,7 +62,8 @@ LIGHT = """
 import sys
 from typer.testing import CliRunner
 from bertender.cli.main import build_app
-from bertender.cli import classify_commands, serve_commands, show_commands
+from bertender.cli import show_commands
+from serve import classify_command, commands
 result = CliRunner().invoke(build_app(None), ["--help"])
 assert result.exit_code == 0 and "quantize" in result.stdout, result.output
 print(sorted({"torch", "transformers", "onnxruntime"} & set(sys.modules)))

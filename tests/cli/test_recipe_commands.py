@@ -45,7 +45,7 @@ def test_results_go_to_runs_by_default(recipe: Path, tmp_path: Path) -> None:
     assert Artifact.load(tmp_path / "runs" / "mine" / "words").card.stage == "baseline"
     for position, name in enumerate(("words", "other", "parity", "table"), start=1):
         assert f"[{position}/4] {name}" in result.stderr
-    assert "words answers as words does: agreement 1.0000" in result.stdout
+    assert "words predicts as words does: agreement 1.0000" in result.stdout
     assert "Speedup" in result.stdout
     said, _, commands = result.stdout.partition("Next, for your own data:\n")
     assert said and commands.endswith("  bertender doctor [x]\n")

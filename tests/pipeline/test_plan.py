@@ -12,8 +12,8 @@ from bertender.core.config import Rule
 from bertender.core.errors import BertenderError, ConfigError
 from bertender.pipeline.recipe import Recipe, load_recipe, parse_recipe, recipe_names
 from bertender.pipeline.runner import run_recipe
-from bertender.pipeline.step_kinds import Want
-from bertender.pipeline.steps import STEPS
+from bertender.pipeline.stage import Want
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from tests.distill.toys import save_encoder
 from tests.front import ToyFiles, write_toy_files
@@ -199,7 +199,7 @@ def test_a_graph_that_cannot_be_quantized_is_refused_before_it_is_made(
 def test_an_endpoint_of_no_graph_is_refused(
     files: ToyFiles, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert STEPS["endpoint"].wants(None, 0).next_step.endswith("stage export.")
+    assert STAGES["endpoint"].wants(None, 0).next_step.endswith("stage export.")
     recipe = recipe_of(files, encoder, tmp_path / "run", TEACHER, last("endpoint", "teacher"))
     with pytest.raises(BertenderError, match="step 'last'"):
         next(run_recipe(recipe, tmp_path / "run"))
@@ -216,9 +216,11 @@ def test_what_an_earlier_step_makes_need_not_be_there(
     assert next(run_recipe(recipe, out)).step.name == "words"
 
 
-@pytest.mark.parametrize("name", [name for name, kind in STEPS.items() if kind.config.all_rules()])
+@pytest.mark.parametrize(
+    "name", [name for name, stage in STAGES.items() if stage.config.all_rules()]
+)
 def test_every_rule_says_what_to_do(name: str) -> None:
-    config = STEPS[name].config
+    config = STAGES[name].config
     for rule in config.all_rules().values():
         assert isinstance(rule, Rule) and rule.settings <= config.model_fields.keys()
         assert rule.against is None or rule.against in config.model_fields
@@ -227,6 +229,6 @@ def test_every_rule_says_what_to_do(name: str) -> None:
 @pytest.mark.parametrize("name", recipe_names())
 def test_the_embedded_recipes_fit_together(name: str) -> None:
     for step in load_recipe(name).steps:
-        kind = STEPS[step.stage]
-        config = kind.config.parse(step.settings)
-        assert all(isinstance(kind.wants(config, at), Want) for at in range(len(step.sources)))
+        stage = STAGES[step.stage]
+        config = stage.config.parse(step.settings)
+        assert all(isinstance(stage.wants(config, at), Want) for at in range(len(step.sources)))

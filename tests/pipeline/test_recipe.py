@@ -16,7 +16,7 @@ from bertender.pipeline.recipe import (
     read_setting,
     recipe_names,
 )
-from bertender.pipeline.steps import STEPS
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import TaskConfig
 
 HEAD = "summary: toy\ntask: {task: toy}\nsteps:\n"
@@ -167,7 +167,7 @@ def test_an_embedded_recipe_holds(name: str) -> None:
     assert recipe.summary.endswith(".") and recipe.next
     TaskConfig.parse(recipe.task)
     for each in recipe.steps:
-        STEPS[each.stage].config.parse(each.settings)
+        STAGES[each.stage].config.parse(each.settings)
 
 
 def test_the_embedded_recipes_prove_and_serve_what_they_make() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from bertender.core.errors import (
 from bertender.pipeline import runner
 from bertender.pipeline.recipe import Recipe, Setting, Step, parse_recipe
 from bertender.pipeline.runner import run_recipe
-from bertender.pipeline.steps import STEPS, StepKind
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.registry import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
 from tests.distill.toys import save_encoder, three_kinds
@@ -167,10 +167,8 @@ def test_a_stamp_that_does_not_hold_builds_again(content: str, recipe: Recipe, o
 def test_changed_code_builds_again(
     recipe: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = replace(
-        STEPS["baseline"], modules=("distill.finetuning.baseline", "distill.finetuning.finetune")
-    )
-    monkeypatch.setattr(runner, "STEPS", {**STEPS, "baseline": changed})
+    changed = replace(STAGES["baseline"], uses=("export",))
+    monkeypatch.setattr(runner, "STAGES", {**STAGES, "baseline": changed})
     assert built(recipe, out) == ["first", "second"]
 
 
@@ -184,10 +182,10 @@ def test_changed_libraries_build_again(
 def test_a_step_that_checks_the_moment_always_runs(
     recipe: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds: Mapping[str, StepKind] = {**STEPS, "verify": replace(STEPS["verify"], reusable=False)}
-    monkeypatch.setattr(runner, "STEPS", kinds)
+    stages = {**STAGES, "verify": replace(STAGES["verify"], cacheable=False)}
+    monkeypatch.setattr(runner, "STAGES", stages)
     assert built(recipe, out) == ["parity"]
-    assert not STEPS["endpoint"].reusable, "a server that started yesterday proves nothing today"
+    assert not STAGES["endpoint"].cacheable, "a server that started yesterday proves nothing today"
 
 
 def test_steps_are_announced_before_they_run(recipe: Recipe, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from transformers import AutoConfig
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, DataError, UnknownNameError
+from bertender.core.table import load_place
 from bertender.pipeline import recorded_task as recorded
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.source_files import PACKAGES, PROJECT, source_files
 from bertender.pipeline.stages import STAGES
-from bertender.pipeline.steps import STEPS
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.distiller import DistillConfig
@@ -41,12 +41,13 @@ def made_for(artifact: Artifact, **source: Any) -> Artifact:
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_a_stage_is_a_step_of_the_same_config(name: str) -> None:
+def test_every_row_loads_and_is_complete(name: str) -> None:
     stage = STAGES[name]
     assert stage.name == name and issubclass(stage.config, Config)
-    assert STEPS[name].config is stage.config
-    assert list(STEPS[name].sources) == list(stage.sources)
-    assert (stage.source is None) == (0 in stage.sources)
+    assert callable(load_place(stage.shown_by))
+    assert all(STAGES[used].provides for used in stage.uses)
+    if stage.makes:
+        assert (stage.source is None) == (0 in stage.sources)
 
 
 @pytest.fixture(scope="module")
@@ -71,25 +72,25 @@ EDITED = {
     "serve/wire.py": {"endpoint"},
     "bertender/measure/comparison.py": {"compare"},
     "bertender/report/html.py": set(),
-    "bertender/core/config.py": set(STEPS),
+    "bertender/core/config.py": set(STAGES),
 }
 """A source file, and the steps that are built again when it changes."""
 
 
 @pytest.mark.parametrize("file", EDITED)
 def test_a_step_is_of_the_code_that_it_imports(file: str, project: Path) -> None:
-    before = {name: kind.code_version(project) for name, kind in STEPS.items()}
+    before = {name: stage.code_version(project) for name, stage in STAGES.items()}
     source = (project / file).read_text(encoding="utf-8")
     (project / file).write_text(f"{source}# edited\n", encoding="utf-8")
-    after = {name: kind.code_version(project) for name, kind in STEPS.items()}
+    after = {name: stage.code_version(project) for name, stage in STAGES.items()}
     (project / file).write_text(source, encoding="utf-8")
-    assert {name for name in STEPS if before[name] != after[name]} == EDITED[file]
+    assert {name for name in STAGES if before[name] != after[name]} == EDITED[file]
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", STAGES)
 def test_what_a_step_uses_is_of_its_code(name: str) -> None:
     """Where the names in its modules come from, as Python itself has loaded them."""
-    code = source_files(STEPS[name].modules).keys()
+    code = source_files(STAGES[name].modules).keys()
     used = {
         getattr(value, "__module__", None)
         for module in code & sys.modules.keys()
@@ -105,9 +106,9 @@ def test_the_second_source_of_a_distillation_keeps_its_layers(
     """As the recipe of a general student and then the task's: half of it would be one layer."""
     general = save_artifact(tiny_classifier("bert", num_hidden_layers=2), task, tmp_path / "small")
     config = DistillConfig(method="tinybert", epochs=1, earlier_epochs=1, batch_size=32)
-    student = STAGES["distill"].run([teacher, general], task, config, tmp_path / "student")
+    student = STAGES["distill"].make([teacher, general], task, config, tmp_path / "student")
     assert AutoConfig.from_pretrained(student.path).num_hidden_layers == 2
-    alone = STAGES["distill"].run([teacher], task, config, tmp_path / "alone")
+    alone = STAGES["distill"].make([teacher], task, config, tmp_path / "alone")
     assert AutoConfig.from_pretrained(alone.path).num_hidden_layers == 2, "half of the teacher's"
 
 
@@ -174,7 +175,7 @@ def test_an_older_artifact_has_learned_from_every_training_text(
 
 
 def test_the_corpus_counts_by_its_text(files: ToyFiles) -> None:
-    digest = STAGES["pretrain"].files
+    digest = STAGES["pretrain"].files_digest
     before = digest(PretrainConfig(corpus=str(files.corpus)))
     assert digest(PretrainConfig(corpus=str(files.corpus), epochs=9)) == before
     with files.corpus.open("a", encoding="utf-8") as corpus:
@@ -183,7 +184,7 @@ def test_the_corpus_counts_by_its_text(files: ToyFiles) -> None:
 
 
 def test_the_encoder_counts_by_its_files(tmp_path: Path) -> None:
-    digest = STAGES["finetune"].files
+    digest = STAGES["finetune"].files_digest
     folder = tmp_path / "encoder"
     config = MultiTaskConfig(teacher=str(folder))
     assert digest(config) == "", "a name: there is nothing to read"
@@ -197,16 +198,16 @@ def test_the_encoder_counts_by_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["student", "augmentation_model"])
 def test_the_encoders_of_a_student_count_by_their_files(field: str, tmp_path: Path) -> None:
     config = DistillConfig.model_validate({"augmentation": "tinybert", field: str(tmp_path)})
-    before = STAGES["distill"].files(config)
+    before = STAGES["distill"].files_digest(config)
     (tmp_path / "model.safetensors").write_bytes(b"1")
-    assert STAGES["distill"].files(config) != before
+    assert STAGES["distill"].files_digest(config) != before
 
 
 def test_one_thing_to_start_from(teacher: Artifact, task: Task, tmp_path: Path) -> None:
     """A setting that an earlier step would silently win over is an error."""
     config = MultiTaskConfig(teacher="elsewhere")
     with pytest.raises(ConfigError, match="'elsewhere' and the earlier step 'teacher'"):
-        STAGES["finetune"].run([teacher], task, config, tmp_path / "out")
+        STAGES["finetune"].make([teacher], task, config, tmp_path / "out")
 
 
 def test_data_that_are_not_the_artifacts_have_a_share_of_their_own(

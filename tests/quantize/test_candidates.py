@@ -230,5 +230,5 @@ def test_an_explicit_scheme_that_is_refused_ends_with_the_next_command(
     drop = {"max_drop": 1.0} if scheme == "mixed" else {}
     config = config_with(scheme=scheme, **drop)
     with pytest.raises(ParityError, match=r"it moved\. Try next: bertender quantize \S+ --\S+"):
-        STAGES["quantize"].run([source], task, config, tmp_path / "out")
+        STAGES["quantize"].make([source], task, config, tmp_path / "out")
     assert not (tmp_path / "out").exists()

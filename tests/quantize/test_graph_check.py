@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.product_faults import planted, weight_scale
 from bertender.core.artifact import Artifact
+from bertender.measure.verify import VerifyConfig, verify
 from bertender.models.predictor import onnx_file
-from bertender.pipeline.steps import VerifyConfig, verify
 from bertender.tasks.task import Task
 from quantize.graph import take_inventory
-from quantize.graph_check import float_twin, graph_failures
+from quantize.graph_check import failures_if_quantized, float_twin, graph_failures
 from quantize.quantizer import QuantizeConfig, quantize
 
 
@@ -38,10 +38,10 @@ def test_a_scale_that_no_logit_shows_fails_by_the_name_of_its_product(
     float_model: Artifact, int8: Artifact, task: Task
 ) -> None:
     assert graph_failures(float_model, int8, task) == ()
-    assert verify(float_model, int8, task, VerifyConfig()).passed
+    assert verify(float_model, int8, task, VerifyConfig(), failures_if_quantized).passed
     products = take_inventory(onnx_file(float_model)).products
     graph = onnx_file(int8)
     planted(graph, weight_scale(1.1), products[4], products[5], graph)
-    parity = verify(float_model, int8, task, VerifyConfig())
+    parity = verify(float_model, int8, task, VerifyConfig(), failures_if_quantized)
     (failure,) = (each for each in parity.failures if each.startswith("product "))
     assert failure.startswith(f"product {products[4].node}: ") and "gain is 1.1" in failure

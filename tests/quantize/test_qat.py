@@ -174,7 +174,7 @@ def test_training_lowers_the_loss_and_leaves_the_source(task: Task, tmp_path: Pa
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
     before = {file: (source.path / file).read_bytes() for file in source.card.files}
     config = config_of("qat", epochs=4, learning_rate=1e-3)
-    artifact = STAGES["quantize"].run([source], task, config, tmp_path / "int8")
+    artifact = STAGES["quantize"].make([source], task, config, tmp_path / "int8")
     losses = artifact.card.metrics["quantization"]["losses"]
     assert losses[-1]["hard"] < 0.9 * losses[0]["hard"]
     assert {file: (source.path / file).read_bytes() for file in source.card.files} == before
@@ -193,7 +193,7 @@ def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
 ) -> None:
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
     config = config_of("qat", soft_labels=soft)
-    artifact = STAGES["quantize"].run([source], task, config, tmp_path / "int8")
+    artifact = STAGES["quantize"].make([source], task, config, tmp_path / "int8")
     losses = artifact.card.metrics["quantization"]["losses"]
     assert ("soft" in losses[0]) is bool(soft)
 
@@ -201,7 +201,7 @@ def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
 @pytest.mark.parametrize("family", ["albert", "distilbert", "roberta", "electra"])
 def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier(family), task, tmp_path / "source")
-    artifact = STAGES["quantize"].run([source], task, config_of("qat"), tmp_path / "int8")
+    artifact = STAGES["quantize"].make([source], task, config_of("qat"), tmp_path / "int8")
     found = artifact.card.metrics["quantization"]
     linear = sum(
         isinstance(each, torch.nn.Linear) for each in load_torch_classifier(source).modules()
@@ -212,5 +212,5 @@ def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
 def test_an_lstm_is_refused(task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
     with pytest.raises(ModelError, match=r"has an LSTM.*trains linear layers.*--scheme dynamic"):
-        STAGES["quantize"].run([source], task, config_of("qat"), tmp_path / "int8")
+        STAGES["quantize"].make([source], task, config_of("qat"), tmp_path / "int8")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

@@ -45,7 +45,7 @@ ONE_GRAPH = [name for name, row in SCHEMES.items() if row.source == "onnx"]
 
 def quantize(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Artifact:
     """As the stage does it, which knows how to export."""
-    return STAGES["quantize"].run([source], task, config, out)
+    return STAGES["quantize"].make([source], task, config, out)
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,7 @@ def test_every_scheme_passes_on_a_cpu_that_adds_exactly(
         assert float_model.card.parent is not None
         source = Artifact.load(float_model.path / float_model.card.parent.path)
     config = config_of(scheme, target=target)
-    artifact = STAGES["quantize"].run([source], task, config, tmp_path / "int8")
+    artifact = STAGES["quantize"].make([source], task, config, tmp_path / "int8")
     found = artifact.card.metrics["quantization"]
     products = found["products"] - found.get("products_of_4_bits", 0)
     assert found["saturation"]["products"] == products

@@ -1,4 +1,7 @@
-"""StepKind: what a step of a recipe says of itself, so that a recipe is checked before it runs."""
+"""Stage: one row says all that the command, the recipe step and the Python function are made from.
+
+A recipe is checked by these rows before its first step runs.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind
-from bertender.core.config import Config
+from bertender.core.config import Config, Record
 from bertender.core.errors import ConfigError
+from bertender.core.saving import save_result
 from bertender.pipeline.named_files import NamedFile
 from bertender.pipeline.source_files import PROJECT, source_digest
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 
 __all__ = [
@@ -23,10 +28,12 @@ __all__ = [
     "PRETRAINED",
     "TORCH_CLASSIFIER",
     "TORCH_MODEL",
+    "Inputs",
     "Product",
     "Source",
-    "StepKind",
+    "Stage",
     "Want",
+    "provided_by",
 ]
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -98,47 +105,101 @@ GRAPH_TO_QUANTIZE = Want(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepKind:
-    """A row of STEPS: what a recipe needs to know of a stage, or of a measurement."""
+@dataclass(frozen=True)
+class Inputs:
+    """What a stage starts from."""
 
+    sources: tuple[Artifact, ...]
+    loaded_task: Task | None
+    provided: Mapping[str, Callable[..., Any]]
+    """By the names in `uses`: what these stages provide."""
+
+    @property
+    def task(self) -> Task:
+        """The task, of a stage that needs one."""
+        assert self.loaded_task is not None
+        return self.loaded_task
+
+
+def _unused(*_: Any) -> tuple[()]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A row of STAGES."""
+
+    name: str
     config: type[Config]
-    run: Callable[[Sequence[Artifact], Any, Any, Path], Any]
-    """(source artifacts, task, config, out)"""
-    modules: Sequence[str]
-    """The modules whose code, with all that they import, shapes the output."""
+    function: Callable[[Inputs, Any, Path], Artifact | Record]
+    """(inputs, config, out) -> the artifact at `out`, or a report, which `run` saves there"""
+    source: str | None = None
+    """The argument of the command that names what it starts from: `teacher` or `artifact`."""
     sources: Sequence[int] = (1,)
-    """From how many earlier steps it can start."""
+    """From how many earlier steps of a recipe it can start."""
     wants: Callable[[Any, int], Want] = lambda config, position: CLASSIFIER
     """(config, position) -> what the earlier step at that position must make"""
     makes: Callable[[Any], Product] | None = None
     """config -> the artifact; None for what makes a report."""
     fills: Mapping[int, str] = field(default_factory=dict)
     """The setting that an earlier step stands for, by the step's position."""
-    named: Callable[[Any], Iterable[NamedFile]] = lambda config: ()
+    files: Callable[[Any], Iterable[NamedFile]] = _unused
     """config -> the files that its settings name"""
     check: Callable[[Any, Task], None] = lambda config, task: None
     """(config with its sources, task) raises what speaks against the settings, before any work."""
-    suffix: str = ""
-    """".json" where the output is a file; an artifact's directory has none."""
-    takes_task: bool = True
-    siblings: Callable[[Any, Path], Sequence[Path]] = lambda config, out: ()
-    """(config, out) -> the artifacts that it writes beside `out`"""
-    require: Callable[[], Any] = lambda: None
-    """Raises, before the first step runs, when this machine lacks what the step needs."""
-    reusable: bool = True
+    uses: tuple[str, ...] = ()
+    """The stages whose `provides` it is handed: stages never import each other."""
+    provides: Callable[..., Any] | None = None
+    """What other stages may use of it, such as the writer of a graph."""
+    also_writes: Callable[[Any, Path], Sequence[Path]] = _unused
+    """(config, out) -> the artifacts that it writes next to `out`"""
+    shown_by: str = "bertender.cli.output:show_artifact"
+    """`module:function` that prints what it has made; imported only to print."""
+    needs_task: bool = True
+    requires: Callable[[], str] = str
+    """Returns what the stage needs of this machine; raises where it is not there."""
+    cacheable: bool = True
     """False for a step that is a check of the moment, such as a server that must start."""
 
-    def files(self, config: Config) -> str:
+    @property
+    def suffix(self) -> str:
+        """`.json` where the output is a report; an artifact's directory has none."""
+        return ".json" if self.makes is None else ""
+
+    def run(
+        self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
+    ) -> Artifact | Record:
+        """Do the work, with the settings that `sources` stand for; a report is saved at `out`."""
+        filled = self.filled(config, [Source(each.name, each.path) for each in sources])
+        provided = {name: provided_by(name) for name in self.uses}
+        made = self.function(Inputs(tuple(sources), task, provided), filled, out)
+        if not isinstance(made, Artifact):
+            save_result(made, out)
+        return made
+
+    def make(
+        self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
+    ) -> Artifact:
+        """Do the work of a stage that writes an artifact."""
+        made = self.run(sources, task, config, out)
+        assert isinstance(made, Artifact)
+        return made
+
+    def files_digest(self, config: Config) -> str:
         """Return a digest of the files that the settings name."""
-        return " ".join(each.digest() for each in self.named(config))
+        return " ".join(each.digest() for each in self.files(config))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules whose code, with all that they import, shapes the output."""
+        return (self.function.__module__, *(provided_by(name).__module__ for name in self.uses))
 
     def code_version(self, project: Path = PROJECT) -> str:
-        """Return a digest of the source code that the step runs."""
+        """Return a digest of the source code that the stage runs."""
         return source_digest(self.modules, project)
 
     def result(self, output: Path) -> dict[str, Any]:
-        """Return what the step has made, as plain values."""
+        """Return what the stage has made, as plain values."""
         if self.suffix:
             return dict(json.loads(output.read_text(encoding="utf-8")))
         card = Artifact.load(output, verify=False).card
@@ -158,6 +219,13 @@ class StepKind:
                 _refuse_both(config, setting, sources[position])
                 changes[setting] = str(sources[position].path)
         return config.changed(changes)
+
+
+def provided_by(stage: str) -> Callable[..., Any]:
+    """Return what a stage provides for others."""
+    provides = STAGES[stage].provides
+    assert provides is not None, f"stage {stage!r} provides nothing"
+    return provides
 
 
 def _refuse_both(config: Config, setting: str, source: Source) -> None:

@@ -103,7 +103,7 @@ def test_nobody_answers() -> None:
 def test_a_terminal_is_told_what_is_waited_for(
     endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertender.cli import classify_commands
+    from serve import classify_command
 
     class Terminal:
         """Standard input that a person types into."""
@@ -114,7 +114,7 @@ def test_a_terminal_is_told_what_is_waited_for(
         def __iter__(self) -> object:
             return iter(["typed\n"])
 
-    monkeypatch.setattr(classify_commands, "sys", type(sys)("sys"))
-    monkeypatch.setattr(classify_commands.sys, "stdin", Terminal(), raising=False)
+    monkeypatch.setattr(classify_command, "sys", type(sys)("sys"))
+    monkeypatch.setattr(classify_command.sys, "stdin", Terminal(), raising=False)
     assert "Ctrl-D" in succeed("classify").stderr
     assert endpoint.asked == [("typed",)]

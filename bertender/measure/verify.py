@@ -1,0 +1,59 @@
+"""Comparing two artifacts on a task's held-out texts, and their graphs where both are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Config
+from bertender.measure.parity import TOLERANCES, Parity, check_parity, labelled_sample
+from bertender.models.predictor import open_classifier
+from bertender.tasks.task import Task
+
+__all__ = ["GraphFailures", "VerifyConfig", "verify"]
+
+GraphFailures: TypeAlias = Callable[[Artifact, Artifact, Task], tuple[str, ...] | None]
+"""(reference, candidate, task) -> what is wrong in the candidate's graph; None where there are no
+two graphs to compare"""
+
+
+class VerifyConfig(Config):
+    """Settings of `verify`."""
+
+    texts: int | None = Field(
+        None, ge=1, description="held-out texts to compare; all of them by default"
+    )
+    tolerance: Annotated[str | None, TOLERANCES.validator()] = Field(
+        None,
+        description="float32, float16, bfloat16, int8 or served; by default the candidate's "
+        "precision",
+    )
+    seed: int = Field(0, ge=0, description="which texts are drawn, and in which order")
+
+
+def verify(
+    reference: Artifact,
+    candidate: Artifact,
+    task: Task,
+    config: VerifyConfig,
+    graph_failures: GraphFailures,
+) -> Parity:
+    """Compare two artifacts; a failure is in the result, not raised."""
+    examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
+    tolerance = TOLERANCES[config.tolerance or candidate.card.precision]
+    parity = check_parity(
+        open_classifier(reference),
+        open_classifier(candidate),
+        examples,
+        tolerance,
+        seed=config.seed,
+        # texts of another task are texts, too, but their labels are not these models'
+        truth=truth if task.labels == reference.card.task.labels else None,
+    )
+    found = graph_failures(reference, candidate, task)
+    compared = found is not None if candidate.card.stage == "quantize" else None
+    failures = (*parity.failures, *(found or ()))
+    return parity.model_copy(update={"failures": failures, "graphs_compared": compared})

@@ -1,0 +1,28 @@
+"""VERIFY: the parity gate as a step of a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertender.measure.parity import Parity, require_parity
+from bertender.measure.verify import VerifyConfig, verify
+from bertender.pipeline.stage import Inputs, Stage
+
+__all__ = ["VERIFY"]
+
+
+def _verify(inputs: Inputs, config: VerifyConfig, out: Path) -> Parity:
+    reference, candidate = inputs.sources
+    parity = verify(reference, candidate, inputs.task, config, inputs.provided["quantize"])
+    require_parity(parity)
+    return parity
+
+
+VERIFY = Stage(
+    name="verify",
+    config=VerifyConfig,
+    function=_verify,
+    uses=("quantize",),
+    sources=(2,),
+    shown_by="bertender.cli.measure_commands:show_parity",
+)

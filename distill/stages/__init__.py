@@ -1,0 +1,1 @@
+"""The rows of STAGES that this package has: one file a stage."""

@@ -1,0 +1,24 @@
+"""BASELINE: the bag of words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.pipeline.stage import Inputs, Product, Stage
+from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
+
+__all__ = ["BASELINE"]
+
+
+def _baseline(inputs: Inputs, config: BagOfWordsConfig, out: Path) -> Artifact:
+    return train_bag_of_words(inputs.task, config, out)
+
+
+BASELINE = Stage(
+    name="baseline",
+    config=BagOfWordsConfig,
+    function=_baseline,
+    sources=(0,),
+    makes=lambda config: Product("baseline", "bag-of-words"),
+)

@@ -1,0 +1,51 @@
+"""DISTILL: a student of a teacher, on a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
+from bertender.pipeline.stage import TORCH_CLASSIFIER, TORCH_MODEL, Inputs, Product, Stage, Want
+from bertender.tasks.task import Task
+from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.start import refuse_start
+from distill.stages.files import Encoder
+
+__all__ = ["DISTILL"]
+
+
+def _distill(inputs: Inputs, config: DistillConfig, out: Path) -> Artifact:
+    return distill(inputs.sources[0], inputs.task, config, out)
+
+
+def _teacher_and_start(config: DistillConfig, position: int) -> Want:
+    return (TORCH_CLASSIFIER, TORCH_MODEL)[position]
+
+
+def _files(config: DistillConfig) -> Iterator[NamedFile]:
+    for setting in ("student", "augmentation_model"):
+        if (name := getattr(config, setting)) is not None:
+            yield Encoder(setting, name)
+    yield from map(ArtifactFolder, config.more_teachers)
+    if config.unlabelled is not None:
+        yield TextFile("unlabelled", config.unlabelled)
+
+
+def _check(config: DistillConfig, task: Task) -> None:
+    refuse_start(config.changed_method(), config.student)
+
+
+DISTILL = Stage(
+    name="distill",
+    config=DistillConfig,
+    function=_distill,
+    source="teacher",
+    sources=(1, 2),
+    wants=_teacher_and_start,
+    makes=lambda config: Product("distill", "torch"),
+    fills={1: "student"},
+    files=_files,
+    check=_check,
+)

@@ -1,0 +1,44 @@
+"""Files that the settings of these stages name: encoders and corpora."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertender.pipeline.named_files import folder_digest
+from distill.corpora.corpus import Corpus, open_corpus, survey
+from distill.teachers.encoders import find_encoder
+
+__all__ = ["CorpusText", "Encoder"]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder's folder, packaged name or hub name."""
+
+    setting: str
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name)
+
+    def check(self) -> None:
+        find_encoder(self.name, setting=self.setting.replace("_", "-"))
+
+    def digest(self) -> str:
+        return folder_digest(self.path)
+
+
+@dataclass(frozen=True)
+class CorpusText:
+    """A corpus."""
+
+    corpus: Corpus
+    path: None = None
+
+    def check(self) -> None:
+        open_corpus(self.corpus.source, self.corpus.text_column)
+
+    def digest(self) -> str:
+        return survey(self.corpus).sha256

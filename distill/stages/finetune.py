@@ -1,0 +1,47 @@
+"""FINETUNE: a teacher, of one task or of several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.pipeline.named_files import NamedFile, TaskData
+from bertender.pipeline.stage import TORCH_MODEL, Inputs, Product, Stage
+from bertender.tasks.task import Task
+from distill.finetuning.multitask import (
+    MultiTaskConfig,
+    finetune_tasks_by_name,
+    refuse_twice,
+    sibling_paths,
+)
+from distill.stages.files import Encoder
+
+__all__ = ["FINETUNE"]
+
+
+def _finetune(inputs: Inputs, config: MultiTaskConfig, out: Path) -> Artifact:
+    return finetune_tasks_by_name(inputs.task, config, out)
+
+
+def _files(config: MultiTaskConfig) -> Iterator[NamedFile]:
+    yield Encoder("teacher", config.teacher)
+    yield from map(TaskData, config.more_tasks)
+
+
+def _check(config: MultiTaskConfig, task: Task) -> None:
+    refuse_twice((task.name, *config.more_tasks))
+
+
+FINETUNE = Stage(
+    name="finetune",
+    config=MultiTaskConfig,
+    function=_finetune,
+    sources=(0, 1),
+    wants=lambda config, position: TORCH_MODEL,
+    makes=lambda config: Product("finetune", "torch"),
+    fills={0: "teacher"},
+    files=_files,
+    check=_check,
+    also_writes=sibling_paths,
+)

@@ -1,0 +1,37 @@
+"""DISTILL_GENERAL: a smaller encoder from an encoder, on plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.pipeline.named_files import NamedFile
+from bertender.pipeline.stage import TORCH_MODEL, Inputs, Product, Stage
+from distill.corpora.corpus import Corpus
+from distill.distillation.general import GeneralConfig, distill_general_by_name
+from distill.stages.files import CorpusText, Encoder
+
+__all__ = ["DISTILL_GENERAL"]
+
+
+def _distill_general(inputs: Inputs, config: GeneralConfig, out: Path) -> Artifact:
+    return distill_general_by_name(config, out)
+
+
+def _files(config: GeneralConfig) -> Iterator[NamedFile]:
+    yield Encoder("teacher", config.teacher)
+    yield CorpusText(Corpus(config.corpus, config.text_column))
+
+
+DISTILL_GENERAL = Stage(
+    name="distill-general",
+    config=GeneralConfig,
+    function=_distill_general,
+    sources=(0, 1),
+    wants=lambda config, position: TORCH_MODEL,
+    makes=lambda config: Product("distill-general", "torch", classifies=False),
+    fills={0: "teacher"},
+    files=_files,
+    needs_task=False,
+)

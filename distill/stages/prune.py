@@ -1,0 +1,37 @@
+"""PRUNE: a classifier with fewer heads, neurons, layers or tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.pipeline.named_files import NamedFile
+from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
+from distill.corpora.corpus import Corpus
+from distill.pruning.config import OF_THE_TASK, PruneConfig
+from distill.pruning.pruner import prune
+from distill.stages.files import CorpusText
+
+__all__ = ["PRUNE"]
+
+
+def _prune(inputs: Inputs, config: PruneConfig, out: Path) -> Artifact:
+    return prune(inputs.sources[0], inputs.task, config, out)
+
+
+def _files(config: PruneConfig) -> Iterator[NamedFile]:
+    """Yield the corpus that the vocabulary is pruned for, where it is one."""
+    if config.vocab is not None and config.vocab != OF_THE_TASK:
+        yield CorpusText(Corpus(config.vocab))
+
+
+PRUNE = Stage(
+    name="prune",
+    config=PruneConfig,
+    function=_prune,
+    source="artifact",
+    wants=lambda config, position: TORCH_CLASSIFIER,
+    makes=lambda config: Product("prune", "torch"),
+    files=_files,
+)

@@ -1,0 +1,34 @@
+"""EXPORT: a classifier as an ONNX graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export, write_onnx
+
+__all__ = ["EXPORT"]
+
+
+def _export(inputs: Inputs, config: ExportConfig, out: Path) -> Artifact:
+    return export(inputs.sources[0], inputs.task, config, out)
+
+
+def _write(source: Artifact, task: Task, directory: Path) -> None:
+    """Write the graph of a torch artifact with the default settings."""
+    write_onnx(source, task, ExportConfig(), directory)
+
+
+EXPORT = Stage(
+    name="export",
+    config=ExportConfig,
+    function=_export,
+    provides=_write,
+    source="artifact",
+    wants=lambda config, position: TORCH_CLASSIFIER,
+    makes=lambda config: Product(
+        "export", "onnx", precision=config.precision, fused=config.optimize == "fused"
+    ),
+)

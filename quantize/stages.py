@@ -1,0 +1,54 @@
+"""QUANTIZE: a graph with products of 8 or 4 bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.pipeline.stage import (
+    GRAPH_TO_QUANTIZE,
+    TORCH_CLASSIFIER,
+    Inputs,
+    Product,
+    Stage,
+    Want,
+)
+from bertender.tasks.task import Task
+from quantize.graph_check import failures_if_quantized
+from quantize.quantizer import QuantizeConfig, quantize
+from quantize.schemes import AUTO_SCHEME, SCHEMES
+from quantize.targets import target_named
+
+__all__ = ["QUANTIZE"]
+
+
+def _quantize(inputs: Inputs, config: QuantizeConfig, out: Path) -> Artifact:
+    """Quantize the source; schemes that train are handed the way to a graph."""
+
+    def write(trained: Artifact, directory: Path) -> None:
+        inputs.provided["export"](trained, inputs.task, directory)
+
+    return quantize(inputs.sources[0], inputs.task, config, out, write_onnx=write)
+
+
+def _wants(config: QuantizeConfig, position: int) -> Want:
+    """Return what a scheme starts from."""
+    trains = config.scheme != AUTO_SCHEME and SCHEMES[config.scheme].source == "torch"
+    return TORCH_CLASSIFIER if trains else GRAPH_TO_QUANTIZE
+
+
+def _check(config: QuantizeConfig, task: Task) -> None:
+    target_named(config.target)
+
+
+QUANTIZE = Stage(
+    name="quantize",
+    config=QuantizeConfig,
+    function=_quantize,
+    uses=("export",),
+    provides=failures_if_quantized,
+    source="artifact",
+    wants=_wants,
+    makes=lambda config: Product("quantize", "onnx", precision="int8"),
+    check=_check,
+)

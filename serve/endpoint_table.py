@@ -1,0 +1,29 @@
+"""How the recipe's step `endpoint` is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertender.cli.output import print_rows, say
+from serve.check import EndpointCheck
+
+__all__ = ["show_endpoint"]
+
+
+def show_endpoint(output: Path) -> None:
+    """Print what a saved check of an endpoint says."""
+    check = EndpointCheck.model_validate_json(output.read_text(encoding="utf-8"))
+    rows = [
+        (
+            *(" | ".join(served.text), served.answer.label),
+            *(f"{served.answer.score:.3f}", served.true_label or "-"),
+        )
+        for served in check.served
+    ]
+    right = sum(served.answer.label == served.true_label for served in check.served)
+    print_rows(("held-out text", "label", "score", "true label"), rows)
+    say(f"{right} of {len(rows)} labelled as in the data")
+    say(
+        f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
+        "model's"
+    )

@@ -1,0 +1,28 @@
+"""ENDPOINT: a check that the real server answers as the local model does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertender.pipeline.stage import ONNX_CLASSIFIER, Inputs, Stage
+from serve.check import EndpointCheck, EndpointConfig, check_endpoint
+from serve.installation import find_installation
+
+__all__ = ["ENDPOINT"]
+
+
+def _check(inputs: Inputs, config: EndpointConfig, out: Path) -> EndpointCheck:
+    task = inputs.task
+    true_labels = [task.labels[label_id] for label_id in task.dev.label_ids]
+    return check_endpoint(inputs.sources[0], task.dev.examples, config, true_labels)
+
+
+ENDPOINT = Stage(
+    name="endpoint",
+    config=EndpointConfig,
+    function=_check,
+    wants=lambda config, position: ONNX_CLASSIFIER,
+    shown_by="serve.endpoint_table:show_endpoint",
+    requires=lambda: str(find_installation().binary),
+    cacheable=False,
+)
