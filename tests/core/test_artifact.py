@@ -130,7 +130,7 @@ def kill(*ignored, **options):
 
 out, moment = Path(sys.argv[1]), sys.argv[2]
 if moment == "before publishing":
-    atomic._publish = kill
+    atomic.publish = kill
 if moment == "between the renames":
     rename = Path.rename
     Path.rename = lambda self, target: rename(self, target) if self == out else kill()

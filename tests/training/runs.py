@@ -118,14 +118,14 @@ def run(name: str, out: Path, death: Death | None = None) -> None:
 
 def die_while_writing(directory: str) -> None:
     """Kill this process when it has written half of a checkpoint."""
-    save_state = checkpoint._save_state
+    save_file = checkpoint.save_file
 
-    def save_or_die(stem: Path, state: object) -> None:
-        if stem.parent.name == directory and stem.name == "scheduler":
+    def save_or_die(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        if path.parent.name == directory and path.stem == "scheduler":
             kill()
-        save_state(stem, state)
+        save_file(tensors, path)
 
-    checkpoint._save_state = save_or_die
+    checkpoint.save_file = save_or_die
 
 
 def kill() -> NoReturn:

@@ -27,7 +27,7 @@ def byte_level_tokenizer() -> RobertaTokenizerFast:
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     words = " " + " ".join((*FRUIT, *TOOLS))
     trainer.train_from_iterator([words] * 20, vocab_size=400, special_tokens=special)
-    trainer._tokenizer.post_processor = RobertaProcessing(sep=("</s>", 2), cls=("<s>", 0))
+    trainer.post_processor = RobertaProcessing(sep=("</s>", 2), cls=("<s>", 0))
     return RobertaTokenizerFast(tokenizer_object=trainer._tokenizer, model_max_length=64)
 
 

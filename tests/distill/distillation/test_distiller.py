@@ -22,7 +22,6 @@ from bertender.models.own_models import OWN_MODELS
 from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from bertender.training.loop import _PlannedTrainer
 from distill.distillation import phases
 from distill.distillation.cached_outputs import averaged
 from distill.distillation.distiller import DistillConfig, distill
@@ -33,6 +32,7 @@ from distill.teachers import outputs
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 from tests.distill.toys import pair_task, save_artifact, save_encoder, tiny_classifier
+from tests.listening import interrupted_at
 from tests.served import ask_one_by_one, one_by_one, served
 
 QUICK: dict[str, Any] = {
@@ -227,9 +227,9 @@ def test_answers_are_kept_only_where_they_free_a_phase_of_the_teacher_and_once(
 ) -> None:
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
     calls = []
-    compute = outputs._compute
-    monkeypatch.setattr(
-        outputs, "_compute", lambda *given: calls.extend([1] * bool(given[2])) or compute(*given)
+    read_signals = outputs.read_signals
+    monkeypatch.setattr(  # the toy task fits in one batch
+        outputs, "read_signals", lambda *given: (calls.append(1), read_signals(*given))[1]
     )
     for seed in (0, 1):
         config = DistillConfig(**SHORT, **settings, seed=seed)
@@ -267,30 +267,14 @@ PHASED = [name for name in METHODS if METHODS[name].has_phases]
 @pytest.mark.parametrize("place", [0, -1], ids=["first phase", "last phase"])
 @pytest.mark.parametrize("method", PHASED)
 def test_a_killed_run_goes_on_in_its_phase_to_the_same_weights(
-    method: str,
-    place: int,
-    trained_teacher: Artifact,
-    task: Task,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    method: str, place: int, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     settings = {**SHORT, **OF_METHOD[method], "earlier_epochs": 1, "checkpoint_steps": 3}
     config = DistillConfig(method=method, **settings)
     whole = distill(trained_teacher, task, config, tmp_path / "whole")
     dying = METHODS[method].phases(2)[place].name
-    called: list[str] = []
-    compute = _PlannedTrainer.compute_loss
-
-    def dies(trainer: Any, *given: Any, **named: Any) -> torch.Tensor:
-        called.append(Path(trainer.args.output_dir).name.partition("-")[2])
-        if called.count(dying) == 5:
-            raise KeyboardInterrupt
-        return compute(trainer, *given, **named)
-
-    monkeypatch.setattr(_PlannedTrainer, "compute_loss", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(5, dying), pytest.raises(KeyboardInterrupt):
         distill(trained_teacher, task, config, tmp_path / "killed")
-    monkeypatch.setattr(_PlannedTrainer, "compute_loss", compute)
     resumed = distill(trained_teacher, task, config, tmp_path / "killed")
     assert resumed.digest == whole.digest
     assert resumed.card.metrics == whole.card.metrics

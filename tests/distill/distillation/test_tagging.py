@@ -20,7 +20,6 @@ from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.tagging import TaggedSplit, TaggingTask, tag_names
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from bertender.training.loop import _PlannedTrainer
 from distill.data import tagged_dataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.tagging import DistillTaggerConfig, distill_tagger, with_token_head
@@ -37,6 +36,7 @@ from quantize.quantizer import QuantizeConfig, quantize
 from tests.conftest import FRUIT, TOOLS
 from tests.distill.distillation.test_distiller import OF_METHOD, other_vocabulary
 from tests.distill.toys import save_encoder, tiny_tokenizer
+from tests.listening import interrupted_at
 
 LABELS = tag_names([("B-fruit", "B-tool", "B-count")])
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
@@ -233,25 +233,11 @@ def distilled(teacher: Artifact, out: Path) -> Artifact:
 
 @pytest.mark.parametrize("build", [finetuned, distilled])
 def test_a_killed_run_goes_on_to_the_same_weights(
-    build: Callable[[Artifact, Path], Artifact],
-    teacher: Artifact,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    build: Callable[[Artifact, Path], Artifact], teacher: Artifact, tmp_path: Path
 ) -> None:
     whole = build(teacher, tmp_path / "whole")
-    compute = _PlannedTrainer.compute_loss
-    steps = []
-
-    def dies(trainer: Any, *given: Any, **named: Any) -> torch.Tensor:
-        steps.append(1)
-        if len(steps) == 5:
-            raise KeyboardInterrupt
-        return compute(trainer, *given, **named)
-
-    monkeypatch.setattr(_PlannedTrainer, "compute_loss", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(5), pytest.raises(KeyboardInterrupt):
         build(teacher, tmp_path / "killed")
-    monkeypatch.setattr(_PlannedTrainer, "compute_loss", compute)
     resumed = build(teacher, tmp_path / "killed")
     assert resumed.digest == whole.digest
     assert resumed.card.metrics == whole.card.metrics
@@ -268,7 +254,7 @@ def test_token_logits_are_the_teachers_and_computed_once(
         with torch.inference_mode():
             alone = model(torch.tensor([examples.columns["input_ids"][row]])).logits[0]
         torch.testing.assert_close(answers[row], alone, rtol=1e-4, atol=1e-5)
-    monkeypatch.setattr(outputs, "_answered", lambda *given: pytest.fail("asked again"))
+    monkeypatch.setattr(outputs, "read_signals", lambda *given: pytest.fail("asked again"))
     again = teacher_token_logits(model, teacher.digest, examples)
     assert all(torch.equal(mine, kept) for mine, kept in zip(answers, again, strict=True))
 
