@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from bertender.cli.main import COMMANDS, build_app
 from bertender.core.progress import show_progress
 from bertender.tasks.task import Split, Task
-from tests.conftest import FRUIT, TOOLS
+from tests.toys import FRUIT, TOOLS
 
 
 @dataclass(frozen=True)

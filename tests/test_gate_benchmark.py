@@ -20,7 +20,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from export.onnx_export import ExportConfig, export
 from quantize.schemes import SCHEMES
-from tests.distill.toys import save_artifact, tiny_classifier
+from tests.toy_models import save_artifact, tiny_classifier
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from bertender.core.artifact import Artifact, new_artifact, sha256_of
 from bertender.core.card import CARD_NAME, TaskRecord, library_versions
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
-from tests.conftest import NoConfig
+from tests.toys import NoConfig
 
 LABELS = ("fruit", "tool")
 FILES = {"model.safetensors": "weights", "vocab/words.txt": "words", "config.json": "{}"}

@@ -32,10 +32,10 @@ from distill.methods import METHODS
 from distill.teachers.encoders import load_classifier
 from distill.teachers.outputs import LOGITS, teacher_answers
 from export.onnx_export import ExportConfig, export
-from tests.conftest import write_model
 from tests.distill.architectures import ARCHITECTURES, save_teacher
-from tests.distill.toys import LONGEST, pair_task, save_encoder
 from tests.listening import interrupted_at
+from tests.toy_models import LONGEST, save_encoder
+from tests.toys import pair_task, write_model
 
 QUICK: dict[str, Any] = {
     "epochs": 5,

@@ -15,8 +15,8 @@ from bertender.pipeline.runner import run_recipe
 from bertender.pipeline.step_kinds import Want
 from bertender.pipeline.steps import STEPS
 from bertender.tasks.task import Task
-from tests.distill.toys import save_encoder
 from tests.front import ToyFiles, write_toy_files
+from tests.toy_models import save_encoder
 
 CORPUS, ENCODER, OUT, GONE = "CORPUS", "ENCODER", "OUT", "/gone/away"
 """In place of paths that a fixture knows."""

@@ -34,11 +34,12 @@ from quantize.quantizer import QuantizeConfig
 from quantize.rest import RestFinding, refuse_other_rest
 from quantize.saturation import Deviation, refuse_saturated
 from quantize.schemes import SCHEMES, SHARED
-from tests.distill.toys import pair_task, save_artifact, tiny_classifier
 from tests.exports import PlainExport
 from tests.listening import listed_steps, no_training
 from tests.quantize.jobs import SETTINGS, config_of
 from tests.served import ask_one_by_one, one_by_one, served
+from tests.toy_models import save_artifact, tiny_classifier
+from tests.toys import pair_task
 
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 ONE_GRAPH = [name for name, row in SCHEMES.items() if row.source == "onnx"]

@@ -15,8 +15,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.distributed import is_main_process
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning import finetune as finetuning
-from tests.conftest import tiny_bert, toy_task
 from tests.listening import listed_steps
+from tests.toys import tiny_bert, toy_task
 from tests.training.runs import tiny_tokenizer
 
 

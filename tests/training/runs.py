@@ -22,7 +22,7 @@ from bertender.training.loop import LossParts, Objective, train
 from distill.finetuning.finetune import label_objective
 from distill.objectives import OBJECTIVES
 from distill.vocabularies.wordpiece import train_wordpiece
-from tests.conftest import tiny_bert, toy_task
+from tests.toys import tiny_bert, toy_task
 
 CONFIG = TrainingConfig(
     epochs=2, batch_size=8, learning_rate=1e-3, precision="fp32", checkpoint_steps=4, seed=5

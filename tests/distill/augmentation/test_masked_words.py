@@ -22,8 +22,7 @@ from distill.augmentation.language_models import LanguageModel
 from distill.augmentation.masked_words import blanks_of, masked_words, questions_of
 from distill.augmentation.whole_words import WholeWords
 from distill.augmentation.words import Span
-from tests.conftest import FRUIT, TOOLS, tiny_tokenizer
-from tests.distill.augmentation.test_augmentation_words import byte_level_tokenizer
+from tests.toys import FRUIT, TOOLS, byte_level_tokenizer, tiny_tokenizer
 
 TEXTS = tuple(f"{FRUIT[row % 6]} {TOOLS[row % 6]} {row}" for row in range(18))
 LONG = " ".join((*FRUIT, *TOOLS) * 10)

@@ -17,7 +17,7 @@ from distill.corpora.segment_pairs import (
     next_sentence_rows,
     sentence_order_rows,
 )
-from tests.distill.toys import tiny_tokenizer
+from tests.toys import tiny_tokenizer
 
 BUILDERS: dict[str, tuple[RowBuilder, str]] = {
     "next sentence": (next_sentence_rows, NEXT_SENTENCE),

@@ -31,33 +31,12 @@ from distill.methods import METHODS
 from distill.teachers import outputs
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.distill.toys import pair_task, save_artifact, save_encoder, tiny_classifier
+from tests.distill.distillation.settings import OF_METHOD, QUICK, SHORT
 from tests.listening import interrupted_at
 from tests.served import ask_one_by_one, one_by_one, served
+from tests.toy_models import other_vocabulary, save_artifact, save_encoder, tiny_classifier
+from tests.toys import pair_task
 
-QUICK: dict[str, Any] = {
-    "layers": 2,
-    "epochs": 6,
-    "batch_size": 8,
-    "learning_rate": 2e-3,
-    "precision": "fp32",
-}
-SHORT = {**QUICK, "epochs": 1}
-OF_METHOD: dict[str, dict[str, Any]] = {
-    "bilstm": {"layers": 1},
-    "internal": {"earlier_epochs": 4},
-    "internal-progressive": {"earlier_epochs": 4},
-    "minilm": {"earlier_epochs": 6, "earlier_learning_rate": 2e-3},
-    "minilm-v2": {
-        "earlier_epochs": 6,
-        "earlier_learning_rate": 2e-3,
-        "relation_heads": 8,
-    },
-    "mobilebert": {"earlier_epochs": 6, "earlier_learning_rate": 5e-3, "learning_rate": 5e-3},
-    "mobilebert-tiny": {"earlier_epochs": 6, "earlier_learning_rate": 5e-3, "learning_rate": 5e-3},
-    "theseus-constant": {"earlier_epochs": 4},
-    "tinybert": {"earlier_epochs": 6, "earlier_learning_rate": 2e-3},
-}
 BY_CHANCE = "replacing"
 """The phase whose loss depends on the modules that a step draws more than on learning."""
 NEARLY_NOTHING = 0.2
@@ -292,15 +271,6 @@ def test_phases_of_labels_alone_leave_out_texts_without_them(
     )
     assert more.card.metrics["steps"] == plain.card.metrics["steps"]
     assert plain.digest != more.digest
-
-
-def other_vocabulary(folder: Path) -> Path:
-    """A plain encoder whose tokens have other numbers than the teacher's."""
-    encoder = save_encoder("bert", folder)
-    pieces = (encoder / "vocab.txt").read_text().splitlines()
-    (encoder / "vocab.txt").write_text("\n".join([*pieces[:5], *reversed(pieces[5:])]) + "\n")
-    (encoder / "tokenizer.json").unlink()
-    return encoder
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,32 +22,15 @@ from distill.methods import GENERAL_METHODS, METHODS
 from distill.students import StudentShape
 from distill.students.language_head import LANGUAGE_HEADS, masked_language_model
 from distill.teachers.encoders import load_masked_language_model, weights_digest
-from tests.distill.pretraining.test_pretrain import passages
-from tests.distill.toys import save_encoder, save_language_model, tiny_language_model
+from tests.distill.distillation.general_settings import (
+    OF_METHOD,
+    OWN_VOCABULARY,
+    QUICK,
+    settings_of,
+)
 from tests.listening import interrupted_at
-
-QUICK: dict[str, Any] = {
-    "layers": 2,
-    "epochs": 4,
-    "batch_size": 8,
-    "max_length": 32,
-    "learning_rate": 2e-3,
-    "precision": "fp32",
-}
-FEW_WORDS = {"weights": {"words": 0.1}}
-"""The toy teacher predicts others than were masked."""
-OWN_VOCABULARY = {"hidden_size": 16, "heads": 4, "vocabulary_size": 100}
-OF_METHOD: dict[str, dict[str, Any]] = {
-    "distilbert": FEW_WORDS,
-    "mobilebert": {**FEW_WORDS, "epochs": 8, "learning_rate": 5e-3},
-    "mobilebert-tiny": {**FEW_WORDS, "epochs": 8, "learning_rate": 5e-3},
-    "minilm-v2": {"relation_heads": 8},  # the toys are too narrow for the paper's 48
-    "small-vocab": OWN_VOCABULARY,
-}
-
-
-def settings_of(method: str, **changes: Any) -> dict[str, Any]:
-    return {"method": method, **QUICK, **OF_METHOD.get(method, {}), **changes}
+from tests.toy_models import save_encoder, save_language_model, tiny_language_model
+from tests.toys import passages
 
 
 @pytest.fixture(scope="module")

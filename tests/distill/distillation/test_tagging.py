@@ -17,7 +17,7 @@ from bertender.measure.tagging import evaluate_tagger
 from bertender.models.predictor import load_torch_tagger, open_classifier
 from bertender.models.words import open_tagger
 from bertender.pipeline.recorded_task import recorded_task
-from bertender.tasks.tagging import TaggedSplit, TaggingTask, tag_names
+from bertender.tasks.tagging import TaggedSplit
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from distill.data import tagged_dataset
@@ -33,41 +33,15 @@ from distill.teachers.encoders import load_tagger
 from distill.teachers.outputs import teacher_token_logits
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.conftest import FRUIT, TOOLS
-from tests.distill.distillation.test_distiller import OF_METHOD, other_vocabulary
-from tests.distill.toys import save_encoder, tiny_tokenizer
+from tests.distill.distillation.settings import OF_METHOD
 from tests.listening import interrupted_at
+from tests.toy_models import other_vocabulary, save_encoder
+from tests.toy_tagging import LABELS, TASK
+from tests.toys import tiny_tokenizer
 
-LABELS = tag_names([("B-fruit", "B-tool", "B-count")])
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
 NARROW = {"layers": 2, "hidden_size": 16, "heads": 2, "feed_forward_size": 32, **SETTINGS}
 A_MARGIN = 0.5
-
-
-def toy_sentences(count: int, seed: int) -> TaggedSplit:
-    """Runs of fruit and tools are entities of several words, numbers are one of several pieces."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(choices: int) -> int:
-        return int(torch.randint(0, choices, (), generator=generator))
-
-    def run(kind: str, words: tuple[str, ...]) -> list[tuple[str, str]]:
-        chosen = [words[draw(6)] for _ in range(1 + draw(3))]
-        return [(word, f"{'I' if place else 'B'}-{kind}") for place, word in enumerate(chosen)]
-
-    def sentence() -> list[tuple[str, str]]:
-        runs = [run("fruit", FRUIT), [("number", "O"), (str(10**6 + draw(10**6)), "B-count")]]
-        return [*runs[draw(2)], ("number", "O"), *run("tool", TOOLS), *runs[draw(2)]]
-
-    drawn = [tuple(zip(*sentence(), strict=True)) for _ in range(count)]
-    numbers = {label: number for number, label in enumerate(LABELS)}
-    return TaggedSplit(
-        tuple(words for words, _ in drawn),
-        tuple(tuple(numbers[tag] for tag in tags) for _, tags in drawn),
-    )
-
-
-TASK = TaggingTask("toy", LABELS, toy_sentences(160, 1), toy_sentences(24, 2))
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,10 @@ from distill.finetuning import multitask
 from distill.finetuning.multitask import MultiTaskConfig, SharedEncoder, finetune_tasks_by_name
 from distill.finetuning.multitask import _joined as joined
 from distill.finetuning.multitask import _objective_of as objective_of
-from tests.conftest import FRUIT, TOOLS, tiny_tokenizer
 from tests.distill.architectures import save_teacher
-from tests.distill.toys import pair_task, tiny_classifier
 from tests.listening import interrupted_at
+from tests.toy_models import tiny_classifier
+from tests.toys import FRUIT, TOOLS, pair_task, tiny_tokenizer
 
 QUICK: dict[str, Any] = {
     "epochs": 9,

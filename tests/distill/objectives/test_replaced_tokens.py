@@ -10,12 +10,7 @@ from torch.nn import functional
 from transformers.modeling_outputs import BaseModelOutput
 
 from distill.objectives.replaced_tokens import sampled
-from tests.distill.objectives.test_objectives import (
-    TOKENIZER,
-    batch_of,
-    objective_of,
-    pretrainee_of,
-)
+from tests.distill.objectives.batches import TOKENIZER, batch_of, objective_of, pretrainee_of
 
 
 def heard(pretrainee: Any, batch: dict[str, torch.Tensor]) -> tuple[dict[str, Any], Any]:

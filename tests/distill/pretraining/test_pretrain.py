@@ -10,8 +10,6 @@ import pytest
 import torch
 from transformers import (
     AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
     AutoModelForSequenceClassification,
 )
 
@@ -25,45 +23,14 @@ from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.objectives import OBJECTIVES, PretrainingObjective
 from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name
 from export.onnx_export import ExportConfig, export
-from tests.conftest import FRUIT, TOOLS
-from tests.distill.objectives.test_objectives import WHOLE_WORDS
+from tests.distill.objectives.batches import WHOLE_WORDS
+from tests.distill.pretraining.settings import BRIEF, OPENS_AS, SMALL
 from tests.listening import interrupted_at, listed_steps
-
-SMALL: dict[str, Any] = {
-    "vocabulary_size": 200,
-    "layers": 1,
-    "hidden_size": 32,
-    "heads": 2,
-    "epochs": 8,
-    "batch_size": 8,
-    "max_length": 32,
-    "learning_rate": 2e-3,
-    "precision": "fp32",
-}
-
-
-BRIEF = {**SMALL, "epochs": 1, "batch_size": 4, "checkpoint_steps": 3}
-
-OPENS_AS: dict[str, Any] = {
-    **dict.fromkeys(OBJECTIVES, AutoModelForMaskedLM),
-    "rtd": AutoModelForPreTraining,
-}
+from tests.toys import passages
 
 
 def objective_of(artifact: Artifact) -> PretrainingObjective:
     return OBJECTIVES[artifact.card.config["objective"]]
-
-
-def passages(count: int = 400) -> list[str]:
-    """Sentences in which a word tells much of the others."""
-    generator = torch.Generator().manual_seed(6)
-    picks = torch.randint(0, 6, (count, 2), generator=generator).tolist()
-    frames = (("eat the", "from the tree", FRUIT), ("use the", "from the box", TOOLS))
-    return [
-        f"{before} {words[first]} and the {words[second]} {after}"
-        for row, (first, second) in enumerate(picks)
-        for before, after, words in [frames[row % 2]]
-    ]
 
 
 @pytest.fixture(scope="module", params=OBJECTIVES)

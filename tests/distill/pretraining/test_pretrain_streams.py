@@ -20,8 +20,9 @@ from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name
 from distill.vocabularies import TOKENIZERS
-from tests.distill.pretraining.test_pretrain import BRIEF, passages
+from tests.distill.pretraining.settings import BRIEF
 from tests.listening import interrupted_at
+from tests.toys import passages
 
 SETTINGS: dict[str, Any] = {**BRIEF, "vocabulary_size": 300}
 

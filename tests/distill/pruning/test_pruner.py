@@ -25,14 +25,10 @@ from distill.pruning.pruner import prune
 from distill.pruning.rounds import Job
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.distill.toys import (
-    MADE_UP,
-    save_artifact,
-    save_encoder,
-    tiny_classifier,
-    tiny_tokenizer,
-)
+from tests.distill.pruning.toys import MADE_UP
 from tests.listening import interrupted_at, no_training
+from tests.toy_models import save_artifact, save_encoder, tiny_classifier
+from tests.toys import tiny_tokenizer
 
 QUICK: dict[str, Any] = {
     "epochs": 3,

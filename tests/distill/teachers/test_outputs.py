@@ -16,7 +16,8 @@ from distill.losses.signals import Signals, Wanted
 from distill.methods import METHODS
 from distill.teachers import outputs
 from distill.teachers.outputs import kept_in, size_bytes, teacher_answers, worth_keeping
-from tests.distill.toys import tiny_classifier, tiny_tokenizer
+from tests.toy_models import tiny_classifier
+from tests.toys import tiny_tokenizer
 
 WANTED: Wanted = {"logits": frozenset(), "sentence_states": frozenset({0, 3})}
 COLUMNS = ["teacher_logits", "teacher_sentence_states_0", "teacher_sentence_states_3"]
