@@ -57,7 +57,7 @@ from quantize.schemes import SCHEMES
 from quantize.targets import TARGETS
 from quantize.twins import Sample, Twins, find_twins, sample_rows
 
-__all__ = ["VARIANTS", "GateBenchmark", "Judged", "run"]
+__all__ = ["VARIANTS", "GateBenchmark", "Judged", "run", "subject_of"]
 
 Ranges = Mapping[str, Range]
 FloatArray = npt.NDArray[np.float32]
@@ -248,7 +248,7 @@ def _asked(subject: Subject, sound: bool, faults: bool) -> Iterator[tuple[str, s
             yield from ((variant, name) for variant in fault.variants)
 
 
-def _subject(teacher: Path, work: Path) -> Subject:
+def subject_of(teacher: Path, work: Path) -> Subject:
     artifact = Artifact.load(teacher)
     task, folder = recorded_task(artifact, {}), work / teacher.name
     out = folder / "float32"
@@ -274,7 +274,7 @@ def run(
     )
     done = {(each.teacher, each.variant, each.fault) for each in benchmark.candidates}
     for teacher in teachers:
-        subject = _subject(teacher, work)
+        subject = subject_of(teacher, work)
         for variant, fault in _asked(subject, sound, faults):
             if (subject.name, variant, fault) in done:
                 continue

@@ -1,13 +1,11 @@
-"""Tiny real models and tasks, made here: no network, no hub, no file from outside."""
+"""Fixtures for all tests: no network, no hub, no file from outside."""
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,77 +16,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # before torch is imported: tiny models are slower on more threads, and far slower beside other work
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertTokenizerFast,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-
-from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.config import Config
+from bertender.core.artifact import Artifact
 from bertender.measure import load
-from bertender.tasks.task import Split, Task
-from distill.vocabularies.wordpiece import train_wordpiece
+from bertender.tasks.task import Task
 from tests.repeats import repeats
-
-FRUIT = ("apple", "pear", "plum", "cherry", "grape", "melon")
-TOOLS = ("hammer", "saw", "drill", "wrench", "pliers", "chisel")
-
-
-class NoConfig(Config):
-    """The config of an artifact that a test made by hand."""
-
-
-def toy_task(train_size: int = 96, dev_size: int = 32) -> Task:
-    """Two classes told apart by their words; texts of 3 to 14 words, so that lengths differ."""
-    generator = torch.Generator().manual_seed(7)
-
-    def split(size: int, offset: int) -> Split:
-        examples, labels = [], []
-        for row in range(size):
-            words = (FRUIT, TOOLS)[row % 2]
-            count = int(torch.randint(2, 14, (), generator=generator))
-            picks = torch.randint(0, len(words), (count,), generator=generator).tolist()
-            text = " ".join(words[pick] for pick in picks)
-            examples.append((f"{text} number {row + offset}",))
-            labels.append(row % 2)
-        return Split(tuple(examples), tuple(labels))
-
-    return Task(
-        "toy", ("fruit", "tool"), "accuracy", ("text",), split(train_size, 0), split(dev_size, 900)
-    )
-
-
-def tiny_tokenizer() -> BertTokenizerFast:
-    """A WordPiece tokenizer of a few hundred pieces, trained on the toy words."""
-    return copy.deepcopy(_trained_tokenizer())
-
-
-@cache
-def _trained_tokenizer() -> BertTokenizerFast:
-    words, numbers = " ".join((*FRUIT, *TOOLS, "number")), " ".join(map(str, range(1000)))
-    # so often that the words stay whole
-    return train_wordpiece([*[words] * 200, numbers], 300, 64)
-
-
-def tiny_bert(vocab_size: int, labels: tuple[str, ...]) -> BertForSequenceClassification:
-    """A BERT of 4 layers x 32 that nobody has trained; the same weights every time."""
-    torch.manual_seed(3)
-    return BertForSequenceClassification(
-        BertConfig(
-            vocab_size=vocab_size,
-            hidden_size=32,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            intermediate_size=64,
-            max_position_embeddings=64,
-            id2label=dict(enumerate(labels)),
-            label2id={label: index for index, label in enumerate(labels)},
-        )
-    ).eval()
+from tests.toys import tiny_bert, tiny_tokenizer, toy_task, write_model
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -113,25 +45,6 @@ def nobody_else() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def task() -> Task:
     return toy_task()
-
-
-def write_model(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, out: Path
-) -> Artifact:
-    """Write a torch artifact of a model as it is, as if `finetune` had."""
-    with new_artifact(
-        out,
-        kind="torch",
-        family=model.config.model_type,
-        task=task.record(),
-        stage="finetune",
-        config=NoConfig(),
-        seed=0,
-    ) as draft:
-        model.save_pretrained(draft.directory)
-        tokenizer.save_pretrained(draft.directory)
-        draft.metrics["parameters"] = model.num_parameters()
-    return Artifact.load(out)
 
 
 Once = Callable[[str, Callable[[Path], object]], Path]

@@ -10,7 +10,7 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
-from tests.distill.toys import save_artifact, tiny_classifier
+from tests.toy_models import save_artifact, tiny_classifier
 
 __all__ = ["PlainExport", "write_plain_export"]
 

@@ -14,7 +14,7 @@ from bertender.cli.main import COMMANDS, build_app
 from bertender.core.progress import show_progress
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
-from tests.conftest import FRUIT, TOOLS
+from tests.toys import FRUIT, TOOLS
 
 WRITERS = {name: stage for name, stage in STAGES.items() if stage.makes}
 """The stages that write an artifact; the others report."""

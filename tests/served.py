@@ -16,7 +16,8 @@ from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
 
-PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, threads_per_instance=1)
+ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+PORTS = ServeConfig(**ANY_PORTS, threads_per_instance=1)
 
 
 @contextmanager

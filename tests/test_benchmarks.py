@@ -29,10 +29,10 @@ from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.phases import phase_settings
 from distill.methods import METHODS
-from tests.conftest import toy_task
-from tests.distill.distillation.test_tagging import TASK
-from tests.distill.toys import save_artifact, save_encoder, tiny_classifier
 from tests.front import write_toy_files
+from tests.toy_models import save_artifact, save_encoder, tiny_classifier
+from tests.toy_tagging import TASK
+from tests.toys import toy_task
 
 BUDGET = Budget(epochs=4, learning_rate=1e-3, batch_size=8, layers=3, max_train=12)
 

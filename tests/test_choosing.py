@@ -26,10 +26,10 @@ from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
 from distill.losses import NO_LABEL
 from export.onnx_export import ExportConfig, export
 from quantize.schemes import SCHEMES
-from tests.conftest import toy_task
-from tests.distill.toys import save_encoder, tiny_classifier, tiny_tokenizer
 from tests.front import write_toy_files
 from tests.quantize.jobs import SETTINGS, job_of
+from tests.toy_models import save_encoder, tiny_classifier
+from tests.toys import tiny_tokenizer, toy_task
 
 LEARNED, APART = 72, 24
 QUICK: dict[str, Any] = {

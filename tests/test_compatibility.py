@@ -17,7 +17,8 @@ from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning.finetune import FinetuneConfig, finetune
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.distill.toys import pair_task, tiny_classifier, tiny_tokenizer
+from tests.toy_models import tiny_classifier
+from tests.toys import pair_task, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.test_public_names import PACKAGES, ROOT
+from tests.packages import PACKAGES, ROOT
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PLACES = sorted({word for word in re.findall(r"`([\w/.]+/[\w/.]*)`", TEXT) if "NAME" not in word})

@@ -26,10 +26,10 @@ from quantize.dynamic import write_dynamic
 from quantize.quantizer import copy_companions
 from serve import check
 from serve.client import Endpoint
-from tests.conftest import NoConfig, tiny_bert, toy_task, write_model
-from tests.distill.toys import save_artifact, tiny_classifier
 from tests.quantize.jobs import job_of
 from tests.served import ask_one_by_one, one_by_one, served
+from tests.toy_models import save_artifact, tiny_classifier
+from tests.toys import NoConfig, tiny_bert, toy_task, write_model
 
 CLIENTS = 4
 

@@ -20,7 +20,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from export.onnx_export import ExportConfig, export
 from quantize.schemes import SCHEMES
-from tests.distill.toys import save_artifact, tiny_classifier
+from tests.toy_models import save_artifact, tiny_classifier
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_call_goes_on_where_the_last_one_stopped(
         asked.append((variant, fault))
         return row(variant, fault)
 
-    monkeypatch.setattr(gate, "_subject", lambda teacher, work: subject)
+    monkeypatch.setattr(gate, "subject_of", lambda teacher, work: subject)
     monkeypatch.setattr(gate, "judged", judge)
     out = tmp_path / "gate.json"
     done = GateBenchmark(environment=environment(), candidates=(row("dynamic", None),))

@@ -82,13 +82,14 @@ class Death:
     calls: int = 0
 
 
-A_TRAINING_STEP = "bertender.training.loop:_PlannedTrainer.compute_loss"
-HALF_A_CHECKPOINT = "bertender.training.checkpoint:SafeCheckpoints._save_rng_state"
+A_TRAINING_STEP = "bertender.training.loop:report_step"
+A_FILE_OF_A_CHECKPOINT = "bertender.training.checkpoint:save_file"
+"""Of optimizer, scheduler and random state: three a checkpoint."""
 MODEL_WRITTEN = "bertender.measure.gate:check_parity"
-BEFORE_THE_CARD = "bertender.core.artifact:_record_files"
-BEFORE_PUBLISHING = "bertender.core.atomic:_publish"
+BEFORE_THE_CARD = "bertender.core.artifact:library_versions"
+BEFORE_PUBLISHING = "bertender.core.atomic:publish"
 BEFORE_SAVING = "bertender.pipeline.stage:save_result"
-BEFORE_THE_STAMP = "bertender.pipeline.runner:_Stamp.write"
+BEFORE_THE_STAMP = "bertender.pipeline.runner:replacing"
 
 DEATHS = (
     Death("bag", BEFORE_THE_CARD),
@@ -96,7 +97,7 @@ DEATHS = (
     Death("encoder", A_TRAINING_STEP, calls=6),
     Death("smaller", A_TRAINING_STEP, calls=6),
     Death("teacher", A_TRAINING_STEP, calls=10),
-    Death("teacher", HALF_A_CHECKPOINT, calls=1),
+    Death("teacher", A_FILE_OF_A_CHECKPOINT, calls=5),
     Death("teacher", BEFORE_PUBLISHING),
     Death("student", A_TRAINING_STEP, calls=6),
     Death("student", BEFORE_THE_STAMP),

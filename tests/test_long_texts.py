@@ -9,7 +9,7 @@ from bertender.core.errors import DataError
 from bertender.measure.accuracy import text_lengths
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize
-from tests.conftest import tiny_tokenizer
+from tests.toys import tiny_tokenizer
 
 
 def test_each_fills_the_longest_input(task: Task) -> None:

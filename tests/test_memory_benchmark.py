@@ -16,7 +16,7 @@ from distill.corpora.held_out import part_of
 from distill.corpora.rows import full_sentence_rows
 from distill.pretraining.pretrain import PretrainConfig
 from distill.vocabularies import TOKENIZERS
-from tests.conftest import FRUIT, TOOLS
+from tests.toys import FRUIT, TOOLS
 
 SHAPE = {"layers": 1, "hidden_size": 32, "heads": 2, "vocabulary_size": 300, "max_length": 16}
 STAGES = ["imports", "reading", "vocabulary", "rows", "2 steps"]

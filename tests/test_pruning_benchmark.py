@@ -93,8 +93,8 @@ def test_points_that_are_there_are_not_made_again(
     apart = replace(task, selection=task.train.first(24))
     monkeypatch.setattr(pruning, "recorded_task", lambda artifact, changes: apart)
     out, cuts = tmp_path / "result.json", []
-    cut = pruning._cut
-    monkeypatch.setattr(pruning, "_cut", lambda *given: (cuts.append(given[2]), cut(*given))[1])
+    prune = pruning.prune
+    monkeypatch.setattr(pruning, "prune", lambda *given: (cuts.append(given[2]), prune(*given))[1])
 
     def go(shares: str, epochs: int = 1) -> PruningBenchmark:
         run(teacher.path, tmp_path / "work", out, shares, "", 2, 40, epochs, 5e-5)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("bertender", "distill", "export", "quantize", "serve")
-ROOT = Path(__file__).parents[1]
+from tests.packages import PACKAGES, ROOT
+
 RUN_BY_NAME_ONLY = {"bertender/__main__.py"}
 
 

@@ -15,7 +15,7 @@ from bertender.core.errors import ParityError
 from bertender.tasks.task import Task
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES
-from tests.distill.toys import save_artifact, tiny_classifier
+from tests.toy_models import save_artifact, tiny_classifier
 
 FEW = {
     "dynamic": {"scheme": "dynamic"},

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["replacing", "replacing_directory"]
+__all__ = ["publish", "replacing", "replacing_directory"]
 
 
 @contextmanager
@@ -45,12 +45,12 @@ def replacing_directory(out: Path) -> Iterator[Path]:
     draft = _new_draft(out)
     try:
         yield draft
-        _publish(draft, out)
+        publish(draft, out)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _publish(draft: Path, out: Path) -> None:
+def publish(draft: Path, out: Path) -> None:
     """Sync the draft to disk and rename it to `out`, over the directory that may be there."""
     draft.chmod(0o755)  # mkdtemp makes it private; it should be as readable as any directory
     for path in draft.rglob("*"):

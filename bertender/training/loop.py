@@ -30,6 +30,7 @@ from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.learning_rates import Rates, pace, split_by_rate
+from bertender.training.steps import Step, report_step
 
 __all__ = [
     "NO_RATES",
@@ -92,6 +93,8 @@ def train(
 ) -> TrainingReport:
     """Train `model` in place; resume from the last checkpoint that an interrupted run left.
 
+    Each step is reported to the listeners of the context, see `steps.listen_to_steps`.
+
     Args:
         model: any module that the objective can run.
         examples: tokenised training examples.
@@ -116,7 +119,8 @@ def train(
     checkpoint = last_checkpoint(work)
     with progress_bar(description, len(plan)) as bar:
         progress = _Progress(bar, plan, at_epoch_end, keep_end)
-        trainer = _PlannedTrainer(model, arguments, examples, objective, plan, progress, rates)
+        reported = _reported(objective, len(plan), description, work)
+        trainer = _PlannedTrainer(model, arguments, examples, reported, plan, progress, rates)
         with (clock := Stopwatch()).running():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
@@ -141,6 +145,18 @@ def planned(
         batches_per_pool=pooling.batches or config.pool_batches,
         in_turn=pooling.in_turn,
     )
+
+
+def _reported(objective: Objective, steps: int, description: str, work: Path) -> Objective:
+    """Return the objective, of which listeners hear in each step."""
+
+    def minimised(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        parts = objective(model, batch, step)
+        losses = {name: part.detach() for name, part in parts.items()}
+        report_step(Step(step, steps, description, work, batch, losses))
+        return parts
+
+    return minimised
 
 
 class _PlannedTrainer(SafeCheckpoints):

@@ -30,7 +30,13 @@ from transformers import PreTrainedTokenizerBase
 from distill.corpora.sentences import Sentence, tokenised_sentences
 from distill.corpora.token_store import TokenRow
 
-__all__ = ["NEXT_SENTENCE", "SENTENCE_ORDER", "next_sentence_rows", "sentence_order_rows"]
+__all__ = [
+    "NEXT_SENTENCE",
+    "SENTENCE_ORDER",
+    "Elsewhere",
+    "next_sentence_rows",
+    "sentence_order_rows",
+]
 
 NEXT_SENTENCE = "next_sentence_label"
 """Column: 0 where B follows A, 1 where it comes from elsewhere."""
@@ -57,7 +63,7 @@ def next_sentence_rows(
         max_length: most tokens of a row, those of the frame included.
         seed: what lengths, divisions and other segments are drawn from.
     """
-    elsewhere = _Elsewhere(np.random.default_rng((seed, 1)))
+    elsewhere = Elsewhere(np.random.default_rng((seed, 1)))
     return _rows(passages, tokenizer, max_length, seed, NEXT_SENTENCE, elsewhere.pair)
 
 
@@ -182,7 +188,7 @@ def _swapped_by_chance(filling: _Filling, generator: np.random.Generator) -> _Pa
 
 
 @dataclass
-class _Elsewhere:
+class Elsewhere:
     """Keeps some earlier fillings, to draw segments from that do not follow."""
 
     generator: np.random.Generator
@@ -193,7 +199,7 @@ class _Elsewhere:
         first, rest = _divided(filling, generator)
         displaced = filling.length - len(first)
         other = self._other(filling, displaced) if generator.random() < 0.5 else None
-        self._keep(filling)
+        self.keep(filling)
         if other is None:
             return _Pair(first, _joined(rest), 0)
         second = self._segment(other, displaced)
@@ -217,7 +223,8 @@ class _Elsewhere:
         enough = [tail for tail in tails if len(tail) >= length] or tails[:1]
         return enough[int(self.generator.integers(len(enough)))]
 
-    def _keep(self, filling: _Filling) -> None:
+    def keep(self, filling: _Filling) -> None:
+        """Keep a filling, instead of a random earlier one when there are enough of them."""
         if len(self.kept) < KEPT_ROWS:
             self.kept.append(filling)
         else:

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Self
-
 import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
-from bertender.text.batch import Example
 from serve import classify_command
-from serve.client import Answer
-from tests.front import ToyFiles, succeed, write_toy_files
-
-QUICK = ("--epochs", "6", "--batch-size", "16", "--learning-rate", "3e-3", "--max-length", "32")
-
-
-@dataclass(frozen=True)
-class Made:
-    """A folder of artifacts that the commands have made, each from the one before."""
-
-    folder: Path
-    files: ToyFiles
-
-    def __getitem__(self, name: str) -> Path:
-        return self.folder / name
+from tests.cli.fakes import FakeEndpoint
+from tests.cli.made import QUICK, Made
+from tests.front import succeed, write_toy_files
 
 
 @pytest.fixture(scope="session")
@@ -43,26 +25,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, task: Task, teacher: Artifact
     succeed("export", made["student"], "--out", made["onnx"])
     succeed("quantize", made["onnx"], "--out", made["int8"])
     return made
-
-
-class FakeEndpoint:
-    """Answers with the first word as the label; what it was asked stays in `asked`."""
-
-    text_columns = 1
-    asked: ClassVar[list[Example]] = []
-    urls: ClassVar[list[str]] = []
-
-    def __init__(self, url: str) -> None:
-        self.urls.append(url)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def classify(self, examples: Sequence[Example]) -> list[Answer]:
-        self.asked.extend(examples)
-        return [Answer(label=e[0].split()[0], score=0.5, logits=(0.0, 1.0)) for e in examples]
 
 
 @pytest.fixture

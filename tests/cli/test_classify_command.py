@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from serve.client import DEFAULT_URL
-from tests.cli.conftest import FakeEndpoint
+from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 
 

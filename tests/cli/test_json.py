@@ -10,22 +10,11 @@ import pytest
 
 from bertender.cli.main import COMMANDS
 from bertender.core.artifact import Artifact
-from tests.cli.conftest import QUICK, FakeEndpoint, Made
+from tests.cli.fakes import FakeEndpoint
+from tests.cli.made import FAST, QUICK, Made
 from tests.front import WRITERS, last_line, succeed
 
 Words = tuple[str | Path, ...]
-FAST = (
-    "--processes",
-    "1",
-    "--rounds",
-    "2",
-    "--single-texts",
-    "2",
-    "--batch-size",
-    "2",
-    "--threads",
-    "1",
-)
 TOY_RECIPE = """
 summary: one step
 task: {{task: toy, train: {train}, dev: {dev}}}

@@ -25,10 +25,10 @@ from bertender.core.errors import ConfigError
 from bertender.measure.comparison import CompareConfig
 from bertender.measure.verify import VerifyConfig
 from bertender.tasks.task import Task, TaskConfig
-from bertender.training import loop as training
 from serve.config import ServeConfig
 from tests.forked import command, start
 from tests.front import WRITERS, fail, invoke, succeed, write_toy_files
+from tests.listening import listed_steps
 
 CONFIGS: dict[str, tuple[type[Any], ...]] = {
     **{
@@ -224,7 +224,7 @@ def test_no_library_calls_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_nothing_broken_and_the_same_command_goes_on(
-    tmp_path: Path, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, task: Task, teacher: Artifact
 ) -> None:
     out = tmp_path / "tuned"
     words = ("finetune", *write_toy_files(tmp_path, task).flags, "--teacher", teacher.path)
@@ -240,8 +240,8 @@ def test_ctrl_c_leaves_nothing_broken_and_the_same_command_goes_on(
     assert "Traceback" not in complaint
     assert not out.exists() and not list(tmp_path.glob(".tuned.draft-*"))
 
-    steps = counted_steps(monkeypatch)
-    succeed(*words, *settings)
+    with listed_steps() as steps:
+        succeed(*words, *settings)
     written = Artifact.load(out)
     assert 0 < len(steps) <= written.card.metrics["steps"] - 10, "it went on from a checkpoint"
     assert not list(tmp_path.glob(".tuned.*"))
@@ -252,15 +252,3 @@ def wait_for_checkpoint(folder: Path, process: BaseProcess) -> None:
     while not list(folder.glob(".tuned.work/*/checkpoint-*/complete")):
         assert process.is_alive() and time.monotonic() < deadline, (folder / "said.err").read_text()
         time.sleep(0.02)
-
-
-def counted_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    steps: list[int] = []
-    compute_loss = training._PlannedTrainer.compute_loss
-
-    def counting(trainer: Any, *arguments: Any, **settings: Any) -> Any:
-        steps.append(trainer.state.global_step)
-        return compute_loss(trainer, *arguments, **settings)
-
-    monkeypatch.setattr(training._PlannedTrainer, "compute_loss", counting)
-    return steps

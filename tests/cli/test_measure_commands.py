@@ -19,9 +19,9 @@ from bertender.measure.load import CpuSeconds
 from bertender.measure.parity import Parity
 from bertender.report.html import html_report
 from bertender.report.table import markdown_table
-from tests.cli.conftest import Made
-from tests.conftest import NoConfig
+from tests.cli.made import Made
 from tests.front import fail, invoke, last_line, succeed
+from tests.toys import NoConfig
 
 FAST = (
     "--processes",

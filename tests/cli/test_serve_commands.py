@@ -22,7 +22,7 @@ from bertender.models.predictor import open_classifier
 from serve import server
 from serve.client import Endpoint
 from serve.repository import is_repository
-from tests.cli.conftest import Made
+from tests.cli.made import Made
 from tests.forked import command, start
 from tests.front import fail, last_line, succeed
 

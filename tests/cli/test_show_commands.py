@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertender.core.artifact import Artifact
-from tests.cli.conftest import Made
+from tests.cli.made import Made
 from tests.front import fail, last_line, succeed
 
 

@@ -12,8 +12,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.texts import with_unlabelled
-from tests.cli.conftest import Made
-from tests.cli.test_json import FAST
+from tests.cli.made import FAST, Made
 from tests.front import fail, last_line, succeed
 
 RECIPE = """

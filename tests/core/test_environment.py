@@ -17,25 +17,11 @@ from bertender.core.environment import (
     has_int8_acceleration,
     supports_bf16,
 )
+from tests.core.machines import bare
 
 INTEL = "processor\t: 0\nmodel name\t: Xeon 9\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_bf16\n\n"
 SECOND = "processor\t: 1\nmodel name\t: Other\nflags\t\t: amx_int8\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd i8mm bf16\nCPU part\t: 0xd40\n"
-
-
-def bare(**changes: object) -> Environment:
-    """A machine with nothing special."""
-    facts = {
-        "python": "3.11.0",
-        "platform": "Linux",
-        "cpu_model": "old",
-        "cpu_flags": (),
-        "cores": 1,
-        "memory_bytes": 2**30,
-        "gpu": None,
-        "versions": {},
-    }
-    return Environment.model_validate(facts | changes)
 
 
 def test_this_machine() -> None:

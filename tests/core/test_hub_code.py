@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from huggingface_hub import constants, file_download
@@ -77,10 +80,13 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         asked.append(name)
         raise RuntimeError("hub code ran")
 
-    monkeypatch.setattr(hub_kernels, "_kernels_available", True)
-    monkeypatch.setattr(hub_kernels, "get_kernel", get_kernel, raising=False)
-    monkeypatch.setattr(modeling_utils, "is_kernels_available", lambda: True)
-    yield asked
+    with monkeypatch.context() as patch:
+        patch.setattr(modeling_utils, "is_kernels_available", lambda: True)
+        patch.setattr(hub_kernels, "get_kernel", get_kernel, raising=False)
+        patch.setitem(sys.modules, "kernels", MagicMock(get_kernel=get_kernel))
+        importlib.reload(hub_kernels)  # which looks for `kernels` when it is imported
+        yield asked
+    importlib.reload(hub_kernels)
 
 
 @pytest.fixture

@@ -35,8 +35,8 @@ from transformers import (
     XLNetTokenizerFast,
 )
 
-from tests.conftest import FRUIT, TOOLS, tiny_tokenizer
-from tests.distill.toys import LONGEST, SHAPES
+from tests.toy_models import LONGEST, SHAPES
+from tests.toys import FRUIT, TOOLS, tiny_tokenizer
 
 __all__ = ["ARCHITECTURES", "Architecture", "save_teacher"]
 

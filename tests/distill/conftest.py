@@ -9,8 +9,8 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
 from distill.finetuning.finetune import FinetuneConfig, finetune
-from tests.conftest import Once, tiny_bert
-from tests.distill.toys import tiny_tokenizer
+from tests.conftest import Once
+from tests.toys import tiny_bert, tiny_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,6 @@ from bertender.core.errors import ModelError
 from bertender.models.predictor import TorchPredictor, open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example, load_tokenizer
-from bertender.training.loop import _PlannedTrainer
 from distill.data import token_dataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning.finetune import FinetuneConfig, finetune, finetune_by_name
@@ -33,9 +32,10 @@ from distill.methods import METHODS
 from distill.teachers.encoders import load_classifier
 from distill.teachers.outputs import LOGITS, teacher_answers
 from export.onnx_export import ExportConfig, export
-from tests.conftest import write_model
 from tests.distill.architectures import ARCHITECTURES, save_teacher
-from tests.distill.toys import LONGEST, pair_task, save_encoder
+from tests.listening import interrupted_at
+from tests.toy_models import LONGEST, save_encoder
+from tests.toys import pair_task, write_model
 
 QUICK: dict[str, Any] = {
     "epochs": 5,
@@ -200,26 +200,16 @@ def test_a_language_model_is_a_start_too(name: str, kind: Any, tmp_path: Path) -
         assert torch.equal(tensor, model.base_model.state_dict()[key]), key
 
 
-def test_a_killed_run_of_tied_weights_goes_on_to_the_same_ones(
-    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_of_tied_weights_goes_on_to_the_same_ones(task: Task, tmp_path: Path) -> None:
     """T5 has one table of words in three places; a checkpoint holds it once."""
     source = save_teacher("t5", tmp_path / "encoder")
     short = {**QUICK, "epochs": 1, "batch_size": 8, "checkpoint_steps": 3}
     config = FinetuneConfig(teacher=str(source), **short)
     whole = finetune_by_name(task, config, tmp_path / "whole")
-    compute, steps = _PlannedTrainer.compute_loss, []
-
-    def dies(trainer: Any, *given: Any, **named: Any) -> torch.Tensor:
-        steps.append(1)
-        if len(steps) == 5:
-            raise KeyboardInterrupt
-        return compute(trainer, *given, **named)
-
-    monkeypatch.setattr(_PlannedTrainer, "compute_loss", dies)
-    with pytest.raises(KeyboardInterrupt):
-        finetune_by_name(task, config, tmp_path / "killed")
-    resumed = finetune_by_name(task, config, tmp_path / "killed")
+    with interrupted_at(5) as steps:
+        with pytest.raises(KeyboardInterrupt):
+            finetune_by_name(task, config, tmp_path / "killed")
+        resumed = finetune_by_name(task, config, tmp_path / "killed")
     assert len(steps) == 5 + whole.card.metrics["steps"] - 3, "it went on from the checkpoint"
     assert resumed.digest == whole.digest
 

@@ -9,7 +9,8 @@ from transformers import AutoTokenizer
 
 from bertender.tasks.task import Split, Task
 from distill.data import fitting_tokenizer, token_dataset
-from tests.distill.toys import LONGEST, tiny_classifier, tiny_tokenizer
+from tests.toy_models import LONGEST, tiny_classifier
+from tests.toys import tiny_tokenizer
 
 
 @pytest.fixture

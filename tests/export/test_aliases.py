@@ -15,8 +15,8 @@ from bertender.tasks.task import Task
 from export.aliases import drop_aliases
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import quantize
-from tests.distill.toys import save_artifact, tiny_classifier
 from tests.quantize.jobs import config_of
+from tests.toy_models import save_artifact, tiny_classifier
 
 
 def graph_of(*nodes: onnx.NodeProto) -> onnx.ModelProto:

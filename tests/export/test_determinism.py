@@ -16,7 +16,7 @@ import hashlib, sys
 from pathlib import Path
 from bertender.core.artifact import Artifact
 from export.onnx_export import ExportConfig, write_onnx
-from tests.conftest import toy_task
+from tests.toys import toy_task
 for number, settings in enumerate(({settings})):
     folder = Path(sys.argv[2]) / str(number)
     folder.mkdir()

@@ -23,16 +23,9 @@ from export import onnx_export
 from export.half_range import LARGEST, fit_half_range
 from export.onnx_export import ExportConfig, export, write_onnx
 from export.own_export import OWN_WRITERS
-from tests.distill.toys import (
-    LONGEST,
-    OWN_SHAPES,
-    SHAPES,
-    VOCABULARY,
-    pair_task,
-    save_artifact,
-    tiny_classifier,
-)
 from tests.exports import PlainExport
+from tests.toy_models import LONGEST, OWN_SHAPES, SHAPES, VOCABULARY, save_artifact, tiny_classifier
+from tests.toys import pair_task
 
 SEGMENTED = {"albert", "bert", "electra", "mobilebert"}
 SEGMENTED |= {f"bertender-pruned-{name}" for name in SEGMENTED & PRUNABLE.keys()}

@@ -20,8 +20,8 @@ from export import onnx_export
 from export.fusion import FUSIONS
 from export.onnx_export import ExportConfig, export
 from export.optimization import OPTIMIZATIONS
-from tests.distill.toys import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
 from tests.exports import PlainExport
+from tests.toy_models import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
 
 LAYERS = 4
 FIRST_LAYER_LEFT = {"albert"}

@@ -23,8 +23,8 @@ from export.fusion import FUSIONS
 from export.onnx_export import ExportConfig, export
 from export.precisions import PRECISIONS
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.distill.toys import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
 from tests.exports import PlainExport
+from tests.toy_models import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
 
 HALVES = [name for name in PRECISIONS if name != "float32"]
 

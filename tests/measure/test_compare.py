@@ -25,7 +25,7 @@ from bertender.measure.parity import TOLERANCES, check_parity
 from bertender.models.predictor import open_classifier
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
-from tests.conftest import FRUIT, TOOLS, NoConfig
+from tests.toys import FRUIT, TOOLS, NoConfig
 
 CONFIG = CompareConfig(
     single_texts=3, batch_size=4, processes=1, rounds=2, warmup_rounds=0, warmup_texts=0, threads=1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -77,13 +79,16 @@ def test_a_process_that_was_disturbed_is_refused_at_once(
     """The busiest process judges the whole, and nobody waits for those after it."""
     numbers = []
 
-    def timed(job: TimingJob) -> LatencyReport:
+    def timed(command: list[str], **settings: Any) -> CompletedProcess[str]:
+        job = TimingJob.model_validate_json(settings["input"])
         numbers.append(job.process)
         shares = {0: 0.01, 1: 0.2, 2: 0.02}
         load = MachineLoad(other_work=shares[job.process], steal=0.0)
-        return job.run().model_copy(update={"load": load})
+        report = job.run().model_copy(update={"load": load})
+        Path(command[-1]).write_text(report.model_dump_json(), encoding="utf-8")
+        return CompletedProcess(command, 0, stderr="")
 
-    monkeypatch.setattr(fresh, "_in_fresh_process", timed)
+    monkeypatch.setattr(fresh.subprocess, "run", timed)
     quiet = CONFIG.model_copy(update={"processes": 3, "noisy": False})
     with pytest.raises(MachineBusyError, match=r"20\.0%"):
         measure_models(models, task.dev.examples, quiet)

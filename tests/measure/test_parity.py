@@ -25,8 +25,8 @@ from bertender.measure.parity import (
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example, Tokenize, load_tokenizer
-from tests.conftest import tiny_bert
 from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of
+from tests.toys import tiny_bert
 
 Answer = Callable[[Batch], np.ndarray]
 

@@ -20,8 +20,8 @@ from bertender.measure.parity_cases import (
 from bertender.models.predictor import Classifier, FakePredictor, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Tokenize
-from tests.conftest import tiny_bert, tiny_tokenizer
 from tests.measure.fakes import EXAMPLES, fake_classifier
+from tests.toys import tiny_bert, tiny_tokenizer
 
 LONGEST = 64
 LENGTHS = [length for length in CUT_TOKENS if length < LONGEST]

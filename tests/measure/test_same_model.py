@@ -6,7 +6,7 @@ import pytest
 
 from bertender.measure.comparison import ComparisonRow
 from bertender.measure.same_model import onnx_float32_of, with_speedups_over_onnx_float32
-from tests.report.conftest import TEACHER
+from tests.report.rows import TEACHER
 
 
 def row(name: str, parent: str | None, kind: str, precision: str, ms: float = 1.0) -> ComparisonRow:

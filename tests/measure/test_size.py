@@ -9,7 +9,7 @@ import pytest
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.measure.size import MODEL_SUFFIXES, Size, measure_size
 from bertender.tasks.task import Task
-from tests.conftest import NoConfig
+from tests.toys import NoConfig
 
 
 @pytest.mark.parametrize("suffix", MODEL_SUFFIXES)

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from bertender.core.errors import ModelError
 from bertender.models.bilstm import BiLstmForSequenceClassification
-from tests.distill.toys import tiny_classifier
+from tests.toy_models import tiny_classifier
 
 CLS, SEP, PAD = 2, 3, 0
 TOLERANCE = {"rtol": 0, "atol": 1e-6}

@@ -18,7 +18,7 @@ from bertender.models.predictor import load_torch_classifier, open_classifier
 from bertender.tasks.task import Task
 from distill.teachers.encoders import load_classifier
 from export.onnx_export import ExportConfig, export
-from tests.distill.toys import save_artifact, tiny_classifier
+from tests.toy_models import save_artifact, tiny_classifier
 
 READER = """
 import json, sys

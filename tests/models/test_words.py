@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase, RobertaTokenizerFast
 from bertender.models.predictor import FakePredictor
 from bertender.models.words import Tagger, begun_words, encode_words
 from bertender.text.batch import Batch
-from tests.conftest import tiny_tokenizer
+from tests.toys import tiny_tokenizer
 
 
 def byte_level_tokenizer() -> RobertaTokenizerFast:

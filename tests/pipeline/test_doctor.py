@@ -6,7 +6,7 @@ import pytest
 
 from bertender.core.environment import INTERESTING_FLAGS
 from bertender.pipeline.doctor import CHECKS, Check, findings
-from tests.core.test_environment import bare
+from tests.core.machines import bare
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

@@ -15,8 +15,8 @@ from bertender.pipeline.runner import run_recipe
 from bertender.pipeline.stage import Want
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
-from tests.distill.toys import save_encoder
 from tests.front import ToyFiles, write_toy_files
+from tests.toy_models import save_encoder
 
 CORPUS, ENCODER, OUT, GONE = "CORPUS", "ENCODER", "OUT", "/gone/away"
 """In place of paths that a fixture knows."""

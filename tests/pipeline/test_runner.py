@@ -27,8 +27,9 @@ from bertender.pipeline.runner import run_recipe
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.registry import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
-from tests.distill.toys import save_encoder, three_kinds
 from tests.front import ToyFiles, write_csv, write_toy_files
+from tests.toy_models import save_encoder
+from tests.toys import three_kinds
 
 TIMING = {
     "processes": 1,

@@ -24,9 +24,9 @@ from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.distiller import DistillConfig
 from distill.finetuning.multitask import MultiTaskConfig
 from distill.pretraining.pretrain import PretrainConfig
-from tests.conftest import toy_task
-from tests.distill.toys import save_artifact, tiny_classifier
 from tests.front import ToyFiles, write_toy_files
+from tests.toy_models import save_artifact, tiny_classifier
+from tests.toys import toy_task
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize.dynamic import write_dynamic
 from quantize.graph import take_inventory
-from tests.distill.toys import save_artifact, tiny_classifier
 from tests.quantize.jobs import job_of
+from tests.toy_models import save_artifact, tiny_classifier
 
 
 @pytest.fixture(scope="module")

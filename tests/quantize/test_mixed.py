@@ -28,8 +28,8 @@ from quantize.job import Job
 from quantize.mixed import BASES, write_mixed
 from quantize.quantizer import QuantizeConfig
 from quantize.sensitivity import SENSITIVITIES, divergence
-from tests.distill.toys import save_artifact, tiny_classifier
 from tests.quantize.jobs import job_of
+from tests.toy_models import save_artifact, tiny_classifier
 
 SICK = "/bert/encoder/layer.2/output/dense/MatMul"
 FEW = {"sensitivity_texts": 16, "calibration_texts": 32}

@@ -22,8 +22,8 @@ from quantize.products import (
 )
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES
-from tests.distill.toys import save_artifact, tiny_classifier
 from tests.quantize.jobs import job_of
+from tests.toy_models import save_artifact, tiny_classifier
 
 LAYERS = 6
 SCHEME_SETTINGS = {

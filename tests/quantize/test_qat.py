@@ -20,8 +20,8 @@ from quantize import qat
 from quantize.affine import INTEGERS, affine
 from quantize.fake_quantization import DECAY, FakeQuantized, rounded
 from quantize.qat import write_trained
-from tests.distill.toys import SHAPES, save_artifact, tiny_classifier
 from tests.quantize.jobs import QAT_QUICK, config_of, job_of
+from tests.toy_models import SHAPES, save_artifact, tiny_classifier
 
 LAYER = "bert.encoder.layer.1.output.dense"
 TABLE = "bert.embeddings.word_embeddings"

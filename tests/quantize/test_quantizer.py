@@ -27,17 +27,19 @@ from bertender.models.predictor import onnx_file, open_classifier
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
-from quantize import proof, qat, quantizer
+from quantize import proof, quantizer
 from quantize.kernels import refuse_float_kernels
 from quantize.products import ProductFindings, refuse_unlike
 from quantize.quantizer import QuantizeConfig
 from quantize.rest import RestFinding, refuse_other_rest
 from quantize.saturation import Deviation, refuse_saturated
 from quantize.schemes import SCHEMES, SHARED
-from tests.distill.toys import pair_task, save_artifact, tiny_classifier
 from tests.exports import PlainExport
+from tests.listening import listed_steps, no_training
 from tests.quantize.jobs import SETTINGS, config_of
 from tests.served import ask_one_by_one, one_by_one, served
+from tests.toy_models import save_artifact, tiny_classifier
+from tests.toys import pair_task
 
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 ONE_GRAPH = [name for name, row in SCHEMES.items() if row.source == "onnx"]
@@ -386,22 +388,14 @@ def test_another_machine_s_graph_is_written_and_not_judged_here(
 def test_a_trained_model_says_its_score_and_is_not_trained_twice(
     sources: dict[str, Artifact], task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps: list[int] = []
-    objective = qat._objective
-    monkeypatch.setattr(
-        qat,
-        "_objective",
-        lambda soft: lambda *given: (steps.append(given[2]), objective(soft)(*given))[1],
-    )
     real = quantizer.Job.score
     monkeypatch.setattr(quantizer.Job, "score", lambda self, graph: self.score_before - 0.02)
-    with pytest.raises(AccuracyError, match="lost 2 points"):
+    with listed_steps() as steps, pytest.raises(AccuracyError, match="lost 2 points"):
         quantize(sources["torch"], task, config_of("qat", max_drop=1.0), tmp_path / "int8")
-    trained = len(steps)
-    assert trained
+    assert steps
     monkeypatch.setattr(quantizer.Job, "score", real)
-    kept = quantize(sources["torch"], task, config_of("qat"), tmp_path / "int8")
-    assert len(steps) == trained, "only the bound is another"
+    with no_training():  # only the bound is another
+        kept = quantize(sources["torch"], task, config_of("qat"), tmp_path / "int8")
     told = kept.card.metrics["quantization"]
     assert 0 <= told["score_before"] <= 1 and 0 <= told["score"] <= 1
     assert [path.name for path in tmp_path.iterdir()] == ["int8"]

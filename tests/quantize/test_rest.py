@@ -20,8 +20,8 @@ from export.onnx_export import ExportConfig, export
 from quantize.calibration import Batches
 from quantize.rest import TOLERATED, check_rest, refuse_other_rest
 from quantize.schemes import SCHEMES
-from tests.distill.toys import save_artifact, tiny_classifier
 from tests.quantize.jobs import SETTINGS, job_of
+from tests.toy_models import save_artifact, tiny_classifier
 
 
 def of_pairs(task: Task) -> Task:

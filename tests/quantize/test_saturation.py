@@ -25,8 +25,8 @@ from quantize.products import judge_products
 from quantize.saturation import TOLERATED, Deviation, probe, refuse_saturated
 from quantize.schemes import SCHEMES
 from quantize.twins import Sample, Twins, find_twins, sample_rows
-from tests.distill.toys import save_artifact, tiny_classifier
 from tests.quantize.jobs import SETTINGS, config_of, job_of
+from tests.toy_models import save_artifact, tiny_classifier
 
 DEEP = {"num_hidden_layers": 12, "hidden_size": 64, "intermediate_size": 256}
 BASE = {

@@ -11,7 +11,7 @@ from bertender.measure.load import MachineLoad
 from bertender.report.heat_map import heat_map
 from bertender.report.html import html_report
 from bertender.report.table import COLUMNS, comparison_lines
-from tests.report.conftest import STUDENT, TEACHER, circumstances
+from tests.report.rows import STUDENT, TEACHER, circumstances
 
 PRUNED = PrunedHeads(
     layers=(0, 2), importance=((0.25, 1.0, 0.0), (0.5, 0.125, 0.75)), kept=((1,), (0, 2))

@@ -22,7 +22,7 @@ from bertender.report.table import (
     table_rows,
     terminal_table,
 )
-from tests.report.conftest import CONSTANT, STUDENT, TEACHER, circumstances
+from tests.report.rows import CONSTANT, STUDENT, TEACHER, circumstances
 
 BY_WIDTH = [(True, 160), (False, 100)]
 """Every column in a wide terminal, those of a choice in one of 100."""

@@ -17,9 +17,8 @@ from bertender.text.batch import Example, load_tokenizer
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
-from tests.conftest import NoConfig, toy_task
-
-ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+from tests.served import ANY_PORTS
+from tests.toys import NoConfig, toy_task
 
 
 def write_onnx(teacher: Artifact, out: Path, task: TaskRecord) -> Artifact:

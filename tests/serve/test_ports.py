@@ -10,7 +10,7 @@ import pytest
 from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from serve.config import ServeConfig
 from serve.ports import PORT_FIELDS, with_free_ports
-from tests.serve.conftest import ANY_PORTS
+from tests.served import ANY_PORTS
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from serve.client import classify
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
-from tests.serve.conftest import ANY_PORTS
-from tests.serve.test_supervisor import assert_gone
+from tests.serve.processes import assert_gone
+from tests.served import ANY_PORTS
 
 OWNER = """
 import json, sys

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from serve.server import SUPERVISOR
+from tests.serve.processes import assert_gone
 
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 60 & while true; do sleep 60; done"]
 
@@ -58,18 +59,3 @@ def test_the_command_dies_with_a_killed_supervisor(tmp_path: Path) -> None:
     supervisor.kill()
     supervisor.communicate()
     assert_gone(members)
-
-
-def assert_gone(processes: list[psutil.Process], timeout_s: float = 10) -> None:
-    """Assert that the processes end; a zombie that nobody reaps has ended."""
-    deadline = time.monotonic() + timeout_s
-    while alive := [process for process in processes if _is_alive(process)]:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.02)
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

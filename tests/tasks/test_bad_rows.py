@@ -18,7 +18,7 @@ from bertender.tasks.files import load_files, read_texts
 from bertender.tasks.registry import load_task
 from bertender.tasks.rows import READERS
 from bertender.tasks.task import Task, TaskConfig
-from tests.tasks.test_files import BAD_VALUES, DEV, TRAIN
+from tests.tasks.bad_values import BAD_VALUES, DEV, TRAIN
 from tests.tasks.writers import WRITERS
 
 HEADER = b"text,label\n"

@@ -89,7 +89,7 @@ def test_a_library_that_is_not_installed() -> None:
 def test_the_installed_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path))
     passages = docs.docs_passages()
-    monkeypatch.setattr(docs, "_read", lambda roots, advance: pytest.fail("the cache was not read"))
+    monkeypatch.setattr(docs, "read_passages", lambda *given: pytest.fail("the cache was not read"))
     assert docs.docs_passages() == passages == distinct(passages)
     train, dev = docs.load_docs_library()
     assert Counter(train.label_ids) == dict.fromkeys(range(6), docs.TRAIN_A_CLASS)

@@ -90,7 +90,7 @@ def test_the_installed_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path))
     rows = docs_sections.docs_sentences()
     monkeypatch.setattr(
-        docs_sections, "_read", lambda roots, advance: pytest.fail("the cache was not read")
+        docs_sections, "read_sentences", lambda *given: pytest.fail("the cache was not read")
     )
     assert docs_sections.docs_sentences() == rows
     assert {row.library for row in rows} == set(docs_sections.DOCUMENTED)

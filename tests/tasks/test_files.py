@@ -12,14 +12,8 @@ from bertender.core.errors import ConfigError, DataError
 from bertender.tasks.files import load_files, read_texts
 from bertender.tasks.rows import READERS
 from bertender.tasks.task import TaskConfig
+from tests.tasks.bad_values import BAD_VALUES, DEV, TRAIN
 from tests.tasks.writers import WRITERS
-
-TRAIN: list[dict[str, Any]] = [
-    {"text": " good ", "label": "pos"},
-    {"text": "bad", "label": "neg"},
-    {"text": "über 🍺", "label": "pos"},
-]
-DEV: list[dict[str, Any]] = [{"text": "fine", "label": "pos"}]
 
 Pair = Callable[..., TaskConfig]
 
@@ -90,40 +84,6 @@ def test_typed_labels(
 ) -> None:
     rows = [{"text": "t", "label": label} for label in labels]
     assert load_files(files(suffix, rows, rows)).labels == names
-
-
-BAD_VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
-    **{
-        f"empty text {suffix}": (suffix, {"text": "  ", "label": "pos"}, "column 'text': empty")
-        for suffix in READERS
-    },
-    **{
-        f"empty label {suffix}": (suffix, {"text": "t", "label": ""}, "column 'label': empty")
-        for suffix in READERS
-    },
-    **{
-        f"nan label {suffix}": (suffix, {"text": "t", "label": "nan"}, "'label': missing value")
-        for suffix in READERS
-    },
-    **{
-        f"missing label {suffix}": (suffix, {"text": "t", "label": None}, "'label': missing value")
-        for suffix in (".jsonl", ".parquet")
-    },
-    **{
-        f"missing text {suffix}": (suffix, {"text": None, "label": "pos"}, "'text': missing value")
-        for suffix in (".jsonl", ".parquet")
-    },
-    **{
-        f"NUL {suffix}": (suffix, {"text": "a\0b", "label": "pos"}, "'text': characters .* no text")
-        for suffix in READERS
-    },
-    "number for text": (".jsonl", {"text": 5, "label": "pos"}, "column 'text': 5 is not text"),
-    "list for label": (".jsonl", {"text": "t", "label": ["a"]}, "'label': label .* is neither"),
-    "half label": (".jsonl", {"text": "t", "label": 0.5}, "'label': label 0.5 is neither"),
-    "NaN label": (".jsonl", {"text": "t", "label": float("nan")}, "'label': missing value .nan"),
-    "no label key": (".jsonl", {"text": "t"}, "column 'label': missing; this row has 'text'"),
-    "surrogate": (".jsonl", {"text": "\ud800", "label": "pos"}, "'text': characters .* no text"),
-}
 
 
 @pytest.mark.parametrize(("suffix", "row", "message"), BAD_VALUES.values(), ids=BAD_VALUES)

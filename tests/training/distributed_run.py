@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import BertForSequenceClassification
 
 from bertender.core.artifact import Artifact
 from bertender.core.distributed import is_main_process
-from bertender.training.examples import TensorBatch
-from bertender.training.loop import LossParts
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning import finetune as finetuning
-from tests.conftest import tiny_bert, toy_task
+from tests.listening import listed_steps
+from tests.toys import tiny_bert, toy_task
 from tests.training.runs import tiny_tokenizer
 
 
@@ -31,27 +31,20 @@ def run(out: Path, batch_size: int) -> Artifact:
     config = finetuning.FinetuneConfig(
         epochs=2, batch_size=batch_size, learning_rate=1e-3, precision="fp32", checkpoint_steps=5
     )
-    losses, writes = [], []
-    label_objective, write_classifier = finetuning.label_objective, finetuning.write_classifier
-
-    def recorded(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        parts = label_objective(model, batch, step)
-        losses.append(float(parts["hard"].detach()))
-        return parts
+    writes: list[bool] = []
+    write_classifier = finetuning.write_classifier
 
     def counted(*arguments: Any, **metrics: Any) -> None:
         writes.append(is_main_process())
         write_classifier(*arguments, **metrics)
 
-    finetuning.label_objective, finetuning.write_classifier = recorded, counted
-    try:
+    with pytest.MonkeyPatch.context() as patch, listed_steps() as steps:
+        patch.setattr(finetuning, "write_classifier", counted)
         artifact = finetuning.finetune(model, tokenizer, task, config, out)
-    finally:
-        finetuning.label_objective, finetuning.write_classifier = label_objective, write_classifier
     student = distill(artifact, task, student_config(batch_size), student_path(out))
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     record = {
-        "losses": losses,
+        "losses": [float(step.losses["hard"]) for step in steps],
         "writes": writes,
         "digest": artifact.digest,
         "student": student.digest,

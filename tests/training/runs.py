@@ -22,7 +22,7 @@ from bertender.training.loop import LossParts, Objective, train
 from distill.finetuning.finetune import label_objective
 from distill.objectives import OBJECTIVES
 from distill.vocabularies.wordpiece import train_wordpiece
-from tests.conftest import tiny_bert, toy_task
+from tests.toys import tiny_bert, toy_task
 
 CONFIG = TrainingConfig(
     epochs=2, batch_size=8, learning_rate=1e-3, precision="fp32", checkpoint_steps=4, seed=5
@@ -118,14 +118,14 @@ def run(name: str, out: Path, death: Death | None = None) -> None:
 
 def die_while_writing(directory: str) -> None:
     """Kill this process when it has written half of a checkpoint."""
-    save_state = checkpoint._save_state
+    save_file = checkpoint.save_file
 
-    def save_or_die(stem: Path, state: object) -> None:
-        if stem.parent.name == directory and stem.name == "scheduler":
+    def save_or_die(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        if path.parent.name == directory and path.stem == "scheduler":
             kill()
-        save_state(stem, state)
+        save_file(tensors, path)
 
-    checkpoint._save_state = save_or_die
+    checkpoint.save_file = save_or_die
 
 
 def kill() -> NoReturn:

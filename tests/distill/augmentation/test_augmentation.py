@@ -28,8 +28,9 @@ from distill.augmentation.words import Span, word_spans
 from distill.distillation.distiller import DistillConfig, distill
 from distill.losses import NO_LABEL
 from distill.methods import METHODS
-from tests.distill.augmentation.test_language_models import language_model_artifact, teacher_from
-from tests.distill.toys import pair_task, save_artifact, save_encoder, tiny_classifier
+from tests.distill.augmentation.language_models import language_model_artifact, teacher_from
+from tests.toy_models import save_artifact, save_encoder, tiny_classifier
+from tests.toys import pair_task
 
 QUICK: dict[str, Any] = {
     "layers": 2,

@@ -9,27 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import ByteLevelBPETokenizer
-from tokenizers.processors import RobertaProcessing
-from transformers import BertTokenizerFast, RobertaTokenizerFast
+from transformers import BertTokenizerFast
 
 from bertender.core.errors import ModelError
 from distill.augmentation.neighbours import nearest_words
 from distill.augmentation.whole_words import WholeWords
 from distill.augmentation.word_classes import CLOSED_CLASSES, WordClasses
 from distill.augmentation.words import STOP_WORDS, replaceable_words, with_words, word_spans
-from tests.conftest import FRUIT, TOOLS, tiny_tokenizer
-
-
-def byte_level_tokenizer() -> RobertaTokenizerFast:
-    """A tokenizer whose pieces mark what begins a word, not what continues one."""
-    trainer = ByteLevelBPETokenizer()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    words = " " + " ".join((*FRUIT, *TOOLS))
-    trainer.train_from_iterator([words] * 20, vocab_size=400, special_tokens=special)
-    trainer._tokenizer.post_processor = RobertaProcessing(sep=("</s>", 2), cls=("<s>", 0))
-    return RobertaTokenizerFast(tokenizer_object=trainer._tokenizer, model_max_length=64)
-
+from tests.toys import FRUIT, TOOLS, byte_level_tokenizer, tiny_tokenizer
 
 TOKENIZERS = {"word pieces": tiny_tokenizer, "byte level": byte_level_tokenizer}
 

@@ -22,8 +22,7 @@ from distill.augmentation.language_models import LanguageModel
 from distill.augmentation.masked_words import blanks_of, masked_words, questions_of
 from distill.augmentation.whole_words import WholeWords
 from distill.augmentation.words import Span
-from tests.conftest import FRUIT, TOOLS, tiny_tokenizer
-from tests.distill.augmentation.test_augmentation_words import byte_level_tokenizer
+from tests.toys import FRUIT, TOOLS, byte_level_tokenizer, tiny_tokenizer
 
 TEXTS = tuple(f"{FRUIT[row % 6]} {TOOLS[row % 6]} {row}" for row in range(18))
 LONG = " ".join((*FRUIT, *TOOLS) * 10)
@@ -77,13 +76,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many words the model is asked for in each piece, and a piece is four texts."""
     calls: list[int] = []
-    compute = module._compute
+    length_buckets = module.length_buckets
 
-    def counting(model: Any, allowed: Any, questions: Any, *given: Any) -> torch.Tensor:
-        calls.append(len(questions))
-        return compute(model, allowed, questions, *given)
+    def counting(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+        calls.append(len(lengths))
+        return length_buckets(lengths, tokens)
 
-    monkeypatch.setattr(module, "_compute", counting)
+    monkeypatch.setattr(module, "length_buckets", counting)
     monkeypatch.setattr(module, "TEXTS_PER_PIECE", 4)
     return calls
 
@@ -153,18 +152,18 @@ def test_a_killed_run_computes_only_the_pieces_that_were_not_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     language_model = random_model(wordpiece)
-    counting = module._compute
+    counting = module.length_buckets
 
-    def dies(*given: Any) -> torch.Tensor:
+    def dies(*given: Any) -> list[list[int]]:
         if len(computed) == 2:
             raise KeyboardInterrupt
         return counting(*given)
 
-    monkeypatch.setattr(module, "_compute", dies)
+    monkeypatch.setattr(module, "length_buckets", dies)
     with pytest.raises(KeyboardInterrupt):
         masked_words(language_model, TEXTS, 3)
     assert len(list(cache.rglob("*.safetensors"))) == 2
-    monkeypatch.setattr(module, "_compute", counting)
+    monkeypatch.setattr(module, "length_buckets", counting)
     resumed = masked_words(language_model, TEXTS, 3)
     assert computed == [8, 8, 8, 8, 4], "18 texts of two words, four texts a piece"
     monkeypatch.setenv("BERTENDER_CACHE", str(cache / "another"))

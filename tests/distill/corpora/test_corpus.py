@@ -18,8 +18,7 @@ from distill.corpora import files as corpus_files
 from distill.corpora.corpus import CORPORA, PASSAGES_AT_ONCE, Corpus, pack_rows, read_corpus, survey
 from distill.corpora.files import READERS
 from distill.corpora.held_out import HELD_OUT_EVERY, part_of
-from tests.conftest import FRUIT
-from tests.distill.toys import packed, tiny_tokenizer
+from tests.toys import FRUIT, packed, tiny_tokenizer
 
 Documents = Sequence[Sequence[str]]
 

@@ -15,7 +15,7 @@ from distill.corpora.rows import full_sentence_rows
 from distill.corpora.sentences import split_sentences, tokenised_sentences
 from distill.objectives import OBJECTIVES
 from distill.vocabularies import TOKENIZERS
-from tests.distill.toys import tiny_tokenizer
+from tests.toys import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 SEP, CLS = TOKENIZER.sep_token_id, TOKENIZER.cls_token_id

@@ -17,7 +17,7 @@ from distill.corpora.segment_pairs import (
     next_sentence_rows,
     sentence_order_rows,
 )
-from tests.distill.toys import tiny_tokenizer
+from tests.toys import tiny_tokenizer
 
 BUILDERS: dict[str, tuple[RowBuilder, str]] = {
     "next sentence": (next_sentence_rows, NEXT_SENTENCE),
@@ -170,13 +170,13 @@ def test_rows_come_as_the_corpus_is_read(kind: str, monkeypatch: pytest.MonkeyPa
 def test_what_is_kept_to_draw_from_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_pairs, "KEPT_ROWS", 7)
     kept = []
-    keep = segment_pairs._Elsewhere._keep
+    keep = segment_pairs.Elsewhere.keep
 
     def watched(elsewhere: Any, filling: Any) -> None:
         keep(elsewhere, filling)
         kept.append(len(elsewhere.kept))
 
-    monkeypatch.setattr(segment_pairs._Elsewhere, "_keep", watched)
+    monkeypatch.setattr(segment_pairs.Elsewhere, "keep", watched)
     rows_of("next sentence", counting(100, 12))
     assert max(kept) == 7
 

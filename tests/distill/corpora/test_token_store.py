@@ -67,7 +67,7 @@ def test_a_finished_store_is_not_written_again(tmp_path: Path) -> None:
 
 def write_and_die(directory: Path) -> None:
     """Write rows in a process that ends as by `kill -9` before they are published."""
-    atomic._publish = lambda draft, out: os.kill(os.getpid(), signal.SIGKILL)
+    atomic.publish = lambda draft, out: os.kill(os.getpid(), signal.SIGKILL)
     stored(rows, directory, PAD)
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from bertender.core.errors import ModelError
 from distill.corpora.word_boundaries import continues_word
 from distill.vocabularies import TOKENIZERS, TokenizerKind
-from tests.conftest import FRUIT, TOOLS
+from tests.toys import FRUIT, TOOLS
 
 SPECIAL = {
     "pad_token": "[PAD]",

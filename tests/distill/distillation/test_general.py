@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
 from bertender.tasks.task import Task
-from bertender.training.loop import _PlannedTrainer
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import (
     GeneralConfig,
@@ -25,31 +22,15 @@ from distill.methods import GENERAL_METHODS, METHODS
 from distill.students import StudentShape
 from distill.students.language_head import LANGUAGE_HEADS, masked_language_model
 from distill.teachers.encoders import load_masked_language_model, weights_digest
-from tests.distill.pretraining.test_pretrain import passages
-from tests.distill.toys import save_encoder, save_language_model, tiny_language_model
-
-QUICK: dict[str, Any] = {
-    "layers": 2,
-    "epochs": 4,
-    "batch_size": 8,
-    "max_length": 32,
-    "learning_rate": 2e-3,
-    "precision": "fp32",
-}
-FEW_WORDS = {"weights": {"words": 0.1}}
-"""The toy teacher predicts others than were masked."""
-OWN_VOCABULARY = {"hidden_size": 16, "heads": 4, "vocabulary_size": 100}
-OF_METHOD: dict[str, dict[str, Any]] = {
-    "distilbert": FEW_WORDS,
-    "mobilebert": {**FEW_WORDS, "epochs": 8, "learning_rate": 5e-3},
-    "mobilebert-tiny": {**FEW_WORDS, "epochs": 8, "learning_rate": 5e-3},
-    "minilm-v2": {"relation_heads": 8},  # the toys are too narrow for the paper's 48
-    "small-vocab": OWN_VOCABULARY,
-}
-
-
-def settings_of(method: str, **changes: Any) -> dict[str, Any]:
-    return {"method": method, **QUICK, **OF_METHOD.get(method, {}), **changes}
+from tests.distill.distillation.general_settings import (
+    OF_METHOD,
+    OWN_VOCABULARY,
+    QUICK,
+    settings_of,
+)
+from tests.listening import interrupted_at
+from tests.toy_models import save_encoder, save_language_model, tiny_language_model
+from tests.toys import passages
 
 
 @pytest.fixture(scope="module")
@@ -116,21 +97,9 @@ def depth_of(artifact: Artifact) -> int:
     return int(AutoConfig.from_pretrained(artifact.path).num_hidden_layers)
 
 
-def die_at(step: int) -> Callable[..., torch.Tensor]:
-    """A step of training that is interrupted once so many have gone well."""
-    training_step = _PlannedTrainer.training_step
-
-    def killed(self: Any, *given: Any, **named: Any) -> torch.Tensor:
-        if self.state.global_step == step:
-            raise KeyboardInterrupt
-        return training_step(self, *given, **named)
-
-    return killed
-
-
 @pytest.mark.parametrize("method", GENERAL_METHODS)
 def test_a_killed_run_goes_on_to_the_same_weights(
-    method: str, language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, language_model: Path, tmp_path: Path
 ) -> None:
     config = GeneralConfig(**settings_of(method, epochs=1, checkpoint_steps=2))
     torch.manual_seed(config.seed)  # the teacher has no pooler, and gets a random one
@@ -139,26 +108,22 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     before = weights_digest(teacher.classifier)
     whole = distill_general(teacher, corpus, config, tmp_path / "whole")
     assert weights_digest(teacher.classifier) == before  # the teacher stays as it is
-    monkeypatch.setattr(_PlannedTrainer, "training_step", die_at(3))
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(4), pytest.raises(KeyboardInterrupt):
         distill_general(teacher, corpus, config, tmp_path / "killed")
-    monkeypatch.undo()
     torch.manual_seed(config.seed)
     again = GeneralTeacher.load(str(language_model), config.changed_method())
     assert distill_general(again, corpus, config, tmp_path / "killed").digest == whole.digest
 
 
 def test_a_killed_command_goes_on_although_the_teacher_has_no_pooler(
-    language_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    language_model: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join(passages(200)), encoding="utf-8")
     settings = {"teacher": str(language_model), "corpus": str(tmp_path / "corpus.txt")}
     config = GeneralConfig(**settings_of("tinybert", epochs=1, checkpoint_steps=2, **settings))
     whole = distill_general_by_name(config, tmp_path / "whole")
-    monkeypatch.setattr(_PlannedTrainer, "training_step", die_at(3))
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(4), pytest.raises(KeyboardInterrupt):
         distill_general_by_name(config, tmp_path / "killed")
-    monkeypatch.undo()
     (work,) = (tmp_path / ".killed.work").glob("*/checkpoint-*/..")
     made_anew = distill_general_by_name(config, tmp_path / "killed")
     assert made_anew.digest == whole.digest and not work.exists()

@@ -17,10 +17,9 @@ from bertender.measure.tagging import evaluate_tagger
 from bertender.models.predictor import load_torch_tagger, open_classifier
 from bertender.models.words import open_tagger
 from bertender.pipeline.recorded_task import recorded_task
-from bertender.tasks.tagging import TaggedSplit, TaggingTask, tag_names
+from bertender.tasks.tagging import TaggedSplit
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from bertender.training.loop import _PlannedTrainer
 from distill.data import tagged_dataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.tagging import DistillTaggerConfig, distill_tagger, with_token_head
@@ -34,40 +33,15 @@ from distill.teachers.encoders import load_tagger
 from distill.teachers.outputs import teacher_token_logits
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.conftest import FRUIT, TOOLS
-from tests.distill.distillation.test_distiller import OF_METHOD, other_vocabulary
-from tests.distill.toys import save_encoder, tiny_tokenizer
+from tests.distill.distillation.settings import OF_METHOD
+from tests.listening import interrupted_at
+from tests.toy_models import other_vocabulary, save_encoder
+from tests.toy_tagging import LABELS, TASK
+from tests.toys import tiny_tokenizer
 
-LABELS = tag_names([("B-fruit", "B-tool", "B-count")])
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
 NARROW = {"layers": 2, "hidden_size": 16, "heads": 2, "feed_forward_size": 32, **SETTINGS}
 A_MARGIN = 0.5
-
-
-def toy_sentences(count: int, seed: int) -> TaggedSplit:
-    """Runs of fruit and tools are entities of several words, numbers are one of several pieces."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(choices: int) -> int:
-        return int(torch.randint(0, choices, (), generator=generator))
-
-    def run(kind: str, words: tuple[str, ...]) -> list[tuple[str, str]]:
-        chosen = [words[draw(6)] for _ in range(1 + draw(3))]
-        return [(word, f"{'I' if place else 'B'}-{kind}") for place, word in enumerate(chosen)]
-
-    def sentence() -> list[tuple[str, str]]:
-        runs = [run("fruit", FRUIT), [("number", "O"), (str(10**6 + draw(10**6)), "B-count")]]
-        return [*runs[draw(2)], ("number", "O"), *run("tool", TOOLS), *runs[draw(2)]]
-
-    drawn = [tuple(zip(*sentence(), strict=True)) for _ in range(count)]
-    numbers = {label: number for number, label in enumerate(LABELS)}
-    return TaggedSplit(
-        tuple(words for words, _ in drawn),
-        tuple(tuple(numbers[tag] for tag in tags) for _, tags in drawn),
-    )
-
-
-TASK = TaggingTask("toy", LABELS, toy_sentences(160, 1), toy_sentences(24, 2))
 
 
 @pytest.fixture(scope="module")
@@ -233,25 +207,11 @@ def distilled(teacher: Artifact, out: Path) -> Artifact:
 
 @pytest.mark.parametrize("build", [finetuned, distilled])
 def test_a_killed_run_goes_on_to_the_same_weights(
-    build: Callable[[Artifact, Path], Artifact],
-    teacher: Artifact,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    build: Callable[[Artifact, Path], Artifact], teacher: Artifact, tmp_path: Path
 ) -> None:
     whole = build(teacher, tmp_path / "whole")
-    compute = _PlannedTrainer.compute_loss
-    steps = []
-
-    def dies(trainer: Any, *given: Any, **named: Any) -> torch.Tensor:
-        steps.append(1)
-        if len(steps) == 5:
-            raise KeyboardInterrupt
-        return compute(trainer, *given, **named)
-
-    monkeypatch.setattr(_PlannedTrainer, "compute_loss", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(5), pytest.raises(KeyboardInterrupt):
         build(teacher, tmp_path / "killed")
-    monkeypatch.setattr(_PlannedTrainer, "compute_loss", compute)
     resumed = build(teacher, tmp_path / "killed")
     assert resumed.digest == whole.digest
     assert resumed.card.metrics == whole.card.metrics
@@ -268,7 +228,7 @@ def test_token_logits_are_the_teachers_and_computed_once(
         with torch.inference_mode():
             alone = model(torch.tensor([examples.columns["input_ids"][row]])).logits[0]
         torch.testing.assert_close(answers[row], alone, rtol=1e-4, atol=1e-5)
-    monkeypatch.setattr(outputs, "_answered", lambda *given: pytest.fail("asked again"))
+    monkeypatch.setattr(outputs, "read_signals", lambda *given: pytest.fail("asked again"))
     again = teacher_token_logits(model, teacher.digest, examples)
     assert all(torch.equal(mine, kept) for mine, kept in zip(answers, again, strict=True))
 

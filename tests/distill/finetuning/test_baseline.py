@@ -17,8 +17,7 @@ from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Split, Task
 from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
 from export.onnx_export import ExportConfig, export
-from tests.conftest import toy_task
-from tests.distill.toys import pair_task, three_kinds
+from tests.toys import pair_task, three_kinds, toy_task
 
 TASKS = {"two labels": toy_task(), "three labels": three_kinds(), "pairs": pair_task()}
 

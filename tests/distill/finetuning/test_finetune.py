@@ -11,7 +11,7 @@ from bertender.measure.accuracy import evaluate
 from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Task
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
-from tests.distill.toys import SHAPES, save_encoder
+from tests.toy_models import SHAPES, save_encoder
 
 QUICK = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}
 

@@ -18,16 +18,17 @@ from bertender.core.errors import ArtifactError, ConfigError, UnknownNameError
 from bertender.models.predictor import open_classifier
 from bertender.tasks.registry import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
-from bertender.training.loop import _PlannedTrainer, planned
+from bertender.training.loop import planned
 from distill.data import token_dataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning import multitask
 from distill.finetuning.multitask import MultiTaskConfig, SharedEncoder, finetune_tasks_by_name
 from distill.finetuning.multitask import _joined as joined
 from distill.finetuning.multitask import _objective_of as objective_of
-from tests.conftest import FRUIT, TOOLS, tiny_tokenizer
 from tests.distill.architectures import save_teacher
-from tests.distill.toys import pair_task, tiny_classifier
+from tests.listening import interrupted_at
+from tests.toy_models import tiny_classifier
+from tests.toys import FRUIT, TOOLS, pair_task, tiny_tokenizer
 
 QUICK: dict[str, Any] = {
     "epochs": 9,
@@ -228,20 +229,11 @@ def digests(out: Path) -> dict[str, str]:
 
 
 def test_a_killed_run_goes_on_to_the_same_artifacts(
-    task: Task, teacher: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: Task, teacher: Artifact, tmp_path: Path
 ) -> None:
     config = MultiTaskConfig(teacher=str(teacher.path), checkpoint_steps=4, **SHORT)
     whole = finetune_tasks_by_name(task, config, tmp_path / "whole")
-    compute, steps = _PlannedTrainer.compute_loss, []
-
-    def dies(trainer: Any, *given: Any, **named: Any) -> torch.Tensor:
-        steps.append(1)
-        if len(steps) == 7:
-            raise KeyboardInterrupt
-        return compute(trainer, *given, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_PlannedTrainer, "compute_loss", dies)
+    with interrupted_at(7) as steps:
         with pytest.raises(KeyboardInterrupt):
             finetune_tasks_by_name(task, config, tmp_path / "killed")
         assert not list(tmp_path.glob("killed*"))

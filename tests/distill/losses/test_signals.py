@@ -21,7 +21,7 @@ from distill.losses.signals import (
     Wanted,
     read_signals,
 )
-from tests.distill.toys import tiny_classifier
+from tests.toy_models import tiny_classifier
 
 MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
 EVERYTHING: Wanted = {

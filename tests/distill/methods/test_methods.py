@@ -20,7 +20,8 @@ from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
 from distill.methods import GENERAL_METHODS, METHODS, Method, Phase
 from distill.students import StudentShape
 from distill.teachers.teacher import Teacher
-from tests.distill.toys import save_encoder, tiny_classifier, tiny_tokenizer
+from tests.toy_models import save_encoder, tiny_classifier
+from tests.toys import tiny_tokenizer
 
 PHASES = [(name, phase.name) for name in METHODS for phase in METHODS[name].phases(2)]
 SETTINGS: dict[str, dict[str, Any]] = {"minilm-v2": {"relation_heads": 8}}

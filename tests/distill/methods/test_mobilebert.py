@@ -23,14 +23,9 @@ from distill.students import (
     mobilebert_student,
     tiny_mobilebert_student,
 )
-from tests.distill.distillation.test_general import settings_of
-from tests.distill.pretraining.test_pretrain import passages
-from tests.distill.toys import (
-    VOCABULARY,
-    save_language_model,
-    tiny_classifier,
-    tiny_tokenizer,
-)
+from tests.distill.distillation.general_settings import settings_of
+from tests.toy_models import VOCABULARY, save_language_model, tiny_classifier
+from tests.toys import passages, tiny_tokenizer
 
 STEPS = 12
 BUILDERS: dict[str, StudentBuilder] = {

@@ -29,10 +29,8 @@ from distill.vocabularies.mixed import (
     MixedMasking,
     MixedVocabulary,
 )
-from tests.conftest import tiny_tokenizer
-from tests.distill.distillation.test_general import settings_of
-from tests.distill.pretraining.test_pretrain import passages
-from tests.distill.toys import (
+from tests.distill.distillation.general_settings import settings_of
+from tests.toy_models import (
     LONGEST,
     VOCABULARY,
     save_encoder,
@@ -40,6 +38,7 @@ from tests.distill.toys import (
     tiny_classifier,
     tiny_language_model,
 )
+from tests.toys import passages, tiny_tokenizer
 
 MIXED = MIXED_INPUTS["input_ids"]
 METHOD = GENERAL_METHODS["small-vocab"]

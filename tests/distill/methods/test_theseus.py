@@ -9,7 +9,8 @@ from distill.losses.signals import Signals
 from distill.methods import METHODS
 from distill.methods.theseus import Replacing, _growing
 from distill.students import StudentShape
-from tests.distill.toys import tiny_classifier, tiny_tokenizer
+from tests.toy_models import tiny_classifier
+from tests.toys import tiny_tokenizer
 
 STEPS = 100
 

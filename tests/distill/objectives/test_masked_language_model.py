@@ -9,7 +9,8 @@ import torch
 
 from distill.losses import NO_LABEL
 from distill.objectives.masked_language_model import MaskedLanguageModel
-from tests.distill.toys import VOCABULARY, tiny_tokenizer
+from tests.toy_models import VOCABULARY
+from tests.toys import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 SHARE = 0.15

@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
+from transformers.modeling_outputs import BaseModelOutput
 
 from distill.objectives.replaced_tokens import sampled
-from tests.distill.objectives.test_objectives import (
-    TOKENIZER,
-    batch_of,
-    objective_of,
-    pretrainee_of,
-)
+from tests.distill.objectives.batches import TOKENIZER, batch_of, objective_of, pretrainee_of
 
 
 def heard(pretrainee: Any, batch: dict[str, torch.Tensor]) -> tuple[dict[str, Any], Any]:
@@ -52,13 +48,25 @@ def test_the_discriminators_loss_is_over_all_real_tokens_and_right_guesses_are_o
     assert 0 < labels.sum() < 0.2 * real.sum()
 
 
+class Knowing(torch.nn.Module):
+    """An encoder whose states are what it is to say, whatever it reads."""
+
+    def __init__(self, states: torch.Tensor) -> None:
+        super().__init__()
+        self.states = states
+
+    def forward(self, input_ids: torch.Tensor) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=self.states)
+
+
 def test_a_generator_that_knows_everything_leaves_no_token_replaced() -> None:
     """Its samples are the originals, so every label is 0."""
     pretrainee: Any = pretrainee_of("rtd").eval()
     batch = batch_of(8)
-    pretrainee._guesses = lambda given, chosen: (
-        functional.one_hot(batch["input_ids"][chosen], len(TOKENIZER)) * 100.0
-    )
+    logits = functional.one_hot(batch["input_ids"], len(TOKENIZER)) * 100.0
+    generator = pretrainee.generator
+    generator.electra = Knowing(logits)
+    generator.generator_predictions = generator.generator_lm_head = torch.nn.Identity()
     parts, (replaced, verdicts) = heard(pretrainee, batch)
     assert torch.equal(replaced, batch["input_ids"])
     real = batch["attention_mask"].bool()

@@ -8,8 +8,8 @@ import torch
 from distill.losses import NO_LABEL
 from distill.objectives.masking import WordSpans, each_run, run_bounds
 from distill.objectives.spans import SPAN_LENGTHS, BoundaryHead, span_prediction
-from tests.distill.objectives.test_objectives import TOKENIZER, batch_of, pretrainee_of
-from tests.distill.toys import VOCABULARY
+from tests.distill.objectives.batches import TOKENIZER, batch_of, pretrainee_of
+from tests.toy_models import VOCABULARY
 
 LONG = torch.randint(5, VOCABULARY, (40, 2000), generator=torch.Generator().manual_seed(1))
 

@@ -7,7 +7,7 @@ import torch
 
 from distill.losses import NO_LABEL
 from distill.objectives import word_order
-from tests.distill.objectives.test_objectives import batch_of, objective_of
+from tests.distill.objectives.batches import batch_of, objective_of
 
 
 def shuffled(

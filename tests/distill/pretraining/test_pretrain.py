@@ -10,8 +10,6 @@ import pytest
 import torch
 from transformers import (
     AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
     AutoModelForSequenceClassification,
 )
 
@@ -20,50 +18,19 @@ from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNam
 from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from bertender.training.loop import _PlannedTrainer
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.objectives import OBJECTIVES, PretrainingObjective
 from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name
 from export.onnx_export import ExportConfig, export
-from tests.conftest import FRUIT, TOOLS
-from tests.distill.objectives.test_objectives import WHOLE_WORDS
-
-SMALL: dict[str, Any] = {
-    "vocabulary_size": 200,
-    "layers": 1,
-    "hidden_size": 32,
-    "heads": 2,
-    "epochs": 8,
-    "batch_size": 8,
-    "max_length": 32,
-    "learning_rate": 2e-3,
-    "precision": "fp32",
-}
-
-
-BRIEF = {**SMALL, "epochs": 1, "batch_size": 4, "checkpoint_steps": 3}
-
-OPENS_AS: dict[str, Any] = {
-    **dict.fromkeys(OBJECTIVES, AutoModelForMaskedLM),
-    "rtd": AutoModelForPreTraining,
-}
+from tests.distill.objectives.batches import WHOLE_WORDS
+from tests.distill.pretraining.settings import BRIEF, OPENS_AS, SMALL
+from tests.listening import interrupted_at, listed_steps
+from tests.toys import passages
 
 
 def objective_of(artifact: Artifact) -> PretrainingObjective:
     return OBJECTIVES[artifact.card.config["objective"]]
-
-
-def passages(count: int = 400) -> list[str]:
-    """Sentences in which a word tells much of the others."""
-    generator = torch.Generator().manual_seed(6)
-    picks = torch.randint(0, 6, (count, 2), generator=generator).tolist()
-    frames = (("eat the", "from the tree", FRUIT), ("use the", "from the box", TOOLS))
-    return [
-        f"{before} {words[first]} and the {words[second]} {after}"
-        for row, (first, second) in enumerate(picks)
-        for before, after, words in [frames[row % 2]]
-    ]
 
 
 @pytest.fixture(scope="module", params=OBJECTIVES)
@@ -149,41 +116,21 @@ def test_it_is_no_classifier_yet(encoder: Artifact, task: Task, tmp_path: Path) 
         export(encoder, task, ExportConfig(), tmp_path / "out")
 
 
-class Kill:
-    """Ends a run in the middle of its training, as Ctrl-C does."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, phase: str, step: int) -> None:
-        self.compute = _PlannedTrainer.compute_loss
-        called: list[str] = []
-
-        def dies(trainer: Any, *given: Any, **named: Any) -> torch.Tensor:
-            called.append(Path(trainer.args.output_dir).name.partition("-")[2])
-            if called.count(phase) == step:
-                raise KeyboardInterrupt
-            return self.compute(trainer, *given, **named)
-
-        monkeypatch.setattr(_PlannedTrainer, "compute_loss", dies)
-
-
 def killed_and_whole(
-    config: PretrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, phase: str = ""
+    config: PretrainConfig, folder: Path, phase: str = ""
 ) -> tuple[Artifact, Artifact]:
     """A run that was killed at its fifth step of a phase and resumed, and one that was not."""
     whole = pretrain(passages(100), config, folder / "whole")
-    with monkeypatch.context() as patched:
-        Kill(patched, phase, step=5)
-        with pytest.raises(KeyboardInterrupt):
-            pretrain(passages(100), config, folder / "killed")
+    with interrupted_at(5, phase), pytest.raises(KeyboardInterrupt):
+        pretrain(passages(100), config, folder / "killed")
     assert not (folder / "killed").exists()
     return pretrain(passages(100), config, folder / "killed"), whole
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_killed_run_goes_on_to_the_same_weights(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on_to_the_same_weights(name: str, tmp_path: Path) -> None:
     config = PretrainConfig(objective=name, **BRIEF)
-    killed, whole = killed_and_whole(config, tmp_path, monkeypatch)
+    killed, whole = killed_and_whole(config, tmp_path)
     assert killed.digest == whole.digest
     assert killed.card.metrics == whole.card.metrics
 
@@ -191,29 +138,21 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 @pytest.mark.parametrize("phase", ["short", "long"])
 @pytest.mark.parametrize("name", ["mlm", "rtd"])
 def test_a_killed_run_of_two_lengths_goes_on_in_its_phase(
-    name: str, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, phase: str, tmp_path: Path
 ) -> None:
     lengths = {"short_length": 8, "short_share": 0.5, "batch_size": 4, "epochs": 2}
     config = PretrainConfig(objective=name, **{**BRIEF, **lengths})
-    killed, whole = killed_and_whole(config, tmp_path, monkeypatch, phase)
+    killed, whole = killed_and_whole(config, tmp_path, phase)
     assert killed.digest == whole.digest
     assert killed.card.metrics == whole.card.metrics
 
 
 @pytest.mark.parametrize("share", [None, 0.5])
-def test_the_last_steps_are_on_long_rows(
-    share: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths: list[int] = []
-    compute = _PlannedTrainer.compute_loss
-
-    def listens(trainer: Any, model: Any, batch: Any, *given: Any, **named: Any) -> torch.Tensor:
-        lengths.append(batch["input_ids"].shape[1])
-        return compute(trainer, model, batch, *given, **named)
-
-    monkeypatch.setattr(_PlannedTrainer, "compute_loss", listens)
+def test_the_last_steps_are_on_long_rows(share: float | None, tmp_path: Path) -> None:
     settings = {**BRIEF, "short_length": 8, "short_share": share, "max_length": 200}
-    artifact = pretrain(passages(300), PretrainConfig(**settings), tmp_path / "out")
+    with listed_steps() as steps:
+        artifact = pretrain(passages(300), PretrainConfig(**settings), tmp_path / "out")
+    lengths = [step.batch["input_ids"].shape[1] for step in steps]
     short = sum(length <= 8 for length in lengths)
     assert all(length <= 8 for length in lengths[:short])
     assert all(length > 8 for length in lengths[short:]) and 200 in lengths[short:]

@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from datasets import arrow_writer
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.models.predictor import open_classifier
 from bertender.tasks.task import Task
-from distill.corpora import token_store
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name
 from distill.vocabularies import TOKENIZERS
-from tests.distill.pretraining.test_pretrain import BRIEF, Kill, passages
+from tests.distill.pretraining.settings import BRIEF
+from tests.listening import interrupted_at
+from tests.toys import passages
 
 SETTINGS: dict[str, Any] = {**BRIEF, "vocabulary_size": 300}
 
@@ -76,14 +78,12 @@ def test_a_resumed_run_takes_its_vocabulary_and_its_rows_from_disk(
     config = PretrainConfig(**SETTINGS)
     whole = pretrain(passages(100), config, tmp_path / "whole")
     corpus = Counted()
-    with monkeypatch.context() as patched:
-        Kill(patched, "", step=5)
-        with pytest.raises(KeyboardInterrupt):
-            pretrain(corpus, config, tmp_path / "killed")
+    with interrupted_at(5), pytest.raises(KeyboardInterrupt):
+        pretrain(corpus, config, tmp_path / "killed")
     assert corpus.begun == 5, "survey, two for the vocabulary, one for each part"
     refused = replace(TOKENIZERS["wordpiece"], train=lambda *given: pytest.fail("trained again"))
     monkeypatch.setitem(TOKENIZERS, "wordpiece", refused)
-    monkeypatch.setattr(token_store, "_write", lambda *given: pytest.fail("written again"))
+    monkeypatch.setattr(arrow_writer, "ArrowWriter", lambda **given: pytest.fail("written again"))
     assert pretrain(corpus, config, tmp_path / "killed").digest == whole.digest
     assert corpus.begun == 6
 
@@ -95,13 +95,13 @@ def test_a_run_that_died_while_it_wrote_its_rows_writes_them_again(
     whole = pretrain(passages(100), config, tmp_path / "whole")
     written: list[Path] = []
 
-    def half(rows: Any, path: Path) -> None:
-        written.append(path)
-        path.write_bytes(b"half a file")
+    def half(path: str, **settings: Any) -> None:
+        written.append(Path(path))
+        written[-1].write_bytes(b"half a file")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(token_store, "_write", half)
+        patched.setattr(arrow_writer, "ArrowWriter", half)
         with pytest.raises(KeyboardInterrupt):
             pretrain(passages(100), config, tmp_path / "killed")
     assert len(written) == 1

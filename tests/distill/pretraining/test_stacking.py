@@ -17,7 +17,8 @@ from bertender.text.batch import load_tokenizer
 from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, encoder_config, pretrain
 from distill.pretraining.stacking import positions_of_shallow, refuse_unstackable, stack
-from tests.distill.pretraining.test_pretrain import BRIEF, OPENS_AS, passages
+from tests.distill.pretraining.settings import BRIEF, OPENS_AS
+from tests.toys import passages
 
 SHALLOW = {**BRIEF, "layers": 2}
 

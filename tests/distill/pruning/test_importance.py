@@ -16,7 +16,9 @@ from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
 from distill.pruning.importance import IMPORTANCES, Importance, importance_of
-from tests.distill.toys import everything, tiny_classifier, tiny_tokenizer
+from tests.distill.pruning.toys import everything
+from tests.toy_models import tiny_classifier
+from tests.toys import tiny_tokenizer
 
 READING_TEXT = sorted(name for name, row in IMPORTANCES.items() if row.reads_text)
 SIZE = 8

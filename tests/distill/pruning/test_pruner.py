@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from bertender.measure.accuracy import evaluate
 from bertender.models.predictor import open_classifier
 from bertender.models.pruned import PRUNABLE
 from bertender.tasks.task import Task
-from bertender.training.loop import _PlannedTrainer
 from distill.data import token_dataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.methods import METHODS
@@ -27,13 +25,10 @@ from distill.pruning.pruner import prune
 from distill.pruning.rounds import Job
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
-from tests.distill.toys import (
-    MADE_UP,
-    save_artifact,
-    save_encoder,
-    tiny_classifier,
-    tiny_tokenizer,
-)
+from tests.distill.pruning.toys import MADE_UP
+from tests.listening import interrupted_at, no_training
+from tests.toy_models import save_artifact, save_encoder, tiny_classifier
+from tests.toys import tiny_tokenizer
 
 QUICK: dict[str, Any] = {
     "epochs": 3,
@@ -135,29 +130,16 @@ def test_layers_go_as_a_whole(trained_teacher: Artifact, task: Task, tmp_path: P
         prune(trained_teacher, task, PruneConfig(layers=4), tmp_path / "none")
 
 
-@pytest.mark.parametrize("call", [3, 12, 13, 20])
+@pytest.mark.parametrize("call", [4, 13, 14, 21])
 def test_a_killed_run_goes_on_to_the_same_weights(
-    call: int,
-    trained_teacher: Artifact,
-    task: Task,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    call: int, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     """In the first of two rounds, at its end, and in the second."""
     config = PruneConfig(heads=0.4, ffn=0.4, rounds=2, checkpoint_steps=2, **{**QUICK, "epochs": 1})
     whole = prune(trained_teacher, task, config, tmp_path / "whole")
     assert whole.card.metrics["steps"] == 24, "of both rounds"
-    training_step, calls = _PlannedTrainer.training_step, itertools.count()
-
-    def dying(self: Any, *given: Any, **named: Any) -> Any:
-        if next(calls) == call:
-            raise KeyboardInterrupt
-        return training_step(self, *given, **named)
-
-    monkeypatch.setattr(_PlannedTrainer, "training_step", dying)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(call), pytest.raises(KeyboardInterrupt):
         prune(trained_teacher, task, config, tmp_path / "killed")
-    monkeypatch.undo()
     assert prune(trained_teacher, task, config, tmp_path / "killed").digest == whole.digest
 
 
@@ -194,21 +176,21 @@ def test_a_student_of_another_start_learns_from_a_pruned_teacher(
 
 
 def test_without_recovery_nothing_is_trained(
-    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(_PlannedTrainer, "training_step", lambda *given: pytest.fail("trained"))
     config = PruneConfig(heads=0.25, **UNTRAINED)
-    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    with no_training():
+        pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
     (left,) = pruned.card.metrics["rounds"]
     assert left["score"] == left["score_after_cut"] and pruned.card.metrics["steps"] == 0
 
 
 def test_rescaling_takes_the_place_of_training(
-    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(_PlannedTrainer, "training_step", lambda *given: pytest.fail("trained"))
     config = PruneConfig(heads=0.5, ffn=0.5, rounds=2, retraining_free=True, scored_texts=40)
-    pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
+    with no_training():
+        pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
     first, last = pruned.card.metrics["rounds"]
     assert pruned.card.metrics["steps"] == 0 and sum(last["heads"]) == 8
     for done in (first["rescaled"], last["rescaled"]):
@@ -220,7 +202,8 @@ def test_rescaling_takes_the_place_of_training(
     score, _ = evaluate(open_classifier(pruned), task.dev, task.metric)
     assert score.value == pytest.approx(last["score"]) and score.value > 0.9
     layers = PruneConfig(heads=0.5, layers=1, vocab="task", retraining_free=True, scored_texts=40)
-    assert prune(trained_teacher, task, layers, tmp_path / "shorter").card.metrics["layers"]
+    with no_training():
+        assert prune(trained_teacher, task, layers, tmp_path / "shorter").card.metrics["layers"]
 
 
 TARGET: dict[str, Any] = {"target_latency": "2.0x", **{**QUICK, "epochs": 1}}
@@ -253,31 +236,20 @@ def test_a_target_is_met_by_the_table(
     assert config.importance == ("taylor" if way == "another importance" else "fisher")
 
 
-def test_a_target_without_training(
-    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_PlannedTrainer, "training_step", lambda *given: pytest.fail("trained"))
+def test_a_target_without_training(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
     config = PruneConfig(target_latency=1.5, retraining_free=True, scored_texts=40)
-    pruned = prune(trained_teacher, task, config, tmp_path / "pruned", stopwatches=MADE_UP)
+    with no_training():
+        pruned = prune(trained_teacher, task, config, tmp_path / "pruned", stopwatches=MADE_UP)
     assert pruned.card.metrics["rounds"][0]["rescaled"] and config.target_latency == 1.5
 
 
 def test_a_killed_run_goes_by_the_table_that_it_began_with(
-    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     config = PruneConfig.parse({**TARGET, "checkpoint_steps": 2})
     whole = prune(trained_teacher, task, config, tmp_path / "whole", stopwatches=MADE_UP)
-    training_step, calls = _PlannedTrainer.training_step, itertools.count()
-
-    def dying(self: Any, *given: Any, **named: Any) -> Any:
-        if next(calls) == 5:
-            raise KeyboardInterrupt
-        return training_step(self, *given, **named)
-
-    monkeypatch.setattr(_PlannedTrainer, "training_step", dying)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(6), pytest.raises(KeyboardInterrupt):
         prune(trained_teacher, task, config, tmp_path / "killed", stopwatches=MADE_UP)
-    monkeypatch.undo()
     measured = Stopwatches(lambda *given: pytest.fail("measured again"), MADE_UP.speedup)
     again = prune(trained_teacher, task, config, tmp_path / "killed", stopwatches=measured)
     assert again.digest == whole.digest
@@ -319,12 +291,12 @@ def test_a_drop_beyond_the_allowed_one_is_refused(
     with pytest.raises(AccuracyError, match=r"lost 0\.51 points of accuracy.*max_drop=0.5 allows"):
         prune(trained_teacher, task, config, tmp_path / "pruned")
     assert not (tmp_path / "pruned").exists()
-    monkeypatch.setattr(_PlannedTrainer, "training_step", lambda *given: pytest.fail("again"))
-    more = config.model_copy(update={"max_drop": 0.6})
-    prune(trained_teacher, task, more, tmp_path / "pruned")  # from the checkpoints
-    monkeypatch.setattr(Job, "score", lambda self, model: 0.905)
-    untrained = PruneConfig(heads=0.5, max_drop=0.5, **UNTRAINED)
-    prune(trained_teacher, task, untrained, tmp_path / "exactly")
+    with no_training():
+        more = config.model_copy(update={"max_drop": 0.6})
+        prune(trained_teacher, task, more, tmp_path / "pruned")  # from the checkpoints
+        monkeypatch.setattr(Job, "score", lambda self, model: 0.905)
+        untrained = PruneConfig(heads=0.5, max_drop=0.5, **UNTRAINED)
+        prune(trained_teacher, task, untrained, tmp_path / "exactly")
 
 
 HALF: dict[str, Any] = {"heads": 0.5}

@@ -20,7 +20,9 @@ from distill.losses.signals import read_signals
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
 from distill.pruning.layers import least_missed, without_layers
-from tests.distill.toys import everything, tiny_classifier, tiny_tokenizer
+from tests.distill.pruning.toys import everything
+from tests.toy_models import tiny_classifier
+from tests.toys import tiny_tokenizer
 
 UNEVEN = Kept(
     heads=((0, 2), (1,), (0, 1, 2, 3), (3, 1, 0)),

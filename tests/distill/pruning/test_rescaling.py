@@ -19,13 +19,9 @@ from distill.pruning.cutting import Kept, cut
 from distill.pruning.gates import gated
 from distill.pruning.rescaling import fold, rescale
 from distill.scoring import dev_score
-from tests.distill.toys import (
-    everything,
-    tiny_classifier,
-    tiny_tokenizer,
-    twice_as_wide,
-    with_copied_parts,
-)
+from tests.distill.pruning.toys import everything, twice_as_wide, with_copied_parts
+from tests.toy_models import tiny_classifier
+from tests.toys import tiny_tokenizer
 
 UNEVEN = Kept(
     heads=((0, 2), (1,), (0, 1, 2, 3), (3, 1, 0)),

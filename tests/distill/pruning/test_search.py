@@ -15,7 +15,8 @@ from distill.pruning.cutting import Kept, cut
 from distill.pruning.importance import Importance
 from distill.pruning.latency import HERE, LatencyTable, Load, Point
 from distill.pruning.search import fastest_ms, fitting
-from tests.distill.toys import everything, made_up_table, tiny_classifier
+from tests.distill.pruning.toys import everything, made_up_table
+from tests.toy_models import tiny_classifier
 
 HEADS, NEURONS = 3, 4
 """Of each layer of the made-up importances: few enough to try all choices."""

@@ -16,8 +16,8 @@ from bertender.core.errors import DataError, ModelError
 from bertender.text.batch import load_tokenizer
 from distill.pruning.vocabulary import Pieces, cut_vocabulary, needed_pieces
 from distill.vocabularies import TOKENIZERS
-from tests.distill.pretraining.test_pretrain import passages
-from tests.distill.toys import LONGEST, tiny_classifier
+from tests.toy_models import LONGEST, tiny_classifier
+from tests.toys import passages
 
 SIZE = 400
 FEW = ["eat the plum", "use the saw from the box"]

@@ -28,7 +28,7 @@ from distill.students import (
 )
 from distill.students.bilstm import strongest_directions
 from distill.students.weights import factors, position_table, weight_of
-from tests.distill.toys import VOCABULARY, tiny_classifier
+from tests.toy_models import VOCABULARY, tiny_classifier
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 

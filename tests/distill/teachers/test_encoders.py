@@ -22,7 +22,7 @@ from bertender.core.errors import DamagedArtifactError, HubUnreachableError, Mod
 from bertender.core.hub import hub_answers
 from distill.teachers import encoders
 from distill.teachers.encoders import PACKAGED, find_encoder, load_classifier
-from tests.distill.toys import save_encoder
+from tests.toy_models import save_encoder
 
 LABELS = ("no", "yes")
 

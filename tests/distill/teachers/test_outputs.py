@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from bertender.tasks.task import Task
 from bertender.training import kept_tensors
-from bertender.training.examples import TokenDataset
+from bertender.training.examples import TensorBatch, TokenDataset
 from distill.data import token_dataset
-from distill.losses.signals import Wanted
+from distill.losses.signals import Signals, Wanted
 from distill.methods import METHODS
 from distill.teachers import outputs
 from distill.teachers.outputs import kept_in, size_bytes, teacher_answers, worth_keeping
-from tests.distill.toys import tiny_classifier, tiny_tokenizer
+from tests.toy_models import tiny_classifier
+from tests.toys import tiny_tokenizer
 
 WANTED: Wanted = {"logits": frozenset(), "sentence_states": frozenset({0, 3})}
 COLUMNS = ["teacher_logits", "teacher_sentence_states_0", "teacher_sentence_states_3"]
@@ -31,15 +33,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
     """What the teacher was run for, in the order of its runs."""
     runs: list[Wanted] = []
-    compute = outputs._compute
+    read_signals = outputs.read_signals
 
-    def counted(
-        model: torch.nn.Module, texts: TokenDataset, wanted: Wanted, bf16: bool
-    ) -> dict[str, torch.Tensor]:
-        runs.extend([wanted] if wanted else [])
-        return compute(model, texts, wanted, bf16)  # type: ignore[arg-type]
+    def counted(model: Any, inputs: TensorBatch, wanted: Wanted) -> Signals:
+        runs.append(wanted)  # the toy task fits in one batch
+        return read_signals(model, inputs, wanted)
 
-    monkeypatch.setattr(outputs, "_compute", counted)
+    monkeypatch.setattr(outputs, "read_signals", counted)
     return runs
 
 

@@ -20,8 +20,7 @@ from bertender.text.batch import load_tokenizer
 from distill.pretraining.config import PretrainConfig
 from distill.vocabularies import TOKENIZERS
 from distill.vocabularies.unigram import MOST_COUNTED
-from tests.conftest import FRUIT, TOOLS
-from tests.distill.toys import packed
+from tests.toys import FRUIT, TOOLS, packed
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -1,0 +1,72 @@
+"""Where a student starts: encoders with a vocabulary of their own, and who can teach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError
+from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+from distill.distillation.distiller import DistillConfig, distill
+from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
+from distill.methods import METHODS
+from tests.distill.distillation.settings import QUICK
+from tests.toy_models import other_vocabulary, save_artifact, tiny_classifier
+
+
+def test_a_roberta_teaches_a_student_with_berts_vocabulary_by_its_sentence_states(
+    task: Task, tmp_path: Path
+) -> None:
+    teacher = save_artifact(tiny_classifier("roberta"), task, tmp_path / "teacher")
+    encoder = other_vocabulary(tmp_path / "encoder")
+    settings = {**QUICK, "method": "pkd", "weights": {"soft": 0, "hard": 0}}
+    config = DistillConfig(**settings, student=str(encoder))
+    student = distill(teacher, task, config, tmp_path / "student")
+    first, *_, last = (parts["patience"] for parts in student.card.metrics["losses"])
+    assert student.card.family == "bert" and last < 0.5 * first
+    ours, theirs = (load_tokenizer(path).get_vocab() for path in (student.path, encoder))
+    assert ours == theirs != load_tokenizer(teacher.path).get_vocab()
+
+
+def test_a_student_may_start_from_another_encoder_with_its_own_vocabulary(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    encoder = other_vocabulary(tmp_path / "encoder")
+    config = DistillConfig(**QUICK, student=str(encoder), weights={"cosine": 0, "hard": 0})
+    student = distill(trained_teacher, task, config, tmp_path / "student")
+    assert student.card.metrics["epochs"][-1]["accuracy"] > 0.9, "it learned from answers alone"
+    ours, theirs = (load_tokenizer(path).get_vocab() for path in (student.path, encoder))
+    assert ours == theirs != load_tokenizer(trained_teacher.path).get_vocab()
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].wants_teacher_tokens])
+def test_methods_that_compare_tokens_want_the_same_ones(
+    method: str, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    encoder = other_vocabulary(tmp_path / "encoder")
+    config = DistillConfig(method=method, student=str(encoder), layers=2)
+    own_layers = "replaces the teacher's own layers"
+    same_tokens = "must read the same tokens.*Methods that.*hard.*pkd"
+    said = own_layers if METHODS[method].uses_teacher_layers else same_tokens
+    with pytest.raises(ModelError, match=said):
+        distill(trained_teacher, task, config, tmp_path / "student")
+
+
+def test_a_teacher_of_other_labels_is_refused(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    for labels in (("tool", "fruit"), ("a", "b", "c")):
+        with pytest.raises(ConfigError, match="Give one that was fine-tuned on this task"):
+            distill(
+                trained_teacher, replace(task, labels=labels), DistillConfig(), tmp_path / "out"
+            )
+
+
+def test_only_a_torch_classifier_is_a_teacher(task: Task, tmp_path: Path) -> None:
+    words = train_bag_of_words(task, BagOfWordsConfig(), tmp_path / "words")
+    with pytest.raises(ModelError, match=r"kind bag-of-words.*no classifier to learn from"):
+        distill(words, task, DistillConfig(), tmp_path / "out")

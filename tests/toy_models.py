@@ -1,0 +1,168 @@
+"""Tiny untrained encoders of every architecture, in memory and in folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
+
+from bertender.core.artifact import Artifact
+from bertender.models.own_models import OWN_MODELS
+from bertender.models.pruned import PRUNABLE
+from bertender.tasks.task import Task
+from distill.data import fitting_tokenizer
+from tests.toys import tiny_tokenizer, write_model
+
+LONGEST = 64
+VOCABULARY = len(tiny_tokenizer())
+BERT_SHAPE: Mapping[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": LONGEST,
+    "layer_norm_eps": 1e-12,
+}
+
+ROBERTA_SHAPE = {**BERT_SHAPE, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1}
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "albert": {**BERT_SHAPE, "embedding_size": 16},
+    "bert": BERT_SHAPE,
+    "camembert": ROBERTA_SHAPE,
+    "deberta-v2": {
+        **BERT_SHAPE,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 8,
+    },
+    "distilbert": {
+        "dim": 32,
+        "n_layers": 4,
+        "n_heads": 4,
+        "hidden_dim": 64,
+        "max_position_embeddings": LONGEST,
+    },
+    "electra": {**BERT_SHAPE, "embedding_size": 32},
+    "mobilebert": {
+        **BERT_SHAPE,
+        "embedding_size": 16,
+        "true_hidden_size": 16,
+        "intra_bottleneck_size": 16,
+    },
+    "modernbert": {
+        **BERT_SHAPE,
+        "pad_token_id": 0,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    },
+    "mpnet": ROBERTA_SHAPE,
+    "roberta": ROBERTA_SHAPE,
+    "xlm-roberta": ROBERTA_SHAPE,
+}
+"""The config of a tiny encoder of each architecture: 4 layers x 32."""
+
+OWN_SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "bertender-bilstm": {"embedding_size": 32, "hidden_size": 16, "feed_forward_size": 24},
+    **{
+        row.config.model_type: {
+            **SHAPES[name],
+            "heads_kept": [2, 1, 4, 3],
+            "head_numbers": [[0, 2], [1], [0, 1, 2, 3], [0, 1, 3]],
+            "neurons_kept": [32, 1, 64, 24],
+        }
+        for name, row in PRUNABLE.items()
+    },
+}
+"""The config of a tiny classifier of each of bertender's own architectures."""
+
+
+def tiny_classifier(model_type: str, labels: int = 2, **changes: Any) -> PreTrainedModel:
+    """An untrained classifier whose every parameter is random: no zero bias hides a mistake."""
+    torch.manual_seed(5)
+    shape = {
+        **{**SHAPES, **OWN_SHAPES}.get(model_type, {}),
+        "vocab_size": VOCABULARY,
+        "num_labels": labels,
+        **changes,
+    }
+    model = _classifier(model_type, shape)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+        if model_type == "mobilebert":  # each token reads its neighbours, padding among them
+            model.get_input_embeddings().weight[model.config.pad_token_id] = 0
+    return model.eval()
+
+
+def _classifier(model_type: str, shape: Mapping[str, Any]) -> PreTrainedModel:
+    if own := OWN_MODELS.get(model_type):
+        return own.classifier(own.config(**shape))
+    config = AutoConfig.for_model(model_type, **shape)
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
+    return model
+
+
+def tiny_language_model(model_type: str) -> PreTrainedModel:
+    """An untrained masked language model whose every parameter is random."""
+    torch.manual_seed(5)
+    # the tiny tokenizer pads with 0, whatever the architecture's own pads with
+    shape = {**SHAPES[model_type], "vocab_size": VOCABULARY, "pad_token_id": 0}
+    config = AutoConfig.for_model(model_type, **shape)
+    model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def save_language_model(folder: Path) -> Path:
+    """A plain folder with a BERT that predicts words, whatever they are."""
+    tiny_language_model("bert").save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def save_encoder(model_type: str, folder: Path) -> Path:
+    """A plain folder with an encoder and no head, as one gets it from a hub."""
+    torch.manual_seed(5)
+    # these pad with 1, as their own tokenizers do; the tiny tokenizer pads with 0
+    shape = {**SHAPES[model_type], "vocab_size": VOCABULARY, "pad_token_id": 0}
+    AutoModel.from_config(AutoConfig.for_model(model_type, **shape)).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def save_artifact(model: PreTrainedModel, task: Task, out: Path) -> Artifact:
+    """A torch artifact of a model as it is, with a tokenizer that gives what it takes."""
+    return write_model(model, fitting_tokenizer(_saved_tokenizer().name, model), task, out)
+
+
+@cache
+def _saved_tokenizer() -> TemporaryDirectory[str]:
+    """The folder of the tiny tokenizer, which goes with the process."""
+    folder = TemporaryDirectory()
+    tiny_tokenizer().save_pretrained(folder.name)
+    return folder
+
+
+def other_vocabulary(folder: Path) -> Path:
+    """A plain encoder whose tokens have other numbers than the teacher's."""
+    encoder = save_encoder("bert", folder)
+    pieces = (encoder / "vocab.txt").read_text().splitlines()
+    (encoder / "vocab.txt").write_text("\n".join([*pieces[:5], *reversed(pieces[5:])]) + "\n")
+    (encoder / "tokenizer.json").unlink()
+    return encoder

@@ -1,0 +1,161 @@
+"""Toys: tiny real models, tasks, tokenizers and texts, made here, with no file from outside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from tokenizers.processors import RobertaProcessing
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertTokenizerFast,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    RobertaTokenizerFast,
+)
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.config import Config
+from bertender.tasks.task import Split, Task
+from bertender.training.examples import Padding, TokenDataset
+from distill.corpora.corpus import pack_rows
+from distill.vocabularies.wordpiece import train_wordpiece
+
+FRUIT = ("apple", "pear", "plum", "cherry", "grape", "melon")
+TOOLS = ("hammer", "saw", "drill", "wrench", "pliers", "chisel")
+
+
+class NoConfig(Config):
+    """The config of an artifact that a test made by hand."""
+
+
+def toy_task(train_size: int = 96, dev_size: int = 32) -> Task:
+    """Two classes told apart by their words; texts of 3 to 14 words, so that lengths differ."""
+    generator = torch.Generator().manual_seed(7)
+
+    def split(size: int, offset: int) -> Split:
+        examples, labels = [], []
+        for row in range(size):
+            words = (FRUIT, TOOLS)[row % 2]
+            count = int(torch.randint(2, 14, (), generator=generator))
+            picks = torch.randint(0, len(words), (count,), generator=generator).tolist()
+            text = " ".join(words[pick] for pick in picks)
+            examples.append((f"{text} number {row + offset}",))
+            labels.append(row % 2)
+        return Split(tuple(examples), tuple(labels))
+
+    return Task(
+        "toy", ("fruit", "tool"), "accuracy", ("text",), split(train_size, 0), split(dev_size, 900)
+    )
+
+
+def tiny_tokenizer() -> BertTokenizerFast:
+    """A WordPiece tokenizer of a few hundred pieces, trained on the toy words."""
+    return copy.deepcopy(_trained_tokenizer())
+
+
+@cache
+def _trained_tokenizer() -> BertTokenizerFast:
+    words, numbers = " ".join((*FRUIT, *TOOLS, "number")), " ".join(map(str, range(1000)))
+    # so often that the words stay whole
+    return train_wordpiece([*[words] * 200, numbers], 300, 64)
+
+
+def tiny_bert(vocab_size: int, labels: tuple[str, ...]) -> BertForSequenceClassification:
+    """A BERT of 4 layers x 32 that nobody has trained; the same weights every time."""
+    torch.manual_seed(3)
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=vocab_size,
+            hidden_size=32,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=64,
+            id2label=dict(enumerate(labels)),
+            label2id={label: index for index, label in enumerate(labels)},
+        )
+    ).eval()
+
+
+def write_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, out: Path
+) -> Artifact:
+    """Write a torch artifact of a model as it is, as if `finetune` had."""
+    with new_artifact(
+        out,
+        kind="torch",
+        family=model.config.model_type,
+        task=task.record(),
+        stage="finetune",
+        config=NoConfig(),
+        seed=0,
+    ) as draft:
+        model.save_pretrained(draft.directory)
+        tokenizer.save_pretrained(draft.directory)
+        draft.metrics["parameters"] = model.num_parameters()
+    return Artifact.load(out)
+
+
+def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:
+    """Which of two texts is about tools? The other one is about fruit; two to six words each."""
+    generator = torch.Generator().manual_seed(11)
+
+    def words(kind: int) -> str:
+        count = int(torch.randint(2, 7, (), generator=generator))
+        picks = torch.randint(0, 6, (count,), generator=generator).tolist()
+        return " ".join((FRUIT, TOOLS)[kind][pick] for pick in picks)
+
+    def split(size: int) -> Split:
+        seconds = torch.randint(0, 2, (size,), generator=generator).tolist()
+        examples = tuple((words(1 - second), words(second)) for second in seconds)
+        return Split(examples, tuple(seconds))
+
+    columns = ("left", "right")
+    return Task(
+        "pairs", ("first", "second"), "accuracy", columns, split(train_size), split(dev_size)
+    )
+
+
+def three_kinds(train_size: int = 90) -> Task:
+    """Three classes told apart by one word each."""
+    kinds = ("apple", "hammer", "number")
+    examples = tuple((f"{kinds[row % 3]} {row % 7} saw",) for row in range(train_size))
+    split = Split(examples, tuple(row % 3 for row in range(train_size)))
+    return Task("kinds", kinds, "accuracy", ("text",), split, split.first(30))
+
+
+def packed(
+    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> TokenDataset:
+    """The rows of `pack_rows`, in memory."""
+    rows = list(pack_rows(passages, tokenizer, max_length))
+    columns = {name: [row[name] for row in rows] for name in ("input_ids", "attention_mask")}
+    return TokenDataset(columns, Padding.of(tokenizer))
+
+
+def passages(count: int = 400) -> list[str]:
+    """Sentences in which a word tells much of the others."""
+    generator = torch.Generator().manual_seed(6)
+    picks = torch.randint(0, 6, (count, 2), generator=generator).tolist()
+    frames = (("eat the", "from the tree", FRUIT), ("use the", "from the box", TOOLS))
+    return [
+        f"{before} {words[first]} and the {words[second]} {after}"
+        for row, (first, second) in enumerate(picks)
+        for before, after, words in [frames[row % 2]]
+    ]
+
+
+def byte_level_tokenizer() -> RobertaTokenizerFast:
+    """A tokenizer whose pieces mark what begins a word, not what continues one."""
+    trainer = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    words = " " + " ".join((*FRUIT, *TOOLS))
+    trainer.train_from_iterator([words] * 20, vocab_size=400, special_tokens=special)
+    trainer.post_processor = RobertaProcessing(sep=("</s>", 2), cls=("<s>", 0))
+    return RobertaTokenizerFast(tokenizer_object=trainer._tokenizer, model_max_length=64)
