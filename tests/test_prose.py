@@ -65,7 +65,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "ONNX Runtime 1.31": "a version",
     },
     "docs/methods.md": {
-        "4,928 word pieces": "a default, the paper's size",
+        "4,928 tokens": "a default, the paper's size",
         ", 4,928), 192 wide": "a default, the paper's size",
         "with probability 0.4": "a default, the paper's",
         "SST-2 67,349, MRPC 3,668, CoLA 8,551": "published sizes of the training files",
