@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -251,3 +254,29 @@ def test_an_artifact_opens_without_bertender(
     opened: dict[str, object] = {}
     exec(block, opened)
     assert {"student", "int8"} <= opened.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/serving.md"])
+def test_the_endpoint_answers_as_the_page_says(
+    page: str, once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two commands that need two terminals, with free ports."""
+    shown = list(re.findall(r"^bertender (serve|classify) (.+)$", text_of(page), re.M))
+    (serve, *_) = [shlex.split(words) for name, words in shown if name == "serve"]
+    (ask, *_) = [shlex.split(words) for name, words in shown if name == "classify"]
+    monkeypatch.chdir(built(once, task, teacher, monkeypatch))
+    ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
+    command = [sys.executable, "-m", "bertender", "serve", *serve, *ports, "--json"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=variables) as server:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["http"]
+            monkeypatch.setattr(sys, "argv", ["bertender", "classify", *ask, "--url", url])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert ended.value.code == 0
