@@ -8,12 +8,13 @@
 from __future__ import annotations
 
 import re
-import statistics
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.command_table import commands_block
+from benchmarks.comparison_block import comparison_block, short_block
 from benchmarks.endpoint_table import endpoint_block
 from benchmarks.fusion_table import fusion_block
 from benchmarks.gate_table import bounds_block, gate_block
@@ -26,26 +27,25 @@ from benchmarks.readings import READINGS
 from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
 from benchmarks.saving import refuse_noisy_files
+from benchmarks.step_memory_table import step_memory_block
 from benchmarks.tagging_table import tagging_block
+from benchmarks.tolerance_table import tolerances_block
 from benchmarks.training_table import training_block
-from bertender.measure.compare import Comparison, ComparisonRow
-from bertender.report.table import markdown_table
 
 __all__ = [
     "BLOCKS",
     "PICTURES",
     "TABLES",
     "Block",
-    "comparison_block",
     "drawn",
     "newest_endpoint_block",
     "reading_blocks",
     "rewritten",
-    "seed_summary",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-SEED_SUFFIX = re.compile(r"-seed-\d+$")
+SST2 = "benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json"
+"""The comparison that the README shows a part of."""
 
 
 @dataclass(frozen=True)
@@ -89,31 +89,6 @@ def of_one(write: Callable[[str, Path], str]) -> Callable[[Mapping[str, Path]], 
     return block
 
 
-def comparison_block(file: str, path: Path) -> str:
-    """Return the table of a comparison, the summary over seeds, and the file that both are from."""
-    comparison = Comparison.model_validate_json(path.read_text(encoding="utf-8"))
-    table = markdown_table(comparison, wide=True)
-    return f"{table}\n{seed_summary(comparison)}\nRaw: `{file}`\n"
-
-
-def seed_summary(comparison: Comparison) -> str:
-    """Return a line for each model that was trained with several seeds: mean and range."""
-    groups: dict[str, list[ComparisonRow]] = {}
-    for row in comparison.rows:
-        groups.setdefault(SEED_SUFFIX.sub("", row.name), []).append(row)
-    lines = [_seed_line(name, rows) for name, rows in groups.items() if len(rows) > 1]
-    return "\n".join(lines) + "\n"
-
-
-def _seed_line(name: str, rows: list[ComparisonRow]) -> str:
-    scores = [row.score.value for row in rows]
-    listed = ", ".join(f"{score:.4f}" for score in scores)
-    return (
-        f"- `{name}`, {len(rows)} seeds: {rows[0].score.metric} {statistics.mean(scores):.4f} "
-        f"on average ({listed})"
-    )
-
-
 PICTURES: Mapping[str, str] = {
     "docs/pruning-sst2.svg": "benchmarks/results/2026-11-22-sst2-pruning-cpu.json",
     "docs/pruning-mrpc.svg": "benchmarks/results/2026-11-22-mrpc-pruning-cpu.json",
@@ -128,7 +103,7 @@ def newest_endpoint_block(results: Path = ROOT / "benchmarks" / "results") -> di
     if not files:
         return {}
     file = f"benchmarks/results/{files[-1]}"
-    return {"endpoint": Block("README.md", (file,), of_one(endpoint_block))}
+    return {"endpoint": Block("docs/serving.md", (file,), of_one(endpoint_block))}
 
 
 TABLES: Mapping[str, Block] = {
@@ -140,11 +115,8 @@ TABLES: Mapping[str, Block] = {
         ),
         demo_reading,
     ),
-    "sst2": Block(
-        "README.md",
-        ("benchmarks/results/2026-11-21-sst2-cpu-ort1.31.1.json",),
-        of_one(comparison_block),
-    ),
+    "results": Block("README.md", (SST2,), of_one(short_block)),
+    "sst2": Block("docs/results.md", (SST2,), of_one(comparison_block)),
     "methods": Block(
         "docs/methods.md",
         (
@@ -193,6 +165,13 @@ TABLES: Mapping[str, Block] = {
         ("benchmarks/results/2026-11-21-pretraining-memory-cpu.json",),
         of_one(memory_block),
     ),
+    "step-memory": Block(
+        "docs/resources.md",
+        ("benchmarks/results/2026-11-22-docs-step-memory-cpu.json",),
+        of_one(step_memory_block),
+    ),
+    "commands": Block("docs/reference.md", (), commands_block),
+    "tolerances": Block("docs/gate.md", (), tolerances_block),
     "gate-bounds": Block("docs/quantization.md", (), bounds_block),
     "gate": Block(
         "docs/quantization.md",

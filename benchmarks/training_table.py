@@ -108,7 +108,7 @@ def _circumstances(result: TrainingBenchmark) -> str:
         f"average, batches of {config['batch_size']}, `max_length` {config['max_length']}, "
         f"{config['epochs']} epochs, {seeds} seeds, students of {config['layers']} layers by soft "
         f"and hard labels. {auto} computed in {precision}. Seconds hold each epoch's part of the "
-        "kept answers, computed anew for every student; scoring is left out. Intervals are of "
+        "cached outputs, computed anew for every student; scoring is left out. Intervals are of "
         f"95 %, those of points over texts and seeds.{_further_from(result)} "
         f"{load_words(result.runs)} {_machine(here, result.threads)}"
     )

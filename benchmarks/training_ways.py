@@ -70,7 +70,7 @@ WAYS: Mapping[str, Way] = {
         batches="random",
     ),
     "random": Way(
-        "the teacher's answers kept, random batches padded to their longest, bf16 where the "
+        "cached teacher outputs, random batches padded to their longest, bf16 where the "
         "machine has it: `bertender distill --batches random`",
         padded=False,
         keeps=True,
@@ -84,7 +84,7 @@ WAYS: Mapping[str, Way] = {
         precision="fp32",
     ),
     "kept": Way(
-        "the teacher's answers kept, batches of like length, bf16 where the machine has it: "
+        "cached teacher outputs, batches of like length, bf16 where the machine has it: "
         "`bertender distill --batches sorted`",
         padded=False,
         keeps=True,
@@ -92,7 +92,7 @@ WAYS: Mapping[str, Way] = {
     ),
     **{
         f"pooled-{size}": Way(
-            "the teacher's answers kept, batches of like length inside random pools of about "
+            "cached teacher outputs, batches of like length inside random pools of about "
             f"{size} batches, one pool after the other, bf16 where the machine has it: "
             f"`bertender distill --batches pooled --pool-batches {size}`",
             padded=False,

@@ -115,7 +115,7 @@ def set_scores(raw: Any, scores: Mapping[str, float]) -> None:
 @pytest.mark.parametrize(
     ("distilled", "hard", "said"),
     [
-        (0.91, 0.89, "above every one of the control"),
+        (0.91, 0.89, "above every seed of the control"),
         (0.88, 0.89, "below every seed of the control: distilling lost"),
         (0.89, 0.89, "Their seeds overlap"),
     ],

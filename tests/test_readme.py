@@ -1,26 +1,25 @@
-"""The README runs: its commands are executed here, its tables are those of the raw results."""
+"""The README is short and true: its tables are those of the raw results, and so are the pages'.
+
+Its commands are run in test_docs.
+"""
 
 from __future__ import annotations
 
-import csv
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import pytest
 from transformers import BertConfig
 
 from benchmarks.readme import BLOCKS, PICTURES, ROOT, drawn, rewritten
-from bertender.cli.main import COMMANDS, main
-from bertender.core.artifact import Artifact
+from bertender.cli.main import COMMANDS
 from bertender.measure.comparison import Comparison
 from bertender.measure.gate import GateConfig
 from bertender.measure.samples import speedup_over_processes
-from bertender.tasks.task import Split, Task
+from bertender.report.cells import speedup_cell
 from distill.augmentation import AUGMENTATIONS
 from distill.corpora.files import READERS
 from distill.corpora.rows import full_sentence_rows
@@ -31,64 +30,36 @@ from export.fusion import FUSIONS
 from export.onnx_export import ExportConfig
 from quantize.schemes import SCHEMES
 from quantize.targets import TARGETS
+from tests.test_public_names import PACKAGES
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[list[str]]:
-    """The lines of the README's code blocks of a language."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", README, re.S | re.M)
-    return [block.strip().splitlines() for block in found]
-
-
-def write_csv(path: Path, split: Split, labels: tuple[str, ...]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "label"])
-        for example, label_id in zip(split.examples, split.label_ids, strict=True):
-            writer.writerow([example[0], labels[label_id]])
-
-
-def run(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", shlex.split(line))
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0, line
-
-
-@pytest.mark.slow
-def test_the_path_for_own_data_runs(
-    tmp_path: Path, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every line of it as it stands, but from a tiny encoder: the default one takes minutes."""
-    write_csv(tmp_path / "train.csv", task.train, task.labels)
-    write_csv(tmp_path / "dev.csv", task.dev, task.labels)
-    monkeypatch.chdir(tmp_path)
-    lines = next(block for block in blocks("bash") if "finetune" in block[0])
-    run(f"{lines[0]} --teacher {teacher.path}", monkeypatch)
-    for line in lines[1:]:
-        in_this_process = " --processes 1" if "compare" in line else ""
-        run(f"{line}{in_this_process}", monkeypatch)
-    assert [Artifact.load(tmp_path / "mine" / name).card.task.name for name in ("teacher", "int8")]
-
-
 def test_the_readme_says_the_runtime_and_the_model_apart() -> None:
     """Both ratios are computed from the file; no endpoint was timed there."""
-    path = ROOT / BLOCKS["sst2"].files[0]
+    path = ROOT / BLOCKS["results"].files[0]
     rows = {row.name: row for row in Comparison.model_validate_json(path.read_text()).rows}
     within, runtime = (
-        speedup_over_processes(rows[a].latency.single_ms, rows[b].latency.single_ms)
-        for a, b in (("teacher-onnx", "student-int8"), ("teacher", "teacher-onnx"))
+        " ".join(speedup_cell(speedup_over_processes(*(rows[n].latency.single_ms for n in names))))
+        for names in (("teacher-onnx", "student-int8"), ("teacher", "teacher-onnx"))
     )
-    (text,) = re.findall(r"<!-- begin sst2-reading -->\n(.*?)<!-- end", README, re.S)
-    assert f"{within.value:.1f}x [{within.low:.1f}, {within.high:.1f}] as fast" in text
-    assert f"PyTorch to ONNX Runtime, is {runtime.value:.2f}x [{runtime.low:.2f}" in text
-    assert (round(within.value, 1), round(runtime.value, 2)) == (2.7, 1.94)
-    assert "no endpoint" in text and "make the endpoint" not in README
+    (text,) = re.findall(r"<!-- begin results -->\n(.*?)<!-- end", README, re.S)
+    assert f"`student-int8` is {within} as fast as `teacher-onnx`" in text
+    assert f"from PyTorch to ONNX Runtime, gives {runtime}" in text
+    assert "not an endpoint" in (ROOT / BLOCKS["sst2-reading"].document).read_text()
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+    (text,) = re.findall(r"<!-- begin results -->\n(.*?)<!-- end", README, re.S)
+    assert [
+        line for line in text.splitlines() if line.startswith("| ") and line.count("|") > 7
+    ] == []
+    assert "| Artifact |" in text and "-seed-" not in text
 
 
 def test_every_command_that_is_named_exists() -> None:
-    named = set(re.findall(r"(?:^|[`/ ])bertender ([a-z]+)\b", README))
+    named = set(re.findall(r"(?:^|[`/ ])bertender ([a-z]+)\b", README, re.M))
     assert named
     assert named <= {*COMMANDS, "turns"}, "a command in the README that bertender does not have"
 
@@ -181,5 +152,5 @@ def test_whose_attention_is_fused_is_explained() -> None:
 
 def test_every_folder_of_the_tree_is_there() -> None:
     folders = re.findall(r"^\| `([a-z/]+/)` \|", README, re.M)
-    assert len(folders) > 5
+    assert len(folders) >= len(PACKAGES)
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []

@@ -1,4 +1,4 @@
-"""The gain of distilling over labels alone in a comparison of several seeds, and in the first.
+"""The gain of distilling over labels alone, in a comparison of several seeds and in the first run.
 
 A comparison holds scores, no predictions: seeds are compared by their range alone.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.readings.words import paragraph
 from bertender.measure.comparison import Comparison
 
-__all__ = ["FIRST_RUN", "control_reading"]
+__all__ = ["FIRST_RUN", "control_reading", "control_words"]
 
 FIRST_RUN = "benchmarks/results/2026-11-21-sst2-one-epoch-cpu-ort1.31.1.json"
 """The first comparison of distilled students and `hard` ones, of one epoch each."""
@@ -29,15 +29,28 @@ def control_reading(files: Mapping[str, Path]) -> str:
         files: the comparison, and the first run, by the names that are shown.
     """
     now, first = (_read(path) for path in files.values())
-    distilled, control = _seeds(now, DISTILLED), _seeds(now, CONTROL)
-    count = f"{len(distilled)} seeds"
     return paragraph(
-        f"Against labels alone: over {count} the distilled students score "
-        f"{statistics.mean(distilled):.4f} on average, and `{CONTROL}`, the same student without a "
-        f"teacher's outputs, {statistics.mean(control):.4f}. {_told_apart(distilled, control)}",
+        control_words(now),
         _first_words(_seeds(first, DISTILLED), _seeds(first, CONTROL), list(files)[1]),
         _bag_of_words(now),
     )
+
+
+def control_words(comparison: Comparison) -> str:
+    """Return how the distilled students' scores compare with the control's, in words."""
+    distilled, control = _seeds(comparison, DISTILLED), _seeds(comparison, CONTROL)
+    if not (distilled and control):
+        return ""
+    return (
+        f"Distilled students score {statistics.mean(distilled):.4f} on average over "
+        f"{_counted(distilled)}; the control `{CONTROL}`, the same student trained on labels "
+        f"alone, scores {statistics.mean(control):.4f} over {_counted(control)}. "
+        f"{_told_apart(distilled, control)}"
+    )
+
+
+def _counted(seeds: Sequence[float]) -> str:
+    return f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
 
 
 def _read(path: Path) -> Comparison:
@@ -51,12 +64,12 @@ def _seeds(comparison: Comparison, name: str) -> list[float]:
 def _told_apart(distilled: Sequence[float], control: Sequence[float]) -> str:
     """Say whether every seed of one is above every seed of the other."""
     if min(distilled) > max(control):
-        return "Every distilled seed is above every one of the control; so few prove little."
+        return "Every distilled seed is above every seed of the control; so few seeds prove little."
     if max(distilled) < min(control):
         return "Every distilled seed is below every seed of the control: distilling lost here."
     return (
-        f"Their seeds overlap (the worst distilled one has {min(distilled):.4f}, the best of "
-        f"`{CONTROL}` {max(control):.4f}), so that this shows no gain."
+        f"Their seeds overlap (the worst distilled one scores {min(distilled):.4f}, the best of "
+        f"`{CONTROL}` {max(control):.4f}), so this shows no gain."
     )
 
 

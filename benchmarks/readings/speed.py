@@ -1,38 +1,63 @@
-"""How to read the README's table, in words with numbers of its file."""
+"""How to read the comparison of a recipe, in words with numbers of its file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from benchmarks.points import points
+from benchmarks.readings.words import paragraph
 from bertender.measure.comparison import Comparison, ComparisonRow
 from bertender.measure.samples import speedup_over_processes
 from bertender.report.cells import speedup_cell
 
-__all__ = ["speed_reading"]
+__all__ = ["change_of_runtime", "speed_reading", "within_one_runtime"]
 
 
 def speed_reading(file: str, path: Path) -> str:
-    """Return what half the depth, 8 bits and a change of runtime gain, apart from each other.
+    """Return what the smaller student, 8 bits and the runtime each gain.
 
     The comparison must have the rows teacher, teacher-onnx, student-onnx and student-int8.
     """
     comparison = Comparison.model_validate_json(path.read_text(encoding="utf-8"))
     rows = {row.name: row for row in comparison.rows}
-    teacher, small = rows["teacher"], rows["student-int8"]
-    size = teacher.size.artifact_size_bytes / small.size.artifact_size_bytes
-    assert small.change is not None
+    return paragraph(
+        within_one_runtime(comparison),
+        f"The student alone gives {_ratio(rows['teacher-onnx'], rows['student-onnx'])} "
+        "(`student-onnx` over `teacher-onnx`), the 8 bits alone "
+        f"{_ratio(rows['student-onnx'], rows['student-int8'])} (`student-int8` over "
+        "`student-onnx`).",
+        change_of_runtime(comparison),
+        _size_and_score(rows["teacher"], rows["student-int8"]),
+        "What is timed is the model with its tokenizer in a Python process, not an endpoint.",
+    )
+
+
+def within_one_runtime(comparison: Comparison) -> str:
+    """Return the speedup of the 8-bit student over the teacher in one runtime, in words."""
+    rows = {row.name: row for row in comparison.rows}
+    ratio = _ratio(rows["teacher-onnx"], rows["student-int8"])
     return (
-        f"How to read it: within one runtime, half the depth and 8 bits answer a single text "
-        f"{_ratio(rows['teacher-onnx'], small)} as fast (`student-int8` over `teacher-onnx`); of "
-        f"that, the depth is {_ratio(rows['teacher-onnx'], rows['student-onnx'])} (`student-onnx` "
-        f"over `teacher-onnx`) and the 8 bits are {_ratio(rows['student-onnx'], small)} "
-        f"(`student-int8` over `student-onnx`). The change of runtime, PyTorch to ONNX Runtime, "
-        f"is {_ratio(teacher, rows['teacher-onnx'])} of its own (`teacher-onnx` over `teacher`); "
-        f"the column `Speedup over first` has both in one. `student-int8` is {size:.1f} times "
-        f"smaller on disk, and its score changes by {points(small.change)} points on these "
-        f"{small.score.n} examples. What is timed is the model, with its tokenizer, in a process "
-        "of Python: no endpoint.\n"
+        f"For a single text, `student-int8` is {ratio} as fast as `teacher-onnx`, both in ONNX "
+        "Runtime."
+    )
+
+
+def change_of_runtime(comparison: Comparison) -> str:
+    """Return what ONNX Runtime gains over PyTorch with the same model, in words."""
+    rows = {row.name: row for row in comparison.rows}
+    ratio = _ratio(rows["teacher"], rows["teacher-onnx"])
+    return (
+        f"The change of runtime alone, from PyTorch to ONNX Runtime, gives {ratio} "
+        "(`teacher-onnx` over `teacher`); the column `Speedup over first` includes it."
+    )
+
+
+def _size_and_score(teacher: ComparisonRow, small: ComparisonRow) -> str:
+    assert small.change is not None, "only the first row has none"
+    size = teacher.size.artifact_size_bytes / small.size.artifact_size_bytes
+    return (
+        f"`{small.name}` is {size:.1f} times smaller on disk than `{teacher.name}`, and its score "
+        f"changes by {points(small.change)} points on these {small.score.n} examples."
     )
 
 

@@ -29,6 +29,12 @@ __all__ = [
     "COLUMNS",
     "Column",
     "DEFAULT_COLUMNS",
+    "DISK",
+    "NAME",
+    "P50",
+    "RUNS_AS",
+    "SCORE",
+    "SPEEDUP",
     "circumstances_lines",
     "columns_of",
     "comparison_lines",
@@ -139,6 +145,7 @@ NAME = Column(
     "Artifact", "", lambda row: (row.name,), constant=lambda it: (it.name,), numeric=False
 )
 NAME_AND_KIND = Column("Artifact", "", _name, constant=lambda it: (it.name,), numeric=False)
+RUNS_AS = Column("Runs as", "", lambda row: (row.kind, row.precision), numeric=False)
 DISK = Column("Disk", "MB", lambda row: (short(row.size.artifact_size_bytes / MEGABYTE),))
 SCORE = Column(
     "Score", "{metric}", lambda row: _score(row.score), constant=lambda it: _score(it.score)
@@ -158,7 +165,7 @@ DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
 """What a choice is made by."""
 COLUMNS = (
     NAME,
-    Column("Runs as", "", lambda row: (row.kind, row.precision), numeric=False),
+    RUNS_AS,
     Column("Params", "M", lambda row: (short(row.size.parameters / MILLION),)),
     DISK,
     SCORE,

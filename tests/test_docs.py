@@ -1,0 +1,282 @@
+"""The pages of docs/ run: commands are executed, samples are read, names and links exist."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.command_table import parameters_of
+from benchmarks.readme import ROOT
+from bertender.cli.main import COMMANDS, main
+from bertender.core.artifact import Artifact
+from bertender.core.errors import RowError
+from bertender.measure.parity_checks import CHECKS
+from bertender.pipeline.recipe import parse_recipe, recipe_names
+from bertender.tasks.registry import load_task
+from bertender.tasks.rows import READERS
+from bertender.tasks.task import Task, TaskConfig
+
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+TEXTS = (*PAGES, "CONTRIBUTING.md", "CHANGELOG.md")
+RUN = tuple(page for page in PAGES if "```bash\n" in (ROOT / page).read_text(encoding="utf-8"))
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+@cache
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a language in a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.S | re.M)
+
+
+def prose(page: str) -> str:
+    """A page without the reference of the commands, which is made from them."""
+    return re.sub(r"<!-- begin commands -->.*?<!-- end commands -->", "", text_of(page), flags=re.S)
+
+
+def shown_commands(page: str) -> Iterator[list[str]]:
+    """The words of every `bertender COMMAND ...` that a page shows, in blocks and in sentences."""
+    spans = re.findall(r"`(bertender [^`\n]+)`", prose(page))
+    lines = re.findall(r"^(bertender .+)$", prose(page), re.M)
+    for line in (*spans, *lines):
+        words = shlex.split(line, comments=True)
+        if len(words) > 1 and words[1] in COMMANDS:
+            yield words[1:]
+
+
+@cache
+def flags_of(command: str) -> frozenset[str]:
+    options = parameters_of(command, "option")
+    return frozenset(flag for each in options for flag in (*each.opts, *each.secondary_opts))
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_flag_that_is_shown_exists(page: str) -> None:
+    for command, *words in shown_commands(page):
+        flags = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert flags <= flags_of(command) | {"--help"}, " ".join([command, *words])
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_link_leads_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if "://" in target:
+            continue
+        place, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / place if place else ROOT / page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_the_index_has_every_page() -> None:
+    linked = set(re.findall(r"\]\(([\w-]+\.md)", text_of("docs/README.md")))
+    assert linked == {Path(page).name for page in PAGES[1:]} - {"README.md"}
+
+
+def test_every_command_and_check_is_explained() -> None:
+    assert re.findall(r"^### (\S+)$", text_of("docs/reference.md"), re.M) == list(COMMANDS)
+    explained = re.findall(
+        r"^\| `(\w+)` \| [^|]{20,} \| [^|]{3,} \|$", text_of("docs/gate.md"), re.M
+    )
+    assert {check.figure for check in CHECKS} <= set(explained)
+    assert all(f"| `{name}` |" in text_of("docs/recipes.md") for name in recipe_names())
+
+
+def test_the_picture_shows_rooms_that_are_there() -> None:
+    (picture,) = blocks("docs/how-it-works.md", "mermaid")
+    rooms = set(re.findall(r"(\w+)/", picture))
+    assert {"distill", "export", "quantize", "serve", "bertender"} <= rooms
+    assert [room for room in rooms if not {*ROOT.glob(room), *ROOT.glob(f"bertender/{room}")}] == []
+
+
+def test_the_recipe_is_one() -> None:
+    (recipe,) = blocks("docs/recipes.md", "yaml")
+    assert [step.stage for step in parse_recipe("mine", recipe).steps][:2] == [
+        "finetune",
+        "distill",
+    ]
+
+
+SAMPLES = {
+    "csv": {},
+    "tsv": {"text_column": "review", "label_column": "stars"},
+    "jsonl": {"text_column": "question", "pair_column": "answer", "label_column": "fits"},
+    "python": {},
+}
+"""Language of the sample's block -> the columns that the page says."""
+
+
+@pytest.mark.parametrize("language", SAMPLES)
+def test_the_samples_of_data_are_read(
+    language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sample,) = blocks("docs/data.md", language)
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.parquet" if language == "python" else f"train.{language}")
+    if language == "python":
+        exec(sample, {})
+    else:
+        path.write_text(sample, encoding="utf-8")
+    task = load_task(TaskConfig(train=path, dev=path, **SAMPLES[language]))
+    assert (len(task.train), len(task.labels)) == (2, 2)
+    assert len(task.train.examples[0]) == (2 if language == "jsonl" else 1)
+
+
+def test_every_format_has_its_row() -> None:
+    assert re.findall(r"^\| `(\.\w+)` \|", text_of("docs/data.md"), re.M) == list(READERS)
+
+
+BAD_ROWS = {
+    'text,label\n"",good': "empty. Fill it in, or leave the row out.",
+    "text,label\na,b,c": "3 fields where there are 2 columns (text, label).",
+}
+
+
+@pytest.mark.parametrize("content", BAD_ROWS)
+def test_a_bad_row_is_told_as_the_page_says(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(RowError) as raised:
+        load_task(TaskConfig(train=path, dev=path))
+    assert BAD_ROWS[content] in str(raised.value)
+    assert BAD_ROWS[content] in text_of("docs/data.md")
+
+
+TINY = {
+    "finetune": "--teacher {teacher} --learning-rate 3e-3",
+    "compare": "--processes 1 --rounds 2 --single-texts 5",
+    "distill": "--learning-rate 3e-3",
+    "pretrain": "--epochs 1 --layers 1 --hidden-size 32 --heads 2 --vocabulary-size 300",
+}
+"""Added to a shown command: a tiny encoder learns as quickly as it can, and little is timed."""
+
+
+def commands(page: str) -> list[str]:
+    return [line for block in blocks(page, "bash") for line in block.strip().splitlines()]
+
+
+def run(line: str, teacher: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(line)
+    assert words[0] == "bertender", line
+    # before the page's own words: the last value of an option wins
+    added = "" if "--saved" in words else TINY.get(words[1], "")
+    quick = [*words[:2], *added.format(teacher=teacher.path).split(), *words[2:]]
+    monkeypatch.setattr(sys, "argv", quick)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0, line
+
+
+def write_files(folder: Path, task: Task) -> None:
+    """The files that the pages name."""
+    for name, split in (("train", task.train), ("dev", task.dev)):
+        rows = [
+            (example[0], task.labels[label])
+            for example, label in zip(split.examples, split.label_ids, strict=True)
+        ]
+        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("text", "label"), *rows])
+        lines = [{"question": text, "answer": text, "fits": text > "m"} for text, _ in rows]
+        path = folder / ("pairs.jsonl" if name == "train" else "pairs-dev.jsonl")
+        path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    (folder / "more.txt").write_text("\n".join(text for text, _ in rows), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_readme_runs_as_it_stands(
+    once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = built(once, task, teacher, monkeypatch)
+    names = [Artifact.load(folder / "mine" / name).card.stage for name in ("teacher", "int8")]
+    assert names == ["finetune", "quantize"]
+
+
+def built(once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a user who has run the commands of the README, from a tiny encoder."""
+
+    def fill(folder: Path) -> None:
+        write_files(folder, task)
+        monkeypatch.chdir(folder)
+        for line in commands("README.md"):
+            run(line, teacher, monkeypatch)
+
+    return once("readme", fill)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in RUN if page != "README.md"])
+def test_the_commands_of_a_page_run(
+    page: str,
+    once: Once,
+    task: Task,
+    teacher: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From where the README's commands end, but for the default encoder, which takes minutes."""
+    own = tmp_path / "own"
+    shutil.copytree(built(once, task, teacher, monkeypatch), own)
+    monkeypatch.chdir(own)
+    if page == "docs/tutorial.md":
+        shutil.rmtree("mine")
+    for line in commands(page):
+        run(line, teacher, monkeypatch)
+
+
+@pytest.mark.slow
+def test_an_artifact_opens_without_bertender(
+    once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = built(once, task, teacher, monkeypatch)
+    monkeypatch.chdir(folder)
+    (block,) = blocks("README.md", "python")
+    opened: dict[str, object] = {}
+    exec(block, opened)
+    assert {"student", "int8"} <= opened.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/serving.md"])
+def test_the_endpoint_answers_as_the_page_says(
+    page: str, once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two commands that need two terminals, with free ports."""
+    shown = list(re.findall(r"^bertender (serve|classify) (.+)$", text_of(page), re.M))
+    (serve, *_) = [shlex.split(words) for name, words in shown if name == "serve"]
+    (ask, *_) = [shlex.split(words) for name, words in shown if name == "classify"]
+    monkeypatch.chdir(built(once, task, teacher, monkeypatch))
+    ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
+    command = [sys.executable, "-m", "bertender", "serve", *serve, *ports, "--json"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=variables) as server:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["http"]
+            monkeypatch.setattr(sys, "argv", ["bertender", "classify", *ask, "--url", url])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert ended.value.code == 0
