@@ -29,7 +29,7 @@ from bertender.core.cache import CACHE_VARIABLE
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import BertenderError
-from bertender.pipeline.steps import save_result
+from bertender.core.saving import save_result
 
 __all__ = ["COMMANDS", "StepMemoryBenchmark", "StepUse", "Step", "measure_step"]
 
