@@ -18,16 +18,15 @@ from transformers import (
 )
 
 from bertender.core.artifact import Artifact, refuse_foreign_directory
-from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.timing import Stopwatch
-from bertender.core.work import work_directory
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.predictor import load_torch_tagger
 from bertender.tasks.tagging import TaggingTask
 from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset
+from bertender.training.trained import Writer, trained_artifact
 from distill.data import fitting_tokenizer, tagged_dataset
 from distill.distillation.config import StudentConfig
 from distill.distillation.phases import refuse_misfits, task_objective, train_phases
@@ -76,9 +75,9 @@ def distill_tagger(
     student = with_token_head(method.student(start.model, shape))
     refuse_misfits(method, student, source.model)
     tokenizer = fitting_tokenizer(start.source, student, add_prefix_space=True)
-    identity = ("distill", config.model_dump(mode="json"), task.fingerprint())
-    with work_directory(out, *identity, start.digest, teacher.digest) as work:
-        student, reports = train_phases(
+
+    def trained(work: Path) -> Writer:
+        finished, reports = train_phases(
             method,
             student,
             source.model,
@@ -93,9 +92,17 @@ def distill_tagger(
         )
         *earlier, last = reports.values()
         losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
-        write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
-        on_main_process(lambda: write(last, earlier_losses=losses))
-    return Artifact.load(out)
+        return partial(
+            write_classifier,
+            model=finished,
+            tokenizer=tokenizer,
+            task=task,
+            report=last,
+            earlier_losses=losses,
+        )
+
+    identity = (task.fingerprint(), start.digest, teacher.digest)
+    return trained_artifact(out, "distill", config, trained, identity=identity, parent=teacher)
 
 
 def with_token_head(student: PreTrainedModel) -> PreTrainedModel:

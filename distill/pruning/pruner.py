@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
-from bertender.core.distributed import on_main_process
 from bertender.core.errors import AccuracyError, ConfigError
-from bertender.core.work import work_directory
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import computes_in_bf16
 from bertender.training.loop import TrainingReport
+from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus
 from distill.data import token_dataset
 from distill.pruning.config import OF_THE_TASK, PruneConfig
@@ -66,23 +64,30 @@ def prune(
     _refuse_impossible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
     tokenizer, readings = _with_fewer_pieces(model, whole, task, config)
-    settings = config.model_dump(mode="json", exclude={"max_drop"})
-    pieces = sorted(tokenizer.get_vocab().items())
-    with work_directory(out, "prune", settings, task.fingerprint(), parent.digest, pieces) as work:
+
+    def trained(work: Path) -> Writer:
         texts = token_dataset(task.train, tokenizer, config.max_length)
         target = find_target(teacher.model, texts.lengths, config, stopwatches, work)
         examples = texts.with_columns(**_answers(teacher, whole, task, config))
         job = Job(teacher, task, config, tokenizer, examples, work, f"prune {out.name}", target)
         before = choice_score(teacher.model, whole, task, config.max_length)[task.metric]
-        model, stay = without_some_layers(model, job)
-        model, reports, rounds = in_rounds(model, job)
+        shallower, stay = without_some_layers(model, job)
+        pruned, reports, rounds = in_rounds(shallower, job)
         _refuse_drop(task.metric, before, rounds[-1]["score"], config)
-        write = partial(write_classifier, out, "prune", model, tokenizer, task, config, parent)
         found = {"unpruned": before, **stay, "rounds": rounds, **readings}
-        speed = partial(_speed, target, model, stopwatches)
-        held_out = partial(_held_out, teacher.model, whole, model, job, found)
-        on_main_process(lambda: write(_joined(reports), **found, **held_out(), **speed()))
-    return Artifact.load(out)
+        return lambda **made: write_classifier(
+            model=pruned,
+            tokenizer=tokenizer,
+            task=task,
+            report=_joined(reports),
+            **made,
+            **found,
+            **_held_out(teacher.model, whole, pruned, job, found),
+            **_speed(target, pruned, stopwatches),
+        )
+
+    identity = (task.fingerprint(), parent.digest, sorted(tokenizer.get_vocab().items()))
+    return trained_artifact(out, "prune", config, trained, identity=identity, parent=parent)
 
 
 def _held_out(
