@@ -31,7 +31,7 @@ class TrainingConfig(Config):
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     judging: ClassVar[frozenset[str]] = frozenset()
-    """Settings that only accept or refuse what was trained."""
+    """Settings that only accept or refuse what was trained: another value resumes the same run."""
 
     epochs: int = Field(3, ge=1, description="passes over the training examples")
     learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
@@ -58,7 +58,7 @@ class TrainingConfig(Config):
     seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
 
     def shaping(self) -> dict[str, Any]:
-        """Return the settings that shape what is trained; runs that share them share checkpoints."""
+        """Return the settings that shape what is trained."""
         return self.model_dump(mode="json", exclude=set(self.judging))
 
 
