@@ -11,34 +11,29 @@ import gc
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
-from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.cache import CACHE_VARIABLE
 from bertender.core.config import Record
-from bertender.core.timing import Stopwatch
 from bertender.measure.accuracy import evaluate
 from bertender.measure.load import MachineLoad, watched_load
 from bertender.metrics.scores import Score
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Tokenize
-from bertender.training.config import POOL_BATCHES, computes_in_bf16
+from bertender.training.config import POOL_BATCHES
 from bertender.training.examples import SEQUENCE_COLUMNS, TokenDataset
-from distill.data import fitting_tokenizer
-from distill.distillation.cached_outputs import choose_kept, student_examples
+from bertender.training.loop import Objective
+from distill.distillation.distillation import Trained
 from distill.distillation.distiller import DistillConfig
-from distill.distillation.phases import task_objective, train_phases
-from distill.distillation.start import find_start
-from distill.teachers.teacher import Teacher
+from distill.distillation.on_task import OnTask, on_task
 
 __all__ = ["WAYS", "TrainingRun", "Way", "distil_by", "padded"]
 
@@ -174,21 +169,26 @@ def distil_by(
     with TemporaryDirectory(dir=work) as folder:
         os.environ[CACHE_VARIABLE] = str(Path(folder) / "cache")
         gc.collect()
-        run = _Run(Teacher.load(artifact, task), task, config.model_copy(update=given))
+        ready = on_task(artifact, task, config.model_copy(update=given))
+        epochs = _EpochClock()
+        distillation = replace(ready.distillation, evaluate=epochs)
         with watched_load(noisy) as meter:
-            examples = run.examples()
-            kept_s = run.clock.seconds
-            student = run.train(
-                padded(examples, config.max_length) if way.padded else examples, Path(folder), name
+            examples = distillation.examples()
+            kept_s = distillation.clock.seconds
+            texts = padded(examples, config.max_length) if way.padded else examples
+            epochs.begin()
+            trained = replace(distillation, examples=lambda: texts).run(
+                config.model_copy(update=given), Path(folder), f"{name}, seed {config.seed}"
             )
-    score, predictions = run.scored(student, task.dev)
-    _, further_predictions = run.scored(student, further) if len(further) else (None, ())
+    scored = partial(_scored, trained, ready, config.max_length)
+    score, predictions = scored(task.dev)
+    _, further_predictions = scored(further) if len(further) else (None, ())
     return TrainingRun(
         way=name,
         seed=config.seed,
         kept_s=kept_s,
-        epoch_s=tuple(run.epoch_s),
-        teacher_s=run.clock.seconds,
+        epoch_s=tuple(epochs.seconds),
+        teacher_s=distillation.clock.seconds,
         score=score,
         predictions=predictions,
         further_predictions=further_predictions,
@@ -196,56 +196,29 @@ def distil_by(
     )
 
 
-class _Run:
-    """A student on its way, and its clocks: `distill` without an artifact."""
+class _EpochClock:
+    """Times each epoch in the place where it would be scored."""
 
-    def __init__(self, teacher: Teacher, task: Task, config: DistillConfig) -> None:
-        self.teacher, self.task, self.config = teacher, task, config
-        self.method = config.changed_method()
-        self.bf16 = computes_in_bf16(config)
-        self.clock = Stopwatch()
-        self.epoch_s: list[float] = []
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
         self.began = 0.0
-        torch.manual_seed(config.seed)
-        self.start = find_start(teacher, self.method, None)
-        shape = config.shape(self.method, self.start.depth)
-        self.models = self.method.student(self.start.model, shape), teacher.model
 
-    def examples(self) -> TokenDataset:
-        """Tokenise the texts, and compute what the config allows to keep."""
-        teachers, texts = [self.teacher], len(self.task.train)
-        limits = self.bf16, self.config.teacher_cache_mb
-        kept = choose_kept(self.method, self.models[0], teachers, self.start, texts, *limits)
-        tokenizer = fitting_tokenizer(self.start.source, self.models[0])
-        given = (self.start, tokenizer, self.task, self.config, self.clock)
-        return student_examples(kept, teachers, *given)
-
-    def train(self, examples: TokenDataset, folder: Path, name: str) -> PreTrainedModel:
-        objective = partial(task_objective, *self.models, self.bf16, self.clock)
+    def begin(self) -> None:
         self.began = time.perf_counter()
-        student, _ = train_phases(
-            self.method,
-            *self.models,
-            examples,
-            objective,
-            self.config,
-            folder,
-            description=f"{name}, seed {self.config.seed}",
-            score=self._epoch_ends,
-        )
-        return student
 
-    def _epoch_ends(self, trainee: Any) -> dict[str, float]:
+    def __call__(self, trainee: Any, objective: Objective) -> dict[str, float]:
         now = time.perf_counter()
-        self.epoch_s.append(now - self.began)
+        self.seconds.append(now - self.began)
         self.began = now
         return {}
 
-    def scored(self, student: PreTrainedModel, texts: Split) -> tuple[Score, tuple[int, ...]]:
-        tokenizer = fitting_tokenizer(self.start.source, student)
-        encode = Tokenize(tokenizer, self.config.max_length)
-        predictor = TorchPredictor(student)
-        labels, parameters = self.task.labels, student.num_parameters()
-        classifier = Classifier("student", labels, encode, predictor, parameters)
-        score, predictions = evaluate(classifier, texts, self.task.metric)
-        return score, tuple(predictions.tolist())
+
+def _scored(
+    trained: Trained, ready: OnTask, max_length: int, texts: Split
+) -> tuple[Score, tuple[int, ...]]:
+    """Return a student's score on texts, and the labels that it predicts."""
+    student, encode = trained.student, Tokenize(ready.distillation.tokenizer, max_length)
+    predictor, parameters = TorchPredictor(student), student.num_parameters()
+    classifier = Classifier("student", ready.task.labels, encode, predictor, parameters)
+    score, predictions = evaluate(classifier, texts, ready.task.metric)
+    return score, tuple(predictions.tolist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -36,6 +36,8 @@ def _known_block(size: int) -> int:
 
 class SchemeConfig(GateConfig, TrainingConfig):
     """Settings of every scheme. Those of training are read by `qat`."""
+
+    judging: ClassVar[frozenset[str]] = frozenset({"max_drop", "parity_texts"})
 
     target: Annotated[str, TARGETS.validator(AUTO)] = Field(
         AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"

@@ -178,8 +178,8 @@ def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path
     if SCHEMES[config.scheme].source == "onnx":  # nothing is trained
         yield out
         return
-    settings = config.model_dump(mode="json", exclude={"max_drop", "parity_texts"})
-    with work_directory(out, "quantize", settings, task.fingerprint(), source.digest) as work:
+    identity = (task.fingerprint(), source.digest)
+    with work_directory(out, "quantize", config.shaping(), *identity) as work:
         yield work
 
 

@@ -21,7 +21,7 @@ from bertender.tasks.task import Split, Task
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TokenDataset
 from bertender.training.loop import planned
-from distill.distillation import phases
+from distill.distillation import distillation, phases
 from distill.distillation.distiller import DistillConfig
 from tests.training.runs import toy_examples
 
@@ -74,7 +74,7 @@ def test_every_way_trains_on_every_text_in_as_many_steps(
 
     monkeypatch.setattr(training, "distil_by", following)
     monkeypatch.setattr(phases, "read_signals", counted)
-    monkeypatch.setattr(phases, "DistillationObjective", Watching)
+    monkeypatch.setattr(distillation, "DistillationObjective", Watching)
     config = DistillConfig(**SETTINGS)
     further = Split(task.dev.examples[:7], task.dev.label_ids[:7])
     result = begun(teacher, task, further, config)

@@ -30,6 +30,8 @@ class TrainingConfig(Config):
     """How long and how fast to train; shared by every stage that trains."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+    judging: ClassVar[frozenset[str]] = frozenset()
+    """Settings that only accept or refuse what was trained: another value resumes the same run."""
 
     epochs: int = Field(3, ge=1, description="passes over the training examples")
     learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
@@ -54,6 +56,10 @@ class TrainingConfig(Config):
     )
     checkpoint_steps: int = Field(500, ge=1, description="steps between resumable checkpoints")
     seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
+
+    def shaping(self) -> dict[str, Any]:
+        """Return the settings that shape what is trained."""
+        return self.model_dump(mode="json", exclude=set(self.judging))
 
 
 def computes_in_bf16(config: TrainingConfig) -> bool:

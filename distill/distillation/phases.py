@@ -1,15 +1,9 @@
-"""Running a method's phases one after another; an interrupted run goes on in the phase it was in.
-
-Each phase has its own optimizer, schedule and folder of checkpoints. The end of a phase is kept
-as a checkpoint too, from which a run that is resumed in a later phase takes the student.
-"""
+"""The phases of a distillation: the settings, the loss and the texts of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +12,9 @@ from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.core.timing import Stopwatch
-from bertender.core.work import in_order
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.loop import NO_RATES, LossParts, Objective, TrainingReport, planned, train
+from bertender.training.loop import LossParts
 from distill.losses import NO_LABEL
 from distill.losses.signals import Signals, Wanted, read_signals
 from distill.methods import Method, Phase
@@ -29,11 +22,12 @@ from distill.teachers.outputs import kept_in
 
 __all__ = [
     "DistillationObjective",
+    "Masked",
     "PhasedConfig",
+    "labelled",
     "phase_settings",
     "refuse_misfits",
-    "task_objective",
-    "train_phases",
+    "unmasked",
 ]
 
 
@@ -48,16 +42,13 @@ class PhasedConfig(TrainingConfig):
     )
 
 
-def task_objective(
-    student: PreTrainedModel,
-    teacher: PreTrainedModel,
-    bf16: bool,
-    clock: Stopwatch,
-    phase: Phase,
-) -> DistillationObjective:
-    """Return the objective of a phase on a task's texts, beside which answers may be kept."""
-    depths = student.config.num_hidden_layers, teacher.config.num_hidden_layers
-    return DistillationObjective(teacher, phase.reads(*depths), bf16, clock=clock)
+Masked = Callable[[TensorBatch, int], TensorBatch]
+"""(batch, step) -> the batch with some words masked, and its targets"""
+
+
+def unmasked(batch: TensorBatch, step: int) -> TensorBatch:
+    """Return the batch as it is."""
+    return batch
 
 
 class DistillationObjective:
@@ -77,7 +68,7 @@ class DistillationObjective:
         reads: Wanted,
         bf16: bool = False,
         *,
-        prepare: Callable[[TensorBatch, int], TensorBatch] = lambda batch, step: batch,
+        prepare: Masked = unmasked,
         clock: Stopwatch | None = None,
     ) -> None:
         self.reads = reads
@@ -108,7 +99,7 @@ class DistillationObjective:
             return read_signals(self.teacher, batch, wanted)
 
 
-def phase_settings(phase: Phase, config: PhasedConfig) -> PhasedConfig:
+def phase_settings(phase: Phase, config: TrainingConfig) -> TrainingConfig:
     """Return the config of one phase.
 
     The last takes the config as it is; those before it take its `earlier_` fields, else what the
@@ -116,60 +107,13 @@ def phase_settings(phase: Phase, config: PhasedConfig) -> PhasedConfig:
     """
     if phase.epochs is None:
         return config
+    assert isinstance(config, PhasedConfig)  # whose method has a phase before the last
     wanted = {
         "epochs": config.earlier_epochs,
         "learning_rate": config.earlier_learning_rate,
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     return config.model_copy(update={"epochs": phase.epochs, **phase.settings, **given})
-
-
-def train_phases(
-    method: Method,
-    student: PreTrainedModel,
-    teacher: PreTrainedModel,
-    examples: TokenDataset,
-    objective: Callable[[Phase], Objective],
-    config: PhasedConfig,
-    work: Path,
-    *,
-    description: str,
-    score: Callable[[Any], dict[str, float]],
-) -> tuple[PreTrainedModel, dict[str, TrainingReport]]:
-    """Train the student by all phases of a method; return it with a report each phase.
-
-    Args:
-        method: its phases and trainees.
-        student: it is trained in place.
-        teacher: what it learns from.
-        examples: the training texts, with those answers of the teacher that are kept.
-        objective: what a phase minimises.
-        config: how long and fast.
-        work: directory of the checkpoints.
-        description: what the progress bar says.
-        score: measures the trainee after each epoch of the last phase.
-    """
-    reports: dict[str, TrainingReport] = {}
-    phases = method.phases(student.config.num_hidden_layers)
-    for phase, folder, is_last in in_order(phases, work):
-        settings = phase_settings(phase, config)
-        texts = examples if phase.needs or phase.masked else _labelled(examples)
-        trainee: Any = method.trainee(
-            student, teacher, phase, seed=config.seed, steps=len(planned(texts, settings))
-        )
-        reports[phase.name] = train(
-            trainee,
-            texts,
-            objective(phase),
-            settings,
-            folder,
-            description=description if is_last else f"{description}: {phase.name}",
-            at_epoch_end=score if is_last else None,
-            keep_end=not is_last,
-            rates=getattr(trainee, "rates", NO_RATES),
-        )
-        student = trainee.finished()
-    return student, reports
 
 
 def refuse_misfits(method: Method, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
@@ -184,7 +128,7 @@ def refuse_misfits(method: Method, student: PreTrainedModel, teacher: PreTrained
         raise ModelError(f"method {method.name!r}: {'; '.join(found)}.")
 
 
-def _labelled(examples: TokenDataset) -> TokenDataset:
+def labelled(examples: TokenDataset) -> TokenDataset:
     """Return what a phase can learn from that reads labels alone."""
     kept = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in examples.columns["labels"]]
     return examples if all(kept) else examples.where(kept)

@@ -8,16 +8,14 @@ from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
-from bertender.training.examples import Padding, TensorBatch
+from bertender.training.examples import Padding
 from distill.corpora.corpus import pack_rows
 from distill.corpora.token_store import TokenRow
+from distill.distillation.phases import Masked
 from distill.objectives.masked_language_model import MaskedLanguageModel
 from distill.vocabularies.mixed import MixedMasking, MixedVocabulary
 
-__all__ = ["Masked", "Reading", "as_its_teacher", "in_both_vocabularies"]
-
-Masked = Callable[[TensorBatch, int], TensorBatch]
-"""(batch, step) -> the batch with some words masked, and its targets"""
+__all__ = ["Reading", "as_its_teacher", "in_both_vocabularies"]
 
 
 @dataclass(frozen=True)

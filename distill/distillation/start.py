@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, family_name
 from bertender.text.batch import load_tokenizer
+from distill.distillation.config import StudentConfig
+from distill.distillation.phases import refuse_misfits
 from distill.losses.signals import ATTENTION_SIGNALS, Signal
 from distill.methods import METHODS, Method
 from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
@@ -18,6 +22,7 @@ __all__ = [
     "Start",
     "find_start",
     "refuse_start",
+    "start_student",
 ]
 
 
@@ -36,6 +41,37 @@ class Start:
         """How many layers it has."""
         depth: int = self.model.config.num_hidden_layers
         return depth
+
+
+def start_student(
+    teacher: Teacher,
+    method: Method,
+    config: StudentConfig,
+    encoder: str | None,
+    *,
+    texts: int = 1,
+    head: Callable[[PreTrainedModel], PreTrainedModel] = lambda student: student,
+) -> tuple[Start, PreTrainedModel]:
+    """Return where a student starts, and the student, untrained.
+
+    Args:
+        teacher: what it learns from, and starts from where there is no `encoder`.
+        method: its student and terms.
+        config: the shape.
+        encoder: the one that the student starts from instead, by name.
+        texts: of an example.
+        head: puts another head on the method's student.
+
+    Raises:
+        ConfigError, ModelError: what `find_start` raises; or no such student can be made of it, or
+            the method cannot compare it with this teacher.
+    """
+    torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
+    start = find_start(teacher, method, encoder)
+    shape = config.shape(method, start.depth, texts, own_start=not start.is_teacher)
+    student = head(method.student(start.model, shape))
+    refuse_misfits(method, student, teacher.model)
+    return start, student
 
 
 def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:

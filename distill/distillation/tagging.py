@@ -1,7 +1,7 @@
 """Taggers: a small student distilled from an encoder that was fine-tuned on the tags of words.
 
-It runs on the path of text classifiers, `phases.train_phases`. Only the examples differ, which have
-a label, and a teacher's answer, for each token.
+It runs on the path of text classifiers, `Distillation.run`. Only the examples differ, which have
+a label, and a teacher's logits, for each token.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import torch
 from pydantic import Field
 from transformers import (
     AutoModelForTokenClassification,
@@ -18,20 +17,18 @@ from transformers import (
 )
 
 from bertender.core.artifact import Artifact, refuse_foreign_directory
-from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.timing import Stopwatch
-from bertender.core.work import work_directory
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.predictor import load_torch_tagger
 from bertender.tasks.tagging import TaggingTask
 from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset
+from bertender.training.trained import Writer, trained_artifact
 from distill.data import fitting_tokenizer, tagged_dataset
 from distill.distillation.config import StudentConfig
-from distill.distillation.phases import refuse_misfits, task_objective, train_phases
-from distill.distillation.start import Start, find_start
+from distill.distillation.distillation import Distillation
+from distill.distillation.start import Start, start_student
 from distill.methods import Method
 from distill.scoring import tagging_score
 from distill.teachers.outputs import LOGITS, teacher_token_logits, worth_keeping
@@ -69,33 +66,34 @@ def distill_tagger(
     refuse_foreign_directory(out)
     method = config.changed_method()
     source = _load_teacher(teacher, task)
-    torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
-    start = find_start(source, method, config.student)
+    start, student = start_student(source, method, config, config.student, head=with_token_head)
     _refuse_other_tokens(method, start, teacher)
-    shape = config.shape(method, start.depth, own_start=not start.is_teacher)
-    student = with_token_head(method.student(start.model, shape))
-    refuse_misfits(method, student, source.model)
     tokenizer = fitting_tokenizer(start.source, student, add_prefix_space=True)
-    identity = ("distill", config.model_dump(mode="json"), task.fingerprint())
-    with work_directory(out, *identity, start.digest, teacher.digest) as work:
-        student, reports = train_phases(
-            method,
-            student,
-            source.model,
-            _student_examples(method, student, source, task, tokenizer, config),
-            partial(task_objective, student, source.model, computes_in_bf16(config), Stopwatch()),
-            config,
-            work,
-            description=f"distill {out.name}",
-            score=lambda trainee: tagging_score(
-                trainee.student, tokenizer, task, config.max_length
-            ),
+    distillation = Distillation(
+        student=student,
+        teacher=source.model,
+        tokenizer=tokenizer,
+        phases=method.phases(student.config.num_hidden_layers),
+        examples=partial(_student_examples, method, student, source, task, tokenizer, config),
+        evaluate=lambda trainee, objective: tagging_score(
+            trainee.student, tokenizer, task, config.max_length
+        ),
+        trainee=method.trainee,
+    )
+
+    def train(work: Path) -> Writer:
+        trained = distillation.run(config, work, f"distill {out.name}")
+        return partial(
+            write_classifier,
+            model=trained.student,
+            tokenizer=tokenizer,
+            task=task,
+            report=trained.last,
+            earlier_losses=trained.earlier_losses,
         )
-        *earlier, last = reports.values()
-        losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
-        write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
-        on_main_process(lambda: write(last, earlier_losses=losses))
-    return Artifact.load(out)
+
+    identity = (task.fingerprint(), start.digest, teacher.digest)
+    return trained_artifact(out, "distill", config, train, identity=identity, parent=teacher)
 
 
 def with_token_head(student: PreTrainedModel) -> PreTrainedModel:

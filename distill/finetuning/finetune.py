@@ -12,13 +12,12 @@ from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
-from bertender.core.distributed import on_main_process
-from bertender.core.work import work_directory
 from bertender.tasks.tagging import TaggingTask
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset, model_inputs
 from bertender.training.loop import LossParts, train
+from bertender.training.trained import Writer, trained_artifact
 from distill.data import token_dataset
 from distill.losses import hard_labels
 from distill.scoring import choice_score, final_score
@@ -101,9 +100,9 @@ def train_on_labels(
     Arguments are those of `finetune`; `score` measures the model after each epoch, and `final`
     says at the end, of the model and these scores, what else the card shall.
     """
-    start = weights_digest(model)
-    identity = ("finetune", config.model_dump(mode="json"), task.fingerprint(), start)
-    with work_directory(out, *identity, parent.digest if parent else None) as work:
+    identity = (task.fingerprint(), weights_digest(model), parent and parent.digest)
+
+    def trained(work: Path) -> Writer:
         report = train(
             model,
             examples,
@@ -113,20 +112,16 @@ def train_on_labels(
             description=f"fine-tune {out.name}",
             at_epoch_end=score,
         )
-        on_main_process(
-            lambda: write_classifier(
-                out,
-                "finetune",
-                model,
-                tokenizer,
-                task,
-                config,
-                parent,
-                report,
-                **final(model, epochs=report.epochs),
-            )
+        return lambda **made: write_classifier(
+            model=model,
+            tokenizer=tokenizer,
+            task=task,
+            report=report,
+            **made,
+            **final(model, epochs=report.epochs),
         )
-    return Artifact.load(out)
+
+    return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
 
 
 def label_objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:

@@ -27,13 +27,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.config import parts_of
-from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.work import work_directory
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
 from bertender.training.loop import LossParts, Objective, TrainingReport, train
+from bertender.training.trained import Writer, trained_artifact
 from distill.data import token_dataset
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.losses import hard_labels
@@ -182,9 +181,9 @@ def finetune_tasks(
     config.check_rules()
     shared = SharedEncoder(classifiers)
     prints = [task.fingerprint() for task in tasks]
-    start = weights_digest(classifiers[0])
-    identity = ("finetune", config.model_dump(mode="json"), prints, start)
-    with work_directory(out, *identity, parent.digest if parent else None) as work:
+    identity = (prints, weights_digest(classifiers[0]), parent and parent.digest)
+
+    def trained(work: Path) -> Writer:
         report = train(
             shared,
             _joined([token_dataset(each.train, tokenizer, config.max_length) for each in tasks]),
@@ -194,9 +193,9 @@ def finetune_tasks(
             description=f"fine-tune {out.name}",
             at_epoch_end=lambda trained: _scores(trained, tokenizer, tasks, config.max_length),
         )
-        write = partial(_write_all, classifiers, tokenizer, tasks, config, out, parent, report)
-        on_main_process(write)
-    return Artifact.load(out)
+        return partial(_write_all, classifiers, tokenizer, tasks, report)
+
+    return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
 
 
 def _joined(parts: Sequence[TokenDataset]) -> TokenDataset:
@@ -241,10 +240,12 @@ def _write_all(
     classifiers: Sequence[PreTrainedModel],
     tokenizer: PreTrainedTokenizerBase,
     tasks: Sequence[Task],
-    config: MultiTaskConfig,
-    out: Path,
-    parent: Artifact | None,
     report: TrainingReport,
+    *,
+    out: Path,
+    stage: str,
+    config: MultiTaskConfig,
+    parent: Artifact | None,
 ) -> None:
     """Write an artifact for each task. The main one is the last, so that it tells of them all."""
     paths = (out, *sibling_paths(config, out))
@@ -262,6 +263,4 @@ def _write_all(
         own = replace(report, epochs=epochs[task.name])
         scored = final_score(classifier, tokenizer, task, config.max_length, own.epochs)
         metrics = {"together": others, **scored}
-        write_classifier(
-            path, "finetune", classifier, tokenizer, task, config, parent, own, **metrics
-        )
+        write_classifier(path, stage, classifier, tokenizer, task, config, parent, own, **metrics)

@@ -14,10 +14,9 @@ import torch
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
-from bertender.core.distributed import on_main_process
-from bertender.core.work import work_directory
 from bertender.text.batch import load_tokenizer
 from bertender.training.examples import Padding
+from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus, Survey, Watched, survey
 from distill.corpora.token_store import TokenRow, stored_parts
 from distill.objectives import OBJECTIVES, PretrainingObjective
@@ -69,8 +68,8 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     refuse_unwritable(out, shallow)
     if shallow:
         refuse_unstackable(shallow, config, chosen.family)
-    identity = ("pretrain", config.model_dump(mode="json"), found.sha256)
-    with work_directory(out, *identity, shallow and shallow.digest) as work:
+
+    def trained(work: Path) -> Writer:
         watched = Watched(passages, found, "train the vocabulary")
         tokenizer = _tokenizer(watched, config, shallow, work / "vocabulary")
         torch.manual_seed(config.seed)
@@ -84,16 +83,17 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             description=f"pre-train {out.name}",
             perplexity_of=chosen.perplexity_of,
         )
-        write = partial(
+        return partial(
             write_encoder,
-            stage="pretrain",
+            model=pretrainee.finished(),
+            tokenizer=tokenizer,
+            reports=[*reports.values()],
             metric="perplexity" if chosen.perplexity_of else "loss",
-            parent=shallow,
             problem_type=chosen.problem_type,
         )
-        model = pretrainee.finished()
-        on_main_process(lambda: write(out, model, tokenizer, config, [*reports.values()]))
-    return Artifact.load(out)
+
+    identity = (found.sha256, shallow and shallow.digest)
+    return trained_artifact(out, "pretrain", config, trained, identity=identity, parent=shallow)
 
 
 def encoder_config(

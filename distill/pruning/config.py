@@ -158,6 +158,7 @@ class PruneConfig(TrainingConfig):
 
     shown_defaults: ClassVar[Mapping[str, str]] = {"importance": "gradient; fisher for a target"}
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+    judging: ClassVar[frozenset[str]] = frozenset({"max_drop"})
 
     heads: Annotated[float, AfterValidator(_is_share)] = Field(
         0.0, description="share of the attention heads to cut, 0 to below 1"

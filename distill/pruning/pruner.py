@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
-from bertender.core.distributed import on_main_process
 from bertender.core.errors import AccuracyError, ConfigError
-from bertender.core.work import work_directory
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import computes_in_bf16
 from bertender.training.loop import TrainingReport
+from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus
 from distill.data import token_dataset
 from distill.pruning.config import OF_THE_TASK, PruneConfig
@@ -62,27 +62,74 @@ def prune(
     """
     config.check_rules()
     refuse_unwritable(out, parent)
+    ready = _ready(parent, task, config, stopwatches)
+    train = partial(ready.prune, f"prune {out.name}")
+    return trained_artifact(out, "prune", config, train, identity=ready.identity, parent=parent)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A classifier to prune, loaded and checked."""
+
+    teacher: Teacher
+    """The unpruned model."""
+    whole: PreTrainedTokenizerBase
+    """Its tokenizer."""
+    model: PreTrainedModel
+    """The one to cut; of its vocabulary, what is not needed has gone."""
+    tokenizer: PreTrainedTokenizerBase
+    readings: Mapping[str, Any]
+    """How both tokenizers read held-out texts, where they differ."""
+    task: Task
+    config: PruneConfig
+    stopwatches: Stopwatches
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What shapes the run besides the settings."""
+        pieces = sorted(self.tokenizer.get_vocab().items())
+        return self.task.fingerprint(), self.teacher.artifact.digest, pieces
+
+    def prune(self, description: str, work: Path) -> Writer:
+        """Cut layers, heads and neurons, and recover; return what writes the rest.
+
+        Raises:
+            AccuracyError: it lost more than `max_drop`.
+        """
+        task, job = self.task, self._job(description, work)
+        length = self.config.max_length
+        before = choice_score(self.teacher.model, self.whole, task, length)[task.metric]
+        model, stay = without_some_layers(self.model, job)
+        model, reports, rounds = in_rounds(model, job)
+        _refuse_drop(task.metric, before, rounds[-1]["score"], self.config)
+        found = {"unpruned": before, **stay, "rounds": rounds, **self.readings}
+        return lambda **made: write_classifier(
+            model=model,
+            tokenizer=self.tokenizer,
+            task=task,
+            report=_joined(reports),
+            **made,
+            **found,
+            **_held_out(self.teacher.model, self.whole, model, job, found),
+            **_speed(job.target, model, self.stopwatches),
+        )
+
+    def _job(self, description: str, work: Path) -> Job:
+        """Return what all rounds share; the teacher reads the texts where it is learned from."""
+        teacher, task, config = self.teacher, self.task, self.config
+        texts = token_dataset(task.train, self.tokenizer, config.max_length)
+        target = find_target(teacher.model, texts.lengths, config, self.stopwatches, work)
+        examples = texts.with_columns(**_answers(teacher, self.whole, task, config))
+        return Job(teacher, task, config, self.tokenizer, examples, work, description, target)
+
+
+def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopwatches) -> _Ready:
+    """Load a classifier and check that it can be cut as the config says; cut its vocabulary."""
     teacher = Teacher.load(parent, task)
     _refuse_impossible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
     tokenizer, readings = _with_fewer_pieces(model, whole, task, config)
-    settings = config.model_dump(mode="json", exclude={"max_drop"})
-    pieces = sorted(tokenizer.get_vocab().items())
-    with work_directory(out, "prune", settings, task.fingerprint(), parent.digest, pieces) as work:
-        texts = token_dataset(task.train, tokenizer, config.max_length)
-        target = find_target(teacher.model, texts.lengths, config, stopwatches, work)
-        examples = texts.with_columns(**_answers(teacher, whole, task, config))
-        job = Job(teacher, task, config, tokenizer, examples, work, f"prune {out.name}", target)
-        before = choice_score(teacher.model, whole, task, config.max_length)[task.metric]
-        model, stay = without_some_layers(model, job)
-        model, reports, rounds = in_rounds(model, job)
-        _refuse_drop(task.metric, before, rounds[-1]["score"], config)
-        write = partial(write_classifier, out, "prune", model, tokenizer, task, config, parent)
-        found = {"unpruned": before, **stay, "rounds": rounds, **readings}
-        speed = partial(_speed, target, model, stopwatches)
-        held_out = partial(_held_out, teacher.model, whole, model, job, found)
-        on_main_process(lambda: write(_joined(reports), **found, **held_out(), **speed()))
-    return Artifact.load(out)
+    return _Ready(teacher, whole, model, tokenizer, readings, task, config, stopwatches)
 
 
 def _held_out(

@@ -18,12 +18,10 @@ from bertender.core.progress import track
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Task
 from bertender.text.batching import length_buckets
-from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.loop import TrainingReport, planned, train
-from distill.distillation.phases import DistillationObjective
+from bertender.training.loop import TrainingReport
+from distill.distillation.distillation import Distillation
 from distill.losses.terms import HardLabels, SoftLabels
-from distill.losses.trainee import Trainee
 from distill.methods import Phase
 from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.config import PruneConfig
@@ -179,17 +177,13 @@ def _importance(model: PreTrainedModel, job: Job) -> Importance:
 
 def _recover(model: PreTrainedModel, job: Job, number: int) -> TrainingReport:
     """Train the pruned model in place; an interrupted run goes on in the round it was in."""
-    config, teacher = job.config, job.teacher.model
-    steps = len(planned(job.examples, config))
-    trainee = Trainee.of(model, teacher, RECOVERY, seed=config.seed, steps=steps)
-    depths = model.config.num_hidden_layers, teacher.config.num_hidden_layers
-    return train(
-        trainee,
-        job.examples,
-        DistillationObjective(teacher, RECOVERY.reads(*depths), computes_in_bf16(config)),
-        config,
-        job.work / f"round-{number}",
-        description=f"{job.description}: round {number + 1} of {config.rounds}",
-        at_epoch_end=lambda each: {job.task.metric: job.score(each.student)},
-        keep_end=True,
+    recovery = Distillation(
+        student=model,
+        teacher=job.teacher.model,
+        tokenizer=job.tokenizer,
+        phases=(RECOVERY,),
+        examples=lambda: job.examples,
+        evaluate=lambda trainee, objective: {job.task.metric: job.score(trainee.student)},
     )
+    work, place = job.work / f"round-{number}", f"round {number + 1} of {job.config.rounds}"
+    return recovery.run(job.config, work, f"{job.description}: {place}", keep_end=True).last

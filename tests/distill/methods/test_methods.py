@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.models.families import encoder_layers, family_of
 from bertender.tasks.task import Task
-from distill.distillation.distiller import DistillConfig, _new_student
+from distill.distillation.distiller import DistillConfig
+from distill.distillation.on_task import new_student
 from distill.distillation.phases import DistillationObjective, phase_settings
 from distill.losses.layer_maps import last
 from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
@@ -255,7 +256,7 @@ def test_pkd_starts_from_the_teacher_or_from_a_pretrained_encoder(
         given = {"layers": layers} if layers == 2 else {}
         config = DistillConfig(method="pkd", student=source, **given)
         teacher = Teacher.load(trained_teacher, task)
-        start, student = _new_student(teacher, METHODS["pkd"], task, config)
+        start, student = new_student(teacher, METHODS["pkd"], task, config)
         first = {layer: layer for layer in range(1, layers + 1)}
         assert start_of(student, start.model) == first
         assert (start_of(student, teacher.model) == first) is (source is None)

@@ -1,0 +1,136 @@
+"""A distillation: a student and all that it learns from, loaded and checked, nothing trained yet.
+
+It is made on a task (`on_task`), on the tags of words (`tagging`), on a corpus (`on_corpus`), by
+the recovery of a pruned model (`distill.pruning.rounds`) and by the benchmark of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.timing import Stopwatch, Timing
+from bertender.core.work import in_order
+from bertender.training.config import TrainingConfig, computes_in_bf16
+from bertender.training.examples import TokenDataset
+from bertender.training.loop import NO_RATES, Objective, TrainingReport, planned, train
+from distill.distillation.phases import (
+    DistillationObjective,
+    Masked,
+    labelled,
+    phase_settings,
+    unmasked,
+)
+from distill.losses.trainee import Trainee
+from distill.methods import Phase
+from distill.methods.method import TraineeBuilder
+
+__all__ = ["Distillation", "Evaluate", "Trained"]
+
+
+class Evaluate(Protocol):
+    """Measures what a phase trains, which holds the model as `student`."""
+
+    def __call__(self, trainee: Any, objective: Objective) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained student."""
+
+    student: PreTrainedModel
+    reports: Mapping[str, TrainingReport]
+    """By the names of the phases."""
+    timing: Timing
+
+    @property
+    def last(self) -> TrainingReport:
+        """The report of the last phase."""
+        return [*self.reports.values()][-1]
+
+    @property
+    def earlier_losses(self) -> dict[str, list[dict[str, float]]]:
+        """The losses of the phases before the last, by their names."""
+        *earlier, _ = self.reports
+        return {name: self.reports[name].losses for name in earlier}
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """What is trained, on what, and how it is measured."""
+
+    student: PreTrainedModel
+    """It is trained in place."""
+    teacher: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    """The student's."""
+    phases: tuple[Phase, ...]
+    examples: Callable[[], TokenDataset]
+    """Makes the training texts, with the outputs of the teacher that are cached."""
+    evaluate: Evaluate
+    """Measures the student after each epoch of the last phase."""
+    trainee: TraineeBuilder = Trainee.of
+    masking: Masked = unmasked
+    """What the models read in phases that mask words."""
+    clock: Stopwatch = field(default_factory=Stopwatch)
+    """It runs while a teacher does."""
+
+    def run(
+        self, config: TrainingConfig, work: Path, description: str, *, keep_end: bool = False
+    ) -> Trained:
+        """Train the student by all phases; an interrupted run goes on in the phase it was in.
+
+        Each phase has its own optimizer, schedule and folder of checkpoints. The end of a phase is
+        kept as a checkpoint too, from which a run that is resumed in a later one takes the student.
+
+        Args:
+            config: how long and fast.
+            work: directory of the checkpoints.
+            description: what the progress bar says.
+            keep_end: leave a checkpoint of the end of the last phase as well.
+        """
+        reports: dict[str, TrainingReport] = {}
+        wall, bf16 = Stopwatch(), computes_in_bf16(config)
+        with wall.running():
+            student, examples = self.student, self.examples()
+            for phase, folder, is_last in in_order(self.phases, work):
+                settings = phase_settings(phase, config)
+                texts = examples if phase.needs or phase.masked else labelled(examples)
+                steps = len(planned(texts, settings))
+                trainee: Any = self.trainee(
+                    student, self.teacher, phase, seed=config.seed, steps=steps
+                )
+                objective = self.objective(phase, bf16)
+                reports[phase.name] = train(
+                    trainee,
+                    texts,
+                    objective,
+                    settings,
+                    folder,
+                    description=description if is_last else f"{description}: {phase.name}",
+                    at_epoch_end=partial(self.evaluate, objective=objective) if is_last else None,
+                    keep_end=keep_end or not is_last,
+                    rates=getattr(trainee, "rates", NO_RATES),
+                )
+                student = trainee.finished()
+        return Trained(student, reports, self._timing(wall, [*reports.values()]))
+
+    def objective(self, phase: Phase, bf16: bool) -> DistillationObjective:
+        """Return the loss of a phase. The teacher runs for what the batches do not hold."""
+        depths = (m.config.num_hidden_layers for m in (self.student, self.teacher))
+        prepare = self.masking if phase.masked else unmasked
+        reads = phase.reads(*depths)
+        return DistillationObjective(self.teacher, reads, bf16, prepare=prepare, clock=self.clock)
+
+    def _timing(self, wall: Stopwatch, reports: list[TrainingReport]) -> Timing:
+        return Timing(
+            wall_s=wall.seconds,
+            training_s=sum(report.seconds for report in reports),
+            samples=sum(report.samples for report in reports),
+            teacher_s=self.clock.seconds,
+        )

@@ -1,0 +1,69 @@
+"""The teacher of a general distillation: an encoder without a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from transformers import PreTrainedModel
+
+from bertender.core.errors import ModelError
+from distill.methods import GENERAL_METHODS, Method
+from distill.students import StudentShape, masked_language_model
+from distill.teachers.encoders import load_classifier, load_masked_language_model
+
+__all__ = ["GeneralTeacher"]
+
+UNNAMED_LABELS = ("LABEL_0", "LABEL_1")
+"""What transformers calls the labels of a model that has no task."""
+
+
+@dataclass(frozen=True)
+class GeneralTeacher:
+    """An encoder to learn from, without a task."""
+
+    source: str
+    classifier: PreTrainedModel
+    """Its encoder under a new head: what the builders of students start from."""
+    language_model: PreTrainedModel | None
+    """Its encoder under its own head that predicts words, where the method reads that."""
+
+    @classmethod
+    def load(cls, source: str, method: Method) -> Self:
+        """Load what a method reads of an encoder.
+
+        Raises:
+            ModelError: the encoder cannot be read, or has no head where one is read.
+        """
+        language_model = _language_model(source, method) if method.predicts_words else None
+        classifier, _ = load_classifier(source, UNNAMED_LABELS)
+        return cls(source, classifier, language_model)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """What the losses read."""
+        return self.language_model or _encoder_of(self.classifier)
+
+    def student(self, method: Method, shape: StudentShape) -> PreTrainedModel:
+        """Return the method's student: as its teacher, a language model or a bare encoder."""
+        student = method.student(self.classifier, shape)
+        if self.language_model is None:
+            return _encoder_of(student)
+        return masked_language_model(student, self.language_model)
+
+
+def _language_model(source: str, method: Method) -> PreTrainedModel:
+    try:
+        return load_masked_language_model(source)
+    except ModelError as error:
+        others = [name for name, row in GENERAL_METHODS.items() if not row.predicts_words]
+        raise ModelError(
+            f"method {method.name!r} reads which words its teacher predicts: {error} Methods that "
+            f"read none: {', '.join(others)}."
+        ) from None
+
+
+def _encoder_of(model: PreTrainedModel) -> PreTrainedModel:
+    encoder = model.base_model
+    assert isinstance(encoder, PreTrainedModel)
+    return encoder

@@ -1,0 +1,132 @@
+"""A distillation on a corpus: how the student reads it, and what is held out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.core.errors import ModelError
+from bertender.text.batch import longest_input
+from distill.corpora.corpus import Survey, Watched, survey
+from distill.corpora.held_out import held_out_loss
+from distill.corpora.token_store import stored_parts
+from distill.data import fitting_tokenizer
+from distill.distillation.distillation import Distillation
+from distill.distillation.general_config import MASK_PROBABILITY, VOCABULARY_SIZE, GeneralConfig
+from distill.distillation.general_teacher import GeneralTeacher
+from distill.distillation.phases import refuse_misfits, unmasked
+from distill.distillation.reading import Reading, as_its_teacher, in_both_vocabularies
+from distill.methods import Method
+from distill.teachers.encoders import tensors_digest
+from distill.vocabularies import trained_once
+from distill.vocabularies.mixed import MixedVocabulary
+
+__all__ = ["OnCorpus", "on_corpus"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OnCorpus:
+    """A distillation on a corpus, checked; its vocabulary and its blocks are not made yet."""
+
+    teacher: GeneralTeacher
+    method: Method
+    student: PreTrainedModel
+    """Over the teacher's vocabulary, also where it shall have one of its own."""
+    tokenizer: PreTrainedTokenizerBase
+    passages: Iterable[str]
+    found: Survey
+    config: GeneralConfig
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What shapes the run besides the settings."""
+        weights = tensors_digest(self.teacher.model.state_dict())
+        return self.found.sha256, (weights, sorted(self.tokenizer.get_vocab().items()))
+
+    def distillation(self, work: Path) -> Distillation:
+        """Make what the student reads; a part that is in `work` already is not made again."""
+        method, student, reading = self.method, self.student, self._reading(work / "vocabulary")
+        if method.own_vocabulary:
+            student = _new_student(self.teacher, method, self.config, reading.tokenizer)
+        blocks = (reading.rows, work / "blocks", reading.padding)
+        training, held_out = stored_parts(self.passages, self.found, *blocks)
+        share = self.config.mask_probability or MASK_PROBABILITY
+        masks = method.predicts_words
+        return Distillation(
+            student=student,
+            teacher=self.teacher.model,
+            tokenizer=reading.tokenizer,
+            phases=method.phases(student.config.num_hidden_layers),
+            examples=lambda: training,
+            evaluate=partial(held_out_loss, examples=held_out),
+            trainee=method.trainee,
+            masking=reading.masking(share, self.config.seed) if masks else unmasked,
+        )
+
+    def _reading(self, directory: Path) -> Reading:
+        """Return how the student reads the corpus; a vocabulary of its own is trained here."""
+        config = self.config
+        longest = min(config.max_length, longest_input(self.tokenizer))
+        if not self.method.own_vocabulary:
+            return as_its_teacher(self.tokenizer, longest)
+        sizes = config.vocabulary_size or VOCABULARY_SIZE, longest_input(self.tokenizer)
+        passages = Watched(self.passages, self.found, "train the student's vocabulary")
+        own = trained_once("wordpiece", passages, *sizes, directory)
+        logger.info("the student's vocabulary has %d entries, %d were allowed", len(own), sizes[0])
+        # without the space, RoBERTa's refuses single words; others have no use for it
+        model = self.teacher.model
+        by_words = fitting_tokenizer(self.teacher.source, model, add_prefix_space=True)
+        vocabulary = MixedVocabulary(own, by_words, model.config.vocab_size)
+        return in_both_vocabularies(vocabulary, longest, config.seed)
+
+
+def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralConfig) -> OnCorpus:
+    """Check all of a distillation on a corpus, and read through the corpus once.
+
+    Raises:
+        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
+            cannot be had from this teacher.
+        DataError: there are too few passages to train and hold out.
+    """
+    method = config.changed_method()
+    theirs = fitting_tokenizer(teacher.source, teacher.model)
+    _refuse_unread_pieces(theirs, teacher)
+    # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
+    stand_in = theirs if method.own_vocabulary else None
+    student = _new_student(teacher, method, config, stand_in)
+    refuse_misfits(method, student, teacher.model)
+    tokenizer = fitting_tokenizer(teacher.source, student)
+    found = survey(passages)
+    found.refuse_too_few()
+    return OnCorpus(teacher, method, student, tokenizer, passages, found, config)
+
+
+def _new_student(
+    teacher: GeneralTeacher,
+    method: Method,
+    config: GeneralConfig,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> PreTrainedModel:
+    """Build the student as the config wants it, over its teacher's vocabulary or its own."""
+    torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
+    shape = config.shape(method, teacher.model.config.num_hidden_layers)
+    return teacher.student(method, replace(shape, tokenizer=tokenizer))
+
+
+def _refuse_unread_pieces(tokenizer: PreTrainedTokenizerBase, teacher: GeneralTeacher) -> None:
+    """Raise ModelError where a tokenizer has pieces that its model has no embedding for."""
+    rows = teacher.model.config.vocab_size
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"the tokenizer of {teacher.source!r} has {len(tokenizer)} pieces and the model "
+            f"embeddings for {rows}. Give a teacher whose table was resized to its tokenizer."
+        )

@@ -1,0 +1,139 @@
+"""A distillation on a task: its teachers, its student, and the texts that it learns from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.errors import ModelError
+from bertender.core.timing import Stopwatch, write_timing
+from bertender.tasks.task import Task
+from bertender.training.config import computes_in_bf16
+from distill.data import fitting_tokenizer
+from distill.distillation.cached_outputs import choose_kept, student_examples
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distillation import Distillation, Trained
+from distill.distillation.start import Start, start_student
+from distill.distillation.texts import with_augmented, with_unlabelled
+from distill.methods import Method
+from distill.scoring import choice_score, final_score
+from distill.teachers.teacher import Teacher, load_teachers
+from distill.writing import artifact_at, write_classifier
+
+__all__ = ["OnTask", "new_student", "on_task", "refuse_own_sources"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OnTask:
+    """A distillation on a task, and what its artifact tells besides."""
+
+    distillation: Distillation
+    task: Task
+    """With the unlabelled texts, without the rewritten ones."""
+    identity: tuple[Any, ...]
+    """What shapes the run besides the settings."""
+    added: Mapping[str, int]
+    """How many texts were added to the task's own, of each kind that was asked for."""
+
+    def write(
+        self,
+        trained: Trained,
+        *,
+        out: Path,
+        stage: str,
+        config: DistillConfig,
+        parent: Artifact | None,
+    ) -> None:
+        """Write a trained student with its held-out score, and what the run took beside it."""
+        student, tokenizer, last = trained.student, self.distillation.tokenizer, trained.last
+        final = final_score(student, tokenizer, self.task, config.max_length, last.epochs)
+        found = {"earlier_losses": trained.earlier_losses, **self.added, **final}
+        write_classifier(out, stage, student, tokenizer, self.task, config, parent, last, **found)
+        write_timing(trained.timing, out)
+
+
+def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
+    """Load and check all of a distillation on a task.
+
+    Raises:
+        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
+            cannot be had from this teacher, or the augmentation's words.
+        DataError: the file of unlabelled texts is wrong.
+    """
+    method = config.changed_method()
+    given = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
+    teachers = load_teachers(teacher, config.more_teachers, task)
+    start, student = new_student(teachers[0], method, task, config)
+    texts = with_augmented(given, teachers, start, config)
+    bf16, limit_mb = computes_in_bf16(config), config.teacher_cache_mb
+    kept = choose_kept(method, student, teachers, start, len(texts.train), bf16, limit_mb)
+    tokenizer, clock = fitting_tokenizer(start.source, student), Stopwatch()
+    distillation = Distillation(
+        student=student,
+        teacher=teachers[0].model,
+        tokenizer=tokenizer,
+        phases=method.phases(student.config.num_hidden_layers),
+        examples=partial(student_examples, kept, teachers, start, tokenizer, texts, config, clock),
+        evaluate=lambda trainee, objective: choice_score(
+            trainee.student, tokenizer, task, config.max_length
+        ),
+        trainee=method.trainee,
+        clock=clock,
+    )
+    digests = [start.digest, *(each.artifact.digest for each in teachers)]
+    added = _added(config, task, given, texts)
+    return OnTask(distillation, given, (texts.fingerprint(), digests), added)
+
+
+def refuse_own_sources(out: Path, teacher: Artifact, config: DistillConfig) -> None:
+    """Raise ArtifactError where writing at `out` would destroy work, or what is learned from."""
+    refuse_unwritable(out, teacher)
+    for source in filter(None, (config.student, config.augmentation_model, *config.more_teachers)):
+        refuse_unwritable(out, artifact_at(str(source)))
+
+
+def new_student(
+    teacher: Teacher, method: Method, task: Task, config: DistillConfig
+) -> tuple[Start, PreTrainedModel]:
+    """Return where the student starts, and the student, which its teacher can serve."""
+    start, student = start_student(
+        teacher, method, config, config.student, texts=len(task.text_columns)
+    )
+    _refuse_copy(student, teacher.model, config)
+    return start, student
+
+
+def _refuse_copy(student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig) -> None:
+    """Raise ModelError where nothing would be smaller, and nobody has asked for that.
+
+    An encoder that the student starts from may be so large; then only a warning is logged.
+    """
+    alike = type(student) is type(teacher) and student.num_parameters() == teacher.num_parameters()
+    if not alike or config.layers is not None:
+        return
+    large = f"as large as the teacher, of {student.config.num_hidden_layers} layers"
+    if config.student is None:
+        raise ModelError(
+            f"method {config.method!r}: its student would be {large}. Give layers, or another "
+            "method."
+        )
+    logger.warning("student=%s: it is %s. Give layers for a smaller one", config.student, large)
+
+
+def _added(config: DistillConfig, task: Task, given: Task, texts: Task) -> dict[str, int]:
+    """Return how many texts were added to the task's own, of each kind that was asked for."""
+    added = {}
+    if config.unlabelled or config.unlabelled_texts:
+        added["unlabelled_texts"] = len(given.train) - len(task.train)
+    if config.augmentation:
+        added["augmented_texts"] = len(texts.train) - len(given.train)
+    return added
