@@ -42,5 +42,5 @@ def test_a_conflict_is_found_before_anything_is_read(
     config, inputs = TRAINING[function]
     unread = [None] * inputs  # to touch one is an AttributeError
     with pytest.raises(ConfigError, match="batches=sorted and pool_batches=3: "):
-        function(*unread, config(pool_batches=3), tmp_path / "out")
+        function(*unread, config(batches="sorted", pool_batches=3), tmp_path / "out")
     assert not list(tmp_path.iterdir())
