@@ -124,6 +124,11 @@ def _identity(output: Path) -> str:
     return sha256_of(output) if output.is_file() else Artifact.load(output).digest
 
 
+def _parity(source: Artifact) -> dict[str, Any] | None:
+    parity = source.card.findings.parity
+    return None if parity is None else parity.model_dump(mode="json")
+
+
 def _key(step: Step, config: Config, sources: Sequence[Artifact], task: Task) -> str:
     """Return a digest of everything that shapes a step's output."""
     kind = STEPS[step.stage]
@@ -132,7 +137,7 @@ def _key(step: Step, config: Config, sources: Sequence[Artifact], task: Task) ->
         "config": config.model_dump(mode="json"),
         "files": kind.files(config),
         # a comparison shows names and parity of its sources, which their digests leave out
-        "sources": [(s.name, s.digest, s.card.metrics.get("parity")) for s in sources],
+        "sources": [(s.name, s.digest, _parity(s)) for s in sources],
         "task": task.fingerprint() if kind.takes_task else None,
         "code": kind.code_version(),
         "libraries": library_versions(),

@@ -38,7 +38,6 @@ __all__ = [
 ]
 
 MEGABYTE = 10**6
-MILLION = 10**6
 
 
 def _no_model(constant: ConstantRow) -> Cell:
@@ -159,7 +158,7 @@ DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
 COLUMNS = (
     NAME,
     Column("Runs as", "", lambda row: (row.kind, row.precision), numeric=False),
-    Column("Params", "M", lambda row: (short(row.size.parameters / MILLION),)),
+    Column("Params", "M", lambda row: (short(row.size.millions),)),
     DISK,
     SCORE,
     CHANGE,

@@ -21,10 +21,12 @@ from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.config import Rule, parts_of
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
+from bertender.core.findings import Findings
 from bertender.core.timing import Stopwatch, Timing, write_timing
 from bertender.core.work import work_directory
 from bertender.tasks.task import Task
 from bertender.training.config import computes_in_bf16
+from bertender.training.findings import training_findings
 from bertender.training.loop import TrainingReport
 from distill.augmentation.augment import AugmentedConfig
 from distill.data import fitting_tokenizer
@@ -140,14 +142,12 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
                 description=f"distill {out.name}",
                 score=lambda each: choice_score(each.student, tokenizer, task, config.max_length),
             )
-        *earlier, last = reports.values()
-        losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
-        metrics = {"earlier_losses": losses, **_added(config, task, given, texts)}
+        training = training_findings(reports, **_added(config, task, given, texts))
         write = partial(
             write_classifier, out, "distill", student, tokenizer, given, config, teacher
         )
-        final = partial(final_score, student, tokenizer, task, config.max_length, last.epochs)
-        on_main_process(lambda: write(last, **metrics, **final()))
+        final = partial(final_score, student, tokenizer, task, config.max_length, training.epochs)
+        on_main_process(lambda: write(Findings(training=training, scores=final())))
         on_main_process(lambda: write_timing(_timing(wall, clock, reports.values()), out))
     return Artifact.load(out)
 

@@ -167,7 +167,7 @@ def _trained(
     config: GeneralConfig,
     work: Path,
     name: str,
-) -> tuple[PreTrainedModel, list[TrainingReport]]:
+) -> tuple[PreTrainedModel, dict[str, TrainingReport]]:
     """Train the student on blocks, the second of which are held out; a report for each phase."""
     method = config.changed_method()
     training, held_out = blocks
@@ -185,7 +185,7 @@ def _trained(
     )
     if (padding := padding_embedding(student)) is not None:
         padding.zero_()  # predicting words has changed it, and a text's last token reads it
-    return student, [*reports.values()]
+    return student, reports
 
 
 def _language_model(source: str, method: Method) -> PreTrainedModel:

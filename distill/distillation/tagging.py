@@ -20,6 +20,7 @@ from transformers import (
 from bertender.core.artifact import Artifact, refuse_foreign_directory
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import ConfigError, ModelError
+from bertender.core.findings import Findings
 from bertender.core.timing import Stopwatch
 from bertender.core.work import work_directory
 from bertender.models.own_models import OWN_MODELS
@@ -28,6 +29,7 @@ from bertender.tasks.tagging import TaggingTask
 from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset
+from bertender.training.findings import training_findings
 from distill.data import fitting_tokenizer, tagged_dataset
 from distill.distillation.config import StudentConfig
 from distill.distillation.phases import refuse_misfits, task_objective, train_phases
@@ -91,10 +93,9 @@ def distill_tagger(
                 trainee.student, tokenizer, task, config.max_length
             ),
         )
-        *earlier, last = reports.values()
-        losses = {name: report.losses for name, report in zip(reports, earlier, strict=False)}
+        findings = Findings(training=training_findings(reports))
         write = partial(write_classifier, out, "distill", student, tokenizer, task, config, teacher)
-        on_main_process(lambda: write(last, earlier_losses=losses))
+        on_main_process(lambda: write(findings))
     return Artifact.load(out)
 
 

@@ -13,11 +13,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.distributed import on_main_process
+from bertender.core.findings import Findings, ScoreFindings
 from bertender.core.work import work_directory
 from bertender.tasks.tagging import TaggingTask
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset, model_inputs
+from bertender.training.findings import training_findings
 from bertender.training.loop import LossParts, train
 from distill.data import token_dataset
 from distill.losses import hard_labels
@@ -94,12 +96,12 @@ def train_on_labels(
     score: Callable[[PreTrainedModel], dict[str, float]],
     *,
     parent: Artifact | None = None,
-    final: Callable[..., dict[str, Any]] = lambda model, epochs: {},
+    final: Callable[..., ScoreFindings | None] = lambda model, epochs: None,
 ) -> Artifact:
     """Train a model on the labels of a task's tokenised examples; write it as a torch artifact.
 
     Arguments are those of `finetune`; `score` measures the model after each epoch, and `final`
-    says at the end, of the model and these scores, what else the card shall.
+    returns the scores of the card at the end, from the model and these scores.
     """
     start = weights_digest(model)
     identity = ("finetune", config.model_dump(mode="json"), task.fingerprint(), start)
@@ -113,19 +115,10 @@ def train_on_labels(
             description=f"fine-tune {out.name}",
             at_epoch_end=score,
         )
-        on_main_process(
-            lambda: write_classifier(
-                out,
-                "finetune",
-                model,
-                tokenizer,
-                task,
-                config,
-                parent,
-                report,
-                **final(model, epochs=report.epochs),
-            )
-        )
+        training = training_findings({"labels": report})
+        write = partial(write_classifier, out, "finetune", model, tokenizer, task, config, parent)
+        final_scores = partial(final, model, epochs=report.epochs)
+        on_main_process(lambda: write(Findings(training=training, scores=final_scores())))
     return Artifact.load(out)
 
 

@@ -92,7 +92,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             problem_type=chosen.problem_type,
         )
         model = pretrainee.finished()
-        on_main_process(lambda: write(out, model, tokenizer, config, [*reports.values()]))
+        on_main_process(lambda: write(out, model, tokenizer, config, reports))
     return Artifact.load(out)
 
 

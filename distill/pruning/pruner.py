@@ -8,10 +8,9 @@ torch artifact + task + PruneConfig
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,11 +18,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.distributed import on_main_process
 from bertender.core.errors import AccuracyError, ConfigError
+from bertender.core.findings import (
+    Findings,
+    PruningFindings,
+    ScoreFindings,
+    TrainingFindings,
+    VocabularyFindings,
+)
 from bertender.core.work import work_directory
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import computes_in_bf16
+from bertender.training.findings import training_findings
 from bertender.training.loop import TrainingReport
 from distill.corpora.corpus import Corpus
 from distill.data import token_dataset
@@ -32,7 +39,7 @@ from distill.pruning.cutting import refuse_uncuttable
 from distill.pruning.latency import HERE, Stopwatches
 from distill.pruning.layers import refuse_too_many_layers
 from distill.pruning.rounds import Job, in_rounds, without_some_layers
-from distill.pruning.target import Target, find_target
+from distill.pruning.target import find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
 from distill.scoring import choice_score, dev_score
 from distill.teachers.outputs import teacher_answers
@@ -65,7 +72,7 @@ def prune(
     teacher = Teacher.load(parent, task)
     _refuse_impossible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
-    tokenizer, readings = _with_fewer_pieces(model, whole, task, config)
+    tokenizer, vocabulary = _with_fewer_pieces(model, whole, task, config)
     settings = config.model_dump(mode="json", exclude={"max_drop"})
     pieces = sorted(tokenizer.get_vocab().items())
     with work_directory(out, "prune", settings, task.fingerprint(), parent.digest, pieces) as work:
@@ -74,31 +81,46 @@ def prune(
         examples = texts.with_columns(**_answers(teacher, whole, task, config))
         job = Job(teacher, task, config, tokenizer, examples, work, f"prune {out.name}", target)
         before = choice_score(teacher.model, whole, task, config.max_length)[task.metric]
-        model, stay = without_some_layers(model, job)
+        model, layers = without_some_layers(model, job)
         model, reports, rounds = in_rounds(model, job)
-        _refuse_drop(task.metric, before, rounds[-1]["score"], config)
+        _refuse_drop(task.metric, before, rounds[-1].score, config)
+        pruning = PruningFindings(
+            unpruned=before, rounds=rounds, layers=layers, vocabulary=vocabulary
+        )
+        training = training_findings({"recovery": _joined(reports)})
         write = partial(write_classifier, out, "prune", model, tokenizer, task, config, parent)
-        found = {"unpruned": before, **stay, "rounds": rounds, **readings}
-        speed = partial(_speed, target, model, stopwatches)
-        held_out = partial(_held_out, teacher.model, whole, model, job, found)
-        on_main_process(lambda: write(_joined(reports), **found, **held_out(), **speed()))
+        measured = partial(_findings, whole, model, job, training, pruning, stopwatches)
+        on_main_process(lambda: write(measured()))
     return Artifact.load(out)
 
 
-def _held_out(
-    unpruned: PreTrainedModel,
+def _findings(
     whole: PreTrainedTokenizerBase,
     model: PreTrainedModel,
     job: Job,
-    found: Mapping[str, Any],
-) -> dict[str, Any]:
+    training: TrainingFindings,
+    pruning: PruningFindings,
+    stopwatches: Stopwatches,
+) -> Findings:
+    """Return what the card says; the pruned model is scored and timed here, once."""
+    latency = job.target.reached(model, stopwatches) if job.target else None
+    return Findings(
+        training=training,
+        scores=_held_out(whole, model, job, pruning),
+        pruning=pruning.model_copy(update={"latency": latency}),
+    )
+
+
+def _held_out(
+    whole: PreTrainedTokenizerBase, model: PreTrainedModel, job: Job, pruning: PruningFindings
+) -> ScoreFindings:
     """Return the held-out scores before and after, read once where other texts have chosen."""
     task, length = job.task, job.config.max_length
-    before, after = found["unpruned"], found["rounds"][-1]["score"]
+    before, after = pruning.unpruned, pruning.rounds[-1].score
     if task.chosen_on == "selection":
-        before = dev_score(unpruned, whole, task, length)[task.metric]
+        before = dev_score(job.teacher.model, whole, task, length)[task.metric]
         after = dev_score(model, job.tokenizer, task, length)[task.metric]
-    return {"chosen_on": task.chosen_on, "score_before": before, "score": after}
+    return ScoreFindings(chosen_on=task.chosen_on, score_before=before, score=after)
 
 
 def _refuse_impossible(model: PreTrainedModel, config: PruneConfig) -> None:
@@ -131,32 +153,22 @@ def _answers(
 
 def _with_fewer_pieces(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
-) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
+) -> tuple[PreTrainedTokenizerBase, VocabularyFindings | None]:
     """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
 
     The held-out texts choose nothing: which pieces stay, the training texts or a corpus say.
     """
     if config.vocab is None:
-        return tokenizer, {}
+        return tokenizer, None
     needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)
     pieces = needed_pieces(tokenizer, needed, config.vocab_floor)
     cut_vocabulary(model, pieces)
-    readings = {
-        name: read(each, _texts(task.dev)).model_dump()
-        for name, each in (("before", tokenizer), ("after", pieces.tokenizer))
-    }
-    return pieces.tokenizer, {"vocabulary": readings}
+    before, after = (read(each, _texts(task.dev)) for each in (tokenizer, pieces.tokenizer))
+    return pieces.tokenizer, VocabularyFindings(before=before, after=after)
 
 
 def _texts(split: Split) -> Iterator[str]:
     return (text for example in split.examples for text in example)
-
-
-def _speed(
-    target: Target | None, model: PreTrainedModel, stopwatches: Stopwatches
-) -> dict[str, Any]:
-    """Return how fast the pruned model is, where that was asked for."""
-    return {"latency": target.reached(model, stopwatches)} if target else {}
 
 
 def _joined(reports: Sequence[TrainingReport]) -> TrainingReport:

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from bertender.core.artifact import Artifact
+from bertender.core.findings import LatencyLoad
 from bertender.measure.samples import Speedup
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import OWN_MODELS
@@ -29,7 +30,7 @@ from bertender.training.examples import Padding, TokenDataset
 from distill.corpora.corpus import pack_rows
 from distill.data import fitting_tokenizer
 from distill.pruning.cutting import Kept
-from distill.pruning.latency import LatencyTable, Load, Point, Stopwatches
+from distill.pruning.latency import LatencyTable, Point, Stopwatches
 from tests.conftest import FRUIT, TOOLS, tiny_tokenizer, write_model
 
 LONGEST = 64
@@ -265,7 +266,7 @@ def made_up_table(heads: int = 4, neurons: int = 64, **changes: Any) -> LatencyT
         return tuple(Point(count=n, rounds_ms=(0.25 + n * each_ms,)) for n in counts)
 
     parts = {
-        "load": Load(texts=1, tokens=12, threads=1),
+        "load": LatencyLoad(texts=1, tokens=12, threads=1),
         "cpu_model": "made up",
         "attention": points(heads, 0.5),
         "feed_forward": points(neurons, 1 / 16),
@@ -274,7 +275,9 @@ def made_up_table(heads: int = 4, neurons: int = 64, **changes: Any) -> LatencyT
     return LatencyTable.model_validate({**parts, **changes})
 
 
-def made_up_speedup(reference: PreTrainedModel, candidate: PreTrainedModel, load: Load) -> Speedup:
+def made_up_speedup(
+    reference: PreTrainedModel, candidate: PreTrainedModel, load: LatencyLoad
+) -> Speedup:
     return Speedup(value=2.5, low=2.25, high=2.75)
 
 

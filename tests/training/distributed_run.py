@@ -39,9 +39,9 @@ def run(out: Path, batch_size: int) -> Artifact:
         losses.append(float(parts["hard"].detach()))
         return parts
 
-    def counted(*arguments: Any, **metrics: Any) -> None:
+    def counted(*arguments: Any, **named: Any) -> None:
         writes.append(is_main_process())
-        write_classifier(*arguments, **metrics)
+        write_classifier(*arguments, **named)
 
     finetuning.label_objective, finetuning.write_classifier = recorded, counted
     try:

@@ -12,6 +12,7 @@ from transformers import BertConfig, BertForMaskedLM
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
 from bertender.core.errors import HubUnreachableError, ModelError
+from bertender.core.findings import Findings
 from bertender.tasks.task import Task
 from distill.augmentation.language_models import find_language_model, load_language_model
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
@@ -42,7 +43,7 @@ def language_model_artifact(out: Path) -> Artifact:
         out, kind="torch", family="bert", task=task, stage="pretrain", config=NoConfig(), seed=0
     ) as draft:
         save_language_model(draft.directory)
-        draft.metrics["parameters"] = 1
+        draft.findings = Findings(parameters=1)
     return Artifact.load(out)
 
 

@@ -89,9 +89,10 @@ def student(
 
 
 def test_the_loss_of_each_phase_falls(student: Artifact) -> None:
-    metrics = student.card.metrics
+    training = student.card.findings.training
     phases = METHODS[student.card.config["method"]].phases(2)
-    every = (*metrics["earlier_losses"].values(), metrics["losses"])
+    every = (*(phase.losses for phase in training.earlier_phases), training.losses)
+    assert [phase.name for phase in training.earlier_phases] == [each.name for each in phases[:-1]]
     for phase, losses in zip(phases, every, strict=True):
         assert set(losses[0]) == {term.name for term in phase.terms if term.weight}
         first, final = (sum(parts.values()) for parts in (losses[0], losses[-1]))
@@ -103,7 +104,7 @@ def test_the_student_learns_the_task_and_is_saved_as_it_was_scored(
 ) -> None:
     score, _ = evaluate(open_classifier(student), task.dev, task.metric)
     assert score.value > 0.9
-    assert student.card.metrics["epochs"][-1] == {"accuracy": pytest.approx(score.value)}
+    assert student.card.findings.training.epochs[-1] == {"accuracy": pytest.approx(score.value)}
 
 
 def test_the_student_opens_in_transformers_with_the_same_answers(
@@ -178,7 +179,7 @@ def test_the_card_says_where_the_student_comes_from(
     assert card.config["layers"] == OF_METHOD.get(card.config["method"], {}).get("layers", 2)
     assert card.task == task.record()
     assert card.parent is not None and card.parent.digest == trained_teacher.digest
-    assert card.metrics["parameters"] == open_classifier(student).parameters
+    assert card.findings.parameters == open_classifier(student).parameters
 
 
 def test_the_teachers_artifact_does_not_change(
@@ -258,7 +259,7 @@ def test_a_narrow_student_learns_from_a_wide_teacher(
     model = AutoModelForSequenceClassification.from_pretrained(student.path)
     assert (model.config.hidden_size, model.config.num_hidden_layers) == (16, 2)
     assert not [name for name, _ in model.named_parameters() if "projection" in name]
-    assert student.card.metrics["epochs"][-1]["accuracy"] > 0.8
+    assert student.card.findings.training.epochs[-1]["accuracy"] > 0.8
 
 
 PHASED = [name for name in METHODS if METHODS[name].has_phases]
@@ -293,7 +294,7 @@ def test_a_killed_run_goes_on_in_its_phase_to_the_same_weights(
     monkeypatch.setattr(_PlannedTrainer, "compute_loss", compute)
     resumed = distill(trained_teacher, task, config, tmp_path / "killed")
     assert resumed.digest == whole.digest
-    assert resumed.card.metrics == whole.card.metrics
+    assert resumed.card.findings == whole.card.findings
 
 
 def test_phases_of_labels_alone_leave_out_texts_without_them(
@@ -306,7 +307,7 @@ def test_phases_of_labels_alone_leave_out_texts_without_them(
         distill(trained_teacher, task, DistillConfig(**settings, unlabelled=file), tmp_path / name)
         for name, file in (("plain", None), ("more", tmp_path / "texts.txt"))
     )
-    assert more.card.metrics["steps"] == plain.card.metrics["steps"]
+    assert more.card.findings.training.steps == plain.card.findings.training.steps
     assert plain.digest != more.digest
 
 
@@ -338,7 +339,7 @@ def test_kept_and_online_answers_teach_the_same(
     config = DistillConfig(**plain, teacher_cache_mb=0)
     online = distill(trained_teacher, task, config, tmp_path / "online")
     assert "more than teacher_cache_mb=0: the teacher runs in each step" in caplog.text
-    losses = [artifact.card.metrics["losses"] for artifact in (kept, online)]
+    losses = [artifact.card.findings.training.losses for artifact in (kept, online)]
     assert len(losses[0]) == 2
     for ours, theirs in zip(*losses, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
@@ -352,7 +353,7 @@ def test_a_roberta_teaches_a_student_with_berts_vocabulary_by_its_sentence_state
     settings = {**QUICK, "method": "pkd", "weights": {"soft": 0, "hard": 0}}
     config = DistillConfig(**settings, student=str(encoder))
     student = distill(teacher, task, config, tmp_path / "student")
-    first, *_, last = (parts["patience"] for parts in student.card.metrics["losses"])
+    first, *_, last = (parts["patience"] for parts in student.card.findings.training.losses)
     assert student.card.family == "bert" and last < 0.5 * first
     ours, theirs = (load_tokenizer(path).get_vocab() for path in (student.path, encoder))
     assert ours == theirs != load_tokenizer(teacher.path).get_vocab()
@@ -402,7 +403,9 @@ def test_a_student_may_start_from_another_encoder_with_its_own_vocabulary(
     encoder = other_vocabulary(tmp_path / "encoder")
     config = DistillConfig(**QUICK, student=str(encoder), weights={"cosine": 0, "hard": 0})
     student = distill(trained_teacher, task, config, tmp_path / "student")
-    assert student.card.metrics["epochs"][-1]["accuracy"] > 0.9, "it learned from answers alone"
+    assert student.card.findings.training.epochs[-1]["accuracy"] > 0.9, (
+        "it learned from answers alone"
+    )
     ours, theirs = (load_tokenizer(path).get_vocab() for path in (student.path, encoder))
     assert ours == theirs != load_tokenizer(trained_teacher.path).get_vocab()
 
@@ -430,8 +433,8 @@ def test_texts_without_labels_are_learned_from(
     settings = {**QUICK, "unlabelled": tmp_path / name}
     student = distill(trained_teacher, few, DistillConfig(**settings), tmp_path / "student")
     alone = distill(trained_teacher, few, DistillConfig(**QUICK), tmp_path / "alone")
-    assert student.card.metrics["steps"] > alone.card.metrics["steps"]
-    assert student.card.metrics["epochs"][-1]["accuracy"] > 0.9
+    assert student.card.findings.training.steps > alone.card.findings.training.steps
+    assert student.card.findings.training.epochs[-1]["accuracy"] > 0.9
 
 
 def test_several_teachers_answer_together(
@@ -506,7 +509,7 @@ def test_a_bilstm_tells_the_texts_of_a_pair_apart(tmp_path: Path) -> None:
         assert score.value > 0.9, artifact.name
     again = DistillConfig(**{**alone, "student": str(student.path), "hidden_size": 8, "epochs": 1})
     narrow = distill(student, task, again, tmp_path / "again")
-    assert narrow.card.metrics["parameters"] < student.card.metrics["parameters"]
+    assert narrow.card.findings.parameters < student.card.findings.parameters
 
 
 def test_the_command_lines_forms_of_settings() -> None:
