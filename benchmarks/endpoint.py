@@ -89,7 +89,7 @@ def time_endpoints(
             name=artifact.name,
             digest=artifact.digest,
             precision=artifact.card.precision,
-            parameters=artifact.card.metrics["parameters"],
+            parameters=artifact.card.findings.parameters,
             max_abs_difference=check.max_abs_difference,
             starts=tuple(taken),
         )

@@ -90,14 +90,14 @@ def compare_graphs(
     encode = Tokenize(load_tokenizer(teacher.path), LONG_TOKENS)
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
-    reports = {name: export_.card.metrics["graph"] for name, export_ in exports.items()}
+    reports = {name: export_.card.findings.graph for name, export_ in exports.items()}
     models = _named(graphs, teacher)
     natural = measure_models(models, task.dev.examples, config)
     long = measure_models(models, texts, alone, max_length=LONG_TOKENS)
     return FusionBenchmark(
         task=task.name,
-        teacher_layers=reports["none"]["layers"],
-        fused={name: reports[row.optimize]["fused"] for name, row in GRAPHS.items()},
+        teacher_layers=reports["none"].layers,
+        fused={name: reports[row.optimize].fused for name, row in GRAPHS.items()},
         environment=environment(),
         natural=natural,
         long=long,

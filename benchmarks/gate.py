@@ -154,7 +154,7 @@ class Subject:
             return graph, None
         settings, target = VARIANTS[variant], folder / ONNX_NAME
         job = self.job(settings, graph)
-        ranges = SCHEMES[settings["scheme"]].write(job, target).found.get("ranges", {})
+        ranges = SCHEMES[settings["scheme"]].write(job, target).ranges
         return planted_in(job, target, fault) if fault else target, ranges
 
 

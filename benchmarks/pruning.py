@@ -89,9 +89,9 @@ def _cut(
 ) -> tuple[tuple[int, ...], float, float]:
     """Return the remaining heads of each layer, the score, and that on the texts to choose by."""
     with TemporaryDirectory(dir=work) as folder:
-        metrics = prune(parent, task, config, Path(folder) / "pruned").card.metrics
-    last = metrics["rounds"][-1]
-    return tuple(last["heads"]), float(metrics["score"]), float(last["score"])
+        findings = prune(parent, task, config, Path(folder) / "pruned").card.findings
+    last = findings.pruning.rounds[-1]
+    return last.heads, findings.scores.score, last.score
 
 
 def run(

@@ -176,13 +176,23 @@ def _kernels(artifact: Artifact, task: Task, config: CompareConfig) -> KernelTim
 
 
 def _said(artifact: Artifact) -> dict[str, Any]:
-    """Return what a card says of the quantization, without what is long."""
-    said = artifact.card.metrics["quantization"]
-    long = ("ranges", "losses", "float_nodes")
+    """Return what a card says of the quantization, without what is long.
+
+    The names of the parts that returned are those of earlier results.
+    """
+    findings = artifact.card.findings
+    quantization = findings.quantization.model_dump(mode="json", exclude={"ranges", "sensitivity"})
+    sensitivity = findings.quantization.sensitivity
+    returned = sensitivity.model_dump(mode="json") if sensitivity else {}
+    if returned:
+        returned["sensitivity"] = returned.pop("by_node")
     return {
-        **{name: value for name, value in said.items() if name not in long},
+        **quantization,
+        **returned,
+        **(findings.scores.model_dump(mode="json") if findings.scores else {}),
+        **({"epochs": findings.training.epochs} if findings.training else {}),
         "settings": artifact.card.config,
-        "float_nodes": len(said["float_nodes"]),
+        "float_nodes": len(findings.quantization.float_nodes),
     }
 
 

@@ -131,7 +131,7 @@ def _measured(artifact: Artifact, task: TaggingTask, loss: str, seed: int) -> Ta
     return TaggerResult(
         loss=loss,
         seed=seed,
-        parameters=artifact.card.metrics["parameters"],
+        parameters=artifact.card.findings.parameters,
         size_bytes=artifact.card.files["model.safetensors"].size_bytes,
         score=score,
         found=found,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.core.findings import ScoreFindings
 from bertender.measure.accuracy import evaluate
 from bertender.measure.tagging import evaluate_tagger
 from bertender.models.predictor import Classifier, TorchPredictor
@@ -38,7 +38,7 @@ def final_score(
     task: Task,
     max_length: int,
     epochs: Sequence[Mapping[str, float]],
-) -> dict[str, Any]:
+) -> ScoreFindings:
     """Return the held-out score of a trained model, and what its epochs were scored on.
 
     Args:
@@ -52,7 +52,7 @@ def final_score(
         scores: Mapping[str, float] = dev_score(model, tokenizer, task, max_length)
     else:
         scores = epochs[-1]
-    return {"chosen_on": task.chosen_on, "score": scores[task.metric]}
+    return ScoreFindings(chosen_on=task.chosen_on, score=scores[task.metric])
 
 
 def _score(

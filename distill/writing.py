@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import CARD_NAME, ProblemType, TaskRecord
+from bertender.core.findings import Findings
 from bertender.tasks.tagging import TaggingTask
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
+from bertender.training.findings import training_findings
 from bertender.training.loop import TrainingReport
 
 __all__ = ["artifact_at", "write_classifier", "write_encoder", "write_model"]
@@ -31,14 +33,12 @@ def write_classifier(
     task: Task | TaggingTask,
     config: TrainingConfig,
     parent: Artifact | None,
-    report: TrainingReport,
-    **metrics: Any,
+    findings: Findings,
 ) -> None:
     """Write a trained classifier of texts or words as a torch artifact with its labels' names."""
     model.config.id2label = dict(enumerate(task.labels))
     model.config.label2id = {label: index for index, label in enumerate(task.labels)}
-    trained = {"steps": report.steps, "losses": report.losses, "epochs": report.epochs}
-    write_model(out, stage, model, tokenizer, task.record(), config, parent, **trained, **metrics)
+    write_model(out, stage, model, tokenizer, task.record(), config, parent, findings)
 
 
 def write_encoder(
@@ -46,7 +46,7 @@ def write_encoder(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     config: Any,
-    reports: Sequence[TrainingReport],
+    reports: Mapping[str, TrainingReport],
     *,
     stage: str,
     metric: str,
@@ -54,7 +54,6 @@ def write_encoder(
     problem_type: ProblemType = "masked_language_model",
 ) -> None:
     """Write an encoder that was trained on a corpus, by one report a phase, as a torch artifact."""
-    *earlier, last = reports
     task = TaskRecord(
         name=",".join(Path(part.strip()).name for part in config.corpus.split(",")),
         problem_type=problem_type,
@@ -62,20 +61,8 @@ def write_encoder(
         text_columns=(config.text_column,),
         metric=metric,
     )
-    write_model(
-        out,
-        stage,
-        model,
-        tokenizer,
-        task,
-        config,
-        parent,
-        steps=sum(report.steps for report in reports),
-        losses=last.losses,
-        epochs=last.epochs,
-        earlier_losses=[report.losses for report in earlier],
-        earlier_epochs=[report.epochs for report in earlier],
-    )
+    findings = Findings(training=training_findings(reports))
+    write_model(out, stage, model, tokenizer, task, config, parent, findings)
 
 
 def write_model(
@@ -86,7 +73,7 @@ def write_model(
     task: TaskRecord,
     config: TrainingConfig,
     parent: Artifact | None,
-    **metrics: Any,
+    findings: Findings,
 ) -> None:
     """Write a model and its tokenizer, each by the `save_pretrained` of its class.
 
@@ -98,7 +85,7 @@ def write_model(
         task: what it answers.
         config: the stage's.
         parent: the artifact that it was made from.
-        metrics: for the artifact's card, beside the number of parameters.
+        findings: for the artifact's card, without the number of parameters.
     """
     with new_artifact(
         out,
@@ -112,7 +99,7 @@ def write_model(
     ) as draft:
         model.save_pretrained(draft.directory)
         _save_tokenizer(tokenizer, draft.directory)
-        draft.metrics.update(parameters=model.num_parameters(), **metrics)
+        draft.findings = findings.model_copy(update={"parameters": model.num_parameters()})
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import onnxruntime
 import torch
@@ -18,6 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.distilbert.modeling_distilbert import MultiHeadSelfAttention
 
 from bertender.core.errors import ModelError
+from bertender.core.findings import GraphFindings
 from bertender.models.families import family_name
 
 __all__ = ["FUSIONS", "Fusion", "prepare_for_fusion", "require_fused_attention"]
@@ -105,9 +105,9 @@ def prepare_for_fusion(model: PreTrainedModel) -> None:
     row.prepare(model)
 
 
-def require_fused_attention(model: PreTrainedModel, graph: Mapping[str, Any]) -> None:
-    """Raise ModelError where a GraphReport has no fused attention at all."""
-    if any(name in graph["fused"] for name in ATTENTION_OPERATORS):
+def require_fused_attention(model: PreTrainedModel, graph: GraphFindings) -> None:
+    """Raise ModelError where a graph has no fused attention at all."""
+    if any(name in graph.fused for name in ATTENTION_OPERATORS):
         return
     written = model.config._attn_implementation
     cause = (

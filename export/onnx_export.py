@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.config import Rule
 from bertender.core.errors import ModelError
+from bertender.core.findings import Findings
 from bertender.measure.gate import GateConfig, Proof, write_proven
 from bertender.measure.parity import parity_sample
 from bertender.models.families import padding_embedding
@@ -107,7 +108,7 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
         out,
         stage="export",
         precision=config.precision,
-        write=lambda directory: Proof(metrics=write_onnx(source, task, config, directory)),
+        write=lambda directory: Proof(findings=write_onnx(source, task, config, directory)),
     )
 
 
@@ -120,9 +121,7 @@ def refuse_unexportable(source: Artifact) -> None:
         )
 
 
-def write_onnx(
-    source: Artifact, task: Task, config: ExportConfig, directory: Path
-) -> dict[str, Any]:
+def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Path) -> Findings:
     """Write model.onnx, config.json and the tokenizer into `directory`.
 
     Returns:
@@ -143,7 +142,7 @@ def write_onnx(
     report = report_graph(graph, config.optimize, model.config.num_hidden_layers)
     optimization.check(model, report)
     save_graph(precision.convert(graph), path, config.external_above_mb)
-    return {"graph": report, **({"numbers": numbers} if numbers else {})}
+    return Findings(graph=report, numbers=numbers)
 
 
 def _trace(source: Artifact, model: PreTrainedModel, config: ExportConfig, directory: Path) -> None:

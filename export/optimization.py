@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 from transformers import PreTrainedModel
 
+from bertender.core.findings import GraphFindings
 from bertender.core.quiet_tools import quiet_tools
 from export.fusion import prepare_for_fusion, require_fused_attention
 
@@ -37,8 +38,8 @@ class Optimization:
     """Returns the graph at a path, optimised."""
     prepare: Callable[[PreTrainedModel], None] = _nothing
     """Is given the model before its graph is written."""
-    check: Callable[[PreTrainedModel, Mapping[str, Any]], None] = _nothing
-    """(model, GraphReport) raises where the optimised graph is not what was asked for."""
+    check: Callable[[PreTrainedModel, GraphFindings], None] = _nothing
+    """(model, graph) raises where the optimised graph is not what was asked for."""
 
 
 def _optimized(graph: Path, *, fuse: bool) -> onnx.ModelProto:

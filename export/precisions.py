@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 import torch
 from onnx import helper, numpy_helper
 
+from bertender.core.findings import LargestNumber
 from bertender.text.batch import Encode, Example
 from export.activations import largest_numbers, refuse_overflow
 
@@ -89,11 +89,11 @@ def _anything(graph: Path, encode: Encode, examples: Sequence[Example], allow: b
 
 def _within_float16(
     graph: Path, encode: Encode, examples: Sequence[Example], allow: bool
-) -> dict[str, Any]:
+) -> LargestNumber:
     """Return the largest number of a graph, or refuse what float16 may not hold."""
     reaches = largest_numbers(graph, encode, examples)
     refuse_overflow(reaches, len(examples), allow=allow)
-    return {**reaches[0].model_dump(), "texts": len(examples)}
+    return LargestNumber(**dict(reaches[0]), texts=len(examples))
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Precision:
     """Takes the optimised graph of float32; it may be changed in its place."""
     overflows: bool = False
     """Whether float32 has larger numbers."""
-    examine: Callable[[Path, Encode, Sequence[Example], bool], dict[str, Any] | None] = _anything
+    examine: Callable[[Path, Encode, Sequence[Example], bool], LargestNumber | None] = _anything
     """(traced graph of float32, encode, texts, whether overflow is allowed) -> for the card
 
     Raises ModelError where the precision could not hold what the graph computes.

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
+from bertender.core.findings import Curvature
 from bertender.core.progress import track
 from bertender.models.predictor import load_torch_classifier
 from bertender.training.examples import TensorBatch
@@ -64,33 +65,33 @@ def _sensitivities(
     curvatures = dict(zip(nodes, map(_over_parts, zip(*parts, strict=True)), strict=True))
     _warn_of_unsettled(curvatures)
     found = {
-        node: (curvatures[node]["mean"] + curvatures[node]["deviation"])
+        node: (curvatures[node].mean + curvatures[node].deviation)
         * error(job, node, weight.detach())
         for node, weight in zip(nodes, weights, strict=True)
     }
-    return Sensitivities(found, {"curvature": curvatures})
+    return Sensitivities(found, curvatures)
 
 
-def _over_parts(estimates: Sequence[Estimate]) -> dict[str, Any]:
-    """Return what the artifact says of a weight's curvature: Q-BERT's |mean| and deviation."""
+def _over_parts(estimates: Sequence[Estimate]) -> Curvature:
+    """Return a weight's curvature: Q-BERT's |mean| and deviation."""
     values = torch.tensor([each.value for each in estimates])
-    return {
-        "mean": float(values.mean().abs()),
-        "deviation": float(values.std(unbiased=False)),
-        "steps": [each.steps for each in estimates],
-        "settled": all(each.settled for each in estimates),
-    }
+    return Curvature(
+        mean=float(values.mean().abs()),
+        deviation=float(values.std(unbiased=False)),
+        steps=[each.steps for each in estimates],
+        settled=all(each.settled for each in estimates),
+    )
 
 
-def _warn_of_unsettled(curvatures: Mapping[str, Mapping[str, Any]]) -> None:
-    moving = [node for node, each in curvatures.items() if not each["settled"]]
+def _warn_of_unsettled(curvatures: Mapping[str, Curvature]) -> None:
+    moving = [node for node, each in curvatures.items() if not each.settled]
     if moving:
         logger.warning(
             "the curvature of %d of %d parts was still moving after %d steps (%s ...): the order "
             "of parts that are close may be chance. More --sensitivity-texts make it steadier.",
             len(moving),
             len(curvatures),
-            max(max(each["steps"]) for each in curvatures.values()),
+            max(max(each.steps) for each in curvatures.values()),
             moving[0],
         )
 

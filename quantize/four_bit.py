@@ -52,8 +52,8 @@ def _write(job: Job, target: Path, left: Sequence[str]) -> Written:
     nodes = [*others, *inventory.lstms, *job.tables]
     quantize_nodes(job.graph, target, nodes, job.target.weights)
     _write_small(target, small, job.config.block_size)
-    found = {"products_of_4_bits": len(small)}
-    return Written((*small, *others, *inventory.lstms), job.reasons, found)
+    quantized = (*small, *others, *inventory.lstms)
+    return Written(quantized, job.reasons, products_of_4_bits=len(small))
 
 
 def _write_small(graph: Path, nodes: Sequence[str], block_size: int) -> None:

@@ -12,7 +12,7 @@ from bertender.models.predictor import onnx_file
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer
 from quantize.calibration import Batches
-from quantize.products import check_products
+from quantize.products import NO_RANGES, check_products
 from quantize.proof import PROBED_TEXTS
 from quantize.rest import TOLERATED, check_rest
 
@@ -57,8 +57,8 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
     encode = Tokenize(load_tokenizer(floats.path))
     texts = Batches(encode, task.train.examples[:PROBED_TEXTS], "check products")
     graphs = onnx_file(floats), onnx_file(candidate)
-    ranges = candidate.card.metrics.get("quantization", {}).get("ranges", {})
-    products = check_products(*graphs, texts, ranges)
+    quantization = candidate.card.findings.quantization
+    products = check_products(*graphs, texts, quantization.ranges if quantization else NO_RANGES)
     rest = check_rest(*graphs, texts)
     return (
         *(f"product {each.node}: {', '.join(each.failures)}" for each in products if each.failures),

@@ -6,17 +6,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bertender.core.artifact import Artifact
+from bertender.core.findings import (
+    ChoiceScores,
+    Curvature,
+    ScoreFindings,
+    SensitivityFindings,
+    TrainingFindings,
+)
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import TOLERANCES, check_parity, labelled_sample
 from bertender.models.onnx_predictor import OnnxPredictor
 from bertender.models.predictor import Classifier, open_classifier
 from bertender.tasks.task import Split, Task
 from quantize.calibration import Batches
+from quantize.calibrators import Range
 from quantize.config import SchemeConfig
 from quantize.graph import Inventory, take_inventory
 from quantize.targets import Target
@@ -32,8 +39,12 @@ class Written:
     """Nodes that multiply by integers now."""
     float_nodes: Mapping[str, str] = field(default_factory=dict)
     """Node that stayed in float -> why."""
-    found: Mapping[str, Any] = field(default_factory=dict)
-    """What else the artifact shall say."""
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    """Of static activations, by the tensor's name."""
+    products_of_4_bits: int | None = None
+    sensitivity: SensitivityFindings | None = None
+    """Where parts may return to what they were."""
+    training: TrainingFindings | None = None
     reference: Classifier | None = None
     """What the graph must agree with, where that is not the source."""
     float_graph: Path | None = None
@@ -50,8 +61,8 @@ class Sensitivities:
 
     by_node: Mapping[str, float]
     """Larger is worse."""
-    found: Mapping[str, Any] = field(default_factory=dict)
-    """What the artifact shall say of how they were measured."""
+    curvature: Mapping[str, Curvature] | None = None
+    """By node, where they were measured by it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ class Job:
         """Return a graph's score on the texts to choose by."""
         return self.score_of(self.opened(graph))
 
-    def held_out_scores(self, graph: Path, score: float) -> dict[str, Any]:
+    def held_out_scores(self, graph: Path, score: float) -> ScoreFindings:
         """Return the held-out scores before and after, and what was chosen on.
 
         They are read here, once, at the end, where other texts have chosen.
@@ -102,9 +113,10 @@ class Job:
         before, after = self.score_before, score
         if self.task.chosen_on == "selection":
             before, after = map(self._dev_score, (self.classifier, self.opened(graph)))
-        chosen = {"before": self.score_before, "after": score, "n": len(self.task.choices)}
-        held_out = {"score_before": before, "score": after}
-        return {"chosen_on": self.task.chosen_on, "choice": chosen, **held_out}
+        choice = ChoiceScores(before=self.score_before, after=score, n=len(self.task.choices))
+        return ScoreFindings(
+            chosen_on=self.task.chosen_on, score=after, score_before=before, choice=choice
+        )
 
     def _dev_score(self, classifier: Classifier) -> float:
         return evaluate(classifier, self.task.dev, self.task.metric)[0].value

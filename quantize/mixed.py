@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bertender.core.errors import AccuracyError
+from bertender.core.findings import SensitivityFindings
 from bertender.core.progress import progress_bar
 from quantize.curvature import WeightError, eight_bit_error, four_bit_error
 from quantize.dynamic import write_dynamic
@@ -129,10 +130,12 @@ def _told(
         f"({table[node]:.3g}); before it went back the score was {drop:.4g} points lower"
         for place, (node, drop) in enumerate(zip(back, tried, strict=False), start=1)
     }
-    found = {"sensitivity": table, **sensitivities.found, "drops": tried, "returned": reasons}
+    sensitivity = SensitivityFindings(
+        by_node=table, curvature=sensitivities.curvature, drops=tried, returned=reasons
+    )
     in_float = reasons if level is FLOAT else {}
     return replace(
         written,
         float_nodes={**written.float_nodes, **in_float},
-        found={**written.found, **found},
+        sensitivity=sensitivity,
     )

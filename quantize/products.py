@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import GateError
+from bertender.core.findings import PartLikeness, ProductCheck
 from quantize.affine import INTEGERS, affine
 from quantize.calibration import Batches
 from quantize.calibrators import Range
@@ -140,7 +141,7 @@ def check_products(
         quantized_graph: as a scheme wrote it. Sums are computed exactly, whatever this CPU does.
         batches: real texts, whose activations the quantized graph is watched on.
         ranges: that static activations shall have, by the tensor's name, where they are known. An
-            artifact has them in its metrics. Without them, a range that clips no more than
+            artifact has them in its findings. Without them, a range that clips no more than
             calibrators do cannot be distinguished from one of theirs.
     """
     twins = find_twins(float_graph, quantized_graph)
@@ -174,13 +175,11 @@ def refuse_unlike(findings: Sequence[ProductFindings]) -> None:
         )
 
 
-def summary_of(findings: Sequence[ProductFindings]) -> dict[str, Any]:
+def summary_of(findings: Sequence[ProductFindings]) -> ProductCheck:
     """Return what the artifact says of them: how many there are, and the worst few by noise."""
     worst = sorted(findings, key=lambda each: min(_ratios(each)))[:SHOWN]
-    return {
-        "checked": len(findings),
-        "worst": {each.node: {"kind": each.kind, **each.figures} for each in worst},
-    }
+    likeness = {each.node: PartLikeness(kind=each.kind, figures=each.figures) for each in worst}
+    return ProductCheck(checked=len(findings), worst=likeness)
 
 
 def _ratios(findings: ProductFindings) -> list[float]:

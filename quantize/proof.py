@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bertender.core.errors import AccuracyError
+from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
 from quantize.job import Job, Written
 from quantize.kernels import operators, refuse_float_kernels
 from quantize.products import judge_products, refuse_unlike, summary_of
 from quantize.rest import check_rest, refuse_other_rest
 from quantize.saturation import probe
+from quantize.targets import runs_here
 from quantize.twins import find_twins, sample_rows
 
 __all__ = ["PROBED_TEXTS", "proven"]
@@ -19,22 +22,37 @@ PROBED_TEXTS = 64
 """Training texts on whose activations each product is checked."""
 
 
-def proven(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
+def proven(
+    job: Job, graph: Path, written: Written, target: str, tried: Sequence[TriedScheme] = ()
+) -> Findings:
     """Return what the artifact says of its graph; raise what speaks against it.
 
     What runs, and how exactly, is asked only where this machine is such a one as will serve.
+
+    Args:
+        job: the quantization.
+        graph: as the scheme wrote it.
+        written: what the scheme says of it.
+        target: the row of TARGETS that will serve it.
+        tried: schemes that were refused or skipped before.
     """
-    found = operators(graph)
+    here, found = runs_here(target), operators(graph)
     count = len(written.quantized)
-    return {
-        "products": count,
-        "running_in_integers": refuse_float_kernels(found, count) if here else None,
-        "float_nodes": dict(written.float_nodes),
-        "operators": found,
+    running = refuse_float_kernels(found, count) if here else None
+    quantization = QuantizationFindings(
+        target=target,
+        products=count,
+        running_in_integers=running,
+        float_nodes=written.float_nodes,
+        operators=found,
+        products_of_4_bits=written.products_of_4_bits,
+        ranges=written.ranges,
+        sensitivity=written.sensitivity,
+        tried=tried,
         **_parts(job, graph, written, here),
-        **_scores(job, graph, written.score),
-        **written.found,
-    }
+    )
+    scores = _scores(job, graph, written.score)
+    return Findings(training=written.training, scores=scores, quantization=quantization)
 
 
 def _parts(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
@@ -46,7 +64,7 @@ def _parts(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any
     twins = find_twins(floats, graph)
     samples = sample_rows(graph, twins, job.texts(PROBED_TEXTS, "check products"))
     saturation = probe(twins, samples) if here else None
-    findings = judge_products(twins, samples, written.found.get("ranges", {}))
+    findings = judge_products(twins, samples, written.ranges)
     refuse_unlike(findings)
     rest = check_rest(floats, graph, job.texts(PROBED_TEXTS, "check the rest"))
     refuse_other_rest(rest)
@@ -57,7 +75,7 @@ def _parts(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any
     }
 
 
-def _scores(job: Job, graph: Path, known: float | None) -> dict[str, Any]:
+def _scores(job: Job, graph: Path, known: float | None) -> ScoreFindings | None:
     """Return the scores before and after, where something was trained or a drop is bounded.
 
     Raises:
@@ -65,7 +83,7 @@ def _scores(job: Job, graph: Path, known: float | None) -> dict[str, Any]:
     """
     allowed = job.config.max_drop
     if allowed is None and job.source.card.kind == "onnx":
-        return {}
+        return None
     after = job.score(graph) if known is None else known
     if allowed is not None and job.drop(after) > allowed:
         raise AccuracyError(

@@ -22,6 +22,7 @@ from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.predictor import TorchPredictor, load_torch_classifier
 from bertender.text.batch import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.findings import training_findings
 from bertender.training.label_losses import hard_labels, soft_labels
 from bertender.training.loop import LossParts, Objective, TrainingReport, train
 from bertender.training.tokens import token_dataset
@@ -49,7 +50,7 @@ def write_trained(job: Job, target: Path) -> Written:
     predictor = TorchPredictor(fake.student)
     return replace(
         written,
-        found={**written.found, "epochs": report.epochs, "losses": report.losses},
+        training=training_findings({"labels": report}),
         reference=replace(job.classifier, name="fake-quantized", predictor=predictor),
         tolerance=TOLERANCE,
         float_graph=exported.graph,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +21,7 @@ from bertender.core.errors import (
     ModelError,
     ParityError,
 )
+from bertender.core.findings import TriedScheme
 from bertender.core.work import work_directory
 from bertender.measure.gate import Proof, write_proven
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
@@ -31,7 +32,7 @@ from quantize.config import SchemeConfig
 from quantize.job import Job
 from quantize.proof import proven
 from quantize.schemes import AUTO_SCHEME, RULES, SCHEMES, Scheme
-from quantize.targets import runs_here, target_named
+from quantize.targets import target_named
 
 __all__ = [
     "QuantizeConfig",
@@ -93,7 +94,7 @@ def quantize(
         return _first_that_passes(source, task, config, out, write_onnx)
     _refuse(source, task, config, out, write_onnx)
     try:
-        return _quantized(source, task, config, out, write_onnx, [])
+        return _quantized(source, task, config, out, write_onnx)
     except REFUSALS as error:
         step = next_command(config.scheme, config, source, task, out)
         raise type(error)(f"{error} {step}") from error
@@ -103,21 +104,21 @@ def _first_that_passes(
     source: Artifact, task: Task, config: QuantizeConfig, out: Path, write_onnx: WriteOnnx | None
 ) -> Artifact:
     """Write the first of the default candidates that passes every gate."""
-    tried: list[dict[str, str]] = []
+    tried: list[TriedScheme] = []
     for candidate in candidates(config):
         chosen = QuantizeConfig.model_validate(candidate.config.model_dump(exclude_unset=True))
         if candidate.skipped:
             logger.info("scheme %s is skipped: %s", candidate.scheme, candidate.skipped)
-            tried.append({"scheme": candidate.scheme, "skipped": candidate.skipped})
+            tried.append(TriedScheme(scheme=candidate.scheme, skipped=candidate.skipped))
             continue
         _refuse(source, task, chosen, out, write_onnx)
         try:
             return _quantized(source, task, chosen, out, write_onnx, tried)
         except REFUSALS as error:
             logger.warning("scheme %s is refused: %s", candidate.scheme, error)
-            tried.append({"scheme": candidate.scheme, "refused": str(error)})
+            tried.append(TriedScheme(scheme=candidate.scheme, refused=str(error)))
     reasons = " ".join(_reason(each) for each in tried)
-    if not any("refused" in each for each in tried):
+    if all(each.refused is None for each in tried):
         raise ConfigError(
             f"no scheme that is tried by default reads all of your settings. {reasons}"
         )
@@ -125,8 +126,8 @@ def _first_that_passes(
     raise GateError(f"no scheme that is tried by default passes. {reasons} {step}")
 
 
-def _reason(tried: dict[str, str]) -> str:
-    return ". ".join(f"{name} {why}" for name, why in tried.items() if name != "scheme")
+def _reason(tried: TriedScheme) -> str:
+    return f"skipped {tried.skipped}" if tried.refused is None else f"refused {tried.refused}"
 
 
 def _refuse(
@@ -150,7 +151,7 @@ def _quantized(
     config: QuantizeConfig,
     out: Path,
     write_onnx: WriteOnnx | None,
-    tried: list[dict[str, str]],
+    tried: Sequence[TriedScheme] = (),
 ) -> Artifact:
     """Write an artifact by the scheme of the config; `tried` says what was refused before it."""
     scheme = SCHEMES[config.scheme]
@@ -162,10 +163,8 @@ def _quantized(
         def write(directory: Path) -> Proof:
             copy_companions(source, directory)
             written = scheme.write(job, directory / ONNX_NAME)
-            found = proven(job, directory / ONNX_NAME, written, runs_here(target_name))
-            history = {"tried": tried} if tried else {}
-            metrics = {"quantization": {"target": target_name, **found, **history}}
-            return Proof(written.reference, written.tolerance, metrics)
+            findings = proven(job, directory / ONNX_NAME, written, target_name, tried)
+            return Proof(written.reference, written.tolerance, findings)
 
         return write_proven(
             source, task, config, out, stage="quantize", precision=scheme.precision, write=write

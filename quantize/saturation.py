@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
 from bertender.core.errors import ModelError
+from bertender.core.findings import SaturationFindings
 from quantize.cuts import exact, run_cut
 from quantize.twins import Sample, Twins
 
@@ -41,23 +41,23 @@ class Deviation:
 
 def probe(
     twins: Iterable[Twins], samples: Mapping[str, Sample], run: Run = run_cut
-) -> dict[str, Any]:
+) -> SaturationFindings:
     """Compare each product of integers with an exact one; raise ModelError where they differ.
 
     Returns:
-        What the artifact says of it. MatMulNBits rounds inside its kernel and an LSTM cannot be
+        The largest deviation. MatMulNBits rounds inside its kernel and an LSTM cannot be
         cut open: neither has sums that can be compared, and they are not among the products.
     """
     found = [each for group in twins for each in deviations(group, samples, run)]
     refuse_saturated(found)
     worst = max(found, key=lambda each: each.value, default=None)
-    return {
-        "products": len(found),
-        "rows": max((len(each.largest) for each in samples.values()), default=0),
-        "largest_deviation": worst and worst.value,
-        "worst": worst and worst.node,
-        "allowed": TOLERATED,
-    }
+    return SaturationFindings(
+        products=len(found),
+        rows=max((len(each.largest) for each in samples.values()), default=0),
+        largest_deviation=worst and worst.value,
+        worst=worst and worst.node,
+        allowed=TOLERATED,
+    )
 
 
 def deviations(twins: Twins, samples: Mapping[str, Sample], run: Run) -> Iterator[Deviation]:

@@ -34,9 +34,8 @@ def write_with_ranges(
         between = Path(folder) / "products.onnx"
         write_qdq(job.graph, between, products, ranges, job.target.activations, job.target.weights)
         quantize_rest(job, between, target, float_nodes)
-    found = {"ranges": {name: list(ranges[name]) for name in sorted(ranges)}}
     quantized = (*(each.node for each in products), *job.inventory.lstms)
-    return Written(quantized, job.reasons, found)
+    return Written(quantized, job.reasons, {name: ranges[name] for name in sorted(ranges)})
 
 
 def calibrated_ranges(job: Job) -> dict[str, Range]:

@@ -95,10 +95,11 @@ def test_epochs_are_scored_apart_and_the_end_is_held_out(
     given = [teacher] if stage == "distill" else []
     made = STAGES[stage].make(given, apart, config, tmp_path / "out")
     assert read == ["selection", "selection", "dev"]
-    metrics = made.card.metrics
-    assert metrics["chosen_on"] == "selection"
-    assert metrics["score"] == pytest.approx(score_of(made, apart.dev))
-    assert metrics["epochs"][-1]["accuracy"] == pytest.approx(score_of(made, apart.selection))
+    findings = made.card.findings
+    assert findings.scores.chosen_on == "selection"
+    assert findings.scores.score == pytest.approx(score_of(made, apart.dev))
+    last = findings.training.epochs[-1]["accuracy"]
+    assert last == pytest.approx(score_of(made, apart.selection))
 
 
 def test_several_tasks_are_scored_apart_too(apart: Task, tmp_path: Path, read: list[str]) -> None:
@@ -108,8 +109,8 @@ def test_several_tasks_are_scored_apart_too(apart: Task, tmp_path: Path, read: l
     made = finetune_tasks(models, tiny_tokenizer(), (apart, other), config, tmp_path / "out")
     assert read == ["selection", "selection", "dev", "dev"]
     for path in (made.path, tmp_path / "out-cola"):
-        metrics = Artifact.load(path).card.metrics
-        assert metrics["score"] == pytest.approx(score_of(Artifact.load(path), apart.dev))
+        scores = Artifact.load(path).card.findings.scores
+        assert scores.score == pytest.approx(score_of(Artifact.load(path), apart.dev))
 
 
 PRUNINGS: dict[str, dict[str, Any]] = {
@@ -127,12 +128,12 @@ def test_a_pruning_is_judged_apart(
     config = STAGES["prune"].config.parse({**PRUNINGS[name], "max_drop": 100.0})
     made = STAGES["prune"].make([teacher], apart, config, tmp_path / "out")
     assert read[-2:] == ["dev", "dev"] and set(read[:-2]) == {"selection"}
-    metrics = made.card.metrics
-    assert metrics["chosen_on"] == "selection"
-    assert metrics["score"] == pytest.approx(score_of(made, apart.dev))
-    assert metrics["score_before"] == pytest.approx(score_of(teacher, apart.dev))
-    assert metrics["rounds"][-1]["score"] == pytest.approx(score_of(made, apart.selection))
-    assert metrics["unpruned"] == pytest.approx(score_of(teacher, apart.selection))
+    scores, pruning = made.card.findings.scores, made.card.findings.pruning
+    assert scores.chosen_on == "selection"
+    assert scores.score == pytest.approx(score_of(made, apart.dev))
+    assert scores.score_before == pytest.approx(score_of(teacher, apart.dev))
+    assert pruning.rounds[-1].score == pytest.approx(score_of(made, apart.selection))
+    assert pruning.unpruned == pytest.approx(score_of(teacher, apart.selection))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -144,11 +145,11 @@ def test_a_quantization_is_judged_apart(
     config = STAGES["quantize"].config.parse(settings)
     made = STAGES["quantize"].make([source], apart, config, tmp_path / "out")
     assert read[-2:] == ["dev", "dev"] and set(read[:-2]) == {"selection"}
-    found = made.card.metrics["quantization"]
-    assert found["chosen_on"] == "selection" and found["choice"]["n"] == APART
-    assert found["score"] == pytest.approx(score_of(made, apart.dev))
-    assert found["score_before"] == pytest.approx(score_of(source, apart.dev))
-    assert found["choice"]["after"] == pytest.approx(score_of(made, apart.selection))
+    scores = made.card.findings.scores
+    assert scores.chosen_on == "selection" and scores.choice.n == APART
+    assert scores.score == pytest.approx(score_of(made, apart.dev))
+    assert scores.score_before == pytest.approx(score_of(source, apart.dev))
+    assert scores.choice.after == pytest.approx(score_of(made, apart.selection))
 
 
 DROPS: dict[str, Callable[[Artifact, Artifact], tuple[str, Artifact, dict[str, Any]]]] = {
@@ -163,10 +164,9 @@ def test_where_nothing_is_set_apart_the_result_says_so(
 ) -> None:
     stage, source, settings = DROPS[name](teacher, onnx)
     config = STAGES[stage].config.parse({**settings, "max_drop": 100.0})
-    metrics = STAGES[stage].make([source], task, config, tmp_path / "out").card.metrics
-    found = metrics.get("quantization", metrics)
-    assert found["chosen_on"] == "dev"
-    assert found["score"] == pytest.approx(score_of(Artifact.load(tmp_path / "out"), task.dev))
+    scores = STAGES[stage].make([source], task, config, tmp_path / "out").card.findings.scores
+    assert scores.chosen_on == "dev"
+    assert scores.score == pytest.approx(score_of(Artifact.load(tmp_path / "out"), task.dev))
 
 
 def test_every_stage_of_a_chain_sets_the_same_texts_apart(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.environment import data_directory
 from bertender.core.errors import ServingError
+from bertender.core.findings import Findings
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.predictor import FakePredictor, open_classifier
@@ -84,7 +85,7 @@ def quantized(source: Artifact, out: Path) -> Artifact:
         copy_companions(source, draft.directory)
         job = job_of(source, toy_task(), draft.directory)
         write_dynamic(job, draft.directory / ONNX_NAME)
-        draft.metrics["parameters"] = source.card.metrics["parameters"]
+        draft.findings = Findings(parameters=source.card.findings.parameters)
     return Artifact.load(out)
 
 

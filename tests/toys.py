@@ -21,6 +21,7 @@ from transformers import (
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
+from bertender.core.findings import Findings
 from bertender.tasks.task import Split, Task
 from bertender.training.examples import Padding, TokenDataset
 from distill.corpora.corpus import pack_rows
@@ -98,7 +99,7 @@ def write_model(
     ) as draft:
         model.save_pretrained(draft.directory)
         tokenizer.save_pretrained(draft.directory)
-        draft.metrics["parameters"] = model.num_parameters()
+        draft.findings = Findings(parameters=model.num_parameters())
     return Artifact.load(out)
 
 

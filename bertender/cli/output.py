@@ -15,8 +15,10 @@ from rich.text import Text
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import TaskRecord
+from bertender.core.findings import Findings, ParitySummary
 from bertender.core.timing import Timing, read_timing
 from bertender.measure.size import measure_size
+from bertender.report.cells import DASH, number
 from bertender.report.graph import graph_lines
 from bertender.report.heads import pruning_lines
 from bertender.report.quantization import quantization_lines
@@ -62,8 +64,8 @@ def artifact_summary(artifact: Artifact) -> dict[str, Any]:
         "stage": card.stage,
         "kind": card.kind,
         "precision": card.precision,
-        "size": measure_size(artifact, _parameters(artifact)).model_dump(mode="json"),
-        "metrics": card.metrics,
+        "size": measure_size(artifact, card.findings.parameters).model_dump(mode="json"),
+        "findings": card.findings.model_dump(mode="json"),
         "left_out": left_out_rows(card.task),
         "timing": timing and timing.summary(),
     }
@@ -76,12 +78,14 @@ def left_out_rows(task: Task | TaskRecord) -> dict[str, Any] | None:
 
 def print_artifact(artifact: Artifact) -> None:
     """Say in a few lines what a stage has written."""
-    size = measure_size(artifact, _parameters(artifact))
+    card = artifact.card
+    size = measure_size(artifact, card.findings.parameters)
+    parameters = DASH if size.millions is None else f"{size.millions:.1f}M"
     say(
-        f"{artifact.path}: {artifact.card.kind}, {artifact.card.precision}, "
-        f"{size.parameters / 1e6:.1f}M parameters, {size.artifact_size_bytes / 1e6:.1f} MB"
+        f"{artifact.path}: {card.kind}, {card.precision}, {parameters} parameters, "
+        f"{size.artifact_size_bytes / 1e6:.1f} MB"
     )
-    for line in (*_measured(artifact.card.metrics), *_timed(read_timing(artifact))):
+    for line in (*_measured(card.findings), *_timed(read_timing(artifact))):
         say(f"  {line}")
 
 
@@ -131,30 +135,43 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _parameters(artifact: Artifact) -> int:
-    return int(artifact.card.metrics.get("parameters", 0))
+def _measured(findings: Findings) -> list[str]:
+    """Return what the findings say, in lines."""
+    tables = (graph_lines(findings), pruning_lines(findings), quantization_lines(findings))
+    return [
+        *_trained(findings),
+        *_agreement(findings.parity),
+        *(line for lines in tables for line in lines),
+    ]
 
 
-def _measured(metrics: Mapping[str, Any]) -> list[str]:
+def _trained(findings: Findings) -> list[str]:
+    """Return the scores of a training, and of other tasks that were learned in it."""
+    training, scores = findings.training, findings.scores
+    apart = scores is not None and scores.chosen_on == "selection"
     lines = []
-    if metrics.get("epochs"):
-        lines.append(f"{_scored_on(metrics)} after the last epoch: {_scores(metrics['epochs'])}")
-    if metrics.get("chosen_on") == "selection" and not metrics.get("rounds"):
-        lines.append(f"held-out, read once: {metrics['score']:.4g}")
-    for task, other in metrics.get("together", {}).items():
-        lines.append(f"task {task}, in {other['artifact']} beside it: {_scores(other['epochs'])}")
-    if parity := metrics.get("parity"):
-        lines.append(
-            f"parity with {parity['reference']}: agreement {parity['agreement']:.4f} over "
-            f"{parity['texts']} texts, largest logit difference {parity['max_abs_difference']:.2g}"
-        )
-    told = (graph_lines(metrics), pruning_lines(metrics), quantization_lines(metrics))
-    return [*lines, *(line for lines_of in told for line in lines_of)]
+    if training and training.epochs:
+        # of general encoders, these are texts of the corpus
+        where = "set apart" if apart else "held-out"
+        lines.append(f"{where} after the last epoch: {_scores(training.epochs)}")
+    if scores and apart and not (findings.pruning or findings.quantization):
+        lines.append(f"held-out, read once: {number(scores.score)}")
+    others = training.together.items() if training else ()
+    return [
+        *lines,
+        *(f"task {task}, in {o.artifact} beside it: {_scores(o.epochs)}" for task, o in others),
+    ]
 
 
-def _scored_on(metrics: Mapping[str, Any]) -> str:
-    """Return what the epochs were scored on; of general encoders, texts of the corpus."""
-    return "set apart" if metrics.get("chosen_on") == "selection" else "held-out"
+def _agreement(parity: ParitySummary | None) -> list[str]:
+    if parity is None:
+        return []
+    agreement = DASH if parity.agreement is None else f"{parity.agreement:.4f}"
+    most = parity.max_abs_difference
+    return [
+        f"parity with {parity.reference}: agreement {agreement} over {parity.texts} texts, "
+        f"largest logit difference {DASH if most is None else f'{most:.2g}'}"
+    ]
 
 
 def _timed(timing: Timing | None) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from bertender.core.atomic import replacing_directory
 from bertender.core.card import (
@@ -29,6 +29,7 @@ from bertender.core.card import (
 )
 from bertender.core.config import Record
 from bertender.core.errors import ArtifactError, DamagedArtifactError
+from bertender.core.findings import Findings
 
 __all__ = [
     "Artifact",
@@ -95,10 +96,10 @@ class Artifact:
 
 @dataclass
 class Draft:
-    """An artifact being written: put files into `directory`, figures into `metrics`."""
+    """An artifact being written: put files into `directory`, and set its `findings`."""
 
     directory: Path
-    metrics: dict[str, Any] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
 
 
 @contextmanager
@@ -139,7 +140,7 @@ def new_artifact(
             parent=_parent_of(parent, out),
             versions=library_versions(),
             files=_record_files(directory),
-            metrics=draft.metrics,
+            findings=draft.findings,
         )
         text = card.model_dump_json(indent=2) + "\n"
         (directory / CARD_NAME).write_text(text, encoding="utf-8")

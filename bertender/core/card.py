@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field
 
+from bertender.core.card_versions import SCHEMA_VERSION, current_schema
 from bertender.core.config import Record
 from bertender.core.errors import NotAnArtifactError
+from bertender.core.findings import Findings
 
 __all__ = [
     "CARD_NAME",
@@ -100,7 +103,9 @@ FileName = Annotated[str, AfterValidator(_inside)]
 class Card(Record):
     """The content of `artifact.json`. It holds no time stamp: equal work gives equal cards."""
 
-    schema_version: Literal[1] = 1
+    model_config = ConfigDict(ser_json_inf_nan="strings")  # as null, they would not be numbers
+
+    schema_version: Literal[2] = SCHEMA_VERSION
     kind: Kind
     family: str = Field(description="the model_type of transformers, a row of FAMILIES")
     task: TaskRecord
@@ -111,11 +116,15 @@ class Card(Record):
     parent: Parent | None
     versions: dict[str, str]
     files: dict[FileName, FileRecord]
-    metrics: dict[str, Any] = Field(default_factory=dict)
+    findings: Findings = Findings()
 
 
 def read_card(directory: Path) -> Card:
-    """Return the card in a directory, or raise NotAnArtifactError where there is none to read."""
+    """Return the card in a directory, of this schema or an earlier one.
+
+    Raises:
+        NotAnArtifactError: there is none, or none that can be read.
+    """
     path = directory / CARD_NAME
     if not directory.is_dir():
         raise NotAnArtifactError(
@@ -128,12 +137,26 @@ def read_card(directory: Path) -> Card:
             "becomes one with `bertender finetune --teacher`."
         )
     try:
-        return Card.model_validate_json(path.read_text(encoding="utf-8"))
-    except (ValidationError, UnicodeDecodeError, OSError) as error:
+        return Card.model_validate(current_schema(_json_object(path)))
+    except NotAnArtifactError as error:
+        raise NotAnArtifactError(f"{path} cannot be read as an artifact card: {error}") from None
+    except (OSError, ValueError) as error:  # pydantic's own is a ValueError
         raise NotAnArtifactError(
             f"{path} cannot be read as an artifact card: {error}. Build the artifact again, with "
             "this version of bertender."
         ) from None
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    """Return what a file of JSON holds, or raise ValueError where it is not an object."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"its JSON is a {type(values).__name__}, and must be an object")
+    return values
 
 
 @functools.cache

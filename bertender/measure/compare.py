@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
-from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.findings import ParitySummary
 from bertender.core.lineage import lineage
 from bertender.measure.accuracy import evaluate, text_lengths, word_count
 from bertender.measure.comparison import (
@@ -32,7 +32,6 @@ from bertender.measure.constant import constant_row
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import Latency, LatencyReport, threads_of
 from bertender.measure.load import refuse_busy_now
-from bertender.measure.parity import ParitySummary
 from bertender.measure.same_model import with_speedups_over_onnx_float32
 from bertender.measure.size import measure_size
 from bertender.metrics.scores import Change, Score, paired_change
@@ -70,7 +69,6 @@ def compare(
     Raises:
         ConfigError: no artifacts.
         ModelError: an artifact's labels are not the task's, or its logits are not finite.
-        ArtifactError: a card's parity cannot be read.
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
     """
     if not artifacts:
@@ -78,7 +76,7 @@ def compare(
     _refuse_other_labels(artifacts, task)
     if not config.noisy:
         refuse_busy_now()
-    parities = [_parity_of(artifact) for artifact in artifacts]
+    parities = [artifact.card.findings.parity for artifact in artifacts]
     classifiers = _open(artifacts, threads_of(config))
     scores, predictions = _score(classifiers, task, config)
     changes = [None, *(_change(task, predictions[0], row, config) for row in predictions[1:])]
@@ -227,25 +225,12 @@ def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:
     """Return which heads are left of a pruned model, which an export or an int8 graph may be of."""
     made_of = (each for each in lineage(artifact) if isinstance(each, Artifact))
     model = next((each for each in made_of if each.card.kind == "torch"), artifact)
-    rounds = model.card.metrics.get("rounds") or [{}]
-    if not (rounds[0].get("head_importance") and rounds[-1].get("heads_kept")):
+    if not (pruning := model.card.findings.pruning):
         return None
-    importance = rounds[0]["head_importance"]
+    importance = pruning.rounds[0].head_importance
+    remaining = pruning.rounds[-1].remaining_heads
+    if not (importance and remaining):
+        return None
     return PrunedHeads(
-        layers=model.card.metrics.get("layers") or range(len(importance)),
-        importance=importance,
-        kept=rounds[-1]["heads_kept"],
+        layers=pruning.layers or range(len(importance)), importance=importance, kept=remaining
     )
-
-
-def _parity_of(artifact: Artifact) -> ParitySummary | None:
-    values = artifact.card.metrics.get("parity")
-    if values is None:
-        return None
-    try:
-        return ParitySummary.model_validate(values)
-    except ValidationError as error:
-        raise ArtifactError(
-            f"the parity recorded in {artifact.path} cannot be read: {error}. "
-            f"Build it again (stage {artifact.card.stage!r})."
-        ) from None

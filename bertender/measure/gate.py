@@ -5,16 +5,16 @@ Exporting and quantizing differ in how they write a graph; what follows the grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
 from bertender.core.errors import ModelError
+from bertender.core.findings import Findings
 from bertender.measure.parity import (
     PARITY_TEXTS,
     TOLERANCES,
@@ -48,8 +48,8 @@ class Proof:
     """What the graph must agree with; None for its source."""
     tolerance: str | None = None
     """The row of TOLERANCES; None for the one that its precision names."""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    """For the artifact's card."""
+    findings: Findings = field(default_factory=Findings)
+    """For the artifact's card, without parameters and parity."""
 
 
 def write_proven(
@@ -101,7 +101,8 @@ def write_proven(
             reference, candidate, examples, tolerance, seed=config.seed, truth=truth
         )
         require_parity(parity)
-        draft.metrics.update(parameters=parameters, parity=parity.summary(), **proof.metrics)
+        measured = {"parameters": parameters, "parity": parity.summary()}
+        draft.findings = proof.findings.model_copy(update=measured)
     return Artifact.load(out)
 
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from pydantic import Field
 
-from bertender.core.config import Record
 from bertender.core.errors import MachineBusyError
+from bertender.core.machine_load import BUSY_SHARE, MachineLoad
 
 __all__ = [
     "BUSY_SHARE",
@@ -34,42 +33,11 @@ __all__ = [
     "watched_load",
 ]
 
-BUSY_SHARE = 0.05
-"""Of the cores' time; below it, others hardly change a time."""
 SAMPLE_S = 1.0
 PROC_STAT = Path("/proc/stat")
 IDLE_FIELDS = ("idle", "iowait")
 COUNTED_ELSEWHERE = ("guest", "guest_nice")
 """Linux counts them in `user` and `nice` too."""
-
-
-class MachineLoad(Record):
-    """What the usable cores did besides a measurement, as shares of all their time."""
-
-    other_work: float | None = Field(
-        description="share that other processes had; None where the system does not report it"
-    )
-    steal: float | None = Field(
-        description="share that the hypervisor gave to other machines; None as above"
-    )
-
-    @property
-    def busy(self) -> float:
-        """Share of the cores' time that was not the measurement's to use; 0 where unknown."""
-        return (self.other_work or 0.0) + (self.steal or 0.0)
-
-    @property
-    def noisy(self) -> bool:
-        """Whether figures that were taken meanwhile are not to be trusted."""
-        return self.busy > BUSY_SHARE
-
-    def __str__(self) -> str:
-        if self.other_work is None or self.steal is None:
-            return "load unknown: this system does not report it"
-        return (
-            f"other work had {self.other_work:.1%} of the cores' time, and {self.steal:.1%} "
-            "was stolen by the hypervisor"
-        )
 
 
 @dataclass(frozen=True)

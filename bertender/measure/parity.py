@@ -8,7 +8,6 @@ truncated among them. Each encodes the texts itself. Every check that fails is r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.errors import ParityError
+from bertender.core.findings import ParitySummary
 from bertender.measure.accuracy import word_count
 from bertender.measure.parity_answers import Answers, collect_answers, no_answers
 from bertender.measure.parity_cases import questions_of
@@ -62,24 +62,6 @@ class CaseParity(Record):
     agreement: float | None
 
 
-class ParitySummary(Record):
-    """What an artifact's card keeps of its parity, under `metrics["parity"]`."""
-
-    passed: bool
-    reference: str
-    texts: int
-    rows: int
-    max_abs_difference: float | None
-    mean_abs_difference: float | None
-    min_cosine: float | None
-    agreement: float | None
-    median_difference: float | None = None
-    p95_difference: float | None = None
-    near_ties: int | None = None
-    near_ties_turned: int | None = None
-    score_change: float | None = None
-
-
 class Parity(Figures):
     """What the gate found."""
 
@@ -105,9 +87,9 @@ class Parity(Figures):
     def passed(self) -> bool:
         return not self.failures
 
-    def summary(self) -> dict[str, Any]:
-        """Return the ParitySummary as plain values, for an artifact's card."""
-        return {name: getattr(self, name) for name in ParitySummary.model_fields}
+    def summary(self) -> ParitySummary:
+        """Return what an artifact's card holds of it."""
+        return ParitySummary(**{name: getattr(self, name) for name in ParitySummary.model_fields})
 
 
 def check_parity(

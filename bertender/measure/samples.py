@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.config import Record
+from bertender.core.speedup import Speedup
 
 __all__ = [
     "Percentiles",
@@ -31,18 +32,6 @@ class Percentiles(Record):
     p50_ms: float
     p95_ms: float
     p99_ms: float
-
-
-class Speedup(Record):
-    """How many times as fast as a reference, with a 95 % interval over processes and rounds.
-
-    The interval holds the noise of the processes that were timed: few of them make it rough. It
-    does not hold what differs from one machine to another.
-    """
-
-    value: float
-    low: float
-    high: float
 
 
 def percentiles(samples_ms: npt.NDArray[np.float64]) -> Percentiles:

@@ -16,13 +16,18 @@ MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
 class Size(Record):
     """What a model takes on disk, as its card recorded it."""
 
-    parameters: int
+    parameters: int | None = Field(description="None where the card does not hold it")
     model_size_bytes: int = Field(description="weights and graph alone")
     artifact_size_bytes: int = Field(description="with tokenizer and configs: what is deployed")
 
+    @property
+    def millions(self) -> float | None:
+        """The parameters in millions."""
+        return None if self.parameters is None else self.parameters / 1e6
 
-def measure_size(artifact: Artifact, parameters: int) -> Size:
-    """Return the sizes of an artifact whose model has so many parameters."""
+
+def measure_size(artifact: Artifact, parameters: int | None) -> Size:
+    """Return the sizes of an artifact; of its parameters, None is not known."""
     files = artifact.card.files
     return Size(
         parameters=parameters,

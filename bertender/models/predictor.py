@@ -220,7 +220,7 @@ def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Cla
 
 
 def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
-    labels, parameters = artifact.card.task.labels, int(artifact.card.metrics["parameters"])
+    labels, parameters = artifact.card.task.labels, _recorded_parameters(artifact)
     return onnx_classifier(
         artifact.path, artifact.name, labels, parameters, threads=threads, max_length=max_length
     )
@@ -228,9 +228,19 @@ def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Clas
 
 def _open_bag_of_words(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
     # as counted in training: of two classes it keeps two rows of numbers where one was fitted
-    labels, parameters = artifact.card.task.labels, int(artifact.card.metrics["parameters"])
+    labels, parameters = artifact.card.task.labels, _recorded_parameters(artifact)
     predictor = BagOfWordsPredictor(artifact.path)
     return Classifier(artifact.name, labels, keep_text, predictor, parameters)
+
+
+def _recorded_parameters(artifact: Artifact) -> int:
+    """Return the number of parameters in the card, which no file of such an artifact tells."""
+    if (parameters := artifact.card.findings.parameters) is None:
+        raise ModelError(
+            f"the card of {artifact.path} has no number of parameters. Build it again (stage "
+            f"{artifact.card.stage!r})."
+        )
+    return parameters
 
 
 OPENERS: Mapping[Kind, Callable[[Artifact, int, int | None], Classifier]] = {

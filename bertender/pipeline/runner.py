@@ -124,6 +124,11 @@ def _identity(output: Path) -> str:
     return sha256_of(output) if output.is_file() else Artifact.load(output).digest
 
 
+def _parity(source: Artifact) -> dict[str, Any] | None:
+    parity = source.card.findings.parity
+    return None if parity is None else parity.model_dump(mode="json")
+
+
 def _key(step: Step, config: Config, sources: Sequence[Artifact], task: Task) -> str:
     """Return a digest of everything that shapes a step's output."""
     stage = STAGES[step.stage]
@@ -132,7 +137,7 @@ def _key(step: Step, config: Config, sources: Sequence[Artifact], task: Task) ->
         "config": config.model_dump(mode="json"),
         "files": stage.files_digest(config),
         # a comparison shows names and parity of its sources, which their digests leave out
-        "sources": [(s.name, s.digest, s.card.metrics.get("parity")) for s in sources],
+        "sources": [(s.name, s.digest, _parity(s)) for s in sources],
         "task": task.fingerprint() if stage.needs_task else None,
         "code": stage.code_version(),
         "libraries": library_versions(),

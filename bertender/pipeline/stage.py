@@ -204,7 +204,7 @@ class Stage:
             return dict(json.loads(output.read_text(encoding="utf-8")))
         card = Artifact.load(output, verify=False).card
         plain = card.model_dump(mode="json")
-        shown = {name: plain[name] for name in ("stage", "kind", "precision", "metrics")}
+        shown = {name: plain[name] for name in ("stage", "kind", "precision", "findings")}
         return {**shown, "left_out": plain["task"]["left_out"]}
 
     def filled(self, config: AnyConfig, sources: Sequence[Source]) -> AnyConfig:

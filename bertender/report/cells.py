@@ -11,12 +11,17 @@ from rich.text import Text
 
 from bertender.measure.samples import Speedup
 
-__all__ = ["DASH", "Cell", "captioned_table", "markdown_rows", "short", "speedup_cell"]
+__all__ = ["DASH", "Cell", "captioned_table", "markdown_rows", "number", "short", "speedup_cell"]
 
 DASH = "-"
 
 Cell = tuple[str, ...]
 """A value and what belongs to it (an interval): stacked in a terminal, one line in Markdown."""
+
+
+def number(value: float | None) -> str:
+    """Return a number with four digits, or a dash for None."""
+    return DASH if value is None else f"{value:.4g}"
 
 
 def short(value: float | None) -> str:

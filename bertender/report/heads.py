@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from bertender.measure.load import MachineLoad
+from bertender.core.findings import Findings, LatencyFindings, ScoreFindings
+from bertender.core.machine_load import MachineLoad
+from bertender.report.cells import number
 
 __all__ = ["head_map", "pruning_lines"]
 
@@ -13,56 +14,54 @@ SHADES = " ▁▂▃▄▅▆▇█"
 """From nothing to the most."""
 
 
-def pruning_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Return what a pruned artifact's metrics say; nothing for other artifacts."""
-    if not (rounds := metrics.get("rounds")):
+def pruning_lines(findings: Findings) -> list[str]:
+    """Return what a pruned artifact's findings say; nothing for other artifacts."""
+    if not (pruning := findings.pruning):
         return []
-    last = rounds[-1]
+    last = pruning.rounds[-1]
     lines = [
-        f"score {last['score']:.4g}, {last['score_after_cut']:.4g} before recovery, "
-        f"{metrics['unpruned']:.4g} unpruned{_where(metrics)}",
-        f"heads by layer: {', '.join(map(str, last['heads']))}; "
-        f"neurons: {', '.join(map(str, last['neurons']))}",
+        f"score {last.score:.4g}, {last.score_after_cut:.4g} before recovery, "
+        f"{pruning.unpruned:.4g} unpruned{_where(findings.scores)}",
+        f"heads by layer: {', '.join(map(str, last.heads))}; "
+        f"neurons: {', '.join(map(str, last.neurons))}",
     ]
-    if speed := metrics.get("latency"):
-        lines.append(_speed(speed))
-    if readings := metrics.get("vocabulary"):
-        before, after = readings["before"], readings["after"]
+    if pruning.latency:
+        lines.append(_speed(pruning.latency))
+    if pruning.vocabulary:
+        before, after = pruning.vocabulary.before, pruning.vocabulary.after
         lines.append(
-            f"vocabulary: {after['entries']} of {before['entries']} pieces; held-out texts have "
-            f"{after['pieces_per_text']:.1f} pieces ({before['pieces_per_text']:.1f} before), "
-            f"{after['unknown']:.2%} unknown ({before['unknown']:.2%})"
+            f"vocabulary: {after.entries} of {before.entries} pieces; held-out texts have "
+            f"{after.pieces_per_text:.1f} pieces ({before.pieces_per_text:.1f} before), "
+            f"{after.unknown:.2%} unknown ({before.unknown:.2%})"
         )
-    if scores := rounds[0]["head_importance"]:
+    if scores := pruning.rounds[0].head_importance:
         lines += ["importance of the heads before the first cut, a layer a line:"]
         lines += [f"  {line}" for line in head_map(scores)]
     return lines
 
 
-def _where(metrics: Mapping[str, Any]) -> str:
+def _where(scores: ScoreFindings | None) -> str:
     """Return where these scores are from, and the held-out ones, where these are others."""
-    if metrics.get("chosen_on") != "selection":
+    if scores is None or scores.chosen_on != "selection":
         return ""
     return (
-        f", on texts set apart to choose by; held-out, read once: {metrics['score']:.4g}, "
-        f"{metrics['score_before']:.4g} unpruned"
+        f", on texts set apart to choose by; held-out, read once: {number(scores.score)}, "
+        f"{number(scores.score_before)} unpruned"
     )
 
 
-def _speed(speed: Mapping[str, Any]) -> str:
-    measured, load = speed["measured"], speed["table"]["load"]
+def _speed(latency: LatencyFindings) -> str:
+    measured, load = latency.measured, latency.table.load
     return (
-        f"{measured['value']:.2f}x as fast as unpruned [{measured['low']:.2f}, "
-        f"{measured['high']:.2f}], {speed['predicted']:.2f}x foretold, {speed['target']:g}x asked "
-        f"for; texts in a batch: {load['texts']}, tokens: {load['tokens']}, "
-        f"threads: {load['threads']}, in PyTorch on the CPU{_machine(speed['table'])}"
+        f"{measured.value:.2f}x as fast as unpruned [{measured.low:.2f}, "
+        f"{measured.high:.2f}], {latency.predicted:.2f}x foretold, {latency.target:g}x asked "
+        f"for; texts in a batch: {load.texts}, tokens: {load.tokens}, "
+        f"threads: {load.threads}, in PyTorch on the CPU{_machine(latency.table.machine_load)}"
     )
 
 
-def _machine(table: Mapping[str, Any]) -> str:
+def _machine(load: MachineLoad | None) -> str:
     """Return what disturbed the times that the pruning went by, where something did."""
-    values = table.get("machine_load")
-    load = MachineLoad.model_validate(values) if values else None
     return f"; NOISY: {load} while the parts were timed" if load and load.noisy else ""
 
 

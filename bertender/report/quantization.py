@@ -1,96 +1,115 @@
-"""What a quantization has found, in a few lines, from an artifact's card alone."""
+"""What a quantization measured, in a few lines, from an artifact's card alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from bertender.core.findings import (
+    Findings,
+    ProductCheck,
+    QuantizationFindings,
+    SaturationFindings,
+    ScoreFindings,
+    SensitivityFindings,
+    TriedScheme,
+)
+from bertender.report.cells import number
 
 __all__ = ["quantization_lines"]
 
 SHOWN_PARTS = 5
 
 
-def quantization_lines(metrics: Mapping[str, Any]) -> list[str]:
+def quantization_lines(findings: Findings) -> list[str]:
     """Return the lines; none where nothing was quantized."""
-    found = metrics.get("quantization")
-    if not found:
+    if not (quantization := findings.quantization):
         return []
-    operators = ", ".join(f"{count} {name}" for name, count in _integer(found).items())
-    stays = f"{len(found['float_nodes'])} nodes stay in float"
-    if found["running_in_integers"] is None:
-        lines = [
-            f"for {found['target']}: {found['products']} products quantized; {stays}. What runs "
-            "there was not checked, as this machine is none: quantize there, or verify there"
-        ]
-    else:
-        lines = [
-            f"for {found['target']}: {found['running_in_integers']} of {found['products']} "
-            f"quantized products run in integers ({operators}); {stays}"
-        ]
-    saturation = found["saturation"] or {}
-    if saturation.get("largest_deviation") is not None:  # earlier cards compared logits
-        lines.append(
-            f"sums of {saturation['products']} products, each on its own inputs, are off from "
-            f"exact ones by {saturation['largest_deviation']:.2g} of the largest at most"
-        )
-    lines += _product_check(found)
-    lines += [
-        f"scheme {each['scheme']} was {name}: {each[name]}"
-        for each in found.get("tried", ())
-        for name in ("refused", "skipped")
-        if name in each
+    return [
+        _products(quantization),
+        *_saturation(quantization.saturation),
+        *_product_check(quantization.product_check),
+        *map(_tried, quantization.tried),
+        *_scores(findings.scores),
+        *_sensitivity(quantization.sensitivity),
     ]
-    if "score" in found:
-        lines.append(
-            f"score {found['score_before']:.4g} before, {found['score']:.4g} now{_chosen(found)}"
+
+
+def _products(quantization: QuantizationFindings) -> str:
+    """Return what was quantized, and what of it runs in integers."""
+    stays = f"{len(quantization.float_nodes)} nodes stay in float"
+    if quantization.running_in_integers is None:
+        return (
+            f"for {quantization.target}: {quantization.products} products quantized; {stays}. What "
+            "runs there was not checked, as this machine is none: quantize there, or verify there"
         )
-    return [*lines, *_sensitivity(found)]
+    operators = ", ".join(
+        f"{count} {name}" for name, count in _integer(quantization.operators).items()
+    )
+    return (
+        f"for {quantization.target}: {quantization.running_in_integers} of {quantization.products} "
+        f"quantized products run in integers ({operators}); {stays}"
+    )
 
 
-def _integer(found: Mapping[str, Any]) -> dict[str, int]:
+def _integer(operators: Mapping[str, int]) -> dict[str, int]:
     """Return the counted operators that multiply by integers or turn floats into them."""
     words = ("Integer", "Quantize", "NBits", "QGemm", "QLinear")
-    return {
-        name: count
-        for name, count in found["operators"].items()
-        if any(word in name for word in words)
-    }
+    return {name: count for name, count in operators.items() if any(word in name for word in words)}
 
 
-def _product_check(found: Mapping[str, Any]) -> list[str]:
-    """Return the product that is the least like its float twin; cards of old have none."""
-    worst = found.get("product_check", {}).get("worst")
-    if not worst:
+def _saturation(saturation: SaturationFindings | None) -> list[str]:
+    if saturation is None or saturation.largest_deviation is None:
         return []
-    node, figures = next(iter(worst.items()))
-    said = ", ".join(
-        f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items() if name != "kind"
-    )
     return [
-        f"{found['product_check']['checked']} products and tables compared with their float "
-        f"twins; least like it: {node} ({said})"
+        f"sums of {saturation.products} products, each on its own inputs, are off from "
+        f"exact ones by {saturation.largest_deviation:.2g} of the largest at most"
     ]
 
 
-def _chosen(found: Mapping[str, Any]) -> str:
+def _product_check(check: ProductCheck | None) -> list[str]:
+    """Return the product that is the least like its float twin; earlier cards have none."""
+    if check is None or not check.worst:
+        return []
+    node, likeness = next(iter(check.worst.items()))
+    figures = ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" for name, value in likeness.figures.items()
+    )
+    return [
+        f"{check.checked} products and tables compared with their float twins; least like it: "
+        f"{node} ({figures})"
+    ]
+
+
+def _tried(tried: TriedScheme) -> str:
+    if tried.refused is None:
+        return f"scheme {tried.scheme} was skipped: {tried.skipped}"
+    return f"scheme {tried.scheme} was refused: {tried.refused}"
+
+
+def _scores(scores: ScoreFindings | None) -> list[str]:
+    if scores is None:
+        return []
+    before, after = number(scores.score_before), number(scores.score)
+    return [f"score {before} before, {after} now{_chosen(scores)}"]
+
+
+def _chosen(scores: ScoreFindings) -> str:
     """Return the scores by which a drop was judged, where they are not the held-out ones."""
-    if found.get("chosen_on") != "selection":
+    if scores.chosen_on != "selection" or not (choice := scores.choice):
         return ""
-    choice = found["choice"]
     return (
-        f" (held-out, read once; judged by {choice['n']} texts set apart: "
-        f"{choice['before']:.4g} before, {choice['after']:.4g} now)"
+        f" (held-out, read once; judged by {choice.n} texts set apart: "
+        f"{choice.before:.4g} before, {choice.after:.4g} now)"
     )
 
 
-def _sensitivity(found: Mapping[str, Any]) -> list[str]:
+def _sensitivity(sensitivity: SensitivityFindings | None) -> list[str]:
     """Return the most sensitive parts, and what became of them."""
-    table = found.get("sensitivity")
-    if not table:
+    if sensitivity is None or not sensitivity.by_node:
         return []
-    back = found.get("returned", {})
+    back = sensitivity.returned
     rows = [
         f"  {value:10.3g}  {node}{'  (went back)' if node in back else ''}"
-        for node, value in list(table.items())[: max(SHOWN_PARTS, len(back))]
+        for node, value in list(sensitivity.by_node.items())[: max(SHOWN_PARTS, len(back))]
     ]
     return ["most sensitive parts:", *rows]

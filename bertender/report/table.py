@@ -44,7 +44,6 @@ __all__ = [
 ]
 
 MEGABYTE = 10**6
-MILLION = 10**6
 
 
 def _no_model(constant: ConstantRow) -> Cell:
@@ -166,7 +165,7 @@ DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
 COLUMNS = (
     NAME,
     RUNS_AS,
-    Column("Params", "M", lambda row: (short(row.size.parameters / MILLION),)),
+    Column("Params", "M", lambda row: (short(row.size.millions),)),
     DISK,
     SCORE,
     CHANGE,

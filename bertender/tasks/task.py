@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from bertender.core.card import LeftOutRows, TaskRecord
 from bertender.core.config import Config
+from bertender.core.findings import ChosenOn
 from bertender.text.batch import Example
 
 __all__ = ["ChosenOn", "Split", "Task", "TaskConfig"]
@@ -71,9 +72,6 @@ class Split:
         return Split(
             tuple(compress(self.examples, chosen)), tuple(compress(self.label_ids, chosen))
         )
-
-
-ChosenOn = Literal["selection", "dev"]
 
 
 @dataclass(frozen=True)

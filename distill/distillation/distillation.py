@@ -53,12 +53,6 @@ class Trained:
         """The report of the last phase."""
         return [*self.reports.values()][-1]
 
-    @property
-    def earlier_losses(self) -> dict[str, list[dict[str, float]]]:
-        """The losses of the phases before the last, by their names."""
-        *earlier, _ = self.reports
-        return {name: self.reports[name].losses for name in earlier}
-
 
 @dataclass(frozen=True)
 class Distillation:

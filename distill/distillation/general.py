@@ -68,7 +68,7 @@ def distill_general(
             write_encoder,
             model=_with_empty_padding(trained.student),
             tokenizer=distillation.tokenizer,
-            reports=[*trained.reports.values()],
+            reports=trained.reports,
             metric="loss",
         )
 

@@ -13,9 +13,11 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.errors import ModelError
+from bertender.core.findings import Findings
 from bertender.core.timing import Stopwatch, write_timing
 from bertender.tasks.task import Task
 from bertender.training.config import computes_in_bf16
+from bertender.training.findings import training_findings
 from distill.data import fitting_tokenizer
 from distill.distillation.cached_outputs import choose_kept, student_examples
 from distill.distillation.distill_config import DistillConfig
@@ -54,10 +56,11 @@ class OnTask:
         parent: Artifact | None,
     ) -> None:
         """Write a trained student with its held-out score, and what the run took beside it."""
-        student, tokenizer, last = trained.student, self.distillation.tokenizer, trained.last
-        final = final_score(student, tokenizer, self.task, config.max_length, last.epochs)
-        found = {"earlier_losses": trained.earlier_losses, **self.added, **final}
-        write_classifier(out, stage, student, tokenizer, self.task, config, parent, last, **found)
+        student, tokenizer = trained.student, self.distillation.tokenizer
+        training = training_findings(trained.reports, **self.added)
+        scores = final_score(student, tokenizer, self.task, config.max_length, training.epochs)
+        findings = Findings(training=training, scores=scores)
+        write_classifier(out, stage, student, tokenizer, self.task, config, parent, findings)
         write_timing(trained.timing, out)
 
 

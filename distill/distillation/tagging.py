@@ -18,12 +18,14 @@ from transformers import (
 
 from bertender.core.artifact import Artifact, refuse_foreign_directory
 from bertender.core.errors import ConfigError, ModelError
+from bertender.core.findings import Findings
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.predictor import load_torch_tagger
 from bertender.tasks.tagging import TaggingTask
 from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset
+from bertender.training.findings import training_findings
 from bertender.training.trained import Writer, trained_artifact
 from distill.data import fitting_tokenizer, tagged_dataset
 from distill.distillation.config import StudentConfig
@@ -88,8 +90,7 @@ def distill_tagger(
             model=trained.student,
             tokenizer=tokenizer,
             task=task,
-            report=trained.last,
-            earlier_losses=trained.earlier_losses,
+            findings=Findings(training=training_findings(trained.reports)),
         )
 
     identity = (task.fingerprint(), start.digest, teacher.digest)

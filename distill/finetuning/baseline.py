@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
 from bertender.core.errors import DataError
+from bertender.core.findings import Findings
 from bertender.tasks.task import Task
 
 __all__ = ["BagOfWordsConfig", "refuse_missing_labels", "train_bag_of_words"]
@@ -52,7 +53,7 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
         seed=config.seed,
     ) as draft:
         _write(draft.directory, vectorizer, model)
-        draft.metrics["parameters"] = int(model.coef_.size + model.intercept_.size)
+        draft.findings = Findings(parameters=int(model.coef_.size + model.intercept_.size))
     return Artifact.load(out)
 
 

@@ -12,10 +12,12 @@ from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.findings import Findings, ScoreFindings
 from bertender.tasks.tagging import TaggingTask
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset, model_inputs
+from bertender.training.findings import training_findings
 from bertender.training.loop import LossParts, train
 from bertender.training.trained import Writer, trained_artifact
 from distill.data import token_dataset
@@ -93,12 +95,12 @@ def train_on_labels(
     score: Callable[[PreTrainedModel], dict[str, float]],
     *,
     parent: Artifact | None = None,
-    final: Callable[..., dict[str, Any]] = lambda model, epochs: {},
+    final: Callable[..., ScoreFindings | None] = lambda model, epochs: None,
 ) -> Artifact:
     """Train a model on the labels of a task's tokenised examples; write it as a torch artifact.
 
     Arguments are those of `finetune`; `score` measures the model after each epoch, and `final`
-    says at the end, of the model and these scores, what else the card shall.
+    returns the scores of the card at the end, from the model and these scores.
     """
     identity = (task.fingerprint(), weights_digest(model), parent and parent.digest)
 
@@ -112,13 +114,13 @@ def train_on_labels(
             description=f"fine-tune {out.name}",
             at_epoch_end=score,
         )
+        training = training_findings({"labels": report})
         return lambda **made: write_classifier(
             model=model,
             tokenizer=tokenizer,
             task=task,
-            report=report,
+            findings=Findings(training=training, scores=final(model, epochs=report.epochs)),
             **made,
-            **final(model, epochs=report.epochs),
         )
 
     return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)

@@ -28,9 +28,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.config import parts_of
 from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.findings import Findings, OtherTask
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
+from bertender.training.findings import training_findings
 from bertender.training.loop import LossParts, Objective, TrainingReport, train
 from bertender.training.trained import Writer, trained_artifact
 from distill.data import token_dataset
@@ -256,11 +258,12 @@ def _write_all(
     places = {task.name: path.name for task, path in zip(tasks, paths, strict=True)}
     for path, classifier, task in reversed([*zip(paths, classifiers, tasks, strict=True)]):
         others = {
-            name: {"artifact": place, "epochs": epochs[name]}
+            name: OtherTask(artifact=place, epochs=epochs[name])
             for name, place in places.items()
             if name != task.name
         }
         own = replace(report, epochs=epochs[task.name])
-        scored = final_score(classifier, tokenizer, task, config.max_length, own.epochs)
-        metrics = {"together": others, **scored}
-        write_classifier(path, stage, classifier, tokenizer, task, config, parent, own, **metrics)
+        scores = final_score(classifier, tokenizer, task, config.max_length, own.epochs)
+        training = training_findings({"labels": own}, together=others)
+        findings = Findings(training=training, scores=scores)
+        write_classifier(path, stage, classifier, tokenizer, task, config, parent, findings)

@@ -87,7 +87,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             write_encoder,
             model=pretrainee.finished(),
             tokenizer=tokenizer,
-            reports=[*reports.values()],
+            reports=reports,
             metric="perplexity" if chosen.perplexity_of else "loss",
             problem_type=chosen.problem_type,
         )

@@ -16,21 +16,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from transformers import PreTrainedModel
 
-from bertender.core.config import Record
 from bertender.core.environment import environment
+from bertender.core.findings import LatencyLoad, LatencyTimes, PartTimes
 from bertender.core.progress import track
 from bertender.measure.latency import quiet
-from bertender.measure.load import MachineLoad, watched_load
+from bertender.measure.load import watched_load
 from bertender.measure.samples import Speedup, speedup
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.training.examples import TensorBatch, model_inputs
 from distill.pruning.cutting import Kept, cut
 
-__all__ = ["HERE", "NEURON_STEP", "LatencyTable", "Load", "Point", "Stopwatches"]
+__all__ = ["HERE", "NEURON_STEP", "LatencyTable", "Point", "Stopwatches"]
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the heads and of the neurons, at which a part is timed; 0 stands for one."""
@@ -49,19 +48,8 @@ REST: _Key = ("rest", 0)
 TOTAL: _Key = ("total", 0)
 
 
-class Load(Record):
-    """What is timed."""
-
-    texts: int = Field(ge=1, description="of a batch")
-    tokens: int = Field(ge=1, description="of each text")
-    threads: int = Field(ge=1, description="of PyTorch")
-
-
-class Point(Record):
-    """A part of a layer with so many heads or neurons: a time each round."""
-
-    count: int
-    rounds_ms: tuple[float, ...]
+class Point(PartTimes):
+    """A part of a layer with so many heads or neurons."""
 
     @property
     def median_ms(self) -> float:
@@ -69,17 +57,11 @@ class Point(Record):
         return float(np.median(self.rounds_ms))
 
 
-class LatencyTable(Record):
-    """How long a layer's parts take by their size, and everything else together."""
+class LatencyTable(LatencyTimes):
+    """How long a layer's parts take by their size, and what that makes of a model."""
 
-    load: Load
-    cpu_model: str
-    attention: tuple[Point, ...] = Field(description="by heads, up to the norm behind it")
-    feed_forward: tuple[Point, ...] = Field(description="by neurons, up to the norm behind it")
-    rest_ms: tuple[float, ...] = Field(description="of a run outside the layers, a turn each")
-    machine_load: MachineLoad | None = Field(
-        None, description="while it was timed; of earlier tables not recorded"
-    )
+    attention: tuple[Point, ...]
+    feed_forward: tuple[Point, ...]
 
     def attention_ms(self, heads: Sequence[int] | range) -> list[float]:
         """Return what attention takes in layers of so many heads each."""
@@ -106,13 +88,13 @@ def _between(points: Sequence[Point], counts: Sequence[int] | range) -> list[flo
 class Stopwatches:
     """Where times come from: from this machine, or made up for a test."""
 
-    table: Callable[[PreTrainedModel, Load], LatencyTable]
+    table: Callable[[PreTrainedModel, LatencyLoad], LatencyTable]
     """(model, load) -> the times of its parts, for up to as many heads and neurons as it has"""
-    speedup: Callable[[PreTrainedModel, PreTrainedModel, Load], Speedup]
+    speedup: Callable[[PreTrainedModel, PreTrainedModel, LatencyLoad], Speedup]
     """(reference, candidate, load) -> how many times as fast the candidate is"""
 
 
-def _measured_table(model: PreTrainedModel, load: Load) -> LatencyTable:
+def _measured_table(model: PreTrainedModel, load: LatencyLoad) -> LatencyTable:
     models = [_copied(model, share) for share in SHARES]
     samples: dict[_Key, list[float]] = defaultdict(list)
     with watched_load(noisy=True) as meter:  # a rough table is better than no pruning
@@ -135,7 +117,7 @@ def _points(samples: Mapping[_Key, list[float]], part: str) -> tuple[Point, ...]
 
 
 def _measured_speedup(
-    reference: PreTrainedModel, candidate: PreTrainedModel, load: Load
+    reference: PreTrainedModel, candidate: PreTrainedModel, load: LatencyLoad
 ) -> Speedup:
     models = [_copied(each, 1.0) for each in (reference, candidate)]
     rounds_ms: list[list[list[float]]] = [[], []]
@@ -165,7 +147,7 @@ def _share_of(count: int, share: float, step: int) -> int:
 
 
 def _in_turns(
-    models: Sequence[PreTrainedModel], load: Load, description: str
+    models: Sequence[PreTrainedModel], load: LatencyLoad, description: str
 ) -> Iterator[tuple[int, _Times]]:
     """Time each of the models once a round, in an order of its own; yield its place and times."""
     generator = np.random.default_rng(0)
@@ -177,7 +159,7 @@ def _in_turns(
             yield place, {key: float(np.median([run[key] for run in runs])) for key in runs[0]}
 
 
-def _tokens(model: PreTrainedModel, load: Load) -> TensorBatch:
+def _tokens(model: PreTrainedModel, load: LatencyLoad) -> TensorBatch:
     """Return texts of the load's size; which words they have makes no difference in time."""
     shape = (load.texts, load.tokens)
     generator = torch.Generator().manual_seed(0)

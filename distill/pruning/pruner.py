@@ -8,7 +8,7 @@ torch artifact + task + PruneConfig
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.errors import AccuracyError, ConfigError
+from bertender.core.findings import (
+    Findings,
+    PruningFindings,
+    ScoreFindings,
+    VocabularyFindings,
+)
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import computes_in_bf16
+from bertender.training.findings import training_findings
 from bertender.training.loop import TrainingReport
 from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus
@@ -32,7 +39,7 @@ from distill.pruning.cutting import refuse_uncuttable
 from distill.pruning.latency import HERE, Stopwatches
 from distill.pruning.layers import refuse_too_many_layers
 from distill.pruning.rounds import Job, in_rounds, without_some_layers
-from distill.pruning.target import Target, find_target
+from distill.pruning.target import find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
 from distill.scoring import choice_score, dev_score
 from distill.teachers.outputs import teacher_answers
@@ -78,7 +85,7 @@ class _Ready:
     model: PreTrainedModel
     """The one to cut; of its vocabulary, what is not needed has gone."""
     tokenizer: PreTrainedTokenizerBase
-    readings: Mapping[str, Any]
+    vocabulary: VocabularyFindings | None
     """How both tokenizers read held-out texts, where they differ."""
     task: Task
     config: PruneConfig
@@ -99,19 +106,33 @@ class _Ready:
         task, job = self.task, self._job(description, work)
         length = self.config.max_length
         before = choice_score(self.teacher.model, self.whole, task, length)[task.metric]
-        model, stay = without_some_layers(self.model, job)
+        model, layers = without_some_layers(self.model, job)
         model, reports, rounds = in_rounds(model, job)
-        _refuse_drop(task.metric, before, rounds[-1]["score"], self.config)
-        found = {"unpruned": before, **stay, "rounds": rounds, **self.readings}
+        _refuse_drop(task.metric, before, rounds[-1].score, self.config)
+        pruning = PruningFindings(
+            unpruned=before, rounds=rounds, layers=layers, vocabulary=self.vocabulary
+        )
         return lambda **made: write_classifier(
             model=model,
             tokenizer=self.tokenizer,
             task=task,
-            report=_joined(reports),
+            findings=self._findings(model, job, _joined(reports), pruning),
             **made,
-            **found,
-            **_held_out(self.teacher.model, self.whole, model, job, found),
-            **_speed(job.target, model, self.stopwatches),
+        )
+
+    def _findings(
+        self,
+        model: PreTrainedModel,
+        job: Job,
+        report: TrainingReport,
+        pruning: PruningFindings,
+    ) -> Findings:
+        """Return what the card says; the pruned model is scored and timed here, once."""
+        latency = job.target.reached(model, self.stopwatches) if job.target else None
+        return Findings(
+            training=training_findings({"recovery": report}),
+            scores=_held_out(self.whole, model, job, pruning),
+            pruning=pruning.model_copy(update={"latency": latency}),
         )
 
     def _job(self, description: str, work: Path) -> Job:
@@ -128,24 +149,20 @@ def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopw
     teacher = Teacher.load(parent, task)
     _refuse_impossible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
-    tokenizer, readings = _with_fewer_pieces(model, whole, task, config)
-    return _Ready(teacher, whole, model, tokenizer, readings, task, config, stopwatches)
+    tokenizer, vocabulary = _with_fewer_pieces(model, whole, task, config)
+    return _Ready(teacher, whole, model, tokenizer, vocabulary, task, config, stopwatches)
 
 
 def _held_out(
-    unpruned: PreTrainedModel,
-    whole: PreTrainedTokenizerBase,
-    model: PreTrainedModel,
-    job: Job,
-    found: Mapping[str, Any],
-) -> dict[str, Any]:
+    whole: PreTrainedTokenizerBase, model: PreTrainedModel, job: Job, pruning: PruningFindings
+) -> ScoreFindings:
     """Return the held-out scores before and after, read once where other texts have chosen."""
     task, length = job.task, job.config.max_length
-    before, after = found["unpruned"], found["rounds"][-1]["score"]
+    before, after = pruning.unpruned, pruning.rounds[-1].score
     if task.chosen_on == "selection":
-        before = dev_score(unpruned, whole, task, length)[task.metric]
+        before = dev_score(job.teacher.model, whole, task, length)[task.metric]
         after = dev_score(model, job.tokenizer, task, length)[task.metric]
-    return {"chosen_on": task.chosen_on, "score_before": before, "score": after}
+    return ScoreFindings(chosen_on=task.chosen_on, score_before=before, score=after)
 
 
 def _refuse_impossible(model: PreTrainedModel, config: PruneConfig) -> None:
@@ -178,32 +195,22 @@ def _answers(
 
 def _with_fewer_pieces(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
-) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
+) -> tuple[PreTrainedTokenizerBase, VocabularyFindings | None]:
     """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
 
     The held-out texts choose nothing: which pieces stay, the training texts or a corpus say.
     """
     if config.vocab is None:
-        return tokenizer, {}
+        return tokenizer, None
     needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)
     pieces = needed_pieces(tokenizer, needed, config.vocab_floor)
     cut_vocabulary(model, pieces)
-    readings = {
-        name: read(each, _texts(task.dev)).model_dump()
-        for name, each in (("before", tokenizer), ("after", pieces.tokenizer))
-    }
-    return pieces.tokenizer, {"vocabulary": readings}
+    before, after = (read(each, _texts(task.dev)) for each in (tokenizer, pieces.tokenizer))
+    return pieces.tokenizer, VocabularyFindings(before=before, after=after)
 
 
 def _texts(split: Split) -> Iterator[str]:
     return (text for example in split.examples for text in example)
-
-
-def _speed(
-    target: Target | None, model: PreTrainedModel, stopwatches: Stopwatches
-) -> dict[str, Any]:
-    """Return how fast the pruned model is, where that was asked for."""
-    return {"latency": target.reached(model, stopwatches)} if target else {}
 
 
 def _joined(reports: Sequence[TrainingReport]) -> TrainingReport:

@@ -31,26 +31,16 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import DataError
+from bertender.core.findings import RescaledPart
 from bertender.core.progress import track
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.training.examples import TensorBatch, model_inputs
 
-__all__ = ["DAMPING", "Rescaled", "fold", "rescale"]
+__all__ = ["DAMPING", "fold", "rescale"]
 
 DAMPING = 1e-2
 LARGEST_SCALE = 10.0
-
-
-@dataclass(frozen=True)
-class Rescaled:
-    """What rescaling one part of a layer did to its output."""
-
-    layer: int
-    part: str
-    error_before: float
-    """Squared distance to the unpruned model's output, over its own square."""
-    error_after: float
 
 
 @dataclass(frozen=True)
@@ -126,7 +116,7 @@ def rescale(
     whole: PreTrainedModel,
     batches: Sequence[TensorBatch],
     damping: float = DAMPING,
-) -> list[Rescaled]:
+) -> list[RescaledPart]:
     """Scale the heads and neurons of a pruned model, in place, and return what it did.
 
     Args:
@@ -169,7 +159,7 @@ def _rescale_part(
     part: _Part,
     batches: Iterable[TensorBatch],
     damping: float,
-) -> Rescaled:
+) -> RescaledPart:
     family = family_of(pruned)
     path = getattr(family, part.writes)
     linear = cast(nn.Linear, encoder_layers(pruned)[layer].get_submodule(path))
@@ -182,7 +172,8 @@ def _rescale_part(
     written = linear.weight.double() @ (changes.repeat_interleave(width) * sums.given)
     fold(linear, 1 + changes, (sums.shift - written) / sums.tokens)
     square = max(sums.whole, torch.finfo(torch.float64).tiny)
-    return Rescaled(layer, part.name, sums.missing / square, error / square)
+    errors = {"error_before": sums.missing / square, "error_after": error / square}
+    return RescaledPart(layer=layer, part=part.name, **errors)
 
 
 def _tokens(

@@ -6,14 +6,14 @@ It is mended by training on the unpruned model's answers, or by rescaling, or no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.core.findings import PruningRound, RescaledPart
 from bertender.core.progress import track
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Task
@@ -80,22 +80,22 @@ class Job:
 
 def without_some_layers(
     model: PreTrainedModel, job: Job
-) -> tuple[PreTrainedModel, dict[str, tuple[int, ...]]]:
-    """Drop as many layers as the config says; tell which stay."""
+) -> tuple[PreTrainedModel, tuple[int, ...] | None]:
+    """Drop as many layers as the config says; return which remain, None where all do."""
     if not job.config.layers:
-        return model, {}
+        return model, None
     stay = least_missed(model, [*job.scored_batches(model.device)], job.config.layers)
-    return on_device(without_layers(model, stay)), {"layers": stay}
+    return on_device(without_layers(model, stay)), stay
 
 
 def in_rounds(
     model: PreTrainedModel, job: Job
-) -> tuple[PreTrainedModel, list[TrainingReport], list[dict[str, Any]]]:
-    """Cut and mend as often as the config says; tell what each round left and scored."""
+) -> tuple[PreTrainedModel, list[TrainingReport], list[PruningRound]]:
+    """Cut and mend as often as the config says; return what each round left and scored."""
     whole = model
     stay = [list(range(count)) for count in heads_of(model.config)]
     reports: list[TrainingReport] = []
-    rounds: list[dict[str, Any]] = []
+    rounds: list[PruningRound] = []
     for choose in _choices(model, job):
         importance = _importance(model, job) if choose else None
         if choose and importance:
@@ -109,8 +109,17 @@ def in_rounds(
         if job.config.recovers:
             reports.append(_recover(model, job, len(reports)))
             score = reports[-1].epochs[-1][job.task.metric]
-        told = _told(model, importance, after_cut, score)
-        rounds.append({**told, "heads_kept": stay, **rescaled})
+        rounds.append(
+            PruningRound(
+                heads=heads_of(model.config),
+                neurons=neurons_of(model.config),
+                score_after_cut=after_cut,
+                score=score,
+                head_importance=importance and _rounded(importance),
+                remaining_heads=stay,
+                rescaled=rescaled,
+            )
+        )
     return model, reports, rounds
 
 
@@ -149,25 +158,19 @@ def _by_time(importance: Importance, table: LatencyTable, limit_ms: float) -> Ke
     return fitting(importance.by_layer, table, limit_ms)
 
 
-def _rescaled(model: PreTrainedModel, whole: PreTrainedModel, job: Job) -> dict[str, Any]:
-    """Rescale the pruned model in place, where the config says so; tell what it did."""
+def _rescaled(
+    model: PreTrainedModel, whole: PreTrainedModel, job: Job
+) -> list[RescaledPart] | None:
+    """Rescale the pruned model in place, where the config says so; return what it did."""
     if not job.config.retraining_free:
-        return {}
-    done = rescale(model, whole, [*job.scored_batches(model.device)])
-    return {"rescaled": [asdict(each) for each in done]}
+        return None
+    return rescale(model, whole, [*job.scored_batches(model.device)])
 
 
-def _told(
-    model: PreTrainedModel, importance: Importance | None, after_cut: float, score: float
-) -> dict[str, Any]:
-    scores = importance.normalised.heads if importance else ()
-    return {
-        "heads": heads_of(model.config),
-        "neurons": neurons_of(model.config),
-        "head_importance": [[round(each, 4) for each in layer.tolist()] for layer in scores],
-        "score_after_cut": after_cut,
-        "score": score,
-    }
+def _rounded(importance: Importance) -> list[list[float]]:
+    """Return the importance of each layer's heads, to 4 digits."""
+    scores = importance.normalised.heads
+    return [[round(each, 4) for each in layer.tolist()] for layer in scores]
 
 
 def _importance(model: PreTrainedModel, job: Job) -> Importance:

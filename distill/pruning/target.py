@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedModel
 
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
+from bertender.core.findings import LatencyFindings, LatencyLoad
 from bertender.core.work import made_once
 from bertender.models.pruned import heads_of, neurons_of
 from distill.pruning.choice import shares_of_rounds
 from distill.pruning.config import PruneConfig
-from distill.pruning.latency import LatencyTable, Load, Stopwatches
+from distill.pruning.latency import LatencyTable, Stopwatches
 from distill.pruning.search import fastest_ms
 
 __all__ = ["Target", "find_target"]
@@ -43,15 +43,14 @@ class Target:
         shares = shares_of_rounds(1 - 1 / self.factor, rounds)
         return [self.before_ms * (1 - share) for share in shares]
 
-    def reached(self, model: PreTrainedModel, stopwatches: Stopwatches) -> dict[str, Any]:
+    def reached(self, model: PreTrainedModel, stopwatches: Stopwatches) -> LatencyFindings:
         """Return how fast a model is, as predicted and as measured, and what was measured first."""
-        measured = stopwatches.speedup(self.before, model, self.table.load)
-        return {
-            "target": self.factor,
-            "predicted": self.before_ms / self._predicted_ms(model),
-            "measured": measured.model_dump(mode="json"),
-            "table": self.table.model_dump(mode="json"),
-        }
+        return LatencyFindings(
+            target=self.factor,
+            predicted=self.before_ms / self._predicted_ms(model),
+            measured=stopwatches.speedup(self.before, model, self.table.load),
+            table=self.table,
+        )
 
     def _predicted_ms(self, model: PreTrainedModel) -> float:
         return self.table.predicted_ms(heads_of(model.config), neurons_of(model.config))
@@ -79,7 +78,7 @@ def find_target(
     if config.target_latency is None:
         return None
     tokens = config.latency_tokens or max(round(sum(lengths) / len(lengths)), 1)
-    load = Load(texts=config.latency_texts, tokens=tokens, threads=environment().cores)
+    load = LatencyLoad(texts=config.latency_texts, tokens=tokens, threads=environment().cores)
     kept = made_once(work / "latency", partial(_write_table, model, load, stopwatches))
     table = LatencyTable.model_validate_json((kept / TABLE_NAME).read_bytes())
     target = Target(config.target_latency, table, model)
@@ -88,7 +87,7 @@ def find_target(
 
 
 def _write_table(
-    model: PreTrainedModel, load: Load, stopwatches: Stopwatches, directory: Path
+    model: PreTrainedModel, load: LatencyLoad, stopwatches: Stopwatches, directory: Path
 ) -> None:
     table = stopwatches.table(model, load)
     (directory / TABLE_NAME).write_text(table.model_dump_json(), encoding="utf-8")

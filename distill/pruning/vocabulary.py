@@ -15,16 +15,15 @@ from itertools import islice
 from typing import Any
 
 import torch
-from pydantic import Field
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bertender.core.config import Record
 from bertender.core.errors import DataError, ModelError
+from bertender.core.findings import VocabularyReading
 from bertender.models.families import FAMILIES, family_name
 
-__all__ = ["Pieces", "Reading", "cut_vocabulary", "needed_pieces", "read"]
+__all__ = ["Pieces", "cut_vocabulary", "needed_pieces", "read"]
 
 TEXTS_AT_ONCE = 1000
 NOT_OF_A_TOKENIZER = frozenset(
@@ -60,20 +59,12 @@ class Pieces:
     """The number that each piece had before, in order."""
 
 
-class Reading(Record):
-    """How a tokenizer reads some texts."""
-
-    entries: int = Field(description="of the vocabulary")
-    pieces_per_text: float
-    unknown: float = Field(description="share of the pieces that are unknown")
-
-
-def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Reading:
+def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> VocabularyReading:
     """Return how a tokenizer reads texts, special tokens left out."""
     texts = list(texts)
     counts = _counted(tokenizer, texts)
     total = sum(counts.values())
-    return Reading(
+    return VocabularyReading(
         entries=len(tokenizer),
         pieces_per_text=total / max(len(texts), 1),
         unknown=counts[tokenizer.unk_token_id] / max(total, 1),

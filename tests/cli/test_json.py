@@ -69,7 +69,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
 }
 
 WRITTEN = frozenset(
-    {"artifact", "digest", "stage", "kind", "precision", "size", "metrics", "timing", "left_out"}
+    {"artifact", "digest", "stage", "kind", "precision", "size", "findings", "timing", "left_out"}
 )
 
 KEYS: dict[str, Collection[str]] = {
@@ -116,7 +116,7 @@ def test_json_of_a_stage_names_what_it_wrote(made: Made, tmp_path: Path) -> None
     said = last_line(succeed("baseline", *made.files.flags, "--out", out, "--json"))
     written = Artifact.load(out)
     assert (said["artifact"], said["digest"]) == (str(out), written.digest)
-    assert said["size"]["parameters"] == written.card.metrics["parameters"]
+    assert said["size"]["parameters"] == written.card.findings.parameters
 
 
 def first_of(value: Any) -> Any:

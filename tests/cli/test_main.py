@@ -243,7 +243,9 @@ def test_ctrl_c_leaves_nothing_broken_and_the_same_command_goes_on(
     with listed_steps() as steps:
         succeed(*words, *settings)
     written = Artifact.load(out)
-    assert 0 < len(steps) <= written.card.metrics["steps"] - 10, "it went on from a checkpoint"
+    assert 0 < len(steps) <= written.card.findings.training.steps - 10, (
+        "it went on from a checkpoint"
+    )
     assert not list(tmp_path.glob(".tuned.*"))
 
 

@@ -12,6 +12,7 @@ import pytest
 from bertender.cli import output
 from bertender.cli.output import print_artifact, print_entry, print_json, print_rows, say
 from bertender.core.artifact import Artifact
+from bertender.core.findings import Findings
 
 LONG = "/a/very/long/path/" + "x" * 90
 
@@ -53,9 +54,13 @@ def test_cells_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[red]not a colour[/red]" in capsys.readouterr().out
 
 
+UNTRAINED: dict[str, Any] = {"losses": [], "epochs": []}
+BESIDE = {"artifact": "out-rte", "epochs": [{"accuracy": 0.625}]}
+
+
 @dataclass(frozen=True)
 class Shown:
-    metrics: dict[str, Any]
+    findings: dict[str, Any]
     said: str
 
 
@@ -63,14 +68,27 @@ class Shown:
     "shown",
     [
         Shown({"parameters": 1_500_000}, "torch, float32, 1.5M parameters, "),
-        Shown({"epochs": [{"accuracy": 0.5}, {"accuracy": 0.75}]}, "last epoch: accuracy 0.75"),
+        Shown({}, "torch, float32, - parameters, "),
         Shown(
-            {"epochs": [{"accuracy": 0.75}], "chosen_on": "selection", "score": 0.625},
+            {"training": {**UNTRAINED, "epochs": [{"accuracy": 0.5}, {"accuracy": 0.75}]}},
+            "last epoch: accuracy 0.75",
+        ),
+        Shown(
+            {
+                "training": {**UNTRAINED, "epochs": [{"accuracy": 0.75}]},
+                "scores": {"chosen_on": "selection", "score": 0.625},
+            },
             "set apart after the last epoch: accuracy 0.75\n  held-out, read once: 0.625",
         ),
-        Shown({"epochs": [{"f1": 0.5}], "chosen_on": "dev", "score": 0.5}, "held-out after the"),
         Shown(
-            {"together": {"rte": {"artifact": "out-rte", "epochs": [{"accuracy": 0.625}]}}},
+            {
+                "training": {**UNTRAINED, "epochs": [{"f1": 0.5}]},
+                "scores": {"chosen_on": "dev", "score": 0.5},
+            },
+            "held-out after the",
+        ),
+        Shown(
+            {"training": {**UNTRAINED, "together": {"rte": BESIDE}}},
             "task rte, in out-rte beside it: accuracy 0.625",
         ),
         Shown(
@@ -79,18 +97,23 @@ class Shown:
                     "reference": "student",
                     "agreement": 0.995,
                     "texts": 256,
+                    "rows": 772,
+                    "passed": True,
                     "max_abs_difference": 0.0123,
+                    "mean_abs_difference": None,
+                    "min_cosine": None,
                 }
             },
             "parity with student: agreement 0.9950 over 256 texts, largest logit difference 0.012",
         ),
     ],
-    ids=["size", "score", "scores apart", "scores not apart", "another task", "parity"],
+    ids=["size", "no size", "score", "scores apart", "scores not apart", "another task", "parity"],
 )
 def test_an_artifact_is_shown_with_what_was_measured(
     shown: Shown, teacher: Artifact, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    card = teacher.card.model_copy(update={"metrics": shown.metrics})
+    findings = Findings.model_validate(shown.findings)
+    card = teacher.card.model_copy(update={"findings": findings})
     print_artifact(Artifact(teacher.path, card))
     assert shown.said in capsys.readouterr().out
 

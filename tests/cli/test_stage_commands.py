@@ -41,7 +41,7 @@ def test_the_task_may_be_changed(made: Made, tmp_path: Path) -> None:
     succeed(*words, "--max-train", "20", "--out", tmp_path / "few")
     card = Artifact.load(tmp_path / "few").card
     assert card.task.source["max_train"] == 20
-    assert card.metrics["steps"] == 2, "20 texts in batches of 16"
+    assert card.findings.training.steps == 2, "20 texts in batches of 16"
 
 
 def test_structured_flags(made: Made, tmp_path: Path) -> None:

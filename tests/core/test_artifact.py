@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import pytest
 from bertender.core.artifact import Artifact, new_artifact, sha256_of
 from bertender.core.card import CARD_NAME, TaskRecord, library_versions
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
+from bertender.core.findings import Findings, LargestNumber, ScoreFindings
 from tests.toys import NoConfig
 
 LABELS = ("fruit", "tool")
@@ -25,7 +27,7 @@ FILES = {"model.safetensors": "weights", "vocab/words.txt": "words", "config.jso
 def write(out: Path, files: dict[str, str] | None = None, **changes: Any) -> Artifact:
     """Write an artifact of text files."""
     labels = changes.pop("labels", LABELS)
-    metrics = changes.pop("metrics", {})
+    findings = changes.pop("findings", Findings())
     task = TaskRecord(
         name="toy",
         problem_type="single_label_classification",
@@ -38,7 +40,7 @@ def write(out: Path, files: dict[str, str] | None = None, **changes: Any) -> Art
         for name, text in (files or FILES).items():
             (draft.directory / name).parent.mkdir(exist_ok=True)
             (draft.directory / name).write_text(text)
-        draft.metrics.update(metrics)
+        draft.findings = findings
     return Artifact.load(out)
 
 
@@ -47,12 +49,13 @@ def names_in(directory: Path) -> set[str]:
 
 
 def test_written_and_read(tmp_path: Path) -> None:
-    artifact = write(tmp_path / "deep" / "model", metrics={"accuracy": 0.5}, precision="int8")
+    findings = Findings(parameters=7, scores=ScoreFindings(chosen_on="dev", score=0.5))
+    artifact = write(tmp_path / "deep" / "model", findings=findings, precision="int8")
     card = artifact.card
     assert card.files.keys() == FILES.keys()
     assert card.files["model.safetensors"].sha256 == sha256_of(artifact.path / "model.safetensors")
     assert card.files["model.safetensors"].size_bytes == len("weights")
-    assert (card.precision, card.metrics, card.parent) == ("int8", {"accuracy": 0.5}, None)
+    assert (card.precision, card.findings, card.parent) == ("int8", findings, None)
     assert card.versions == library_versions() and "torch" in card.versions
     assert names_in(tmp_path / "deep") == {"model"}, "nothing but the artifact stays"
 
@@ -246,7 +249,7 @@ def test_an_empty_directory_may_be_filled(tmp_path: Path) -> None:
     ("changes", "same"),
     [
         ({}, True),
-        ({"metrics": {"accuracy": 0.9}}, True),
+        ({"findings": Findings(parameters=9)}, True),
         ({"seed": 1, "stage": "distill"}, True),
         ({"labels": ("tool", "fruit")}, False),
         ({"files": {**FILES, "model.safetensors": "others"}}, False),
@@ -302,15 +305,34 @@ def card_with(**changes: Any) -> str:
     return json.dumps({**card, **changes})
 
 
-def test_the_smallest_card_is_read(tmp_path: Path) -> None:
-    (tmp_path / CARD_NAME).write_text(card_with())
-    assert Artifact.load(tmp_path).card.seed == 0
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_smallest_card_is_read(version: int, tmp_path: Path) -> None:
+    (tmp_path / CARD_NAME).write_text(card_with(schema_version=version))
+    card = Artifact.load(tmp_path).card
+    assert (card.schema_version, card.seed, card.findings) == (2, 0, Findings())
+
+
+def test_the_card_holds_no_part_that_was_not_measured(tmp_path: Path) -> None:
+    path = write(tmp_path / "model", findings=Findings(parameters=7)).path / CARD_NAME
+    assert json.loads(path.read_text())["findings"] == {"parameters": 7}
+
+
+def test_a_number_beyond_all_numbers_is_read_as_it_was_written(tmp_path: Path) -> None:
+    numbers = LargestNumber(place="Add", largest=math.inf, texts=3)
+    artifact = write(tmp_path / "model", findings=Findings(numbers=numbers))
+    assert artifact.card.findings.numbers == numbers
+    json.loads((artifact.path / CARD_NAME).read_text(), parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (card_with(schema_version=2), "schema_version"),
+        (card_with(schema_version=3), "schema_version is 3.* reads 1, 2. Install the version"),
+        (card_with(schema_version="2"), "schema_version is '2'"),
+        (card_with(schema_version=2, metrics={}), "metrics"),
+        (card_with(metrics={"rounds": [{}], "unpruned": 1.0}), "heads"),
+        (card_with(metrics=[]), "not those of schema 1.* Build the artifact again"),
+        ("[]", "must be an object"),
         (card_with(kind="pickle"), "kind"),
         (card_with(colour="red"), "colour"),
         (card_with(task={}), "problem_type"),

@@ -83,7 +83,7 @@ def trained(
 
 
 def test_the_teacher_learns_the_task(trained: Trained) -> None:
-    assert trained.artifact.card.metrics["epochs"][-1]["accuracy"] > 0.9
+    assert trained.artifact.card.findings.training.epochs[-1]["accuracy"] > 0.9
 
 
 def test_an_answer_does_not_depend_on_its_neighbours(trained: Trained, task: Task) -> None:
@@ -210,7 +210,9 @@ def test_a_killed_run_of_tied_weights_goes_on_to_the_same_ones(task: Task, tmp_p
         with pytest.raises(KeyboardInterrupt):
             finetune_by_name(task, config, tmp_path / "killed")
         resumed = finetune_by_name(task, config, tmp_path / "killed")
-    assert len(steps) == 5 + whole.card.metrics["steps"] - 3, "it went on from the checkpoint"
+    assert len(steps) == 5 + whole.card.findings.training.steps - 3, (
+        "it went on from the checkpoint"
+    )
     assert resumed.digest == whole.digest
 
 

@@ -64,5 +64,5 @@ def test_a_model_of_equal_weights_is_quantized_whole(task: Task, tmp_path: Path)
     assert not [node for node in graph.node if {*node.input} <= constants and node.input]
     int8 = quantize(exported, task, config_of("static"), tmp_path / "int8")
     layers = model.config.num_hidden_layers
-    assert int8.card.metrics["quantization"]["products"] == 6 * layers + 2
+    assert int8.card.findings.quantization.products == 6 * layers + 2
     assert open_classifier(int8).logits(task.dev.examples).shape == (len(task.dev), 2)

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, ParityError
+from bertender.core.findings import Findings
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.predictor import onnx_file, open_classifier
 from bertender.models.pruned import PRUNABLE
@@ -64,10 +65,10 @@ def test_batch_and_length_are_dynamic(
 
 def test_the_gates_findings_are_kept(exported: tuple[Artifact, Artifact]) -> None:
     source, artifact = exported
-    parity = artifact.card.metrics["parity"]
-    assert parity["passed"] and parity["agreement"] == 1.0
-    assert parity["reference"] == source.name
-    assert artifact.card.metrics["parameters"] == open_classifier(source).parameters
+    parity = artifact.card.findings.parity
+    assert parity.passed and parity.agreement == 1.0
+    assert parity.reference == source.name
+    assert artifact.card.findings.parameters == open_classifier(source).parameters
     assert (artifact.card.kind, artifact.card.precision) == ("onnx", "float32")
     assert artifact.card.family == source.card.family
     assert artifact.card.parent is not None and artifact.card.parent.digest == source.digest
@@ -85,7 +86,7 @@ def test_the_same_source_gives_the_same_bytes(
     source, artifact = exported
     report = write_onnx(source, task, ExportConfig(), tmp_path)
     assert (tmp_path / "model.onnx").read_bytes() == onnx_file(artifact).read_bytes()
-    assert report["graph"] == artifact.card.metrics["graph"]
+    assert report.graph == artifact.card.findings.graph
 
 
 def test_every_own_architecture_has_an_export_and_a_toy() -> None:
@@ -169,7 +170,7 @@ def test_the_opset_is_the_one_asked_for(
 ) -> None:
     artifact = export(teacher, task, ExportConfig(opset=opset), tmp_path / "onnx")
     assert [entry.version for entry in onnx.load(onnx_file(artifact)).opset_import] == [opset]
-    assert artifact.card.metrics["graph"]["opset"] == opset
+    assert artifact.card.findings.graph.opset == opset
 
 
 @pytest.mark.parametrize("opset", [13, 21])
@@ -230,13 +231,13 @@ DAMAGES: dict[str, Callable[[onnx.ModelProto], None]] = {
 def damage(monkeypatch: pytest.MonkeyPatch, change: Callable[[onnx.ModelProto], None]) -> None:
     write = onnx_export.write_onnx
 
-    def write_damaged(*given: Any) -> dict[str, Any]:
-        metrics = write(*given)
+    def write_damaged(*given: Any) -> Findings:
+        findings = write(*given)
         directory = given[-1]
         model = onnx.load(directory / "model.onnx")
         change(model)
         onnx.save(model, directory / "model.onnx")
-        return metrics
+        return findings
 
     monkeypatch.setattr(onnx_export, "write_onnx", write_damaged)
 
@@ -265,8 +266,7 @@ def test_the_number_of_texts_and_their_draw_are_settings(
     teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     artifact = export(teacher, task, ExportConfig(parity_texts=5, seed=3), tmp_path / "onnx")
-    few: dict[str, Any] = artifact.card.metrics["parity"]
-    assert few["texts"] < 10
+    assert artifact.card.findings.parity.texts < 10
     assert artifact.card.seed == 3
 
 

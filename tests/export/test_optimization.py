@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
+from bertender.core.findings import GraphFindings
 from bertender.models.families import FAMILIES
 from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
@@ -41,9 +41,10 @@ def exported(model_type: str, task: Task, folder: Path, **settings: Any) -> Arti
     return export(source, task, ExportConfig(**settings), folder / "onnx")
 
 
-def graph_of(artifact: Artifact) -> Mapping[str, Any]:
-    report: Mapping[str, Any] = artifact.card.metrics["graph"]
-    return report
+def graph_of(artifact: Artifact) -> GraphFindings:
+    graph = artifact.card.findings.graph
+    assert graph is not None
+    return graph
 
 
 def test_every_architecture_has_a_row() -> None:
@@ -57,8 +58,8 @@ def test_attention_is_fused_in_every_layer(model_type: str, task: Task, tmp_path
     artifact = exported(model_type, task, tmp_path, optimize="fused")
     report = graph_of(artifact)
     layers = LAYERS - (model_type in FIRST_LAYER_LEFT)
-    assert (report["fused"]["Attention"], report["layers"]) == (layers, LAYERS)
-    assert report["fused"]["SkipLayerNormalization"] == 2 * LAYERS
+    assert (report.fused["Attention"], report.layers) == (layers, LAYERS)
+    assert report.fused["SkipLayerNormalization"] == 2 * LAYERS
     graph = onnx.load(onnx_file(artifact))
     assert {entry.domain for entry in graph.opset_import} == {"", "com.microsoft"}
     heads = [
@@ -78,8 +79,8 @@ def test_the_pattern_is_found_in_every_operator_set(
     """Layer norms are one operator from 17 on."""
     config = ExportConfig(opset=opset, optimize=optimize)
     report = graph_of(export(teacher, task, config, tmp_path / "onnx"))
-    assert report["opset"] == opset
-    assert report["fused"].get("Attention", 0) == LAYERS * (optimize == "fused")
+    assert report.opset == opset
+    assert report.fused.get("Attention", 0) == LAYERS * (optimize == "fused")
 
 
 @pytest.mark.parametrize("model_type", [name for name in ARCHITECTURES if name not in FUSIBLE])
@@ -101,8 +102,8 @@ def test_a_basic_graph_is_smaller_and_has_plain_operators(
     source, plain_artifact = plain_export(model_type)
     artifact = export(source, task, ExportConfig(optimize="basic"), tmp_path / "onnx")
     plain, report = graph_of(plain_artifact), graph_of(artifact)
-    assert report["nodes"] < plain["nodes"] and report["opset"] == plain["opset"]
-    assert report["fused"] == {} and report["optimize"] == "basic"
+    assert report.nodes < plain.nodes and report.opset == plain.opset
+    assert report.fused == {} and report.optimize == "basic"
     assert [entry.domain for entry in onnx.load(onnx_file(artifact)).opset_import] == [""]
 
 

@@ -42,7 +42,7 @@ def test_every_architecture_answers_in_half_the_bytes(
     source = save_artifact(tiny_classifier(model_type, pad_token_id=0), task, tmp_path / "source")
     artifact = export(source, task, ExportConfig(precision=precision), tmp_path / "onnx")
     assert artifact.card.precision == precision
-    assert ("numbers" in artifact.card.metrics) == (precision == "float16")
+    assert (artifact.card.findings.numbers is not None) == (precision == "float16")
     graph = onnx.load(onnx_file(artifact))
     onnx.checker.check_model(graph)
     floats = weights_bytes(graph, onnx.TensorProto.FLOAT)
@@ -68,7 +68,7 @@ def test_optimised_graphs_are_converted_too(
     source = save_artifact(tiny_classifier(model_type, pad_token_id=0), task, tmp_path / "source")
     config = ExportConfig(precision=precision, optimize=optimize)
     artifact = export(source, task, config, tmp_path / "onnx")
-    assert (artifact.card.metrics["graph"]["fused"] != {}) == (optimize == "fused")
+    assert (artifact.card.findings.graph.fused != {}) == (optimize == "fused")
 
 
 @pytest.mark.parametrize("precision", HALVES)
@@ -122,7 +122,7 @@ def test_overflow_that_is_allowed_is_warned_of_and_still_proven(
     near = reaching_far(task, tmp_path / "near", 2.5e4)
     artifact = export(near, task, config, tmp_path / "near-onnx")
     assert "layer.2/intermediate" in caplog.text
-    assert artifact.card.metrics["numbers"]["largest"] > SAFE_SHARE * FLOAT16_LARGEST
+    assert artifact.card.findings.numbers.largest > SAFE_SHARE * FLOAT16_LARGEST
     far = reaching_far(task, tmp_path / "far", 1e6)
     with pytest.raises(ParityError):
         export(far, task, config, tmp_path / "far-onnx")

@@ -30,7 +30,7 @@ def test_model_bytes_are_those_of_weight_files(tmp_path: Path, task: Task, suffi
 
 
 def test_a_real_artifact_is_its_files(teacher: Artifact) -> None:
-    size = measure_size(teacher, teacher.card.metrics["parameters"])
+    size = measure_size(teacher, teacher.card.findings.parameters)
     on_disk = sum(file.stat().st_size for file in teacher.path.iterdir())
     card = (teacher.path / "artifact.json").stat().st_size
     assert size.artifact_size_bytes == on_disk - card

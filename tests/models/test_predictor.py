@@ -54,7 +54,7 @@ def test_every_kind_opens(kind: str, artifacts: dict[str, Artifact], task: Task)
     assert logits.shape == (len(task.dev), 2) and logits.dtype == np.float32
     assert np.isfinite(logits).all()
     assert classifier.labels == task.labels and classifier.name == artifacts[kind].name
-    assert classifier.parameters == artifacts[kind].card.metrics["parameters"]
+    assert classifier.parameters == artifacts[kind].card.findings.parameters
 
 
 @pytest.mark.parametrize("kind", OPENERS)

@@ -92,8 +92,8 @@ def test_every_step_ran_and_left_its_output(first: dict[str, Any], out: Path) ->
 def test_the_student_is_smaller_than_the_teacher_and_knows_the_task(out: Path) -> None:
     teacher, student = (Artifact.load(out / name).card for name in ("teacher", "student"))
     assert student.family == "distilbert" and student.precision == "float32"
-    assert student.metrics["parameters"] < teacher.metrics["parameters"]
-    assert student.metrics["epochs"][-1]["accuracy"] > 0.9
+    assert student.findings.parameters < teacher.findings.parameters
+    assert student.findings.training.epochs[-1]["accuracy"] > 0.9
 
 
 def test_the_table_has_a_row_each(out: Path) -> None:

@@ -47,7 +47,7 @@ def test_no_scheme_is_the_first_that_passes(
 ) -> None:
     artifact = quantize(float_model, task, config_with(), tmp_path / "int8")
     assert artifact.card.config["scheme"] == "dynamic"
-    assert "tried" not in artifact.card.metrics["quantization"]
+    assert artifact.card.findings.quantization.tried == ()
 
 
 @pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
@@ -61,10 +61,11 @@ def test_a_refused_scheme_gives_way_to_the_next(
 ) -> None:
     refuse(monkeypatch, "dynamic", error)
     artifact = quantize(float_model, task, config_with(), tmp_path / "int8")
-    config, metrics = artifact.card.config, artifact.card.metrics
+    config, findings = artifact.card.config, artifact.card.findings
     assert (config["scheme"], config["calibrator"]) == ("static", "mse")
-    assert metrics["quantization"]["tried"] == [{"scheme": "dynamic", "refused": str(error)}]
-    assert f"scheme dynamic was refused: {error}" in quantization_lines(metrics)
+    (tried,) = findings.quantization.tried
+    assert (tried.scheme, tried.refused, tried.skipped) == ("dynamic", str(error), None)
+    assert f"scheme dynamic was refused: {error}" in quantization_lines(findings)
     assert f"scheme dynamic is refused: {error}" in caplog.text
 
 
@@ -121,8 +122,8 @@ def test_a_candidate_that_would_ignore_a_setting_is_skipped(
 def test_a_skipped_scheme_is_told(float_model: Artifact, task: Task, tmp_path: Path) -> None:
     config = config_with(calibrator="entropy", calibration_texts=16)
     artifact = quantize(float_model, task, config, tmp_path / "int8")
-    (first,) = artifact.card.metrics["quantization"]["tried"]
-    assert first["scheme"] == "dynamic" and "does not read it" in first["skipped"]
+    (first,) = artifact.card.findings.quantization.tried
+    assert first.scheme == "dynamic" and "does not read it" in first.skipped
     assert artifact.card.config["calibrator"] == "entropy"
 
 

@@ -76,9 +76,9 @@ def test_the_most_sensitive_go_back_until_the_score_holds(
     monkeypatch.setitem(vars(job), "score_before", 0.9)
     monkeypatch.setattr(Job, "score", lambda self, graph: next(scores))
     written = write_mixed(job, tmp_path / "mixed.onnx")
-    assert written.found["drops"] == [40.0, 30.0, 0.5]
-    assert written.found["curvature"].keys() == written.found["sensitivity"].keys()
-    ranking = list(written.found["sensitivity"])
+    assert written.sensitivity.drops == (40.0, 30.0, 0.5)
+    assert written.sensitivity.curvature.keys() == written.sensitivity.by_node.keys()
+    ranking = list(written.sensitivity.by_node)
     back = [node for node, why in written.float_nodes.items() if "returned to float" in why]
     assert back == ranking[:2]
     assert "number 2 of 29" in written.float_nodes[back[1]]
@@ -104,7 +104,7 @@ def test_parts_go_back_until_parity_holds_too(
     monkeypatch.setattr(Job, "score", lambda self, graph: 0.9)
     monkeypatch.setattr(Job, "agrees", agrees)
     written = write_mixed(job, tmp_path / "mixed.onnx")
-    assert len(written.found["returned"]) == 2 and asked == ["int8"] * 3
+    assert len(written.sensitivity.returned) == 2 and asked == ["int8"] * 3
 
 
 def test_a_score_that_never_holds_is_refused(
@@ -134,12 +134,12 @@ def test_four_bits_go_back_to_eight(
     written = write_four_bit(job, tmp_path / "model.onnx")
     nodes = onnx.load(tmp_path / "model.onnx").graph.node
     kinds = [node.op_type for node in nodes]
-    assert written.found["products_of_4_bits"] == kinds.count("MatMulNBits") == 23
+    assert written.products_of_4_bits == kinds.count("MatMulNBits") == 23
     assert kinds.count("MatMulInteger") == 3, "the one that went back, pooler and head"
-    (back,) = written.found["returned"]
-    assert "returned to 8 bits" in written.found["returned"][back]
+    (back,) = written.sensitivity.returned
+    assert "returned to 8 bits" in written.sensitivity.returned[back]
     assert back not in written.float_nodes, "8 bits are no floats"
-    assert back == next(iter(written.found["sensitivity"]))
+    assert back == next(iter(written.sensitivity.by_node))
 
 
 @pytest.mark.parametrize("block_size", [16, 32])
@@ -236,9 +236,9 @@ def test_curvature_is_of_the_labels_of_the_texts(
             SENSITIVITIES[name].measure(job, BASES["dynamic"](job), [SICK], eight_bit_error)
         )
     assert found[0].by_node != found[1].by_node
-    said = found[0].found["curvature"][SICK]
-    assert len(said["steps"]) == curvature.PARTS and min(said["steps"]) > 1
-    assert said["mean"] + said["deviation"] > 0
+    said = found[0].curvature[SICK]
+    assert len(said.steps) == curvature.PARTS and min(said.steps) > 1
+    assert said.mean + said.deviation > 0
 
 
 def test_labels_stay_with_their_texts(float_model: Artifact, task: Task, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_four_bits_may_all_go_back(
     monkeypatch.setitem(vars(job), "score_before", 0.9)
     monkeypatch.setattr(Job, "score", lambda self, graph: next(scores))
     written = write_four_bit(job, tmp_path / "model.onnx")
-    assert written.found["products_of_4_bits"] == 0 and len(written.found["returned"]) == 24
+    assert written.products_of_4_bits == 0 and len(written.sensitivity.returned) == 24
 
 
 @pytest.mark.parametrize("bound", [{}, {"max_drop": 1.0}])

@@ -49,7 +49,7 @@ def quantized(
 
 
 def ranges_of(written: Written) -> dict[str, tuple[float, float]]:
-    return {name: (low, high) for name, (low, high) in written.found.get("ranges", {}).items()}
+    return dict(written.ranges)
 
 
 def test_healthy_products_and_tables_pass(quantized: tuple[str, Job, Path, Written]) -> None:
@@ -125,8 +125,8 @@ def test_the_worst_few_are_recorded(quantized: tuple[str, Job, Path, Written]) -
     _, job, graph, _ = quantized
     findings = check_products(job.graph, graph, job.texts(64, ""))
     summary = summary_of(findings)
-    assert summary["checked"] == len(findings)
-    worst = [min(v for k, v in row.items() if "snr" in k) for row in summary["worst"].values()]
+    assert summary.checked == len(findings)
+    worst = [min(v for k, v in row.figures.items() if "snr" in k) for row in summary.worst.values()]
     assert worst == sorted(worst) and len(worst) == 5
 
 

@@ -139,7 +139,7 @@ def test_held_out_texts_do_not_enter_the_graph(task: Task, tmp_path: Path) -> No
         (folder / "draft").mkdir()
         settings = {**QAT_QUICK, "epochs": 2, "calibration_texts": 32}
         job = job_of(source, replace(task, dev=dev), folder, scheme="qat", **settings)
-        found.append(write_trained(job, folder / "draft" / "model.onnx").found["ranges"])
+        found.append(write_trained(job, folder / "draft" / "model.onnx").ranges)
     assert found[0] == found[1]
 
 
@@ -175,7 +175,7 @@ def test_training_lowers_the_loss_and_leaves_the_source(task: Task, tmp_path: Pa
     before = {file: (source.path / file).read_bytes() for file in source.card.files}
     config = config_of("qat", epochs=4, learning_rate=1e-3)
     artifact = STAGES["quantize"].make([source], task, config, tmp_path / "int8")
-    losses = artifact.card.metrics["quantization"]["losses"]
+    losses = artifact.card.findings.training.losses
     assert losses[-1]["hard"] < 0.9 * losses[0]["hard"]
     assert {file: (source.path / file).read_bytes() for file in source.card.files} == before
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["int8", "source"]
@@ -194,7 +194,7 @@ def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
     config = config_of("qat", soft_labels=soft)
     artifact = STAGES["quantize"].make([source], task, config, tmp_path / "int8")
-    losses = artifact.card.metrics["quantization"]["losses"]
+    losses = artifact.card.findings.training.losses
     assert ("soft" in losses[0]) is bool(soft)
 
 
@@ -202,11 +202,11 @@ def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
 def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier(family), task, tmp_path / "source")
     artifact = STAGES["quantize"].make([source], task, config_of("qat"), tmp_path / "int8")
-    found = artifact.card.metrics["quantization"]
+    found = artifact.card.findings.quantization
     linear = sum(
         isinstance(each, torch.nn.Linear) for each in load_torch_classifier(source).modules()
     )
-    assert found["running_in_integers"] == found["products"] >= linear
+    assert found.running_in_integers == found.products >= linear
 
 
 def test_an_lstm_is_refused(task: Task, tmp_path: Path) -> None:

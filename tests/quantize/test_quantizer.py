@@ -97,20 +97,20 @@ def test_the_card_says_what_was_done(quantized: Artifact, sources: dict[str, Art
     assert card.precision == row.precision
     assert (card.kind, card.stage, card.family) == ("onnx", "quantize", source.card.family)
     assert card.parent is not None and card.parent.digest == source.digest
-    assert card.metrics["parameters"] == open_classifier(source).parameters
-    assert card.metrics["parity"]["passed"]
+    assert card.findings.parameters == open_classifier(source).parameters
+    assert card.findings.parity.passed
 
 
 def test_the_card_says_what_runs_in_integers_and_why_the_rest_does_not(
     quantized: Artifact,
 ) -> None:
-    found = quantized.card.metrics["quantization"]
-    assert found["target"] == "vnni"
-    assert found["products"] == found["running_in_integers"] == 4 * 6 + 2
-    assert len(found["float_nodes"]) == 4 * 2, "scores and contexts of each layer"
-    assert all("attention" in reason for reason in found["float_nodes"].values())
-    assert found["saturation"]["largest_deviation"] < 1e-6
-    assert found["product_check"]["checked"] == found["products"] + 3, "and three tables"
+    found = quantized.card.findings.quantization
+    assert found.target == "vnni"
+    assert found.products == found.running_in_integers == 4 * 6 + 2
+    assert len(found.float_nodes) == 4 * 2, "scores and contexts of each layer"
+    assert all("attention" in reason for reason in found.float_nodes.values())
+    assert found.saturation.largest_deviation < 1e-6
+    assert found.product_check.checked == found.products + 3, "and three tables"
     graph = onnx.load(onnx_file(quantized)).graph
     assert not [
         node.name
@@ -149,7 +149,7 @@ def test_embeddings_can_stay_in_float(
     tables = {name: value for name, value in constants.items() if "_embeddings.weight" in name}
     assert len(tables) == 3
     assert {table.dtype for table in tables.values()} == {np.dtype(np.float32)}
-    reasons = artifact.card.metrics["quantization"]["float_nodes"]
+    reasons = artifact.card.findings.quantization.float_nodes
     assert [*reasons.values()].count("left by --no-embeddings") == 3
 
 
@@ -207,7 +207,7 @@ def test_a_score_that_falls_too_far_is_refused_and_gone(
     if scheme != "qat":  # which keeps its checkpoints
         assert not any(tmp_path.iterdir())
     kept = quantize(source, task, config_of(scheme, max_drop=1.1), tmp_path / "int8")
-    assert kept.card.metrics["quantization"]["score"] < 1
+    assert kept.card.findings.scores.score < 1
 
 
 @pytest.mark.parametrize("scheme", ONE_GRAPH)
@@ -363,10 +363,10 @@ def test_every_family(
 ) -> None:
     """DeBERTa multiplies constants, which ONNX Runtime computes once; ALBERT's layers share."""
     _, graph = plain_export(family)
-    found = quantize(graph, task, config_of(scheme), tmp_path / "int8").card.metrics
-    told = found["quantization"]
-    assert told["running_in_integers"] == told["products"] > 8
-    constants = [why for why in told["float_nodes"].values() if "both sides are constants" in why]
+    found = quantize(graph, task, config_of(scheme), tmp_path / "int8").card.findings
+    told = found.quantization
+    assert told.running_in_integers == told.products > 8
+    constants = [why for why in told.float_nodes.values() if "both sides are constants" in why]
     assert bool(constants) is (family == "deberta-v2")
 
 
@@ -375,8 +375,8 @@ def test_another_machine_s_graph_is_written_and_not_judged_here(
 ) -> None:
     config = QuantizeConfig(scheme="static", target="arm64", calibration_texts=32)
     artifact = quantize(float_model, task, config, tmp_path / "int8")
-    told = artifact.card.metrics["quantization"]
-    assert told["running_in_integers"] is None and told["saturation"] is None
+    told = artifact.card.findings.quantization
+    assert told.running_in_integers is None and told.saturation is None
     kinds = {
         numpy_helper.to_array(item).dtype
         for item in onnx.load(onnx_file(artifact)).graph.initializer
@@ -396,6 +396,6 @@ def test_a_trained_model_says_its_score_and_is_not_trained_twice(
     monkeypatch.setattr(quantizer.Job, "score", real)
     with no_training():  # only the bound is another
         kept = quantize(sources["torch"], task, config_of("qat"), tmp_path / "int8")
-    told = kept.card.metrics["quantization"]
-    assert 0 <= told["score_before"] <= 1 and 0 <= told["score"] <= 1
+    told = kept.card.findings.scores
+    assert 0 <= told.score_before <= 1 and 0 <= told.score <= 1
     assert [path.name for path in tmp_path.iterdir()] == ["int8"]

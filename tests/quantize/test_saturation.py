@@ -91,8 +91,8 @@ def saturating_at_seven(cut: onnx.ModelProto, values: Any) -> Any:
 
 def test_twelve_layers_are_not_accused(deep: tuple[Job, Path]) -> None:
     found = probe(*probed(*deep))
-    assert found["products"] == PRODUCTS
-    assert found["largest_deviation"] < FLOAT_ROUNDING
+    assert found.products == PRODUCTS
+    assert found.largest_deviation < FLOAT_ROUNDING
 
 
 def test_a_layer_that_saturates_is_named(deep: tuple[Job, Path]) -> None:
@@ -111,7 +111,7 @@ def test_no_model_of_twelve_layers_of_768_is_refused(task: Task, tmp_path: Path)
     job, graph = written(BASE, task, tmp_path)
     twins, samples = probed(job, graph)
     found = probe(twins, samples)
-    assert found["products"] == PRODUCTS and found["largest_deviation"] < FLOAT_ROUNDING
+    assert found.products == PRODUCTS and found.largest_deviation < FLOAT_ROUNDING
     assert not [each for each in judge_products(twins, samples) if each.failures]
     with pytest.raises(ModelError, match=f"outputs of {at(7, job)}.* saturate in 16 bits"):
         probe(twins, samples, saturating_at_seven)
@@ -129,11 +129,11 @@ def test_every_scheme_passes_on_a_cpu_that_adds_exactly(
         source = Artifact.load(float_model.path / float_model.card.parent.path)
     config = config_of(scheme, target=target)
     artifact = STAGES["quantize"].make([source], task, config, tmp_path / "int8")
-    found = artifact.card.metrics["quantization"]
-    products = found["products"] - found.get("products_of_4_bits", 0)
-    assert found["saturation"]["products"] == products
-    assert found["saturation"]["largest_deviation"] < FLOAT_ROUNDING
-    assert found["product_check"]["checked"] == found["products"] + 3, "and three tables"
+    found = artifact.card.findings.quantization
+    products = found.products - (found.products_of_4_bits or 0)
+    assert found.saturation.products == products
+    assert found.saturation.largest_deviation < FLOAT_ROUNDING
+    assert found.product_check.checked == found.products + 3, "and three tables"
 
 
 @pytest.mark.parametrize("scheme", ["dynamic", "static"])
@@ -158,14 +158,10 @@ def test_what_has_no_sums_is_not_counted(float_model: Artifact, task: Task, tmp_
     job = job_of(float_model, task, tmp_path, scheme="four-bit")
     SCHEMES["four-bit"].write(job, tmp_path / "model.onnx")
     twins, samples = probed(job, tmp_path / "model.onnx")
-    assert probe(twins, samples)["products"] == 2, "pooler and head"
+    assert probe(twins, samples).products == 2, "pooler and head"
     only = [each for each in twins if all(part.four_bits for part in each.parts)]
-    assert probe(only, samples) == {
-        **probe([], samples),
-        "products": 0,
-        "largest_deviation": None,
-        "worst": None,
-    }
+    nothing = {"products": 0, "largest_deviation": None, "worst": None}
+    assert probe(only, samples) == probe([], samples).model_copy(update=nothing)
 
 
 def test_a_deviation_that_is_no_number_is_refused() -> None:
@@ -177,4 +173,4 @@ def test_a_deviation_that_is_no_number_is_refused() -> None:
 def test_a_product_that_is_always_zero_is_no_deviation(deep: tuple[Job, Path]) -> None:
     twins, samples = probed(*deep)
     still = {name: replace(each, largest=0 * each.largest) for name, each in samples.items()}
-    assert probe(twins, still)["largest_deviation"] == 0
+    assert probe(twins, still).largest_deviation == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bertender.core.findings import Findings
 from bertender.report.heads import head_map, pruning_lines
 
 ROUND: dict[str, Any] = {
@@ -19,6 +20,10 @@ READINGS = {
 }
 
 
+def lines_of(pruning: dict[str, Any], **others: Any) -> list[str]:
+    return pruning_lines(Findings.model_validate({"pruning": pruning, **others}))
+
+
 def test_a_head_is_as_high_as_its_score() -> None:
     assert head_map(ROUND["head_importance"]) == [" 0  ▄█", " 1 ▂▆▁"]
     assert head_map([[0.0, 0.0]]) == [" 0   "]
@@ -26,7 +31,7 @@ def test_a_head_is_as_high_as_its_score() -> None:
 
 def test_the_lines_say_what_is_left_and_what_it_scores() -> None:
     later = {**ROUND, "heads": [1, 1], "score": 0.75}
-    first, second, third, *rest = pruning_lines(
+    first, second, third, *rest = lines_of(
         {"unpruned": 0.9, "rounds": [ROUND, later], "vocabulary": READINGS}
     )
     assert first == "score 0.75, 0.5 before recovery, 0.9 unpruned"
@@ -40,30 +45,37 @@ def test_a_target_is_told_beside_what_was_reached() -> None:
         "target": 2.0,
         "predicted": 2.01,
         "measured": {"value": 1.92, "low": 1.9, "high": 1.95},
-        "table": {"load": {"texts": 1, "tokens": 26, "threads": 2}},
+        "table": {
+            "load": {"texts": 1, "tokens": 26, "threads": 2},
+            "cpu_model": "made up",
+            "attention": [],
+            "feed_forward": [],
+            "rest_ms": [],
+        },
     }
-    lines = pruning_lines({"unpruned": 0.9, "rounds": [ROUND], "latency": speed})
+    lines = lines_of({"unpruned": 0.9, "rounds": [ROUND], "latency": speed})
     assert lines[2].startswith(
         "1.92x as fast as unpruned [1.90, 1.95], 2.01x foretold, 2x asked for; texts in a batch: 1"
     )
     assert lines[2].endswith("on the CPU")
     for other_work, ending in ((0.01, "on the CPU"), (0.4, "while the parts were timed")):
         speed["table"]["machine_load"] = {"other_work": other_work, "steal": 0.0}
-        lines = pruning_lines({"unpruned": 0.9, "rounds": [ROUND], "latency": speed})
+        lines = lines_of({"unpruned": 0.9, "rounds": [ROUND], "latency": speed})
         assert lines[2].endswith(ending)
 
 
 def test_other_artifacts_and_plain_vocabularies_have_fewer_lines() -> None:
-    assert pruning_lines({"epochs": []}) == []
+    assert pruning_lines(Findings(parameters=7)) == []
     only = {"unpruned": 0.9, "rounds": [{**ROUND, "head_importance": None}]}
-    assert len(pruning_lines(only)) == 2
+    assert len(lines_of(only)) == 2
 
 
 def test_scores_apart_are_told_beside_the_held_out_ones() -> None:
     apart = {"chosen_on": "selection", "score": 0.7, "score_before": 0.8}
-    first, *_ = pruning_lines({"unpruned": 0.9, "rounds": [ROUND], **apart})
+    pruning = {"unpruned": 0.9, "rounds": [ROUND]}
+    first, *_ = lines_of(pruning, scores=apart)
     assert first.endswith(
         "0.9 unpruned, on texts set apart to choose by; held-out, read once: 0.7, 0.8 unpruned"
     )
     same = {"chosen_on": "dev", "score": 0.7, "score_before": 0.8}
-    assert pruning_lines({"unpruned": 0.9, "rounds": [ROUND], **same})[0].endswith("0.9 unpruned")
+    assert lines_of(pruning, scores=same)[0].endswith("0.9 unpruned")

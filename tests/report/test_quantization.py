@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from bertender.core.findings import Findings
 from bertender.report.quantization import quantization_lines
 
 FOUND = {
@@ -12,16 +15,26 @@ FOUND = {
     "running_in_integers": 26,
     "operators": {"Add": 9, "MatMul": 8, "MatMulIntegerToFloat": 24, "QGemm": 2},
     "float_nodes": {"/scores": "both sides are activations", "/b": "returned to float: number 1"},
-    "saturation": {"products": 26, "largest_deviation": 0.00000123},
+    "saturation": {
+        "products": 26,
+        "rows": 256,
+        "largest_deviation": 0.00000123,
+        "worst": "/a",
+        "allowed": 0.001,
+    },
 }
 
 
+def lines_of(quantization: dict[str, Any], **others: Any) -> list[str]:
+    return quantization_lines(Findings.model_validate({"quantization": quantization, **others}))
+
+
 def test_nothing_is_said_where_nothing_was_quantized() -> None:
-    assert quantization_lines({"parameters": 7}) == []
+    assert quantization_lines(Findings(parameters=7)) == []
 
 
 def test_what_runs_and_how_exactly() -> None:
-    first, second = quantization_lines({"quantization": FOUND})
+    first, second = lines_of(FOUND)
     assert "26 of 26 quantized products run in integers" in first
     assert "(24 MatMulIntegerToFloat, 2 QGemm); 2 nodes stay in float" in first
     assert "1.2e-06 of the largest" in second
@@ -29,14 +42,10 @@ def test_what_runs_and_how_exactly() -> None:
 
 def test_scores_and_the_sensitivity_table() -> None:
     table = {f"/{letter}": 1.0 / place for place, letter in enumerate("bacdefgh", start=1)}
-    found = {
-        **FOUND,
-        "score_before": 0.91,
-        "score": 0.9,
-        "sensitivity": table,
-        "returned": {"/b": "returned to float: number 1"},
-    }
-    _, _, score, title, *rows = quantization_lines({"quantization": found})
+    returned = {"/b": "returned to float: number 1"}
+    sensitivity = {"by_node": table, "drops": [1.5, 0.1], "returned": returned}
+    scores = {"chosen_on": "dev", "score_before": 0.91, "score": 0.9}
+    _, _, score, title, *rows = lines_of({**FOUND, "sensitivity": sensitivity}, scores=scores)
     assert score == "score 0.91 before, 0.9 now"
     assert title == "most sensitive parts:"
     assert [row.split()[1] for row in rows] == ["/b", "/a", "/c", "/d", "/e"]
@@ -45,23 +54,23 @@ def test_scores_and_the_sensitivity_table() -> None:
 
 def test_what_was_not_checked_is_not_claimed() -> None:
     found = {**FOUND, "target": "arm64", "running_in_integers": None, "saturation": None}
-    (line,) = quantization_lines({"quantization": found})
+    (line,) = lines_of(found)
     assert "for arm64: 26 products quantized" in line and "was not checked" in line
-    unproven = {**FOUND, "saturation": {"products": 0, "largest_deviation": None}}
-    assert len(quantization_lines({"quantization": unproven})) == 1
+    unproven = {**FOUND, "saturation": {"products": 0, "rows": 0, "allowed": 0.001}}
+    assert len(lines_of(unproven)) == 1
 
 
 def test_the_product_that_is_least_like_its_twin() -> None:
-    worst = {"/a": {"kind": "8-bit", "weights_snr_db": 31.23, "weights_gain": 1.0}}
+    worst = {"/a": {"kind": "8-bit", "figures": {"weights_snr_db": 31.23, "weights_gain": 1.0}}}
     found = {**FOUND, "product_check": {"checked": 29, "worst": worst}}
-    *_, line = quantization_lines({"quantization": found})
+    *_, line = lines_of(found)
     assert "29 products and tables" in line
     assert "/a (weights snr db 31.23, weights gain 1)" in line
 
 
 def test_what_was_tried_before() -> None:
     tried = [{"scheme": "dynamic", "refused": "it moved"}, {"scheme": "static", "skipped": "why"}]
-    *_, first, second = quantization_lines({"quantization": {**FOUND, "tried": tried}})
+    *_, first, second = lines_of({**FOUND, "tried": tried})
     assert first == "scheme dynamic was refused: it moved"
     assert second == "scheme static was skipped: why"
 
@@ -70,12 +79,6 @@ def test_what_was_tried_before() -> None:
 def test_where_a_drop_was_judged(chosen_on: str, said: str) -> None:
     choice = {"before": 0.95, "after": 0.94, "n": 40}
     scores = {"score_before": 0.91, "score": 0.9, "chosen_on": chosen_on, "choice": choice}
-    line = quantization_lines({"quantization": {**FOUND, **scores}})[2]
+    line = lines_of(FOUND, scores=scores)[2]
     assert line.startswith("score 0.91 before, 0.9 now")
     assert said in line and ("held-out, read once" in line) is bool(said)
-
-
-def test_cards_of_before_products_were_judged_alone_are_shown() -> None:
-    old = {"products": 20, "texts": 64, "mean_difference": 1e-7, "max_difference": 1e-6}
-    lines = quantization_lines({"quantization": {**FOUND, "saturation": old}})
-    assert lines and not any("sums of" in line for line in lines)

@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
+from bertender.core.findings import Findings
 from bertender.models.predictor import Classifier, open_classifier
 from bertender.text.batch import Example, load_tokenizer
 from serve.config import ServeConfig
@@ -44,7 +45,7 @@ def write_onnx(teacher: Artifact, out: Path, task: TaskRecord) -> Artifact:
                 dynamic_axes={name: {0: "batch", 1: "seq"} for name in names},
                 dynamo=False,
             )
-        draft.metrics["parameters"] = model.num_parameters()
+        draft.findings = Findings(parameters=model.num_parameters())
     return Artifact.load(out)
 
 

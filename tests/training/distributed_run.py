@@ -34,9 +34,9 @@ def run(out: Path, batch_size: int) -> Artifact:
     writes: list[bool] = []
     write_classifier = finetuning.write_classifier
 
-    def counted(*arguments: Any, **metrics: Any) -> None:
+    def counted(*arguments: Any, **named: Any) -> None:
         writes.append(is_main_process())
-        write_classifier(*arguments, **metrics)
+        write_classifier(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch, listed_steps() as steps:
         patch.setattr(finetuning, "write_classifier", counted)

@@ -74,8 +74,10 @@ def test_two_processes_equal_one_with_the_doubled_batch(tmp_path: Path) -> None:
     assert first["losses"] != second["losses"], "each process has examples of its own"
     assert (first["writes"], second["writes"]) == ([True], []), "the artifact is written once"
     assert first["digest"] == second["digest"] == halves.digest
-    assert halves.card.metrics["steps"] == whole.card.metrics["steps"] == len(together)
-    assert halves.card.metrics["epochs"] == whole.card.metrics["epochs"]
+    assert (
+        halves.card.findings.training.steps == whole.card.findings.training.steps == len(together)
+    )
+    assert halves.card.findings.training.epochs == whole.card.findings.training.epochs
     left = {"two", "two-0.json", "two-1.json", "student-of-two"}
     assert {path.name for path in tmp_path.glob("*two*")} == left
     assert_same_weights(one, two, WEIGHT_TOLERANCE)

@@ -70,4 +70,4 @@ def test_a_stage_is_heard_too(task: Task, teacher: Artifact, tmp_path: Path) -> 
     losses: list[float] = []
     with listen_to_steps(lambda step: losses.append(float(step.losses["hard"]))):
         tuned = finetune_by_name(task, config, tmp_path / "tuned")
-    assert len(losses) == tuned.card.metrics["steps"] == 6
+    assert len(losses) == tuned.card.findings.training.steps == 6

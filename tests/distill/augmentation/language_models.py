@@ -10,6 +10,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
+from bertender.core.findings import Findings
 from bertender.tasks.task import Task
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from tests.toy_models import BERT_SHAPE, VOCABULARY
@@ -31,7 +32,7 @@ def language_model_artifact(out: Path) -> Artifact:
         out, kind="torch", family="bert", task=task, stage="pretrain", config=NoConfig(), seed=0
     ) as draft:
         save_language_model(draft.directory)
-        draft.metrics["parameters"] = 1
+        draft.findings = Findings(parameters=1)
     return Artifact.load(out)
 
 

@@ -205,9 +205,9 @@ def test_a_student_learns_from_the_texts_by_the_teachers_answers(
     alone = distill(trained_teacher, few, DistillConfig(**QUICK), tmp_path / "alone")
     assert student.digest == again.digest != alone.digest
     texts = made(few, trained_teacher, name, augmented_copies=4, precision="fp32")
-    assert student.card.metrics["augmented_texts"] == len(texts) > 12
-    assert "augmented_texts" not in alone.card.metrics
-    assert student.card.metrics["steps"] > alone.card.metrics["steps"]
+    assert student.card.findings.training.augmented_texts == len(texts) > 12
+    assert alone.card.findings.training.augmented_texts is None
+    assert student.card.findings.training.steps > alone.card.findings.training.steps
 
 
 def test_masks_that_a_student_reads_otherwise_are_refused(

@@ -72,7 +72,7 @@ def test_kept_and_online_answers_teach_the_same(
     config = DistillConfig(**plain, teacher_cache_mb=0)
     online = distill(trained_teacher, task, config, tmp_path / "online")
     assert "more than teacher_cache_mb=0: the teacher runs in each step" in caplog.text
-    losses = [artifact.card.metrics["losses"] for artifact in (kept, online)]
+    losses = [artifact.card.findings.training.losses for artifact in (kept, online)]
     assert len(losses[0]) == 2
     for ours, theirs in zip(*losses, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)

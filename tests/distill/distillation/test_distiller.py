@@ -61,9 +61,10 @@ def student(
 
 
 def test_the_loss_of_each_phase_falls(student: Artifact) -> None:
-    metrics = student.card.metrics
+    training = student.card.findings.training
     phases = METHODS[student.card.config["method"]].phases(2)
-    every = (*metrics["earlier_losses"].values(), metrics["losses"])
+    every = (*(phase.losses for phase in training.earlier_phases), training.losses)
+    assert [phase.name for phase in training.earlier_phases] == [each.name for each in phases[:-1]]
     for phase, losses in zip(phases, every, strict=True):
         assert set(losses[0]) == {term.name for term in phase.terms if term.weight}
         first, final = (sum(parts.values()) for parts in (losses[0], losses[-1]))
@@ -75,7 +76,7 @@ def test_the_student_learns_the_task_and_is_saved_as_it_was_scored(
 ) -> None:
     score, _ = evaluate(open_classifier(student), task.dev, task.metric)
     assert score.value > 0.9
-    assert student.card.metrics["epochs"][-1] == {"accuracy": pytest.approx(score.value)}
+    assert student.card.findings.training.epochs[-1] == {"accuracy": pytest.approx(score.value)}
 
 
 def test_the_student_opens_in_transformers_with_the_same_answers(
@@ -150,7 +151,7 @@ def test_the_card_says_where_the_student_comes_from(
     assert card.config["layers"] == OF_METHOD.get(card.config["method"], {}).get("layers", 2)
     assert card.task == task.record()
     assert card.parent is not None and card.parent.digest == trained_teacher.digest
-    assert card.metrics["parameters"] == open_classifier(student).parameters
+    assert card.findings.parameters == open_classifier(student).parameters
 
 
 def test_the_teachers_artifact_does_not_change(
@@ -199,7 +200,7 @@ def test_a_narrow_student_learns_from_a_wide_teacher(
     model = AutoModelForSequenceClassification.from_pretrained(student.path)
     assert (model.config.hidden_size, model.config.num_hidden_layers) == (16, 2)
     assert not [name for name, _ in model.named_parameters() if "projection" in name]
-    assert student.card.metrics["epochs"][-1]["accuracy"] > 0.8
+    assert student.card.findings.training.epochs[-1]["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize(
@@ -250,4 +251,4 @@ def test_a_bilstm_tells_the_texts_of_a_pair_apart(tmp_path: Path) -> None:
         assert score.value > 0.9, artifact.name
     again = DistillConfig(**{**alone, "student": str(student.path), "hidden_size": 8, "epochs": 1})
     narrow = distill(student, task, again, tmp_path / "again")
-    assert narrow.card.metrics["parameters"] < student.card.metrics["parameters"]
+    assert narrow.card.findings.parameters < student.card.findings.parameters

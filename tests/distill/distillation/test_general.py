@@ -59,11 +59,11 @@ def test_every_general_method_has_a_task_stage() -> None:
 
 
 def test_the_held_out_loss_and_each_term_of_the_teacher_fall(student: Artifact) -> None:
-    metrics = student.card.metrics
-    losses = [epoch["loss"] for epoch in metrics["epochs"]]
+    training = student.card.findings.training
+    losses = [epoch["loss"] for epoch in training.epochs]
     assert losses[-1] < 0.95 * losses[0]
     *_, phase = GENERAL_METHODS[student.card.config["method"]].phases(2)
-    first, *_, last = metrics["losses"]
+    first, *_, last = training.losses
     assert set(first) == {term.name for term in phase.terms if term.weight}
     taught = [term.name for term in phase.terms if term.weight and term.name != "words"]
     assert taught and all(last[name] < 0.8 * first[name] for name in taught)
@@ -135,7 +135,7 @@ def test_words_alone_can_be_learned_from_a_corpus(language_model: Path, tmp_path
     config = GeneralConfig(**{**settings_of("distilbert", epochs=1), "weights": weights})
     teacher = GeneralTeacher.load(str(language_model), config.changed_method())
     student = distill_general(teacher, passages(200), config, tmp_path / "student")
-    assert set(student.card.metrics["losses"][0]) == {"words"}
+    assert set(student.card.findings.training.losses[0]) == {"words"}
 
 
 @pytest.mark.parametrize("model_type", LANGUAGE_HEADS)

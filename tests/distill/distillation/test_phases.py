@@ -29,7 +29,7 @@ def test_a_killed_run_goes_on_in_its_phase_to_the_same_weights(
         distill(trained_teacher, task, config, tmp_path / "killed")
     resumed = distill(trained_teacher, task, config, tmp_path / "killed")
     assert resumed.digest == whole.digest
-    assert resumed.card.metrics == whole.card.metrics
+    assert resumed.card.findings == whole.card.findings
 
 
 def test_phases_of_labels_alone_leave_out_texts_without_them(
@@ -42,5 +42,5 @@ def test_phases_of_labels_alone_leave_out_texts_without_them(
         distill(trained_teacher, task, DistillConfig(**settings, unlabelled=file), tmp_path / name)
         for name, file in (("plain", None), ("more", tmp_path / "texts.txt"))
     )
-    assert more.card.metrics["steps"] == plain.card.metrics["steps"]
+    assert more.card.findings.training.steps == plain.card.findings.training.steps
     assert plain.digest != more.digest

@@ -26,7 +26,7 @@ def test_a_roberta_teaches_a_student_with_berts_vocabulary_by_its_sentence_state
     settings = {**QUICK, "method": "pkd", "weights": {"soft": 0, "hard": 0}}
     config = DistillConfig(**settings, student=str(encoder))
     student = distill(teacher, task, config, tmp_path / "student")
-    first, *_, last = (parts["patience"] for parts in student.card.metrics["losses"])
+    first, *_, last = (parts["patience"] for parts in student.card.findings.training.losses)
     assert student.card.family == "bert" and last < 0.5 * first
     ours, theirs = (load_tokenizer(path).get_vocab() for path in (student.path, encoder))
     assert ours == theirs != load_tokenizer(teacher.path).get_vocab()
@@ -38,7 +38,9 @@ def test_a_student_may_start_from_another_encoder_with_its_own_vocabulary(
     encoder = other_vocabulary(tmp_path / "encoder")
     config = DistillConfig(**QUICK, student=str(encoder), weights={"cosine": 0, "hard": 0})
     student = distill(trained_teacher, task, config, tmp_path / "student")
-    assert student.card.metrics["epochs"][-1]["accuracy"] > 0.9, "it learned from answers alone"
+    assert student.card.findings.training.epochs[-1]["accuracy"] > 0.9, (
+        "it learned from answers alone"
+    )
     ours, theirs = (load_tokenizer(path).get_vocab() for path in (student.path, encoder))
     assert ours == theirs != load_tokenizer(trained_teacher.path).get_vocab()
 

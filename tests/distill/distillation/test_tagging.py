@@ -116,15 +116,15 @@ def test_soft_labels_are_the_mean_over_words() -> None:
 def test_a_tagger_learns_the_tags(teacher: Artifact) -> None:
     score, _ = evaluate_tagger(open_tagger(teacher), TASK.dev)
     assert score.value > 0.9
-    assert teacher.card.metrics["epochs"][-1] == {"entity_f1": pytest.approx(score.value)}
+    assert teacher.card.findings.training.epochs[-1] == {"entity_f1": pytest.approx(score.value)}
     assert (teacher.card.stage, teacher.card.task) == ("finetune", TASK.record())
 
 
 def test_a_student_learns_the_tags(student: Artifact, teacher: Artifact) -> None:
     score, answers = evaluate_tagger(open_tagger(student), TASK.dev)
     assert score.value > untrained_score(teacher) + A_MARGIN
-    assert student.card.metrics["epochs"][-1] == {"entity_f1": pytest.approx(score.value)}
-    losses = student.card.metrics["losses"]
+    assert student.card.findings.training.epochs[-1] == {"entity_f1": pytest.approx(score.value)}
+    losses = student.card.findings.training.losses
     assert set(losses[0]) == {"soft", "hard"}
     assert sum(losses[-1].values()) < 0.5 * sum(losses[0].values())
     assert [len(tags) for tags in answers] == [len(words) for words in TASK.dev.sentences]
@@ -173,7 +173,7 @@ def test_every_method_trains_a_tagger(name: str, teacher: Artifact, tmp_path: Pa
     student = distill_tagger(teacher, TASK, config, tmp_path / "student")
     model = AutoModelForTokenClassification.from_pretrained(student.path)
     assert type(model).__name__.endswith("ForTokenClassification")
-    assert 0 < student.card.metrics["epochs"][-1]["entity_f1"] <= 1
+    assert 0 < student.card.findings.training.epochs[-1]["entity_f1"] <= 1
 
 
 def test_a_student_that_cannot_tag_is_refused(teacher: Artifact, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
         build(teacher, tmp_path / "killed")
     resumed = build(teacher, tmp_path / "killed")
     assert resumed.digest == whole.digest
-    assert resumed.card.metrics == whole.card.metrics
+    assert resumed.card.findings == whole.card.findings
 
 
 def test_token_logits_are_the_teachers_and_computed_once(

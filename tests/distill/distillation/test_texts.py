@@ -25,8 +25,8 @@ def test_texts_without_labels_are_learned_from(
     settings = {**QUICK, "unlabelled": tmp_path / name}
     student = distill(trained_teacher, few, DistillConfig(**settings), tmp_path / "student")
     alone = distill(trained_teacher, few, DistillConfig(**QUICK), tmp_path / "alone")
-    assert student.card.metrics["steps"] > alone.card.metrics["steps"]
-    assert student.card.metrics["epochs"][-1]["accuracy"] > 0.9
+    assert student.card.findings.training.steps > alone.card.findings.training.steps
+    assert student.card.findings.training.epochs[-1]["accuracy"] > 0.9
 
 
 @pytest.mark.parametrize("given", [{"unlabelled": Path("texts.txt")}, {"unlabelled_texts": 5}])

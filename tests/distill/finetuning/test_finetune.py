@@ -28,7 +28,7 @@ def test_every_architecture_is_fine_tuned_by_name(
     artifact = finetune_by_name(task, config, tmp_path / "teacher")
     score, _ = evaluate(open_classifier(artifact), task.dev, task.metric)
     assert artifact.card.family == model_type
-    assert artifact.card.metrics["epochs"][-1]["accuracy"] == pytest.approx(score.value)
+    assert artifact.card.findings.training.epochs[-1]["accuracy"] == pytest.approx(score.value)
     assert score.value > 0.7
 
 

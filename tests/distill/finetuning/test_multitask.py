@@ -104,7 +104,7 @@ def test_each_artifact_opens_in_transformers_with_the_score_in_its_card(
     accuracy = float((predicted == torch.tensor(task.dev.label_ids)).float().mean())
     assert model.config.id2label == dict(enumerate(task.labels))
     assert made[name].card.task == replace(task, source=made[name].card.task.source).record()
-    assert made[name].card.metrics["epochs"][-1] == {"accuracy": pytest.approx(accuracy)}
+    assert made[name].card.findings.training.epochs[-1] == {"accuracy": pytest.approx(accuracy)}
     assert accuracy > 0.9, "it has learned beside the others"
 
 
@@ -137,11 +137,11 @@ def test_the_cards_tell_of_each_other_and_of_the_start(
         assert card.parent is not None and card.parent.digest == teacher.digest
         assert (artifact.path / card.parent.path).resolve() == teacher.path.resolve()
         assert card.config["more_tasks"] == ["mixtures", "pairs"] and card.stage == "finetune"
-        assert card.metrics["together"].keys() == set(NAMES) - {name}
-        for other, beside in card.metrics["together"].items():
-            assert artifact.path.with_name(beside["artifact"]) == made[other].path
-            assert beside["epochs"] == made[other].card.metrics["epochs"]
-            assert len(beside["epochs"]) == QUICK["epochs"]
+        assert card.findings.training.together.keys() == set(NAMES) - {name}
+        for other, beside in card.findings.training.together.items():
+            assert artifact.path.with_name(beside.artifact) == made[other].path
+            assert beside.epochs == made[other].card.findings.training.epochs
+            assert len(beside.epochs) == QUICK["epochs"]
 
 
 def test_each_task_has_the_steps_of_its_size(
@@ -158,7 +158,7 @@ def test_each_task_has_the_steps_of_its_size(
         number: math.ceil(size / QUICK["batch_size"]) for number, size in enumerate(sizes)
     }
     assert order != sorted(order), "the tasks take turns"
-    assert made["toy"].card.metrics["steps"] == len(plan) * QUICK["epochs"]
+    assert made["toy"].card.findings.training.steps == len(plan) * QUICK["epochs"]
 
 
 def shared_encoder(*label_counts: int) -> SharedEncoder:
@@ -204,7 +204,7 @@ def test_any_architecture_shares_its_encoder(
     few = replace(tasks["toy"], train=tasks["toy"].train.first(16), source={"max_train": 16})
     main = finetune_tasks_by_name(few, config, tmp_path / "out")
     other = Artifact.load(tmp_path / "out-mixtures")
-    assert main.card.metrics["steps"] == 2, "the other task has as many examples at most"
+    assert main.card.findings.training.steps == 2, "the other task has as many examples at most"
     assert open_classifier(other).logits(tasks["mixtures"].dev.examples[:4]).shape == (4, 3)
     one, two = (
         encoder_of(AutoModelForSequenceClassification.from_pretrained(artifact.path))
@@ -219,7 +219,7 @@ def test_a_student_is_distilled_from_a_sibling(
     settings = {name: QUICK[name] for name in ("batch_size", "learning_rate", "precision")}
     config = DistillConfig(layers=2, epochs=3, **settings)
     student = distill(made["mixtures"], tasks["mixtures"], config, tmp_path / "student")
-    assert student.card.metrics["epochs"][-1]["accuracy"] > 0.9
+    assert student.card.findings.training.epochs[-1]["accuracy"] > 0.9
     assert student.card.parent is not None
     assert student.card.parent.digest == made["mixtures"].digest
 
@@ -238,10 +238,12 @@ def test_a_killed_run_goes_on_to_the_same_artifacts(
             finetune_tasks_by_name(task, config, tmp_path / "killed")
         assert not list(tmp_path.glob("killed*"))
         resumed = finetune_tasks_by_name(task, config, tmp_path / "killed")
-    assert len(steps) == 7 + whole.card.metrics["steps"] - 4, "it went on from the checkpoint"
+    assert len(steps) == 7 + whole.card.findings.training.steps - 4, (
+        "it went on from the checkpoint"
+    )
     assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
-    assert resumed.card.metrics["epochs"] == whole.card.metrics["epochs"]
-    assert resumed.card.metrics["losses"] == whole.card.metrics["losses"]
+    assert resumed.card.findings.training.epochs == whole.card.findings.training.epochs
+    assert resumed.card.findings.training.losses == whole.card.findings.training.losses
 
 
 def test_a_run_killed_between_two_artifacts_writes_them_all_again(
@@ -269,7 +271,7 @@ def test_a_run_killed_between_two_artifacts_writes_them_all_again(
 def test_one_task_is_fine_tuned_as_ever(task: Task, teacher: Artifact, tmp_path: Path) -> None:
     settings = {**SHORT, "more_tasks": (), "teacher": str(teacher.path)}
     alone = finetune_tasks_by_name(task, MultiTaskConfig(**settings), tmp_path / "alone")
-    assert "together" not in alone.card.metrics
+    assert alone.card.findings.training.together == {}
     assert [path.name for path in tmp_path.iterdir()] == ["alone"]
 
 

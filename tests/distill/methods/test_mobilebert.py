@@ -236,5 +236,5 @@ def test_what_a_corpus_makes_pads_with_zeros(name: str, tmp_path: Path) -> None:
     made = distill_general(teacher, passages(120), config, tmp_path / "student")
     padding = padding_embedding(AutoModelForMaskedLM.from_pretrained(made.path))
     assert padding is not None and not padding.any()
-    (phase,) = made.card.metrics["earlier_losses"]
-    assert phase[-1]["means"] < phase[0]["means"]
+    (phase,) = made.card.findings.training.earlier_phases
+    assert phase.losses[-1]["means"] < phase.losses[0]["means"]

@@ -239,7 +239,7 @@ def test_a_table_with_more_rows_than_pieces_serves(tmp_path: Path) -> None:
     config = GeneralConfig(**settings_of("small-vocab", epochs=1))
     teacher = GeneralTeacher.load(str(folder), config.changed_method())
     student = distill_general(teacher, passages(200), config, tmp_path / "student")
-    assert set(student.card.metrics["epochs"][-1]) == {"loss", "words", "mixed", "up"}
+    assert set(student.card.findings.training.epochs[-1]) == {"loss", "words", "mixed", "up"}
 
 
 def test_layers_to_start_from_are_refused_before_the_vocabulary_is_trained(tmp_path: Path) -> None:

@@ -44,15 +44,15 @@ def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_the_held_out_loss_falls(encoder: Artifact) -> None:
-    epochs = encoder.card.metrics["epochs"]
+    epochs = encoder.card.findings.training.epochs
     assert len(epochs) == 8
     assert epochs[-1]["loss"] < epochs[0]["loss"] - 0.3
 
 
 def test_the_held_out_loss_is_told_by_its_parts(encoder: Artifact) -> None:
-    scores = dict(encoder.card.metrics["epochs"][-1])
+    scores = dict(encoder.card.findings.training.epochs[-1])
     loss, perplexity = scores.pop("loss"), scores.pop("perplexity", None)
-    trained = encoder.card.metrics["losses"][-1]
+    trained = encoder.card.findings.training.losses[-1]
     assert set(scores) == (set(trained) if len(trained) > 1 else set())
     assert sum(scores.values()) == pytest.approx(loss if scores else 0)
     assert (perplexity is None) == (objective_of(encoder).perplexity_of is None)
@@ -92,7 +92,7 @@ def test_a_pooler_that_was_trained_is_what_a_classifier_starts_from(
 def test_the_encoder_has_the_shape_that_was_asked_for(encoder: Artifact) -> None:
     assert encoder.card.stage == "pretrain"
     assert encoder.card.task.labels == ()
-    assert encoder.card.metrics["steps"] > 0
+    assert encoder.card.findings.training.steps > 0
     tokenizer = load_tokenizer(encoder.path)
     assert tokenizer.model_max_length == 32
     assert tokenizer.convert_ids_to_tokens(tokenizer("apple")["input_ids"])[0] == "[CLS]"
@@ -105,7 +105,7 @@ def test_it_becomes_a_teacher(encoder: Artifact, task: Task, tmp_path: Path) -> 
     teacher = finetune_by_name(task, config, tmp_path / "teacher")
     assert teacher.card.parent is not None
     assert teacher.card.parent.digest == encoder.digest
-    assert teacher.card.metrics["epochs"][-1]["accuracy"] > 0.9
+    assert teacher.card.findings.training.epochs[-1]["accuracy"] > 0.9
     assert open_classifier(teacher).logits(task.dev.examples[:3]).shape == (3, 2)
 
 
@@ -132,7 +132,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(name: str, tmp_path: Path) -> 
     config = PretrainConfig(objective=name, **BRIEF)
     killed, whole = killed_and_whole(config, tmp_path)
     assert killed.digest == whole.digest
-    assert killed.card.metrics == whole.card.metrics
+    assert killed.card.findings == whole.card.findings
 
 
 @pytest.mark.parametrize("phase", ["short", "long"])
@@ -144,7 +144,7 @@ def test_a_killed_run_of_two_lengths_goes_on_in_its_phase(
     config = PretrainConfig(objective=name, **{**BRIEF, **lengths})
     killed, whole = killed_and_whole(config, tmp_path, phase)
     assert killed.digest == whole.digest
-    assert killed.card.metrics == whole.card.metrics
+    assert killed.card.findings == whole.card.findings
 
 
 @pytest.mark.parametrize("share", [None, 0.5])
@@ -157,8 +157,10 @@ def test_the_last_steps_are_on_long_rows(share: float | None, tmp_path: Path) ->
     assert all(length <= 8 for length in lengths[:short])
     assert all(length > 8 for length in lengths[short:]) and 200 in lengths[short:]
     assert short == round((share or 0.9) * len(lengths))
-    assert artifact.card.metrics["steps"] == len(lengths)
-    assert artifact.card.metrics["earlier_epochs"][0][-1]["loss"] > 0
+    training = artifact.card.findings.training
+    (earlier,) = training.earlier_phases
+    assert (earlier.steps, training.steps) == (short, len(lengths) - short)
+    assert earlier.epochs[-1]["loss"] > 0
     model = AutoModel.from_pretrained(artifact.path)
     assert model.config.max_position_embeddings == 200
 
@@ -179,7 +181,7 @@ def test_documents_end_at_empty_passages(tmp_path: Path) -> None:
     """They are no passages themselves, and pairs do not run over them."""
     alone = [text for passage in passages(60) for text in (passage, "")]
     config = PretrainConfig(objective="mlm+sop", **BRIEF)
-    assert pretrain(alone, config, tmp_path / "out").card.metrics["steps"] > 0
+    assert pretrain(alone, config, tmp_path / "out").card.findings.training.steps > 0
     with pytest.raises(DataError, match="49 passages are too few"):
         pretrain([*passages(49), *[""] * 9], config, tmp_path / "other")
 

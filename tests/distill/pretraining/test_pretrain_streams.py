@@ -57,7 +57,7 @@ def test_every_objective_learns_on_every_vocabulary(
 ) -> None:
     settings = {**SETTINGS, "epochs": 3, "batch_size": 8}
     config = PretrainConfig(objective=objective, tokenizer=name, **settings)
-    epochs = pretrain(passages(200), config, tmp_path / "out").card.metrics["epochs"]
+    epochs = pretrain(passages(200), config, tmp_path / "out").card.findings.training.epochs
     assert epochs[-1]["loss"] < epochs[0]["loss"]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
+from bertender.core.speedup import Speedup
 from bertender.measure.accuracy import evaluate
 from bertender.models.predictor import open_classifier
 from bertender.models.pruned import PRUNABLE
@@ -49,20 +50,20 @@ def test_half_of_it_goes_and_the_rest_answers(
     config = PruneConfig(heads=0.5, ffn=0.5, importance=name, **settings)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
     card = pruned.card
-    (left,) = card.metrics["rounds"]
-    assert sum(left["heads"]) == 8 and sum(left["neurons"]) == 128
+    (left,) = card.findings.pruning.rounds
+    assert sum(left.heads) == 8 and sum(left.neurons) == 128
     assert card.stage == "prune" and card.family == "bertender-pruned-bert"
     assert card.parent is not None and card.parent.digest == trained_teacher.digest
     score, _ = evaluate(open_classifier(pruned), task.dev, task.metric)
-    assert score.value == pytest.approx(left["score"]) and score.value > 0.9
-    assert card.metrics["parameters"] < trained_teacher.card.metrics["parameters"]
-    assert np.array(left["head_importance"]).shape == (4, 4)
+    assert score.value == pytest.approx(left.score) and score.value > 0.9
+    assert card.findings.parameters < trained_teacher.card.findings.parameters
+    assert np.array(left.head_importance).shape == (4, 4)
 
 
 def test_it_exports_and_quantizes(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
     config = PruneConfig(heads=0.5, ffn=0.75, across="layer", **QUICK)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
-    assert pruned.card.metrics["rounds"][0]["heads"] == [2, 2, 2, 2]
+    assert pruned.card.findings.pruning.rounds[0].heads == (2, 2, 2, 2)
     exported = export(pruned, task, ExportConfig(), tmp_path / "onnx")
     int8 = quantize(exported, task, QuantizeConfig(), tmp_path / "int8")
     score, _ = evaluate(open_classifier(int8), task.dev, task.metric)
@@ -78,9 +79,9 @@ def test_every_architecture_goes_the_whole_way(model_type: str, task: Task, tmp_
     config = PruneConfig(heads=0.5, ffn=0.5, **{**QUICK, "epochs": 1})
     pruned = prune(source, task, config, tmp_path / "pruned")
     assert pruned.card.family == f"bertender-pruned-{model_type}"
-    assert pruned.card.metrics["steps"] > 0
+    assert pruned.card.findings.training.steps > 0
     score, _ = evaluate(open_classifier(pruned), task.dev, task.metric)
-    assert score.value == pytest.approx(pruned.card.metrics["rounds"][0]["score"])
+    assert score.value == pytest.approx(pruned.card.findings.pruning.rounds[0].score)
     exported = export(pruned, task, ExportConfig(), tmp_path / "onnx")
     int8 = quantize(exported, task, QuantizeConfig(), tmp_path / "int8")
     assert int8.card.family == pruned.card.family
@@ -89,9 +90,9 @@ def test_every_architecture_goes_the_whole_way(model_type: str, task: Task, tmp_
 def test_rounds_cut_as_much_as_one(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
     config = PruneConfig(heads=0.5, rounds=3, **QUICK)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
-    heads = [sum(each["heads"]) for each in pruned.card.metrics["rounds"]]
+    heads = [sum(each.heads) for each in pruned.card.findings.pruning.rounds]
     assert 16 > heads[0] > heads[1] > heads[2] and abs(heads[2] - 8) <= 1
-    assert pruned.card.metrics["rounds"][-1]["neurons"] == [64] * 4
+    assert pruned.card.findings.pruning.rounds[-1].neurons == (64,) * 4
 
 
 def test_the_vocabulary_of_the_task_is_enough(
@@ -99,11 +100,11 @@ def test_the_vocabulary_of_the_task_is_enough(
 ) -> None:
     config = PruneConfig(vocab="task", recover=False)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
-    reading = pruned.card.metrics["vocabulary"]
-    assert reading["after"]["entries"] < reading["before"]["entries"]
-    assert reading["after"]["unknown"] == reading["before"]["unknown"] == 0
-    assert reading["after"]["pieces_per_text"] == reading["before"]["pieces_per_text"]
-    assert pruned.card.metrics["rounds"][0]["score"] == pruned.card.metrics["unpruned"]
+    reading = pruned.card.findings.pruning.vocabulary
+    assert reading.after.entries < reading.before.entries
+    assert reading.after.unknown == reading.before.unknown == 0
+    assert reading.after.pieces_per_text == reading.before.pieces_per_text
+    assert pruned.card.findings.pruning.rounds[0].score == pruned.card.findings.pruning.unpruned
     assert pruned.card.family == "bert", "plain transformers opens it"
     ours, theirs = (open_classifier(each) for each in (pruned, trained_teacher))
     np.testing.assert_allclose(
@@ -115,17 +116,17 @@ def test_all_at_once_recovers(trained_teacher: Artifact, task: Task, tmp_path: P
     (tmp_path / "words.txt").write_text("apple\nsaw\n", encoding="utf-8")
     config = PruneConfig(heads=0.5, ffn=0.5, vocab=str(tmp_path / "words.txt"), **QUICK)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
-    reading = pruned.card.metrics["vocabulary"]
-    assert reading["after"]["pieces_per_text"] > reading["before"]["pieces_per_text"]
-    assert pruned.card.metrics["rounds"][0]["score"] > 0.7
+    reading = pruned.card.findings.pruning.vocabulary
+    assert reading.after.pieces_per_text > reading.before.pieces_per_text
+    assert pruned.card.findings.pruning.rounds[0].score > 0.7
 
 
 def test_layers_go_as_a_whole(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
     config = PruneConfig(layers=2, heads=0.25, **QUICK)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
-    assert len(pruned.card.metrics["layers"]) == 2
-    assert len(pruned.card.metrics["rounds"][0]["heads"]) == 2
-    assert pruned.card.metrics["rounds"][0]["score"] > 0.9
+    assert len(pruned.card.findings.pruning.layers) == 2
+    assert len(pruned.card.findings.pruning.rounds[0].heads) == 2
+    assert pruned.card.findings.pruning.rounds[0].score > 0.9
     with pytest.raises(ModelError, match="layers=4: the model has 4, and one must stay"):
         prune(trained_teacher, task, PruneConfig(layers=4), tmp_path / "none")
 
@@ -137,7 +138,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     """In the first of two rounds, at its end, and in the second."""
     config = PruneConfig(heads=0.4, ffn=0.4, rounds=2, checkpoint_steps=2, **{**QUICK, "epochs": 1})
     whole = prune(trained_teacher, task, config, tmp_path / "whole")
-    assert whole.card.metrics["steps"] == 24, "of both rounds"
+    assert whole.card.findings.training.steps == 24, "of both rounds"
     with interrupted_at(call), pytest.raises(KeyboardInterrupt):
         prune(trained_teacher, task, config, tmp_path / "killed")
     assert prune(trained_teacher, task, config, tmp_path / "killed").digest == whole.digest
@@ -181,8 +182,8 @@ def test_without_recovery_nothing_is_trained(
     config = PruneConfig(heads=0.25, **UNTRAINED)
     with no_training():
         pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
-    (left,) = pruned.card.metrics["rounds"]
-    assert left["score"] == left["score_after_cut"] and pruned.card.metrics["steps"] == 0
+    (left,) = pruned.card.findings.pruning.rounds
+    assert left.score == left.score_after_cut and pruned.card.findings.training.steps == 0
 
 
 def test_rescaling_takes_the_place_of_training(
@@ -191,19 +192,21 @@ def test_rescaling_takes_the_place_of_training(
     config = PruneConfig(heads=0.5, ffn=0.5, rounds=2, retraining_free=True, scored_texts=40)
     with no_training():
         pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
-    first, last = pruned.card.metrics["rounds"]
-    assert pruned.card.metrics["steps"] == 0 and sum(last["heads"]) == 8
-    for done in (first["rescaled"], last["rescaled"]):
-        assert [(each["layer"], each["part"]) for each in done][:2] == [
+    first, last = pruned.card.findings.pruning.rounds
+    assert pruned.card.findings.training.steps == 0 and sum(last.heads) == 8
+    for done in (first.rescaled, last.rescaled):
+        assert [(each.layer, each.part) for each in done][:2] == [
             (0, "heads"),
             (0, "neurons"),
         ]
-        assert all(each["error_after"] <= each["error_before"] for each in done) and len(done) == 8
+        assert all(each.error_after <= each.error_before for each in done) and len(done) == 8
     score, _ = evaluate(open_classifier(pruned), task.dev, task.metric)
-    assert score.value == pytest.approx(last["score"]) and score.value > 0.9
+    assert score.value == pytest.approx(last.score) and score.value > 0.9
     layers = PruneConfig(heads=0.5, layers=1, vocab="task", retraining_free=True, scored_texts=40)
     with no_training():
-        assert prune(trained_teacher, task, layers, tmp_path / "shorter").card.metrics["layers"]
+        assert prune(
+            trained_teacher, task, layers, tmp_path / "shorter"
+        ).card.findings.pruning.layers
 
 
 TARGET: dict[str, Any] = {"target_latency": "2.0x", **{**QUICK, "epochs": 1}}
@@ -223,13 +226,13 @@ def test_a_target_is_met_by_the_table(
 ) -> None:
     config = PruneConfig.parse(OTHER_WAYS[way])
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned", stopwatches=MADE_UP)
-    speed, rounds = pruned.card.metrics["latency"], pruned.card.metrics["rounds"]
-    table = LatencyTable.model_validate(speed["table"])
+    speed, rounds = pruned.card.findings.pruning.latency, pruned.card.findings.pruning.rounds
+    table = LatencyTable.model_validate(speed.table.model_dump())
     before_ms = table.predicted_ms([4] * 4, [64] * 4)
-    after_ms = table.predicted_ms(rounds[-1]["heads"], rounds[-1]["neurons"])
+    after_ms = table.predicted_ms(rounds[-1].heads, rounds[-1].neurons)
     assert before_ms / 2 - 1 < after_ms <= before_ms / 2, "16 neurons take 1 ms"
-    assert speed["predicted"] == pytest.approx(before_ms / after_ms) and speed["target"] == 2.0
-    assert speed["measured"] == {"value": 2.5, "low": 2.25, "high": 2.75}
+    assert speed.predicted == pytest.approx(before_ms / after_ms) and speed.target == 2.0
+    assert speed.measured == Speedup(value=2.5, low=2.25, high=2.75)
     mean = round(np.mean(token_dataset(task.train, tiny_tokenizer(), 128).lengths))
     texts, tokens = (8, 32) if way == "many texts" else (1, mean)
     assert (table.load.texts, table.load.tokens) == (texts, tokens)
@@ -240,7 +243,7 @@ def test_a_target_without_training(trained_teacher: Artifact, task: Task, tmp_pa
     config = PruneConfig(target_latency=1.5, retraining_free=True, scored_texts=40)
     with no_training():
         pruned = prune(trained_teacher, task, config, tmp_path / "pruned", stopwatches=MADE_UP)
-    assert pruned.card.metrics["rounds"][0]["rescaled"] and config.target_latency == 1.5
+    assert pruned.card.findings.pruning.rounds[0].rescaled and config.target_latency == 1.5
 
 
 def test_a_killed_run_goes_by_the_table_that_it_began_with(

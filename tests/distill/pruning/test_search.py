@@ -9,11 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertender.core.findings import LatencyLoad
 from bertender.models.pruned import PRUNABLE, heads_of
 from distill.pruning import latency
 from distill.pruning.cutting import Kept, cut
 from distill.pruning.importance import Importance
-from distill.pruning.latency import HERE, LatencyTable, Load, Point
+from distill.pruning.latency import HERE, LatencyTable, Point
 from distill.pruning.search import fastest_ms, fitting
 from tests.distill.pruning.toys import everything, made_up_table
 from tests.toy_models import tiny_classifier
@@ -141,7 +142,7 @@ def test_a_table_has_times_of_all_parts(model_type: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(latency, "ROUNDS", 2)
     whole = tiny_classifier(model_type)
     uneven = cut(whole, Kept(((0, 1), *[(0,)] * 3), everything(whole.config).neurons))
-    load = Load(texts=2, tokens=7, threads=1)
+    load = LatencyLoad(texts=2, tokens=7, threads=1)
     for model, heads in ((whole, [1, 2, 3, 4]), (uneven, [1, 2])):
         found = HERE.table(model, load)
         assert [point.count for point in found.attention] == heads

@@ -1,0 +1,77 @@
+"""Findings: the figures that a stage measured while it wrote an artifact.
+
+Each part is built by whoever measured it, and the card of the artifact holds them all.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bertender.core.findings.graph import GraphFindings, LargestNumber
+from bertender.core.findings.parity import ParitySummary
+from bertender.core.findings.part import Part
+from bertender.core.findings.pruning import (
+    LatencyFindings,
+    LatencyLoad,
+    LatencyTimes,
+    PartTimes,
+    PruningFindings,
+    PruningRound,
+    RescaledPart,
+    VocabularyFindings,
+    VocabularyReading,
+)
+from bertender.core.findings.quantization import (
+    Curvature,
+    PartLikeness,
+    ProductCheck,
+    QuantizationFindings,
+    SaturationFindings,
+    SensitivityFindings,
+    TriedScheme,
+)
+from bertender.core.findings.scores import ChoiceScores, ChosenOn, ScoreFindings
+from bertender.core.findings.training import EarlierPhase, OtherTask, TrainingFindings
+
+__all__ = [
+    "ChoiceScores",
+    "ChosenOn",
+    "Curvature",
+    "EarlierPhase",
+    "Findings",
+    "GraphFindings",
+    "LargestNumber",
+    "LatencyFindings",
+    "LatencyLoad",
+    "LatencyTimes",
+    "OtherTask",
+    "ParitySummary",
+    "Part",
+    "PartLikeness",
+    "PartTimes",
+    "ProductCheck",
+    "PruningFindings",
+    "PruningRound",
+    "QuantizationFindings",
+    "RescaledPart",
+    "SaturationFindings",
+    "ScoreFindings",
+    "SensitivityFindings",
+    "TrainingFindings",
+    "TriedScheme",
+    "VocabularyFindings",
+    "VocabularyReading",
+]
+
+
+class Findings(Part):
+    """What was measured when an artifact was written."""
+
+    parameters: int | None = Field(None, description="of the model, as counted when it was trained")
+    training: TrainingFindings | None = Field(None, description="of stages that train")
+    scores: ScoreFindings | None = Field(None, description="where held-out texts were scored")
+    pruning: PruningFindings | None = Field(None, description="of `prune`")
+    graph: GraphFindings | None = Field(None, description="of `export`")
+    numbers: LargestNumber | None = Field(None, description="of `export` to float16")
+    quantization: QuantizationFindings | None = Field(None, description="of `quantize`")
+    parity: ParitySummary | None = Field(None, description="with the artifact's parent")

@@ -1,0 +1,110 @@
+"""What a pruning cut, what remained, and what that scored."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bertender.core.findings.part import Part
+from bertender.core.machine_load import MachineLoad
+from bertender.core.speedup import Speedup
+
+__all__ = [
+    "LatencyFindings",
+    "LatencyLoad",
+    "LatencyTimes",
+    "PartTimes",
+    "PruningFindings",
+    "PruningRound",
+    "RescaledPart",
+    "VocabularyFindings",
+    "VocabularyReading",
+]
+
+
+class RescaledPart(Part):
+    """What rescaling one part of a layer did to its output."""
+
+    layer: int
+    part: str
+    error_before: float = Field(
+        description="squared distance to the unpruned model's output, over its own square"
+    )
+    error_after: float
+
+
+class PruningRound(Part):
+    """What remained after a round. Scores are on the texts to choose by."""
+
+    heads: tuple[int, ...] = Field(description="how many remain, by layer")
+    neurons: tuple[int, ...] = Field(description="how many remain, by layer")
+    score_after_cut: float = Field(description="before recovery or rescaling")
+    score: float
+    head_importance: tuple[tuple[float, ...], ...] | None = Field(
+        None, description="layers x heads before the cut; None where heads were not compared"
+    )
+    remaining_heads: tuple[tuple[int, ...], ...] | None = Field(
+        None, description="numbers of the heads in the unpruned model, by layer"
+    )
+    rescaled: tuple[RescaledPart, ...] | None = None
+
+
+class VocabularyReading(Part):
+    """How a tokenizer reads some texts."""
+
+    entries: int = Field(description="of the vocabulary")
+    pieces_per_text: float
+    unknown: float = Field(description="share of the pieces that are unknown")
+
+
+class VocabularyFindings(Part):
+    """How held-out texts are read before and after the vocabulary was cut."""
+
+    before: VocabularyReading
+    after: VocabularyReading
+
+
+class LatencyLoad(Part):
+    """What is timed."""
+
+    texts: int = Field(ge=1, description="of a batch")
+    tokens: int = Field(ge=1, description="of each text")
+    threads: int = Field(ge=1, description="of PyTorch")
+
+
+class PartTimes(Part):
+    """A part of a layer with so many heads or neurons: a time each round."""
+
+    count: int
+    rounds_ms: tuple[float, ...]
+
+
+class LatencyTimes(Part):
+    """How long a layer's parts take by their size, and everything else together."""
+
+    load: LatencyLoad
+    cpu_model: str
+    attention: tuple[PartTimes, ...] = Field(description="by heads, up to the norm behind it")
+    feed_forward: tuple[PartTimes, ...] = Field(description="by neurons, up to the norm behind it")
+    rest_ms: tuple[float, ...] = Field(description="of a run outside the layers, a turn each")
+    machine_load: MachineLoad | None = Field(
+        None, description="while it was timed; of earlier tables not recorded"
+    )
+
+
+class LatencyFindings(Part):
+    """How fast a model was to become, and how fast it is."""
+
+    target: float = Field(description="how many times as fast")
+    predicted: float = Field(description="by the table")
+    measured: Speedup
+    table: LatencyTimes
+
+
+class PruningFindings(Part):
+    """What a pruning did."""
+
+    unpruned: float = Field(description="score of the unpruned model on the texts to choose by")
+    rounds: tuple[PruningRound, ...] = Field(min_length=1)
+    layers: tuple[int, ...] | None = Field(None, description="that remain, where some were dropped")
+    vocabulary: VocabularyFindings | None = None
+    latency: LatencyFindings | None = None
