@@ -14,7 +14,7 @@ from bertender.measure.samples import Speedup
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.pruned import PRUNABLE, head_size, heads_of, neurons_of
 from distill.pruning.cutting import Kept
-from distill.pruning.latency import LatencyTable, Load, Point, Stopwatches
+from distill.pruning.latency import LatencyLoad, LatencyTable, Point, Stopwatches
 
 
 def everything(config: PretrainedConfig) -> Kept:
@@ -75,7 +75,7 @@ def made_up_table(heads: int = 4, neurons: int = 64, **changes: Any) -> LatencyT
         return tuple(Point(count=n, rounds_ms=(0.25 + n * each_ms,)) for n in counts)
 
     parts = {
-        "load": Load(texts=1, tokens=12, threads=1),
+        "load": LatencyLoad(texts=1, tokens=12, threads=1),
         "cpu_model": "made up",
         "attention": points(heads, 0.5),
         "feed_forward": points(neurons, 1 / 16),
@@ -84,7 +84,9 @@ def made_up_table(heads: int = 4, neurons: int = 64, **changes: Any) -> LatencyT
     return LatencyTable.model_validate({**parts, **changes})
 
 
-def made_up_speedup(reference: PreTrainedModel, candidate: PreTrainedModel, load: Load) -> Speedup:
+def made_up_speedup(
+    reference: PreTrainedModel, candidate: PreTrainedModel, load: LatencyLoad
+) -> Speedup:
     return Speedup(value=2.5, low=2.25, high=2.75)
 
 
