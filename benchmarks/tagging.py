@@ -9,7 +9,7 @@ may share the work (`--losses`), and a last call without `--losses` writes the J
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -24,14 +24,14 @@ from bertender.core.environment import DATA_VARIABLE, Environment, data_director
 from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
 from bertender.core.saving import save_result
-from bertender.measure.tagging import evaluate_tagger
+from bertender.measure.accuracy import evaluate
+from bertender.metrics.entities import entity_counts
 from bertender.metrics.scores import Score
-from bertender.models.words import open_tagger
-from bertender.tasks.entities import entity_counts
-from bertender.tasks.tagging import TaggingTask, load_tagging
-from distill.distillation.tagging import DistillTaggerConfig, distill_tagger
-from distill.finetuning.finetune import FinetuneConfig
-from distill.finetuning.tagging import finetune_tagger_by_name
+from bertender.models.predictor import open_classifier
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Task, TaskConfig
+from distill.distillation.distiller import DistillConfig, distill
+from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 
 __all__ = ["CONTROL", "LOSSES", "TaggerBudget", "TaggerResult", "TaggingBenchmark"]
 
@@ -81,7 +81,7 @@ class TaggingBenchmark(Record):
     students: tuple[TaggerResult, ...]
 
 
-def _teacher(task: TaggingTask, encoder: str, budget: TaggerBudget, work: Path) -> Artifact:
+def _teacher(task: Task, encoder: str, budget: TaggerBudget, work: Path) -> Artifact:
     config = FinetuneConfig(
         teacher=encoder,
         epochs=budget.teacher_epochs,
@@ -89,13 +89,14 @@ def _teacher(task: TaggingTask, encoder: str, budget: TaggerBudget, work: Path) 
         batch_size=budget.batch_size,
     )
     made = _made(work / "teacher", config, task, None)
-    return made or finetune_tagger_by_name(task, config, work / "teacher")
+    return made or finetune_by_name(task, config, work / "teacher")
 
 
 def _student(
-    teacher: Artifact, task: TaggingTask, loss: str, seed: int, budget: TaggerBudget, work: Path
+    teacher: Artifact, task: Task, loss: str, seed: int, budget: TaggerBudget, work: Path
 ) -> Artifact:
-    config = DistillTaggerConfig(
+    config = DistillConfig(
+        method="minibert",
         seed=seed,
         epochs=budget.epochs,
         learning_rate=budget.learning_rate,
@@ -104,10 +105,10 @@ def _student(
     )
     few = replace(task, train=task.train.first(budget.max_train))
     out = work / f"{loss}-{seed}"
-    return _made(out, config, task, teacher) or distill_tagger(teacher, few, config, out)
+    return _made(out, config, task, teacher) or distill(teacher, few, config, out)
 
 
-def _made(out: Path, config: Config, task: TaggingTask, parent: Artifact | None) -> Artifact | None:
+def _made(out: Path, config: Config, task: Task, parent: Artifact | None) -> Artifact | None:
     """Return the artifact at `out` where it has these settings."""
     if not (out / CARD_NAME).is_file():
         return None
@@ -123,10 +124,9 @@ def _made(out: Path, config: Config, task: TaggingTask, parent: Artifact | None)
     return made if found == wanted else None
 
 
-def _measured(artifact: Artifact, task: TaggingTask, loss: str, seed: int) -> TaggerResult:
-    tagger = open_tagger(artifact)
-    score, answers = evaluate_tagger(tagger, task.dev)
-    found, _, answered = entity_counts(_truth(task), answers).astype(int).T.tolist()
+def _measured(artifact: Artifact, task: Task, loss: str, seed: int) -> TaggerResult:
+    score, answers = evaluate(open_classifier(artifact), task.dev, task.metric)
+    found, _, answered = entity_counts(_truth(task), _tags(task, answers)).astype(int).T.tolist()
     typer.echo(f"{loss} {seed}: {score.value:.4f}")
     return TaggerResult(
         loss=loss,
@@ -139,15 +139,21 @@ def _measured(artifact: Artifact, task: TaggingTask, loss: str, seed: int) -> Ta
     )
 
 
-def _truth(task: TaggingTask) -> list[tuple[str, ...]]:
-    return [tuple(task.labels[number] for number in numbers) for numbers in task.dev.tag_ids]
+def _truth(task: Task) -> list[tuple[str, ...]]:
+    return _tags(task, task.dev.label_ids)
 
 
-def _task() -> TaggingTask:
+def _tags(task: Task, sentences: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:
+    return [tuple(task.labels[number] for number in numbers) for numbers in sentences]
+
+
+def _task() -> Task:
     root = data_directory()
     if root is None:
         raise ConfigError(f"set {DATA_VARIABLE} to a folder with {FOLDER}/train.seq.in and others.")
-    return load_tagging(root / FOLDER, held_out="test")
+    folder = root / FOLDER
+    files = {"train": folder / "train.seq.in", "dev": folder / "test.seq.in"}
+    return load_task(TaskConfig(task=FOLDER, select=0.0, **files))
 
 
 def run(

@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.points import points
 from benchmarks.tagging import CONTROL, TaggerResult, TaggingBenchmark
+from bertender.metrics.entities import Counts, entity_change
 from bertender.metrics.scores import Change
-from bertender.tasks.entities import Counts, entity_change
 
 __all__ = ["tagging_block", "tagging_gain"]
 

@@ -9,35 +9,12 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.hub_code import open_pretrained
 from bertender.models.families import FAMILIES, family_name
-from bertender.models.words import begun_words, encode_words
-from bertender.tasks.tagging import TaggedSplit
 from bertender.text.batch import longest_input
-from bertender.training.examples import Padding, TokenDataset, input_names
+from bertender.training.examples import input_names
 from bertender.training.tokens import token_dataset
-from distill.losses import NO_LABEL
 from distill.tokenizer_gaps import fill_gaps, gap_settings
 
-__all__ = ["fitting_tokenizer", "tagged_dataset", "token_dataset"]
-
-
-def tagged_dataset(
-    split: TaggedSplit, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> TokenDataset:
-    """Tokenise tagged sentences; the first piece of each word has its tag, other tokens NO_LABEL.
-
-    `word_starts` is 1 at these first pieces.
-    """
-    tokens = encode_words(tokenizer, split.sentences, max_length)
-    words = [begun_words(tokens.word_ids(row)) for row in range(len(split))]
-    labels = [
-        [NO_LABEL if word is None else tags[word] for word in begun]
-        for begun, tags in zip(words, split.tag_ids, strict=True)
-    ]
-    starts = [[int(word is not None) for word in begun] for begun in words]
-    return TokenDataset(
-        {**tokens, "labels": labels, "word_starts": starts},
-        Padding.of(tokenizer, labels=NO_LABEL, word_starts=0),
-    )
+__all__ = ["fitting_tokenizer", "token_dataset"]
 
 
 def fitting_tokenizer(

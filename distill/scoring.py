@@ -8,14 +8,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.findings import ScoreFindings
 from bertender.measure.accuracy import evaluate
-from bertender.measure.tagging import evaluate_tagger
 from bertender.models.predictor import Classifier, TorchPredictor
-from bertender.models.words import Tagger
-from bertender.tasks.tagging import METRIC, TaggingTask
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Tokenize
 
-__all__ = ["choice_score", "dev_score", "final_score", "tagging_score"]
+__all__ = ["choice_score", "dev_score", "final_score"]
 
 
 def choice_score(
@@ -62,21 +58,14 @@ def _score(
     split: Split,
     max_length: int,
 ) -> dict[str, float]:
-    encode = Tokenize(tokenizer, max_length)
+    encode = task.problem.encoder(tokenizer, max_length)
     classifier = Classifier(
-        "training", task.labels, encode, TorchPredictor(model), model.num_parameters()
+        "training",
+        task.labels,
+        encode,
+        TorchPredictor(model),
+        model.num_parameters(),
+        task.problem,
     )
     score, _ = evaluate(classifier, split, task.metric)
     return {task.metric: score.value}
-
-
-def tagging_score(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: TaggingTask,
-    max_length: int,
-) -> dict[str, float]:
-    """Return the model's entity F1 on the task's held-out sentences."""
-    tagger = Tagger("training", task.labels, tokenizer, TorchPredictor(model), max_length)
-    score, _ = evaluate_tagger(tagger, task.dev)
-    return {METRIC: score.value}

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import CARD_NAME, ProblemType, TaskRecord
 from bertender.core.findings import Findings
-from bertender.tasks.tagging import TaggingTask
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
 from bertender.training.findings import training_findings
@@ -30,7 +29,7 @@ def write_classifier(
     stage: str,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    task: Task | TaggingTask,
+    task: Task,
     config: TrainingConfig,
     parent: Artifact | None,
     findings: Findings,

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -24,9 +25,9 @@ from bertender.measure.parity import parity_sample
 from bertender.models.families import padding_embedding
 from bertender.models.graph_file import MOST_MB, save_graph
 from bertender.models.onnx_predictor import ONNX_NAME
-from bertender.models.predictor import load_torch_classifier, refuse_taggers
+from bertender.models.predictor import load_torch_classifier, problem_of
 from bertender.tasks.task import Task
-from bertender.text.batch import Tokenize, load_tokenizer
+from bertender.text.batch import load_tokenizer
 from export.aliases import drop_aliases
 from export.graph_report import report_graph
 from export.half_range import fit_half_range
@@ -99,7 +100,6 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
         ParityError: the graph answers differently; nothing is written then.
     """
     config.check_rules()
-    refuse_taggers(source)
     refuse_unexportable(source)
     return write_proven(
         source,
@@ -134,7 +134,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     _refuse_read_padding(source, model)
     optimization.prepare(model)
     _trace(source, model, config, directory)
-    encode = Tokenize(load_tokenizer(directory))
+    encode = problem_of(source).encoder(load_tokenizer(directory), None)
     examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
     numbers = precision.examine(path, encode, examples, config.overflow == "allow")
     _tidy(path, config)
@@ -147,7 +147,8 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
 
 def _trace(source: Artifact, model: PreTrainedModel, config: ExportConfig, directory: Path) -> None:
     """Write the files of `write_onnx`, the graph as it is traced: in float32."""
-    write = OWN_WRITERS.get(source.card.family, _write_with_optimum)
+    with_optimum = partial(_write_with_optimum, problem_of(source).onnx_task)
+    write = OWN_WRITERS.get(source.card.family, with_optimum)
     with _quiet_exporter():
         write(model, directory, config.opset)
     load_tokenizer(source.path).save_pretrained(directory)
@@ -161,11 +162,11 @@ def _tidy(path: Path, config: ExportConfig) -> None:
     save_graph(graph, path, config.external_above_mb)
 
 
-def _write_with_optimum(model: PreTrainedModel, directory: Path, opset: int | None) -> None:
+def _write_with_optimum(
+    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None
+) -> None:
     try:
-        onnx_export_from_model(
-            model, directory, task="text-classification", do_validation=False, opset=opset
-        )
+        onnx_export_from_model(model, directory, task=onnx_task, do_validation=False, opset=opset)
     except ValueError as error:
         family = model.config.model_type
         raise ModelError(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from bertender.core.errors import DataError
 from bertender.core.progress import track
 from bertender.measure.accuracy import text_lengths
 from bertender.models.onnx_session import open_session
+from bertender.problems import SINGLE_LABEL, ProblemType
 from bertender.text.batch import Batch, Encode, Example
 from bertender.text.batching import length_buckets
 from quantize.calibrators import Histogram
@@ -40,6 +42,7 @@ class Batches:
     encode: Encode
     examples: Sequence[Example]
     description: str = "calibrate"
+    problem: ProblemType[Any] = SINGLE_LABEL
 
     def __post_init__(self) -> None:
         if not self.examples:

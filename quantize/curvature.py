@@ -127,9 +127,10 @@ def _parts(job: Job) -> Iterator[tuple[TensorBatch, torch.Tensor]]:
     texts, labels = job.texts(count, ""), job.drawn(count).label_ids
     size = -(-len(texts.examples) // PARTS)
     for start in range(0, len(texts.examples), size):
-        arrays = texts.encode(texts.examples[start : start + size]).arrays
-        batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        yield batch, torch.tensor(labels[start : start + size])
+        batch = texts.encode(texts.examples[start : start + size])
+        aligned = job.task.problem.align(labels[start : start + size], batch)
+        arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}
+        yield arrays, torch.from_numpy(aligned)
 
 
 def _loss(model: PreTrainedModel, batch: TensorBatch, labels: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bertender.core.artifact import Artifact
 from bertender.core.lineage import lineage
-from bertender.models.predictor import onnx_file
+from bertender.models.predictor import onnx_file, problem_of
 from bertender.tasks.task import Task
-from bertender.text.batch import Tokenize, load_tokenizer
+from bertender.text.batch import load_tokenizer
 from quantize.calibration import Batches
 from quantize.products import NO_RANGES, check_products
 from quantize.proof import PROBED_TEXTS
@@ -54,8 +54,9 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
         candidate: a quantized graph.
         task: its training texts are what the graphs are watched on.
     """
-    encode = Tokenize(load_tokenizer(floats.path))
-    texts = Batches(encode, task.train.examples[:PROBED_TEXTS], "check products")
+    encode = problem_of(floats).encoder(load_tokenizer(floats.path), None)
+    probed = task.train.examples[:PROBED_TEXTS]
+    texts = Batches(encode, probed, "check products", problem_of(floats))
     graphs = onnx_file(floats), onnx_file(candidate)
     quantization = candidate.card.findings.quantization
     products = check_products(*graphs, texts, quantization.ranges if quantization else NO_RANGES)

@@ -160,7 +160,8 @@ class Job:
 
     def texts(self, count: int, description: str) -> Batches:
         """Return some of the training texts, drawn by the seed; none of those to choose by."""
-        return Batches(self.classifier.encode, self.drawn(count).examples, description)
+        examples = self.drawn(count).examples
+        return Batches(self.classifier.encode, examples, description, self.task.problem)
 
     def drawn(self, count: int) -> Split:
         """Return some of the training examples with their labels, drawn by the seed."""

@@ -7,6 +7,7 @@ graph is written from the learned ranges, so that it answers as the fake-quantiz
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +17,15 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
-from bertender.measure.accuracy import predict
+from bertender.measure.accuracy import predict, predict_outputs
 from bertender.models.graph_file import move_graph
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.predictor import TorchPredictor, load_torch_classifier
+from bertender.problems import Outputs
 from bertender.text.batch import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.findings import training_findings
-from bertender.training.label_losses import hard_labels, soft_labels
+from bertender.training.heads import HEADS, WORD_STARTS, Head
 from bertender.training.loop import LossParts, Objective, TrainingReport, train
 from bertender.training.tokens import token_dataset
 from quantize.calibrators import Range
@@ -99,7 +101,7 @@ def _train(job: Job, fake: FakeQuantized) -> TrainingReport:
     report = train(
         fake,
         _examples(job),
-        _objective(config.soft_labels),
+        _objective(config.soft_labels, HEADS[job.task.problem_type]),
         config,
         job.work,
         description="quantize",
@@ -112,18 +114,35 @@ def _train(job: Job, fake: FakeQuantized) -> TrainingReport:
 
 def _examples(job: Job) -> TokenDataset:
     split, config = job.task.train, job.config
-    answers = {}
-    if config.soft_labels:
-        answers[TEACHER_LOGITS] = torch.from_numpy(predict(job.classifier, split.examples))
-    return token_dataset(split, load_tokenizer(job.source.path), config.max_length, **answers)
+    tokenizer, problem_type = load_tokenizer(job.source.path), job.task.problem_type
+    examples = token_dataset(split, tokenizer, config.max_length, problem_type)
+    if not config.soft_labels:
+        return examples
+    if HEADS[problem_type].per_token:
+        found = predict_outputs(job.classifier, split.examples)
+        columns = {**examples.columns, TEACHER_LOGITS: _at_words(examples, found)}
+        return TokenDataset(columns, examples.padding.beside(**{TEACHER_LOGITS: 0}))
+    logits = torch.from_numpy(predict(job.classifier, split.examples))
+    return examples.with_columns(**{TEACHER_LOGITS: logits})
 
 
-def _objective(soft: float) -> Objective:
+def _at_words(examples: TokenDataset, found: Sequence[Outputs]) -> list[torch.Tensor]:
+    """Return logits (seq, labels) of each example: the model's where words begin, else 0."""
+    rows = []
+    for starts, outputs in zip(examples.columns[WORD_STARTS], found, strict=True):
+        whole = torch.zeros(len(starts), outputs.logits.shape[1])
+        begun = torch.as_tensor(starts).bool()
+        whole[begun] = torch.from_numpy(outputs.logits[: int(begun.sum())])
+        rows.append(whole)
+    return rows
+
+
+def _objective(soft: float, head: Head) -> Objective:
     def objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
         logits = model(batch)
-        parts = {"hard": hard_labels(logits, batch["labels"])}
+        parts = {"hard": head.hard_loss(logits, batch)}
         if soft:
-            parts["soft"] = soft * soft_labels(logits, batch[TEACHER_LOGITS], 1.0)
+            parts["soft"] = soft * head.soft_loss(logits, batch[TEACHER_LOGITS], batch, 1.0)
         return parts
 
     return objective

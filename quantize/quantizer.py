@@ -25,7 +25,7 @@ from bertender.core.findings import TriedScheme
 from bertender.core.work import work_directory
 from bertender.measure.gate import Proof, write_proven
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
-from bertender.models.predictor import onnx_file, refuse_taggers
+from bertender.models.predictor import onnx_file
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig
@@ -84,7 +84,7 @@ def quantize(
 
     Raises:
         ConfigError: a setting that the scheme does not read, or a task with other labels.
-        ModelError: the source is of another kind, quantized already, or a tagger; the target runs
+        ModelError: the source is of another kind, or quantized already; the target runs
             no 8-bit models faster; or the sums of this machine saturate.
         GateError: the graph runs in float on this machine, or a part of it is wrong.
         AccuracyError: the score fell by more than `max_drop`.
@@ -184,7 +184,6 @@ def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path
 
 def refuse_unquantizable(source: Artifact, scheme: Scheme) -> None:
     """Raise ModelError unless `source` is what the scheme starts from."""
-    refuse_taggers(source)
     kind, precision = source.card.kind, source.card.precision
     if precision != "float32":
         raise ModelError(f"{source.path} is {precision} already; give the float32 one it is from.")
@@ -208,7 +207,11 @@ def refuse_unquantizable(source: Artifact, scheme: Scheme) -> None:
 def refuse_other_task(source: Artifact, task: Task) -> None:
     """Raise ConfigError where the texts are of a task that the source does not answer."""
     labels, columns = source.card.task.labels, source.card.task.text_columns
-    if labels != task.labels or len(columns) != len(task.text_columns):
+    if (
+        labels != task.labels
+        or len(columns) != len(task.text_columns)
+        or source.card.task.problem_type != task.problem_type
+    ):
         raise ConfigError(
             f"task {task.name!r} has the labels {', '.join(task.labels)} and "
             f"{len(task.text_columns)} text column(s); {source.path} answers {', '.join(labels)} "

@@ -103,7 +103,8 @@ def _parts(inventory: Inventory) -> frozenset[str]:
 def _of_two_lengths(batches: Batches) -> Batch:
     """Return the longest text beside its first word: batches are of like lengths otherwise."""
     longest = max(batches.examples, key=word_count)
-    return batches.encode([longest, tuple((text.split() or ["a"])[0] for text in longest)])
+    shortest, _ = batches.problem.edge_examples([longest], 1)
+    return batches.encode([longest, shortest])
 
 
 def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto, parts: Container[str]) -> _Cut:

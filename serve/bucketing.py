@@ -7,11 +7,12 @@ padded to its own longest text only. The answers come back in the order of the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
 from bertender.text.batch import Batch, Encode, Example
 from bertender.text.batching import length_buckets
 
@@ -29,26 +30,39 @@ class BucketedClassifier:
         predictor: token arrays to logits (batch, labels).
         label_count: the labels of the model.
         tokens_per_bucket: most tokens, padding included, in one run.
+        problem: what the logits are predictions of, a row of PROBLEMS.
     """
 
     def __init__(
-        self, encode: Encode, predictor: Predictor, label_count: int, tokens_per_bucket: int
+        self,
+        encode: Encode,
+        predictor: Predictor,
+        label_count: int,
+        tokens_per_bucket: int,
+        problem: ProblemType[Any] = SINGLE_LABEL,
     ) -> None:
         self.encode = encode
         self.predictor = predictor
         self.label_count = label_count
         self.tokens_per_bucket = tokens_per_bucket
+        self.problem = problem
 
     def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
-        """Return the logits (batch, labels) of any number of examples, in their order."""
-        logits = np.empty((len(examples), self.label_count), dtype=np.float32)
+        """Return the logits of any number of examples, below one another, in their order."""
+        nothing = np.empty((0, self.label_count), dtype=np.float32)
+        return np.concatenate([nothing, *(each.logits for each in self.outputs(examples))])
+
+    def outputs(self, examples: Sequence[Example]) -> list[Outputs]:
+        """Return the outputs of any number of examples, in their order."""
         if not examples:
-            return logits
-        batch = self.encode(examples)
+            return []
+        batch, found = self.encode(examples), dict[int, Outputs]()
         lengths = batch.arrays["attention_mask"].sum(axis=1)
         for rows in length_buckets(lengths.tolist(), self.tokens_per_bucket):
-            logits[rows] = self.predictor.logits(_narrowed(batch, rows))
-        return logits
+            narrowed = _narrowed(batch, rows)
+            outputs = self.problem.outputs(self.predictor.logits(narrowed), narrowed)
+            found.update(zip(rows, outputs, strict=True))
+        return [found[row] for row in range(len(examples))]
 
 
 def _narrowed(batch: Batch, rows: list[int]) -> Batch:
@@ -57,4 +71,5 @@ def _narrowed(batch: Batch, rows: list[int]) -> Batch:
     return Batch(
         tuple(batch.examples[row] for row in rows),
         {name: array[rows][:, used] for name, array in batch.arrays.items()},
+        None if batch.words is None else batch.words[rows][:, used],
     )

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record
 from bertender.core.errors import ServingError
 from bertender.models.predictor import Classifier, open_classifier
+from bertender.problems import Outputs
 from bertender.text.batch import Example
 from serve.client import Answer, Endpoint
 from serve.config import ServeConfig
@@ -38,7 +40,9 @@ class Served(Record):
 
     text: tuple[str, ...]
     answer: Answer
-    true_label: str | None = Field(None, description="what the data say, where they are known")
+    true_label: str | tuple[str, ...] | None = Field(
+        None, description="what the data say, where they are known"
+    )
 
 
 class EndpointCheck(Record):
@@ -52,7 +56,7 @@ def check_endpoint(
     artifact: Artifact,
     examples: Sequence[Example],
     config: EndpointConfig,
-    true_labels: Sequence[str] | None = None,
+    true_labels: Sequence[str | tuple[str, ...]] | None = None,
 ) -> EndpointCheck:
     """Serve an artifact on free loopback ports, classify some texts through it, and stop it.
 
@@ -91,18 +95,31 @@ def check_endpoint(
 
 def _difference(local: Classifier, served: Sequence[Served]) -> float:
     """Return the largest difference of a logit; raise ServingError when an answer is wrong."""
-    expected = np.concatenate([local.logits([row.text]) for row in served])  # (texts, labels)
-    logits = np.array([row.answer.logits for row in served])
-    difference = float(np.abs(logits - expected).max())
+    outputs = [local.outputs([row.text])[0] for row in served]
+    logits = [_rows(row, own) for row, own in zip(served, outputs, strict=True)]
+    pairs = zip(logits, outputs, strict=True)
+    difference = max(float(np.abs(mine - own.logits).max()) for mine, own in pairs)
     if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused too
         raise ServingError(
             f"the endpoint's logits differ from the local model's by {difference:g}, allowed "
             f"{LARGEST_DIFFERENCE:g}. Check that both run the same onnxruntime: bertender doctor."
         )
-    for row, best in zip(served, logits.argmax(axis=1).tolist(), strict=True):
-        if row.answer.label != local.labels[best]:
+    for row, own, mine in zip(served, outputs, logits, strict=True):
+        names = [local.labels[best] for best in mine.argmax(axis=1).tolist()]
+        if [_labels(row)[place] for place in own.places.tolist()] != names:
             raise ServingError(
                 f"the endpoint answers {row.answer.label!r} to {row.text!r}, and its own logits "
-                f"say {local.labels[best]!r}. Write the artifact again, then serve that."
+                f"say {', '.join(map(repr, names))}. Write the artifact again, then serve that."
             )
     return difference
+
+
+def _rows(served: Served, local: Outputs) -> npt.NDArray[np.float64]:
+    """Return the answered logits (rows, labels) of what the local model predicts as well."""
+    answered = np.atleast_2d(np.array(served.answer.logits))
+    return np.asarray(answered[local.places])
+
+
+def _labels(served: Served) -> tuple[str, ...]:
+    label = served.answer.label
+    return (label,) if isinstance(label, str) else label

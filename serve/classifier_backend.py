@@ -18,19 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.text.batch import Example, Tokenize, load_tokenizer
+from bertender.problems import PROBLEMS, Outputs
+from bertender.text.batch import Example, load_tokenizer
 from serve.bucketing import BucketedClassifier
 from serve.triton_config import BackendParameters
-from serve.wire import INPUT_NAMES, OUTPUT_NAMES, from_arrays
+from serve.wire import INPUT_NAMES, from_arrays
 
-__all__ = ["TritonPythonModel", "open_artifact", "output_arrays", "share_of_cores"]
-
-FloatArray = npt.NDArray[np.float32]
+__all__ = ["TritonPythonModel", "open_artifact", "share_of_cores"]
 
 
 class TritonPythonModel:
@@ -53,17 +51,18 @@ class TritonPythonModel:
         self.labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
         self.input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
         self.classifier = open_artifact(artifact, parameters, threads)
-        self.classifier.logits([("warm up",) * len(self.input_names)])
+        texts = ("warm up",) * len(self.input_names)
+        self.classifier.outputs([self.classifier.problem.endpoint.to_example(texts)])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a merged batch: one response a request, in their order."""
         readings = [self._read(request) for request in requests]
         texts = [example for reading in readings for example in reading.examples]
-        logits = self.classifier.logits(texts)
+        outputs = self.classifier.outputs(texts)
         responses, start = [], 0
         for reading in readings:
             stop = start + len(reading.examples)
-            responses.append(self._respond(reading, logits[start:stop]))
+            responses.append(self._respond(reading, outputs[start:stop]))
             start = stop
         return responses
 
@@ -72,18 +71,20 @@ class TritonPythonModel:
             self.triton.get_input_tensor_by_name(request, name).as_numpy()
             for name in self.input_names
         ]
+        to_example = self.classifier.problem.endpoint.to_example
         try:
-            return _Reading(from_arrays(inputs))
+            return _Reading(tuple(map(to_example, from_arrays(inputs))))
         except DataError as error:
             return _Reading((), str(error))
 
-    def _respond(self, reading: _Reading, logits: FloatArray) -> Any:
+    def _respond(self, reading: _Reading, outputs: Sequence[Outputs]) -> Any:
         if reading.problem:
             error = self.triton.TritonError(reading.problem, self.triton.TritonError.INVALID_ARG)
             return self.triton.InferenceResponse(error=error)
-        arrays = output_arrays(logits, self.labels)
+        endpoint = self.classifier.problem.endpoint
+        arrays = endpoint.arrays(outputs, reading.examples, self.labels)
         return self.triton.InferenceResponse(
-            [self.triton.Tensor(name, arrays[name]) for name in OUTPUT_NAMES]
+            [self.triton.Tensor(each.name, arrays[each.name]) for each in endpoint.outputs]
         )
 
 
@@ -99,28 +100,17 @@ def open_artifact(
     artifact: Artifact, parameters: BackendParameters, threads: int
 ) -> BucketedClassifier:
     """Open an ONNX artifact as the endpoint runs it."""
+    problem = PROBLEMS[artifact.card.task.problem_type]
     return BucketedClassifier(
-        Tokenize(load_tokenizer(artifact.path), parameters.max_length),
+        problem.encoder(load_tokenizer(artifact.path), parameters.max_length),
         # spinning threads take the cores that the server needs: it cost half the throughput
         OnnxPredictor(artifact.path / ONNX_NAME, threads, spinning=False),
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
+        problem,
     )
 
 
 def share_of_cores(instances: int) -> int:
     """Return the threads that each of `instances` gets of the cores that this process may use."""
     return max(1, len(os.sched_getaffinity(0)) // instances)
-
-
-def output_arrays(
-    logits: FloatArray, labels: npt.NDArray[np.object_]
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the outputs by name: LABEL (batch, 1), SCORE (batch, 1), LOGITS (batch, labels)."""
-    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
-    scores = 1.0 / exponents.sum(axis=1, keepdims=True)  # the largest exponent is exp(0)
-    return {
-        "LABEL": labels[logits.argmax(axis=1)][:, None],
-        "SCORE": scores.astype(np.float32),
-        "LOGITS": logits,
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -11,7 +11,7 @@ import typer
 from bertender.cli.flags import JsonFlag
 from bertender.cli.output import messages, print_json
 from bertender.core.errors import DataError
-from serve.client import DEFAULT_URL, Endpoint
+from serve.client import DEFAULT_URL, Answer, Endpoint
 
 __all__ = ["classify_command"]
 
@@ -43,15 +43,28 @@ def classify_command() -> Callable[..., None]:
     ) -> None:
         examples = _pairs(texts or [], pair or [])
         with Endpoint(url) as endpoint:
-            examples = examples or _read(endpoint.text_columns)
+            texts_of = examples or _read(endpoint.text_columns)
+            examples = list(map(endpoint.problem.endpoint.to_example, texts_of))
             answers = endpoint.classify(examples)
         if as_json:
             print_json([answer.model_dump(mode="json") for answer in answers])
             return
         for example, answer in zip(examples, answers, strict=True):
-            print(f"{answer.label}\t{answer.score:.4f}\t{' | '.join(example)}")
+            for line in _lines(answer, example):
+                print(line)
 
     return command
+
+
+def _lines(answer: Answer, example: tuple[str, ...]) -> Iterator[str]:
+    """Yield a line for each prediction: of a text, or of each word, then an empty line."""
+    if isinstance(answer.label, str):
+        yield f"{answer.label}\t{answer.score:.4f}\t{' | '.join(example)}"
+        return
+    assert isinstance(answer.score, tuple)
+    for word, label, score in zip(example, answer.label, answer.score, strict=True):
+        yield f"{label}\t{score:.4f}\t{word}"
+    yield ""
 
 
 def _pairs(texts: list[str], seconds: list[str]) -> list[tuple[str, ...]]:

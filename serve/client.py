@@ -13,11 +13,13 @@ import numpy.typing as npt
 import tritonclient.grpc
 import tritonclient.http
 from geventhttpclient import HTTPParseError
+from pydantic import Field
 from tritonclient.utils import InferenceServerException
 
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ServingError, UnknownNameError
-from serve.wire import INPUT_NAMES, MODEL_NAME, OUTPUT_NAMES, to_arrays
+from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
+from serve.wire import INPUT_NAMES, MODEL_NAME, to_arrays
 
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
     from bertender.text.batch import Batch, Example
@@ -88,9 +90,9 @@ PROTOCOLS: Mapping[str, Protocol] = {
 class Answer(Record):
     """What the endpoint says of one example."""
 
-    label: str
-    score: float
-    logits: tuple[float, ...]
+    label: str | tuple[str, ...] = Field(description="one, or one for each word")
+    score: float | tuple[float, ...]
+    logits: tuple[float, ...] | tuple[tuple[float, ...], ...]
 
 
 class Endpoint:
@@ -126,6 +128,7 @@ class Endpoint:
         most = int(config["max_batch_size"])
         self.batch_size = min(batch_size or most, most)
         self.text_columns = len(config["input"])
+        self.problem = _problem_of(config)
 
     def __enter__(self) -> Self:
         return self
@@ -146,15 +149,22 @@ class Endpoint:
             DataError: an example is nothing that the model can read; its row is named.
             ServingError: the server went away, or refused.
         """
-        return [answer for outputs in self._ask_all(examples) for answer in _answers(outputs)]
+        asked = iter(examples)
+        return [
+            Answer(**self.problem.endpoint.read(outputs, row, next(asked)))
+            for outputs in self._ask_all(examples)
+            for row in range(len(outputs["LABEL"]))
+        ]
 
     def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
-        """Return the logits (batch, labels) of one example or more; errors as in `classify`."""
-        return np.concatenate([outputs["LOGITS"] for outputs in self._ask_all(examples)])
+        """Return the logits of one example or more, (batch, labels) or, where words have labels,
+        (batch, words, labels); errors as in `classify`."""
+        return self.problem.endpoint.logits([*self._ask_all(examples)])
 
     def _ask_all(self, examples: Sequence[Example]) -> Iterator[Outputs]:
         """Yield the outputs of one request after another, each of at most `batch_size` texts."""
-        columns = to_arrays(examples, self.text_columns)
+        texts = [self.problem.endpoint.to_texts(example) for example in examples]
+        columns = to_arrays(texts, self.text_columns)
         for start in range(0, len(examples), self.batch_size):
             yield self._ask([column[start : start + self.batch_size] for column in columns])
 
@@ -166,7 +176,7 @@ class Endpoint:
             inputs.append(tensor)
         with self._explaining():
             result = self.client.infer(MODEL_NAME, inputs, **self.timeout)
-        return {name: result.as_numpy(name) for name in OUTPUT_NAMES}
+        return {each.name: result.as_numpy(each.name) for each in self.problem.endpoint.outputs}
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -188,7 +198,7 @@ class Endpoint:
 
 
 class ServedPredictor:
-    """A predictor behind an endpoint; encode its batches with `keep_text`."""
+    """A predictor behind an endpoint; encode its batches with its problem's `keep_text`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -209,10 +219,10 @@ def classify(
         return endpoint.classify(examples)
 
 
-def _answers(outputs: Outputs) -> Iterator[Answer]:
-    columns = (outputs["LABEL"][:, 0], outputs["SCORE"][:, 0], outputs["LOGITS"])
-    for label, score, logits in zip(*columns, strict=True):
-        yield Answer(label=label.decode(), score=float(score), logits=tuple(logits.tolist()))
+def _problem_of(config: Mapping[str, Any]) -> ProblemType[Any]:
+    """Return the row that a model's configuration names; those of earlier versions name none."""
+    parameter = config.get("parameters", {}).get("problem_type", {})
+    return PROBLEMS[parameter.get("string_value", SINGLE_LABEL.name)]
 
 
 def _parse(url: str) -> tuple[Protocol, str]:

@@ -15,8 +15,8 @@ def show_endpoint(output: Path) -> None:
     check = EndpointCheck.model_validate_json(output.read_text(encoding="utf-8"))
     rows = [
         (
-            *(" | ".join(served.text), served.answer.label),
-            *(f"{served.answer.score:.3f}", served.true_label or "-"),
+            *(" | ".join(served.text), _shown(served.answer.label)),
+            *(_score(served.answer.score), _shown(served.true_label or "-")),
         )
         for served in check.served
     ]
@@ -27,3 +27,12 @@ def show_endpoint(output: Path) -> None:
         f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
         "model's"
     )
+
+
+def _shown(label: str | tuple[str, ...]) -> str:
+    return label if isinstance(label, str) else " ".join(label)
+
+
+def _score(score: float | tuple[float, ...]) -> str:
+    """Return a score; of several words, the lowest."""
+    return f"{score if isinstance(score, float) else min(score):.3f}"

@@ -18,6 +18,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.atomic import replacing_directory
 from bertender.core.card import CARD_NAME
 from bertender.core.errors import ArtifactError, ModelError
+from bertender.problems import PROBLEMS
 from serve.config import ServeConfig
 from serve.triton_config import model_config, write_model_config
 from serve.wire import MODEL_NAME
@@ -82,10 +83,10 @@ def _refuse_unservable(artifact: Artifact) -> None:
             f"{artifact.path} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
             f"Export it first: `bertender export {artifact.path}`."
         )
-    if card.task.problem_type != "single_label_classification":
+    if card.task.problem_type not in PROBLEMS:
         raise ModelError(
             f"{artifact.path} was made for {card.task.problem_type!r}; the endpoint serves "
-            "'single_label_classification'. Fine-tune it on a task first: `bertender finetune`."
+            f"{', '.join(map(repr, PROBLEMS))}. Fine-tune it on a task first: `bertender finetune`."
         )
 
 

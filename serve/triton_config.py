@@ -1,14 +1,16 @@
 """config.pbtxt of the one Triton model, through protobuf so that it cannot be misspelt.
 
 Input `TEXT` (and `TEXT_PAIR` for pair tasks), strings of shape [1]; outputs `LABEL` (string [1]),
-`SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS` (fp32 [labels]).
+`SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS` (fp32 [labels]). Where words
+have labels, `TEXT` is a sentence whose words are split at white space, and each output has one more
+axis, the words, as long as the longest sentence of the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from google.protobuf import text_format  # type: ignore[import-untyped]
 from pydantic import Field
@@ -16,6 +18,7 @@ from tritonclient.grpc import model_config_pb2 as triton
 
 from bertender.core.card import Card
 from bertender.core.config import Config
+from bertender.problems import PROBLEMS, SINGLE_LABEL, Tensor
 from serve.config import ServeConfig
 from serve.wire import INPUT_NAMES, MODEL_NAME
 
@@ -29,6 +32,9 @@ class BackendParameters(Config):
     tokens_per_bucket: int
     threads: int = Field(description="of one instance; 0 shares the cores out evenly")
     max_length: int | None = None
+    problem_type: Annotated[str, PROBLEMS.validator()] = Field(
+        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads answers by it"
+    )
 
     @classmethod
     def from_model_config(cls, config: Mapping[str, Any]) -> Self:
@@ -43,6 +49,7 @@ def model_config(card: Card, config: ServeConfig) -> triton.ModelConfig:
         tokens_per_bucket=config.tokens_per_bucket,
         threads=config.threads_per_instance,
         max_length=config.max_length,
+        problem_type=card.task.problem_type,
     )
     return triton.ModelConfig(
         name=MODEL_NAME,
@@ -50,9 +57,8 @@ def model_config(card: Card, config: ServeConfig) -> triton.ModelConfig:
         max_batch_size=config.max_batch_size,
         input=[_input(name) for name in INPUT_NAMES[: len(card.task.text_columns)]],
         output=[
-            _output("LABEL", triton.TYPE_STRING, 1),
-            _output("SCORE", triton.TYPE_FP32, 1),
-            _output("LOGITS", triton.TYPE_FP32, len(card.task.labels)),
+            _output(each, len(card.task.labels))
+            for each in PROBLEMS[card.task.problem_type].endpoint.outputs
         ],
         dynamic_batching=triton.ModelDynamicBatching(
             max_queue_delay_microseconds=config.queue_delay_us
@@ -83,5 +89,6 @@ def _input(name: str) -> triton.ModelInput:
     return triton.ModelInput(name=name, data_type=triton.TYPE_STRING, dims=[1])
 
 
-def _output(name: str, data_type: int, size: int) -> triton.ModelOutput:
-    return triton.ModelOutput(name=name, data_type=data_type, dims=[size])
+def _output(tensor: Tensor, labels: int) -> triton.ModelOutput:
+    data_type = getattr(triton, tensor.triton_type)
+    return triton.ModelOutput(name=tensor.name, data_type=data_type, dims=tensor.dims(labels))

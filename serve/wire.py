@@ -13,11 +13,10 @@ from bertender.core.errors import DataError
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
     from bertender.text.batch import Example
 
-__all__ = ["INPUT_NAMES", "MODEL_NAME", "OUTPUT_NAMES", "from_arrays", "to_arrays"]
+__all__ = ["INPUT_NAMES", "MODEL_NAME", "from_arrays", "to_arrays"]
 
 MODEL_NAME = "classifier"
 INPUT_NAMES = ("TEXT", "TEXT_PAIR")
-OUTPUT_NAMES = ("LABEL", "SCORE", "LOGITS")
 
 BytesArray = npt.NDArray[np.object_]
 

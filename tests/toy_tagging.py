@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from bertender.tasks.tagging import TaggedSplit, TaggingTask, tag_names
+from bertender.problems import TOKEN_CLASSIFICATION
+from bertender.problems.token_classification import tag_names
+from bertender.tasks.task import Split, Task
 from tests.toys import FRUIT, TOOLS
 
 LABELS = tag_names([("B-fruit", "B-tool", "B-count")])
 
 
-def toy_sentences(count: int, seed: int) -> TaggedSplit:
+def toy_sentences(count: int, seed: int) -> Split:
     """Runs of fruit and tools are entities of several words, numbers are one of several pieces."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -27,10 +29,18 @@ def toy_sentences(count: int, seed: int) -> TaggedSplit:
 
     drawn = [tuple(zip(*sentence(), strict=True)) for _ in range(count)]
     numbers = {label: number for number, label in enumerate(LABELS)}
-    return TaggedSplit(
+    return Split(
         tuple(words for words, _ in drawn),
         tuple(tuple(numbers[tag] for tag in tags) for _, tags in drawn),
     )
 
 
-TASK = TaggingTask("toy", LABELS, toy_sentences(160, 1), toy_sentences(24, 2))
+TASK = Task(
+    "toy",
+    LABELS,
+    "entity_f1",
+    ("words",),
+    toy_sentences(160, 1),
+    toy_sentences(24, 2),
+    problem_type=TOKEN_CLASSIFICATION.name,
+)

@@ -42,12 +42,9 @@ RECORDED_LIBRARIES = (
 )
 
 Kind = Literal["torch", "onnx", "bag-of-words"]
-ProblemType = Literal[
-    "single_label_classification",
-    "token_classification",
-    "masked_language_model",
-    "replaced_token_detection",
-]
+ProblemType = str
+"""A row of PROBLEMS, or what an encoder was trained for: `masked_language_model` and
+`replaced_token_detection`."""
 
 
 class FileRecord(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +12,21 @@ from bertender.core.errors import DataError, ModelError
 from bertender.core.progress import progress_bar
 from bertender.metrics.scores import Score, score
 from bertender.models.predictor import Classifier
+from bertender.problems import Outputs
 from bertender.tasks.task import Split
 from bertender.text.batch import Batch, Encode, Example
 from bertender.text.batching import length_buckets
 
-__all__ = ["TOKENS_PER_BATCH", "evaluate", "predict", "text_lengths", "word_count"]
+__all__ = [
+    "TOKENS_PER_BATCH",
+    "evaluate",
+    "predict",
+    "predict_outputs",
+    "text_lengths",
+    "word_count",
+]
 
 FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
 
 TOKENS_PER_BATCH = 4096
 EXAMPLES_PER_ENCODING = 64
@@ -31,7 +39,20 @@ def predict(
     *,
     tokens_per_batch: int = TOKENS_PER_BATCH,
 ) -> FloatArray:
-    """Return the logits (examples, labels), in the order of the examples.
+    """Return the logits (examples, labels), in the order of the examples; of a model that labels
+    words, (words, labels). Arguments and errors are those of `predict_outputs`.
+    """
+    found = predict_outputs(classifier, examples, tokens_per_batch=tokens_per_batch)
+    return np.concatenate([each.logits for each in found])
+
+
+def predict_outputs(
+    classifier: Classifier,
+    examples: Sequence[Example],
+    *,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
+) -> list[Outputs]:
+    """Return the outputs of each example, in their order.
 
     Inside, examples are sorted by length into batches of at most `tokens_per_batch` tokens,
     padding included, longest first, so that a machine with too little memory fails at once.
@@ -43,15 +64,14 @@ def predict(
     if not examples:
         raise DataError("no examples to predict: the split is empty. Give at least one example.")
     buckets = length_buckets(text_lengths(classifier.encode, examples), tokens_per_batch)
-    answers: list[FloatArray] = []
+    found: dict[int, Outputs] = {}
     with progress_bar(f"predict {classifier.name}", len(examples)) as bar:
         for bucket in reversed(buckets):
-            answers.append(_answer(classifier, [examples[row] for row in bucket]))
+            found.update(
+                zip(bucket, classifier.outputs([examples[row] for row in bucket]), strict=True)
+            )
             bar.advance(len(bucket))
-    logits = np.concatenate(answers)
-    ordered = np.empty_like(logits)
-    ordered[np.concatenate(buckets[::-1])] = logits
-    return ordered
+    return [found[row] for row in range(len(examples))]
 
 
 def evaluate(
@@ -60,17 +80,22 @@ def evaluate(
     metric: str,
     *,
     tokens_per_batch: int = TOKENS_PER_BATCH,
-) -> tuple[Score, IntArray]:
-    """Return the classifier's score on a split, and its predictions (rows,).
+) -> tuple[Score, Any]:
+    """Return the classifier's score on a split, and its predictions: (rows,), or tags by sentence.
 
     Raises:
         ModelError: a logit is NaN or infinite, so there is no prediction to score.
     """
-    logits = predict(classifier, split.examples, tokens_per_batch=tokens_per_batch)
-    _refuse_non_finite(classifier, split.examples, logits)
-    predictions = logits.argmax(axis=1)
-    labels = len(classifier.labels)
-    return score(metric, split.label_ids, predictions, label_count=labels), predictions
+    found = predict_outputs(classifier, split.examples, tokens_per_batch=tokens_per_batch)
+    _refuse_non_finite(classifier, split.examples, found)
+    problem, labels = classifier.problem, classifier.labels
+    decoded = [
+        problem.decode(each.logits.argmax(axis=1), each.places, example)
+        for each, example in zip(found, split.examples, strict=True)
+    ]
+    predictions = problem.gather(decoded)
+    measured = score(metric, split.label_ids, predictions, label_count=len(labels), labels=labels)
+    return measured, predictions
 
 
 def text_lengths(encode: Encode, examples: Sequence[Example]) -> list[int]:
@@ -94,23 +119,12 @@ def _lengths(batch: Batch) -> Iterator[int]:
     return iter(mask.sum(axis=1).tolist())
 
 
-def _answer(classifier: Classifier, examples: Sequence[Example]) -> FloatArray:
-    logits = classifier.logits(examples)
-    if logits.ndim != 2 or len(logits) != len(examples):
-        raise ModelError(
-            f"{classifier.name} answered {len(examples)} examples with logits of shape "
-            f"{logits.shape}; it must be ({len(examples)}, {len(classifier.labels)}). "
-            "Export the model again, with a dynamic batch axis."
-        )
-    return logits
-
-
 def _refuse_non_finite(
-    classifier: Classifier, examples: Sequence[Example], logits: FloatArray
+    classifier: Classifier, examples: Sequence[Example], found: Sequence[Outputs]
 ) -> None:
-    broken = np.flatnonzero(~np.isfinite(logits).all(axis=1))
-    if len(broken):
+    broken = [row for row, each in enumerate(found) if not np.isfinite(each.logits).all()]
+    if broken:
         raise ModelError(
-            f"{classifier.name} answers {len(broken)} of {len(logits)} examples with NaN or "
+            f"{classifier.name} answers {len(broken)} of {len(found)} examples with NaN or "
             f"infinite logits, first {examples[broken[0]]!r}. Train or export the model again."
         )

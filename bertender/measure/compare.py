@@ -10,9 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
@@ -47,8 +47,6 @@ __all__ = [
     "compare",
     "row_names",
 ]
-
-IntArray = npt.NDArray[np.int64]
 
 
 def compare(
@@ -120,7 +118,7 @@ def _by_name(artifacts: Sequence[Artifact]) -> list[TimedModel]:
 
 def _score(
     classifiers: Sequence[Classifier], task: Task, config: CompareConfig
-) -> tuple[list[Score], list[IntArray]]:
+) -> tuple[list[Score], list[Any]]:
     results = [
         evaluate(classifier, task.dev, task.metric, tokens_per_batch=config.tokens_per_batch)
         for classifier in classifiers
@@ -128,13 +126,14 @@ def _score(
     return [score for score, _ in results], [predictions for _, predictions in results]
 
 
-def _change(task: Task, first: IntArray, predictions: IntArray, config: CompareConfig) -> Change:
+def _change(task: Task, first: Any, predictions: Any, config: CompareConfig) -> Change:
     return paired_change(
         task.metric,
         task.dev.label_ids,
         first,
         predictions,
         label_count=len(task.labels),
+        labels=task.labels,
         seed=config.seed,
     )
 
@@ -212,7 +211,8 @@ def _refuse_other_labels(artifacts: Sequence[Artifact], task: Task) -> None:
     others = [
         f"{artifact.path} answers {artifact.card.task.labels} of task {artifact.card.task.name!r}"
         for artifact in artifacts
-        if artifact.card.task.labels != task.labels
+        if (artifact.card.task.problem_type, artifact.card.task.labels)
+        != (task.problem_type, task.labels)
     ]
     if others:
         raise ModelError(

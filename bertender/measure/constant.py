@@ -28,11 +28,18 @@ class ConstantRow(Record):
 
 def constant_row(task: Task) -> ConstantRow:
     """Return the score of the most frequent training label on the held-out texts."""
-    label = most_frequent(task.train.label_ids)
-    predictions = [label] * len(task.dev)
+    problem = task.problem
+    label = most_frequent([each for own in task.train.label_ids for each in problem.labels_of(own)])
+    predictions = [problem.constant(label, example) for example in task.dev.examples]
     return ConstantRow(
         label=task.labels[label],
-        score=score(task.metric, task.dev.label_ids, predictions, label_count=len(task.labels)),
+        score=score(
+            task.metric,
+            task.dev.label_ids,
+            predictions,
+            label_count=len(task.labels),
+            labels=task.labels,
+        ),
     )
 
 

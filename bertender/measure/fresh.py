@@ -30,8 +30,8 @@ from bertender.measure.latency import (
     threads_of,
 )
 from bertender.measure.load import busiest, refuse_busy, refuse_busy_now
-from bertender.models.predictor import Classifier, OnnxPredictor, open_classifier
-from bertender.text.batch import Example, Tokenize, load_tokenizer
+from bertender.models.predictor import Classifier, OnnxPredictor, open_classifier, problem_of
+from bertender.text.batch import Example, load_tokenizer
 
 __all__ = ["TimedModel", "TimingJob", "measure_models"]
 
@@ -54,9 +54,10 @@ class TimedModel(Record):
         if self.graph is None:
             opened = open_classifier(artifact, threads=threads, max_length=max_length)
             return replace(opened, name=self.name)
-        encode = Tokenize(load_tokenizer(artifact.path), max_length)
+        problem, labels = problem_of(artifact), artifact.card.task.labels
+        encode = problem.encoder(load_tokenizer(artifact.path), max_length)
         predictor = OnnxPredictor(self.graph, threads)
-        return Classifier(self.name, artifact.card.task.labels, encode, predictor, 0)
+        return Classifier(self.name, labels, encode, predictor, 0, problem)
 
 
 class TimingJob(Record):

@@ -75,8 +75,10 @@ def write_proven(
             says what the graph must agree with.
 
     Raises:
+        ConfigError: the task is of another problem type than the source.
         ParityError: the answers are too far apart; `out` is left as it was.
     """
+    task.check_problem(source)
     opened = open_classifier(source)
     labels, parameters = source.card.task.labels, opened.parameters
     with new_artifact(
@@ -91,7 +93,9 @@ def write_proven(
         parent=source,
     ) as draft:
         proof = write(draft.directory)
-        candidate = onnx_classifier(draft.directory, out.name, labels, parameters)
+        candidate = onnx_classifier(
+            draft.directory, out.name, labels, parameters, problem=opened.problem
+        )
         _refuse_other_vocabulary(opened, candidate)
         # a scheme may be chosen by whether it passes, so that these are not the texts that score
         examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)

@@ -153,8 +153,9 @@ def labelled_sample(
 ) -> tuple[tuple[Example, ...], Truth]:
     """Return the `parity_sample` of a split of a task, and the truth of it."""
     rows = _sampled_rows(split.examples, count, seed)
-    label_ids = np.array([split.label_ids[row] for row in rows], dtype=np.int64)
-    return tuple(split.examples[row] for row in rows), Truth(label_ids, task.metric)
+    label_ids = [split.label_ids[row] for row in rows]
+    truth = Truth(label_ids, task.metric, task.labels)
+    return tuple(split.examples[row] for row in rows), truth
 
 
 def _sampled_rows(examples: Sequence[Example], count: int, seed: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from bertender.core.progress import Bar, progress_bar
 from bertender.measure.parity_cases import Case, Question, arrange, ask, questions_of
 from bertender.measure.tolerances import Tolerance
 from bertender.models.predictor import Classifier
+from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
 from bertender.text.batch import Example
 
 __all__ = ["Answers", "collect_answers", "no_answers"]
@@ -23,6 +25,7 @@ IntArray = npt.NDArray[np.int64]
 
 LEAST_SPREAD = 0.05
 """Of the root mean square of the centred logits."""
+NOBODY: IntArray = np.empty(0, dtype=np.int64)
 STRONG = 0.25
 """The direction of logits that are all near 0 is noise: cosines count from this share of the
 largest logit on."""
@@ -30,7 +33,8 @@ largest logit on."""
 
 @dataclass(frozen=True)
 class Answers:
-    """Finite logits side by side; each array has one row for an answer of the candidate.
+    """Finite logits side by side; each array has one row for a prediction of the candidate: of a
+    text, or of a word.
 
     `scale` is the largest absolute logit of the reference, over all texts; `spread` the standard
     deviation over the task's texts of its centred logits, all labels together.
@@ -45,6 +49,9 @@ class Answers:
     scale: float
     spread: float
     problems: tuple[str, ...]
+    places: IntArray
+    """(rows,): of what in its text a row is, such as the number of a word."""
+    problem: ProblemType[Any] = SINGLE_LABEL
 
     def __len__(self) -> int:
         return len(self.text_ids)
@@ -66,9 +73,8 @@ class Answers:
 
     @cached_property
     def gaps(self) -> FloatArray:
-        """How far the reference's two largest logits are apart (rows,)."""
-        ordered = np.sort(self.expected, axis=1)
-        return np.asarray(ordered[:, -1] - ordered[:, -2])
+        """How far the reference is from another prediction (rows,)."""
+        return self.problem.margin(self.expected)
 
     @cached_property
     def agrees(self) -> npt.NDArray[np.bool_]:
@@ -106,6 +112,23 @@ class Answers:
         """Return, for each edge case that has answers, which rows are its own."""
         return self._cases_of(edge=True)
 
+    def predictions(self, logits: FloatArray, case: npt.NDArray[np.bool_]) -> list[Any]:
+        """Return the predictions of each text in a case, by some logits (all rows, labels).
+
+        The rows of a text lie next to each other, and in a case each text is there once.
+        """
+        starts = np.flatnonzero(np.diff(self.text_ids[case], prepend=-1))[1:]
+        parts = (np.split(each[case], starts) for each in (logits.argmax(axis=1), self.places))
+        return [
+            self.problem.decode(labels, places, self.texts[text].example)
+            for text, labels, places in zip(self.texts_in(case), *parts, strict=True)
+        ]
+
+    def texts_in(self, case: npt.NDArray[np.bool_]) -> list[int]:
+        """Return which texts are in a case, in the order of `predictions`."""
+        text_ids = self.text_ids[case]
+        return list(text_ids[np.flatnonzero(np.diff(text_ids, prepend=-1))].tolist())
+
     def _cases_of(self, edge: bool) -> list[npt.NDArray[np.bool_]]:
         chosen = (index for index, case in enumerate(self.cases) if case.edge is edge)
         masks = (self.case_ids == index for index in chosen)
@@ -119,8 +142,8 @@ class Answers:
 
 def no_answers(labels: int) -> Answers:
     """Return the answers of a candidate that could not be asked."""
-    nothing, nobody = np.empty((0, labels)), np.empty(0, dtype=np.int64)
-    return Answers((), (), nobody, nobody, nothing, nothing, 0.0, 0.0, ())
+    nothing = np.empty((0, labels))
+    return Answers((), (), NOBODY, NOBODY, nothing, nothing, 0.0, 0.0, (), NOBODY)
 
 
 def collect_answers(
@@ -142,17 +165,35 @@ def collect_answers(
     problems: list[str] = []
     with progress_bar(f"parity {candidate.name}", total) as bar:
         truth = _ask_reference(reference, texts, bar)
-        rows = [
+        answers = [
             (case_id, text_id, logits)
             for case_id, case in enumerate(cases)
-            for text_id, logits in _ask_candidate(candidate, texts, case, bar, problems)
+            for text_id, logits in _ask_candidate(candidate, texts, truth, case, bar, problems)
         ]
-    case_ids = np.array([case_id for case_id, _, _ in rows], dtype=np.int64)
-    text_ids = np.array([text_id for _, text_id, _ in rows], dtype=np.int64)
-    expected = truth[text_ids]
-    answered = np.array([logits for _, _, logits in rows], dtype=np.float64).reshape(expected.shape)
-    problems += _non_finite("reference", truth, texts)
-    problems += _non_finite("candidate", answered, [texts[index] for index in text_ids])
+    return _side_by_side(reference, texts, cases, truth, answers, examples, problems)
+
+
+def _side_by_side(
+    reference: Classifier,
+    texts: tuple[Question, ...],
+    cases: tuple[Case, ...],
+    truth: Sequence[Outputs],
+    answers: Sequence[tuple[int, int, npt.NDArray[np.float32]]],
+    examples: Sequence[Example],
+    problems: Sequence[str],
+) -> Answers:
+    """Return all that both models answered, row by row, without what is not finite."""
+    labels = len(reference.labels)
+    counts = [len(logits) for _, _, logits in answers]
+    asked = [text_id for _, text_id, _ in answers]
+    case_ids = np.repeat(np.array([case_id for case_id, _, _ in answers], dtype=np.int64), counts)
+    text_ids = np.repeat(np.array(asked, dtype=np.int64), counts)
+    places = np.concatenate([NOBODY, *(truth[text_id].places for text_id in asked)])
+    expected = _below(labels, [truth[text_id].logits for text_id in asked])
+    answered = _below(labels, [logits for _, _, logits in answers])
+    whole = _below(labels, [each.logits for each in truth])
+    of_texts = _below(labels, [each.logits for each in truth[: len(examples)]])
+    owners = [text for text, own in zip(texts, truth, strict=True) for _ in own.places]
     finite = np.isfinite(expected).all(axis=1) & np.isfinite(answered).all(axis=1)
     return Answers(
         texts=texts,
@@ -161,10 +202,21 @@ def collect_answers(
         case_ids=case_ids[finite],
         expected=expected[finite],
         answered=answered[finite],
-        scale=float(np.abs(truth[np.isfinite(truth)]).max(initial=0.0)),
-        spread=_spread(truth[: len(examples)]),
-        problems=tuple(problems),
+        scale=float(np.abs(whole[np.isfinite(whole)]).max(initial=0.0)),
+        spread=_spread(of_texts),
+        problems=(
+            *problems,
+            *_non_finite("reference", whole, owners),
+            *_non_finite("candidate", answered, [texts[index] for index in text_ids]),
+        ),
+        places=places[finite],
+        problem=reference.problem,
     )
+
+
+def _below(labels: int, parts: Sequence[npt.NDArray[Any]]) -> FloatArray:
+    """Return rows of logits below one another, (rows, labels); none where there are no parts."""
+    return np.asarray(np.concatenate([np.empty((0, labels)), *parts]), dtype=np.float64)
 
 
 def _centred(logits: FloatArray) -> FloatArray:
@@ -185,43 +237,47 @@ def _spread(logits: FloatArray) -> float:
     return max(float(np.sqrt(finite.var(axis=0).mean())), LEAST_SPREAD * size)
 
 
-def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> FloatArray:
-    answers = np.empty((len(texts), len(reference.labels)))
-    for index, text in enumerate(texts):
-        logits = ask(reference, [text])
-        if logits.shape != (1, len(reference.labels)):
-            raise ModelError(
-                f"reference {reference.name} answers one text with logits of shape "
-                f"{logits.shape}, must be (1, {len(reference.labels)}). Build the reference again."
-            )
-        answers[index] = logits[0]
+def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> list[Outputs]:
+    found = []
+    for text in texts:
+        found += ask(reference, [text])
         bar.advance()
-    return answers
+    return found
 
 
 def _ask_candidate(
     candidate: Classifier,
     texts: Sequence[Question],
+    truth: Sequence[Outputs],
     case: Case,
     bar: Bar,
     problems: list[str],
-) -> Iterator[tuple[int, FloatArray]]:
-    """Yield (text, logits) of a case; the first problem is noted and ends it."""
-    labels = len(candidate.labels)
+) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """Yield (text, logits (rows, labels)) of a case; the first problem is noted and ends it."""
     for batch in case.batches:
         try:
-            logits = ask(candidate, [texts[index] for index in batch])
+            found = ask(candidate, [texts[index] for index in batch])
+            wanted = [truth[index].places for index in batch]
+            logits = [_at(own, places) for own, places in zip(found, wanted, strict=True)]
         except Exception as error:  # runtimes share no base class, and all failures are wanted
             problems.append(f"{case.name}: the candidate failed with {_first_line(error)}")
             return
-        if logits.shape != (len(batch), labels):
-            problems.append(
-                f"{case.name}: logits have shape {logits.shape}, must be ({len(batch)}, {labels}) "
-                f"for {len(batch)} texts and {labels} labels; first {texts[batch[0]].quote()}"
-            )
-            return
         yield from zip(batch, logits, strict=True)
         bar.advance(len(batch))
+
+
+def _at(found: Outputs, places: IntArray) -> npt.NDArray[np.float32]:
+    """Return the logits at the places that the reference predicts at.
+
+    Raises:
+        ModelError: there are none at one of them.
+    """
+    if np.array_equal(found.places, places):
+        return found.logits
+    rows = {place: row for row, place in enumerate(found.places.tolist())}
+    if missing := [place for place in places.tolist() if place not in rows]:
+        raise ModelError(f"no prediction for word {missing[0] + 1}, which its reference predicts")
+    return found.logits[[rows[place] for place in places.tolist()]]
 
 
 def _non_finite(who: str, logits: FloatArray, texts: Sequence[Question]) -> list[str]:

@@ -13,10 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bertender.models.predictor import Classifier
-from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, Batch, Example, Tokenize
+from bertender.problems import Outputs
+from bertender.text.batch import (
+    LONGEST_INPUT_BY_DEFAULT,
+    NO_WORD,
+    Batch,
+    Example,
+    Tokenize,
+)
 from bertender.training.examples import Padding
 
 __all__ = ["Case", "Question", "arrange", "ask", "questions_of"]
@@ -34,10 +40,12 @@ class Question:
     example: Example
     tokens: int | None = None
     """How many of its first tokens are left; None for all."""
+    separator: str = " | "
+    """Between its strings where it is quoted."""
 
     def quote(self) -> str:
         """Return the text, shortened, and what is left of it."""
-        text = " | ".join(self.example)
+        text = self.separator.join(self.example)
         shown = repr(text if len(text) <= 80 else f"{text[:77]}...")
         return shown if self.tokens is None else f"the first {self.tokens} tokens of {shown}"
 
@@ -62,14 +70,14 @@ def questions_of(
     Texts are cut where both models read tokens. An endpoint reads texts.
     """
     limits = [_longest_input(classifier) for classifier in (reference, candidate)]
-    one_word = tuple((text.split() or ["a"])[0] for text in examples[0])
-    columns = zip(*examples, strict=True)
-    too_long = tuple(_strung(texts, max(limits) + 1) for texts in columns)
+    problem = reference.problem
+    one_word, too_long = problem.edge_examples(examples, max(limits) + 1)
     readable = all(_can_be_cut(classifier) for classifier in (reference, candidate))
     cut = [length for length in CUT_TOKENS if readable and length < min(limits)]
+    whole = (*examples, one_word, too_long)
     return (
-        *map(Question, (*examples, one_word, too_long)),
-        *(Question(too_long, length) for length in cut),
+        *(Question(example, separator=problem.separator) for example in whole),
+        *(Question(too_long, length, problem.separator) for length in cut),
     )
 
 
@@ -100,14 +108,18 @@ def arrange(examples: int, cut: int, batch_sizes: Sequence[int], seed: int) -> t
     return tuple(cases)
 
 
-def ask(classifier: Classifier, questions: Sequence[Question]) -> npt.NDArray[np.float32]:
-    """Return a model's logits (batch, labels) of some questions, as one batch."""
+def ask(classifier: Classifier, questions: Sequence[Question]) -> list[Outputs]:
+    """Return a model's outputs of some questions, as one batch.
+
+    Raises:
+        ModelError: the logits are of another shape than the batch's.
+    """
     batch = classifier.encode([question.example for question in questions])
     if any(question.tokens is not None for question in questions):
         assert isinstance(classifier.encode, Tokenize)
         padding = Padding.of(classifier.encode.tokenizer)
         batch = _cut(batch, [question.tokens for question in questions], padding)
-    return np.asarray(classifier.predictor.logits(batch))
+    return classifier.outputs_of(batch)
 
 
 def _cut(batch: Batch, limits: Sequence[int | None], padding: Padding) -> Batch:
@@ -121,7 +133,8 @@ def _cut(batch: Batch, limits: Sequence[int | None], padding: Padding) -> Batch:
         name: np.where(kept, array, padding.value(name) or 0)[:, :width]
         for name, array in batch.arrays.items()
     }
-    return Batch(batch.examples, arrays)
+    words = None if batch.words is None else np.where(kept, batch.words, NO_WORD)[:, :width]
+    return Batch(batch.examples, arrays, words)
 
 
 def _beside_shorter(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -140,12 +153,6 @@ def _can_be_cut(classifier: Classifier) -> bool:
 def _chunks(order: list[int], size: int) -> Iterator[tuple[int, ...]]:
     for start in range(0, len(order), size):
         yield tuple(order[start : start + size])
-
-
-def _strung(texts: Sequence[str], count: int) -> str:
-    """Return `count` words of the texts, from the start again at their end."""
-    words = [word for text in texts for word in text.split()] or ["a"]
-    return " ".join(itertools.islice(itertools.cycle(words), count))  # a word is a token at least
 
 
 def _longest_input(classifier: Classifier) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -143,9 +144,11 @@ CHECKS = (
 class Truth:
     """The labels of the task's texts, and the metric that scores predictions by them."""
 
-    label_ids: IntArray
-    """(texts,), in the order of the examples."""
+    label_ids: Sequence[Any] | IntArray
+    """Of the texts, in the order of the examples."""
     metric: str
+    labels: tuple[str, ...] = ()
+    """The names, for metrics that read names."""
 
 
 def measure_figures(answers: Answers, tolerance: Tolerance, truth: Truth | None = None) -> Figures:
@@ -180,10 +183,11 @@ def _score_change(answers: Answers, case: BoolArray, truth: Truth) -> Change:
     """Return what the candidate's predictions gain in one arrangement of the task's texts."""
     return paired_change(
         truth.metric,
-        truth.label_ids[answers.text_ids[case]],
-        answers.expected[case].argmax(axis=1),
-        answers.answered[case].argmax(axis=1),
+        [truth.label_ids[text] for text in answers.texts_in(case)],
+        answers.predictions(answers.expected, case),
+        answers.predictions(answers.answered, case),
         label_count=answers.expected.shape[1],
+        labels=truth.labels,
     )
 
 

@@ -33,7 +33,7 @@ def input_problems(
     if not wrong:
         return []
     example, name = wrong[0]
-    text = " | ".join(example)
+    text = reference.problem.separator.join(example)
     return [
         f"inputs: {name} of {len(wrong)} of {len(examples) + 1} texts are not the reference's, "
         f"allowed 0: another tokenizer, truncation or order of texts; first: "

@@ -42,6 +42,7 @@ def verify(
     graph_failures: GraphFailures,
 ) -> Parity:
     """Compare two artifacts; a failure is in the result, not raised."""
+    task.check_problem(reference)
     examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
     tolerance = TOLERANCES[config.tolerance or candidate.card.precision]
     parity = check_parity(

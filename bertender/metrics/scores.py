@@ -1,4 +1,4 @@
-"""Metrics of a classification, each with a 95 % interval; and the honest difference of two models.
+"""METRICS: each with a 95 % interval; and the honest difference of two models.
 
 The values are scikit-learn's, the intervals Wilson's or a bootstrap's.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from bertender.core.config import Record
 from bertender.core.errors import DataError
 from bertender.core.table import Table
+from bertender.metrics.entities import EntityF1
+from bertender.metrics.records import POINTS, Change, LabelSet, Score
 from bertender.metrics.resampling import (
     CONFIDENCE,
     Counts,
@@ -27,6 +28,7 @@ from bertender.metrics.resampling import (
 )
 
 __all__ = [
+    "AnyMetric",
     "Change",
     "METRICS",
     "Metric",
@@ -40,44 +42,70 @@ __all__ = [
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
-
-POINTS = 100.0
-"""A metric point is a hundredth of the metric."""
-
-
-class Score(Record):
-    """A metric's value on n rows, with its 95 % interval."""
-
-    metric: str
-    value: float
-    low: float
-    high: float
-    n: int
+Rows: TypeAlias = Sequence[Any] | IntArray
+"""The labels of the rows, or predictions of them."""
 
 
-class Change(Record):
-    """Candidate minus reference on the same rows, in metric points, with its 95 % interval."""
+class AnyMetric(Protocol):
+    """A row of METRICS."""
 
-    value: float = Field(description="in points: 1.0 is a hundredth of the metric")
-    low: float
-    high: float
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        """Return the value and its interval."""
+
+    def resampled(
+        self,
+        label_ids: Rows,
+        predictions: Sequence[Rows],
+        known: LabelSet,
+        seed: int,
+    ) -> tuple[list[float], list[FloatArray]]:
+        """Return the value of each model's predictions, and its values (resamples,)."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of METRICS: the value over rows, the same over counts, and how its interval is made."""
+    """A metric of one prediction a row, a row of METRICS: the value over rows, the same over
+    counts, and how its interval is made."""
 
     value: Callable[[IntArray, IntArray, int], float]
     from_counts: Callable[[Counts], FloatArray]
     interval: Callable[[Metric, IntArray, IntArray, int, int], tuple[float, float]]
 
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        """Return the value and its interval."""
+        truth, (answers,) = _aligned(label_ids, predictions)
+        labels = _labels_in(known.count, truth, answers)
+        low, high = self.interval(self, truth, answers, labels, seed)
+        return self.value(truth, answers, labels), low, high
+
+    def resampled(
+        self,
+        label_ids: Rows,
+        predictions: Sequence[Rows],
+        known: LabelSet,
+        seed: int,
+    ) -> tuple[list[float], list[FloatArray]]:
+        """Return the value of each model's predictions, and its values (resamples,)."""
+        truth, answers = _aligned(label_ids, *predictions)
+        labels = _labels_in(known.count, truth, *answers)
+        cells, draws = resampled_cells(np.stack([truth, *answers]), seed)
+        of_draws = [
+            self.from_counts(count_labels(cells[0], own, draws, labels)) for own in cells[1:]
+        ]
+        return [self.value(truth, own, labels) for own in answers], of_draws
+
 
 def score(
     metric: str,
-    label_ids: Sequence[int] | IntArray,
-    predictions: Sequence[int] | IntArray,
+    label_ids: Rows,
+    predictions: Rows,
     *,
     label_count: int | None = None,
+    labels: Sequence[str] = (),
     seed: int = 0,
 ) -> Score:
     """Return a metric's value and 95 % interval.
@@ -87,27 +115,27 @@ def score(
         label_ids: the true label of each row.
         predictions: the predicted label of each row.
         label_count: how many labels the task has; None counts those that occur.
+        labels: their names, for metrics that read names.
         seed: what the bootstrap draws from.
 
     Raises:
         UnknownNameError: there is no such metric.
         DataError: there are no rows, not as many predictions as labels, or ids of other labels.
     """
-    row = METRICS[metric]
-    truth, (answers,) = _aligned(label_ids, predictions)
-    labels = _labels_in(label_count, truth, answers)
-    low, high = row.interval(row, truth, answers, labels, seed)
-    value = row.value(truth, answers, labels)
-    return Score(metric=metric, value=value, low=low, high=high, n=len(truth))
+    value, low, high = METRICS[metric].score(
+        label_ids, predictions, LabelSet(label_count, labels), seed
+    )
+    return Score(metric=metric, value=value, low=low, high=high, n=len(label_ids))
 
 
 def paired_change(
     metric: str,
-    label_ids: Sequence[int] | IntArray,
-    reference_predictions: Sequence[int] | IntArray,
-    candidate_predictions: Sequence[int] | IntArray,
+    label_ids: Rows,
+    reference_predictions: Rows,
+    candidate_predictions: Rows,
     *,
     label_count: int | None = None,
+    labels: Sequence[str] = (),
     seed: int = 0,
 ) -> Change:
     """Return what the candidate gains over the reference, in points, by a paired bootstrap.
@@ -122,17 +150,19 @@ def paired_change(
         [reference_predictions],
         [candidate_predictions],
         label_count=label_count,
+        labels=labels,
         seed=seed,
     )
 
 
 def paired_change_of_means(
     metric: str,
-    label_ids: Sequence[int] | IntArray,
-    references: Sequence[Sequence[int] | IntArray],
-    candidates: Sequence[Sequence[int] | IntArray],
+    label_ids: Rows,
+    references: Sequence[Rows],
+    candidates: Sequence[Rows],
     *,
     label_count: int | None = None,
+    labels: Sequence[str] = (),
     seed: int = 0,
 ) -> Change:
     """Return what the candidates gain over the references on average, by a paired bootstrap.
@@ -142,14 +172,11 @@ def paired_change_of_means(
     holds what other texts and what other seeds would change. Of one model alone, the seed's part
     is unknown and not in it. Other arguments and errors are those of `score`.
     """
-    row = METRICS[metric]
-    truth, answers = _aligned(label_ids, *references, *candidates)
-    labels = _labels_in(label_count, truth, *answers)
-    cells, draws = resampled_cells(np.stack([truth, *answers]), seed)
-    resampled = [row.from_counts(count_labels(cells[0], own, draws, labels)) for own in cells[1:]]
-    values = [row.value(truth, own, labels) for own in answers]
+    values, resampled = METRICS[metric].resampled(
+        label_ids, [*references, *candidates], LabelSet(label_count, labels), seed
+    )
     first = len(references)
-    generator = np.random.default_rng((seed, len(answers)))
+    generator = np.random.default_rng((seed, len(values)))
     means = [mean_of_drawn(part, generator) for part in (resampled[:first], resampled[first:])]
     low, high = percentiles(means[1] - means[0])
     value = float(np.mean(values[first:]) - np.mean(values[:first]))
@@ -208,12 +235,13 @@ def _matthews_of_counts(counts: Counts) -> FloatArray:
     return _divide(covariance, np.sqrt(actual_spread * predicted_spread))
 
 
-METRICS = Table(
+METRICS: Table[AnyMetric] = Table(
     "metric",
     {
         "accuracy": Metric(_accuracy, _accuracy_of_counts, wilson_interval),
         "f1": Metric(_f1, _f1_of_counts, bootstrap_interval),
         "matthews": Metric(_matthews, _matthews_of_counts, bootstrap_interval),
+        "entity_f1": EntityF1(),
     },
 )
 

@@ -15,21 +15,19 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sklearn.feature_extraction.text import TfidfVectorizer
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    PreTrainedModel,
-)
+from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind
 from bertender.core.errors import ModelError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.models.own_models import load_pretrained
-from bertender.text.batch import Batch, Encode, Example, Tokenize, keep_text, load_tokenizer
+from bertender.problems import PROBLEMS, SINGLE_LABEL, Outputs, ProblemType
+from bertender.text.batch import Batch, Encode, Example, keep_text, load_tokenizer
 
 __all__ = [
     "OPENERS",
@@ -40,11 +38,10 @@ __all__ = [
     "Predictor",
     "TorchPredictor",
     "load_torch_classifier",
-    "load_torch_tagger",
     "onnx_classifier",
     "onnx_file",
     "open_classifier",
-    "refuse_taggers",
+    "problem_of",
 ]
 
 FloatArray = npt.NDArray[np.float32]
@@ -67,14 +64,35 @@ class Classifier:
     encode: Encode
     predictor: Predictor
     parameters: int
+    problem: ProblemType[Any] = SINGLE_LABEL
 
     def logits(self, examples: Sequence[Example]) -> FloatArray:
-        """Return the logits (batch, labels) of some examples, as one batch."""
+        """Return the logits of some examples, as one batch: (batch, labels), or of each token."""
         return self.predictor.logits(self.encode(examples))
+
+    def outputs(self, examples: Sequence[Example]) -> list[Outputs]:
+        """Return the outputs of each of some examples, as one batch."""
+        return self.outputs_of(self.encode(examples))
+
+    def outputs_of(self, batch: Batch) -> list[Outputs]:
+        """Return the outputs of each example of a batch.
+
+        Raises:
+            ModelError: the logits are of another shape than the batch's.
+        """
+        logits = np.asarray(self.predictor.logits(batch))
+        wanted = self.problem.logits_shape(batch, len(self.labels))
+        if logits.shape != wanted:
+            raise ModelError(
+                f"{self.name}: logits have shape {logits.shape}, must be {wanted} for {len(batch)} "
+                f"examples and {len(self.labels)} labels. Export the model again, with a dynamic "
+                "batch axis."
+            )
+        return self.problem.outputs(logits, batch)
 
 
 class TorchPredictor:
-    """A transformers model for sequence classification, in eval mode, in its own precision."""
+    """A transformers model with a classification head, in eval mode, in its own precision."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval()
@@ -130,9 +148,8 @@ def open_classifier(
         max_length: longest input in tokens; None takes the tokenizer's own limit.
 
     Raises:
-        ModelError: the files are no model that this machine can run, or they are a tagger's.
+        ModelError: the files are no model that this machine can run.
     """
-    refuse_taggers(artifact)
     return OPENERS[artifact.card.kind](artifact, threads, max_length)
 
 
@@ -144,11 +161,12 @@ def onnx_classifier(
     *,
     threads: int = 0,
     max_length: int | None = None,
+    problem: ProblemType[Any] = SINGLE_LABEL,
 ) -> Classifier:
     """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
-    tokenize = Tokenize(load_tokenizer(directory), max_length)
+    encode = problem.encoder(load_tokenizer(directory), max_length)
     predictor = OnnxPredictor(directory / ONNX_NAME, threads)
-    return Classifier(name, labels, tokenize, predictor, parameters)
+    return Classifier(name, labels, encode, predictor, parameters, problem)
 
 
 def onnx_file(artifact: Artifact) -> Path:
@@ -156,43 +174,22 @@ def onnx_file(artifact: Artifact) -> Path:
     return artifact.path / ONNX_NAME
 
 
-def refuse_taggers(artifact: Artifact) -> None:
-    """Raise ModelError for a model that labels words, where one that labels texts is read."""
-    if artifact.card.task.problem_type == "token_classification":
-        raise ModelError(
-            f"{artifact.path} (stage {artifact.card.stage!r}) labels the words of a text "
-            "('token_classification'), and here each text has one label "
-            "('single_label_classification'). Give the artifact of a text classifier."
-        )
+def problem_of(artifact: Artifact) -> ProblemType[Any]:
+    """Return the row of PROBLEMS that an artifact's model answers.
+
+    Of an encoder, which answers none, the first row: what opens it says what it lacks.
+    """
+    return PROBLEMS.get(artifact.card.task.problem_type, SINGLE_LABEL)
 
 
 def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedModel:
-    """Load the model of a torch artifact that labels texts, on the CPU.
+    """Load the model of a torch artifact that labels texts or words, on the CPU.
 
     Raises:
         ModelError: transformers cannot open it from safetensors alone and without code from
-            elsewhere, it has no weights for its classification head, or it labels words.
+            elsewhere, or it has no weights for its classification head.
     """
-    refuse_taggers(artifact)
-    return _load_torch(AutoModelForSequenceClassification, artifact, **settings)
-
-
-def load_torch_tagger(artifact: Artifact, **settings: Any) -> PreTrainedModel:
-    """Load the model of a torch artifact that labels words, on the CPU.
-
-    Raises:
-        ModelError: as `load_torch_classifier`, or the artifact was made for something else.
-    """
-    problem_type = artifact.card.task.problem_type
-    if artifact.card.kind != "torch" or problem_type != "token_classification":
-        raise ModelError(
-            f"{artifact.path} (kind {artifact.card.kind!r}) was made for {problem_type!r}, and a "
-            "torch model for 'token_classification' is read here. Fine-tune a tagger first."
-        )
-    return _load_torch(AutoModelForTokenClassification, artifact, **settings)
-
-
-def _load_torch(auto_class: Any, artifact: Artifact, **settings: Any) -> PreTrainedModel:
+    auto_class = getattr(transformers, problem_of(artifact).model_class)
     try:
         model, found = load_pretrained(
             auto_class, str(artifact.path), local_files_only=True, **settings
@@ -209,20 +206,27 @@ def _load_torch(auto_class: Any, artifact: Artifact, **settings: Any) -> PreTrai
 
 def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
     # PyTorch has one thread count for the whole process; who measures sets it and puts it back
-    model = load_torch_classifier(artifact)
+    model, problem = load_torch_classifier(artifact), problem_of(artifact)
     return Classifier(
         artifact.name,
         artifact.card.task.labels,
-        Tokenize(load_tokenizer(artifact.path), max_length),
+        problem.encoder(load_tokenizer(artifact.path), max_length),
         TorchPredictor(model),
         model.num_parameters(),
+        problem,
     )
 
 
 def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
     labels, parameters = artifact.card.task.labels, _recorded_parameters(artifact)
     return onnx_classifier(
-        artifact.path, artifact.name, labels, parameters, threads=threads, max_length=max_length
+        artifact.path,
+        artifact.name,
+        labels,
+        parameters,
+        threads=threads,
+        max_length=max_length,
+        problem=problem_of(artifact),
     )
 
 

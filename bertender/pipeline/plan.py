@@ -51,6 +51,7 @@ def check_task(plan: Sequence[Planned], out: Path, task: Task) -> None:
     the task."""
     for step, config in plan:
         with naming(step):
+            STAGES[step.stage].accepts(task)
             STAGES[step.stage].check(_filled(step, config, out), task)
 
 

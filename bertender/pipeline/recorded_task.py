@@ -7,7 +7,8 @@ from typing import Any
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.models.predictor import refuse_taggers
+from bertender.models.predictor import problem_of
+from bertender.problems import SINGLE_LABEL
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 
@@ -26,12 +27,10 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     Raises:
         ConfigError: the artifact records no task, and `changes` name none; or more is to be set
             apart than was then.
-        ModelError: it labels words, for which no task is known by name.
     """
-    refuse_taggers(artifact)
     names_task = "task" in changes or "train" in changes
     source = {} if names_task else _source(artifact)
-    settings = {**source, **changes}
+    settings = {**source, **_problem(artifact, changes), **changes}
     if not (names_task or source):
         raise ConfigError(
             f"{artifact.path} does not say which task it is for. Name one with --task, or give "
@@ -42,6 +41,12 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
         config = TaskConfig.parse({**_set_apart(artifact), **settings})
         _refuse_learned(artifact, config)
     return load_task(config)
+
+
+def _problem(artifact: Artifact, changes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the artifact's problem type, for files whose suffix does not say it."""
+    own = problem_of(artifact)
+    return {"problem_type": own.name} if "train" in changes and own is not SINGLE_LABEL else {}
 
 
 def _source(artifact: Artifact) -> dict[str, Any]:

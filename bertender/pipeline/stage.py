@@ -6,7 +6,7 @@ A recipe is checked by these rows before its first step runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -156,6 +156,8 @@ class Stage:
     shown_by: str = "bertender.cli.output:show_artifact"
     """`module:function` that prints what it has made; imported only to print."""
     needs_task: bool = True
+    problem_types: Collection[str] | None = None
+    """The rows of PROBLEMS whose tasks it takes; None for all."""
     requires: Callable[[], str] = str
     """Returns what the stage needs of this machine; raises where it is not there."""
     cacheable: bool = True
@@ -170,12 +172,23 @@ class Stage:
         self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
     ) -> Artifact | Record:
         """Do the work, with the settings that `sources` stand for; a report is saved at `out`."""
+        if task is not None:
+            self.accepts(task)
         filled = self.filled(config, [Source(each.name, each.path) for each in sources])
         provided = {name: provided_by(name) for name in self.uses}
         made = self.function(Inputs(tuple(sources), task, provided), filled, out)
         if not isinstance(made, Artifact):
             save_result(made, out)
         return made
+
+    def accepts(self, task: Task) -> None:
+        """Raise ConfigError for a task of a problem type that the stage does not take."""
+        if self.problem_types is not None and task.problem_type not in self.problem_types:
+            raise ConfigError(
+                f"stage {self.name!r} takes tasks of {', '.join(map(repr, self.problem_types))}, "
+                f"and task {task.name!r} is one of {task.problem_type!r}. Leave this stage out, or "
+                "give another task."
+            )
 
     def make(
         self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path

@@ -6,25 +6,38 @@ Whatever is wrong in them is a DataError that names the file, the row and the co
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bertender.core.errors import ConfigError, DataError, RowError
+from bertender.problems import (
+    PROBLEMS,
+    SINGLE_LABEL,
+    TOKEN_CLASSIFICATION,
+    CellError,
+    Columns,
+    ProblemType,
+)
+from bertender.problems.cells import text_of_cell
 from bertender.tasks.bad_rows import OnBadRow, SkippedRows, stop
 from bertender.tasks.rows import Row, Table, open_table
-from bertender.tasks.task import Split, Task, TaskConfig
+from bertender.tasks.task import Split, Task, TaskConfig, default_of
 from bertender.tasks.utf8 import lines_of
+from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
 from bertender.text.batch import Example
 
-__all__ = ["Labelled", "label_names", "load_files", "read_labelled", "read_texts"]
+__all__ = [
+    "Labelled",
+    "label_names",
+    "load_files",
+    "problem_type_of",
+    "read_labelled",
+    "read_texts",
+]
 
 SHOWN_LABELS = 20
-FILL_IN = "Fill it in, or leave the row out"
-NOT_TEXT = re.compile("[\0\ud800-\udfff]")
-"""NUL, and halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +47,9 @@ class Labelled:
     path: Path
     label_column: str
     examples: tuple[Example, ...]
-    labels: tuple[str, ...]
+    labels: tuple[Any, ...]
     places: tuple[str, ...]
+    problem: ProblemType[Any] = SINGLE_LABEL
 
     def split(self, known: Sequence[str], owner: str, bad: OnBadRow = stop) -> Split:
         """Number the labels by their place in `known`, the labels of `owner`.
@@ -46,10 +60,10 @@ class Labelled:
         numbers = {label: number for number, label in enumerate(known)}
         rows, unknown = [], SkippedRows()
         for place, label, example in zip(self.places, self.labels, self.examples, strict=True):
-            if label in numbers:
-                rows.append((example, numbers[label]))
-            else:
-                error = self._unknown(place, label, known, owner)
+            try:
+                rows.append((example, self.problem.number(label, numbers)))
+            except KeyError as missing:
+                error = self._unknown(place, missing.args[0], known, owner)
                 bad(error)
                 unknown(error)
         if not rows:
@@ -77,25 +91,40 @@ def load_files(config: TaskConfig) -> Task:
         DataError: a file is wrong.
     """
     train_path, dev_path = _both_files(config)
-    text_columns = _distinct_columns(config)
+    problem = PROBLEMS[problem_type_of(config)]
+    text_columns, label_column = _distinct_columns(config, problem)
+    open_file = open_words if problem.cell_lists else open_table
     skipped = SkippedRows()
     bad = skipped if config.skip_bad_rows else stop
-    train = read_labelled(open_table(train_path, bad), text_columns, config.label_column)
+    train = read_labelled(open_file(train_path, bad), text_columns, label_column, problem)
     labels = label_names(train)
-    dev = read_labelled(open_table(dev_path, bad), text_columns, config.label_column)
+    dev = read_labelled(open_file(dev_path, bad), text_columns, label_column, problem)
     splits = [each.split(labels, str(train_path), bad) for each in (train, dev)]
     return Task(
         name=_name(config, train_path),
         labels=labels,
-        metric="accuracy",
+        metric=problem.metrics[0],
         text_columns=text_columns,
         train=splits[0],
         dev=splits[1],
         left_out=skipped.report(),
+        problem_type=problem.name,
     )
 
 
-def read_labelled(table: Table, text_columns: Sequence[str], label_column: str) -> Labelled:
+def problem_type_of(config: TaskConfig) -> str:
+    """Return the problem type of a task of files: as set, or as the suffix of the file says."""
+    own = config.train is not None and config.train.suffix.lower() in WORD_SUFFIXES
+    guessed = TOKEN_CLASSIFICATION if own else SINGLE_LABEL
+    return config.problem_type or guessed.name
+
+
+def read_labelled(
+    table: Table,
+    text_columns: Sequence[str],
+    label_column: str,
+    problem: ProblemType[Any] = SINGLE_LABEL,
+) -> Labelled:
     """Read and check all rows of a table; texts lose the white space around them.
 
     Raises:
@@ -103,11 +132,11 @@ def read_labelled(table: Table, text_columns: Sequence[str], label_column: str) 
             `table.bad` stops.
     """
     table.require((*text_columns, label_column))
+    columns = Columns(tuple(text_columns), label_column)
     examples, labels, places, unusable = [], [], [], SkippedRows()
     for row in table.rows:
         try:
-            example = _example(table.path, row, text_columns)
-            label = _label(table.path, row, label_column)
+            example, label = _cells(table.path, row, problem, columns)
         except RowError as error:
             table.bad(error)
             unusable(error)
@@ -117,7 +146,8 @@ def read_labelled(table: Table, text_columns: Sequence[str], label_column: str) 
         places.append(row.place)
     if not examples:
         raise _no_rows(table.path, text_columns, label_column, unusable)
-    return Labelled(table.path, label_column, tuple(examples), tuple(labels), tuple(places))
+    found = tuple(examples), tuple(labels), tuple(places)
+    return Labelled(table.path, label_column, *found, problem)
 
 
 def _no_rows(
@@ -166,19 +196,18 @@ def read_texts(
 
 
 def label_names(labelled: Labelled) -> tuple[str, ...]:
-    """Return the labels of a training file in order: integers by value, others by alphabet.
+    """Return the labels of a training file, in the order of the logits.
 
     Raises:
         DataError: there is one class only.
     """
-    names = set(labelled.labels)
+    names = labelled.problem.labels(labelled.labels)
     if len(names) == 1:
         raise DataError(
             f"{labelled.path}, column {labelled.label_column!r}: all {len(labelled.labels)} rows "
-            f"have the label {names.pop()!r}. A classifier needs examples of at least two."
+            f"have the label {names[0]!r}. A classifier needs examples of at least two."
         )
-    in_order = sorted(names)
-    return tuple(sorted(in_order, key=int) if all(map(_is_integer, names)) else in_order)
+    return names
 
 
 def _lines(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> tuple[Example, ...]:
@@ -207,76 +236,56 @@ def _both_files(config: TaskConfig) -> tuple[Path, Path]:
     return config.train, config.dev
 
 
-def _distinct_columns(config: TaskConfig) -> tuple[str, ...]:
-    """Return the text columns, after a check that no column has two roles."""
+def _distinct_columns(config: TaskConfig, problem: ProblemType[Any]) -> Columns:
+    """Return the columns to read, after a check that no column has two roles."""
     pair = () if config.pair_column is None else (config.pair_column,)
-    columns = (config.text_column, *pair)
-    if len({*columns, config.label_column}) <= len(columns):
+    if pair and problem.cell_lists:
         raise ConfigError(
-            f"--text-column {config.text_column}, --pair-column {config.pair_column} and "
-            f"--label-column {config.label_column} must be different columns."
+            f"--pair-column {config.pair_column}: a task of {problem.name!r} has one list of words "
+            "an example. Leave it out."
+        )
+    first, label = config.text_column, config.label_column
+    if first == default_of("text_column"):
+        first = problem.columns.texts[0]
+    if label == default_of("label_column"):
+        label = problem.columns.label
+    columns = Columns((first, *pair), label)
+    if len({*columns.texts, label}) <= len(columns.texts):
+        raise ConfigError(
+            f"--text-column {first}, --pair-column {config.pair_column} and "
+            f"--label-column {label} must be different columns."
         )
     return columns
 
 
 def _name(config: TaskConfig, train: Path) -> str:
     """Return the name the user gave, else the file's, or its folder's for a file called train."""
-    if config.task != TaskConfig.model_fields["task"].default:
+    if config.task != default_of("task"):
         return config.task
-    return train.stem if train.stem != "train" else train.absolute().parent.name or "train"
+    if train.stem in ("train", "train.seq"):
+        return train.absolute().parent.name or "train"
+    return train.stem
+
+
+def _cells(
+    path: Path, row: Row, problem: ProblemType[Any], columns: Columns
+) -> tuple[Example, Any]:
+    """Return the example of a row and its label, or raise RowError."""
+    try:
+        return problem.read(row.values, columns)
+    except CellError as error:
+        raise _wrong(path, row, error) from None
 
 
 def _example(path: Path, row: Row, columns: Sequence[str]) -> Example:
-    return tuple(_text(path, row, column) for column in columns)
+    try:
+        return tuple(text_of_cell(row.values, column) for column in columns)
+    except CellError as error:
+        raise _wrong(path, row, error) from None
 
 
-def _text(path: Path, row: Row, column: str) -> str:
-    value = _value(path, row, column)
-    if not isinstance(value, str):
-        raise _wrong(path, row, column, f"{value!r} is not text")
-    if NOT_TEXT.search(value):
-        raise _wrong(path, row, column, "characters that are no text (is it UTF-16, or binary?)")
-    text = value.strip()
-    if not text:
-        raise _wrong(path, row, column, f"empty. {FILL_IN}")
-    return text
-
-
-def _label(path: Path, row: Row, column: str) -> str:
-    value = _value(path, row, column)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # a table with a missing value elsewhere turns integers to floats
-    if isinstance(value, int):
-        return str(value)
-    if not isinstance(value, str):
-        raise _wrong(path, row, column, f"label {value!r} is neither a string nor an integer")
-    if value.strip().lower() == "nan":  # a missing value that pandas has turned to a string
-        raise _wrong(path, row, column, f"missing value ({value}). {FILL_IN}")
-    return _text(path, row, column)
-
-
-def _value(path: Path, row: Row, column: str) -> object:
-    """Return the cell, which must be there and hold something."""
-    if column not in row.values:
-        raise _wrong(path, row, column, f"missing; this row has {', '.join(map(repr, row.values))}")
-    value = row.values[column]
-    if value is None or _is_nan(value):
-        raise _wrong(path, row, column, f"missing value ({value}). {FILL_IN}")
-    return value
-
-
-def _wrong(path: Path, row: Row, column: str, problem: str) -> RowError:
-    return RowError(path, f"{row.place}, column {column!r}", f"{problem}.")
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
-def _is_integer(label: str) -> bool:
-    return label.removeprefix("-").isdecimal()
+def _wrong(path: Path, row: Row, error: CellError) -> RowError:
+    return RowError(path, f"{row.place}, column {error.column!r}", f"{error.problem}.")
 
 
 def _listed(labels: Iterable[str]) -> str:

@@ -12,8 +12,10 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bertender.core.errors import ConfigError
+from bertender.problems import SINGLE_LABEL, ProblemType
 from bertender.tasks.task import Split
 from bertender.text.batch import Example
 
@@ -41,7 +43,12 @@ class Parted:
     """Of the texts that were set apart: 0 where none were."""
 
 
-def part(train: Split, share: float | None, name: str) -> Parted:
+def part(
+    train: Split,
+    share: float | None,
+    name: str,
+    problem: ProblemType[Any] = SINGLE_LABEL,
+) -> Parted:
     """Set a share of the training texts apart; by default a tenth, or none where that is too few.
 
     All texts of a label stay in `train` where otherwise none of them would.
@@ -50,12 +57,13 @@ def part(train: Split, share: float | None, name: str) -> Parted:
         train: the whole training file.
         share: 0 for none, None for the default.
         name: of the task, for messages.
+        problem: what the examples are labelled with.
 
     Raises:
         ConfigError: an explicit share is fewer than LEAST_TEXTS.
     """
     wanted = DEFAULT_SHARE if share is None else share
-    selected = _keep_labels(train, [is_selected(each, wanted) for each in train.examples])
+    selected = _keep_labels(train, [is_selected(each, wanted) for each in train.examples], problem)
     count = sum(selected)
     if wanted == 0 or (share is None and count < LEAST_TEXTS):
         if wanted:
@@ -77,10 +85,11 @@ def is_selected(example: Example, share: float) -> bool:
     return int.from_bytes(digest, "big") < share * HASHES
 
 
-def _keep_labels(train: Split, selected: Sequence[bool]) -> list[bool]:
+def _keep_labels(train: Split, selected: Sequence[bool], problem: ProblemType[Any]) -> list[bool]:
     """Return what is selected, without labels that nothing would be left of to learn."""
-    left = {label for label, gone in zip(train.label_ids, selected, strict=True) if not gone}
-    return [gone and label in left for label, gone in zip(train.label_ids, selected, strict=True)]
+    labels = [problem.labels_of(target) for target in train.label_ids]
+    left = {label for own, gone in zip(labels, selected, strict=True) if not gone for label in own}
+    return [gone and left.issuperset(own) for own, gone in zip(labels, selected, strict=True)]
 
 
 def _too_few(share: float, count: int, texts: int) -> str:

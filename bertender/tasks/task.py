@@ -15,16 +15,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from bertender.core.artifact import Artifact
 from bertender.core.card import LeftOutRows, TaskRecord
 from bertender.core.config import Config
+from bertender.core.errors import ConfigError
 from bertender.core.findings import ChosenOn
+from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
 from bertender.text.batch import Example
 
-__all__ = ["ChosenOn", "Split", "Task", "TaskConfig"]
+__all__ = ["ChosenOn", "Split", "Task", "TaskConfig", "default_of"]
 
 
 class TaskConfig(Config):
@@ -38,6 +41,11 @@ class TaskConfig(Config):
     text_column: str = Field("text", description="column of the text in your files")
     pair_column: str | None = Field(None, description="column of the second text, for pairs")
     label_column: str = Field("label", description="column of the label in your files")
+    problem_type: Annotated[str | None, PROBLEMS.validator()] = Field(
+        None,
+        description="of your files: single_label_classification, or token_classification for "
+        "words with BIO tags (CoNLL, JSONL with lists, seq.in); by default as the suffix says",
+    )
     skip_bad_rows: bool = Field(
         False, description="leave out rows of your files that cannot be used, and list them"
     )
@@ -55,10 +63,13 @@ class TaskConfig(Config):
 
 @dataclass(frozen=True)
 class Split:
-    """Labelled examples; `label_ids` index the task's labels."""
+    """Labelled examples; `label_ids` index the task's labels.
+
+    They are the targets of the task's problem type: a number for each example, or for each word.
+    """
 
     examples: tuple[Example, ...]
-    label_ids: tuple[int, ...]
+    label_ids: tuple[Any, ...]
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -89,6 +100,13 @@ class Task:
     """Texts of the training file that nothing learns from; empty where none are set apart."""
     left_out: LeftOutRows | None = None
     """Rows of the user's files that are in no split."""
+    problem_type: str = SINGLE_LABEL.name
+    """A row of PROBLEMS."""
+
+    @property
+    def problem(self) -> ProblemType[Any]:
+        """The row of PROBLEMS."""
+        return PROBLEMS[self.problem_type]
 
     @property
     def skips_bad_rows(self) -> bool:
@@ -105,11 +123,20 @@ class Task:
         """The examples to choose by: the selection, or the held-out ones where there is none."""
         return self.selection if len(self.selection) else self.dev
 
+    def check_problem(self, artifact: Artifact) -> None:
+        """Raise ConfigError for a model of another problem type than the task's."""
+        found = artifact.card.task.problem_type
+        if found != self.problem_type:
+            raise ConfigError(
+                f"{artifact.path} was made for {found!r}, and task {self.name!r} is one of "
+                f"{self.problem_type!r}. Give a task of the model's problem type."
+            )
+
     def record(self) -> TaskRecord:
         """Return what an artifact keeps of the task."""
         return TaskRecord(
             name=self.name,
-            problem_type="single_label_classification",
+            problem_type=self.problem_type,
             labels=self.labels,
             text_columns=self.text_columns,
             metric=self.metric,
@@ -124,6 +151,11 @@ class Task:
         for split in (self.train, self.dev, *chosen):
             digest.update(_split_bytes(split.examples, split.label_ids))
         return digest.hexdigest()
+
+
+def default_of(setting: str) -> Any:
+    """Return the default of a setting of TaskConfig."""
+    return TaskConfig.model_fields[setting].default
 
 
 def _split_bytes(examples: Sequence[Example], label_ids: Sequence[int]) -> bytes:

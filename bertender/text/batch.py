@@ -16,6 +16,7 @@ from bertender.core.errors import HubCodeError, ModelError
 from bertender.core.hub_code import open_pretrained
 
 __all__ = [
+    "NO_WORD",
     "Batch",
     "Encode",
     "Example",
@@ -26,11 +27,14 @@ __all__ = [
 ]
 
 Example = tuple[str, ...]
-"""One text, or two for a sentence pair."""
+"""One text, or two for a sentence pair; of a task that labels words, the words."""
 
 IntArray = npt.NDArray[np.int64]
 
 LONGEST_INPUT_BY_DEFAULT = 512
+
+NO_WORD = -1
+"""Of a token that begins no word: a later piece of one, a special token, padding."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,9 @@ class Batch:
 
     examples: tuple[Example, ...]
     arrays: Mapping[str, IntArray]
+    words: IntArray | None = None
+    """(batch, seq), where words have labels: the number of the word that a token begins, or
+    NO_WORD."""
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
+from bertender.problems.problem import NO_LABEL
+
 __all__ = [
     "NO_LABEL",
     "hard_labels",
@@ -17,9 +19,6 @@ __all__ = [
     "token_soft_labels",
     "vocabulary_labels",
 ]
-
-NO_LABEL = -100
-"""In place of a label: the example, or in tagging the token, has none."""
 
 
 def precise(tensor: torch.Tensor) -> torch.Tensor:

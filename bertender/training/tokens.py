@@ -7,14 +7,18 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from bertender.tasks.task import Split
-from bertender.text.batch import longest_input
 from bertender.training.examples import Padding, TokenDataset
+from bertender.training.heads import HEADS
 
 __all__ = ["token_dataset"]
 
 
 def token_dataset(
-    split: Split, tokenizer: PreTrainedTokenizerBase, max_length: int, **columns: Any
+    split: Split,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    problem_type: str = "single_label_classification",
+    **columns: Any,
 ) -> TokenDataset:
     """Tokenise a split.
 
@@ -22,10 +26,10 @@ def token_dataset(
         split: labelled examples.
         tokenizer: the tokenizer of the model to be trained.
         max_length: longer examples are truncated to so many tokens, or to what the model takes.
+        problem_type: what the examples are labelled with, a row of HEADS.
         columns: more columns, a row each example, for the objective (teacher logits).
     """
-    texts = [list(column) for column in zip(*split.examples, strict=True)]
-    longest = min(max_length, longest_input(tokenizer))
-    tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
-    columns = {**tokens, "labels": split.label_ids, **columns}
-    return TokenDataset(columns, Padding.of(tokenizer))
+    head = HEADS[problem_type]
+    tokens, labels = head.tokenize(split, tokenizer, max_length)
+    padding = Padding.of(tokenizer, **head.padding)
+    return TokenDataset({**tokens, **labels, **columns}, padding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,11 +16,18 @@ from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TokenDataset
+from bertender.training.heads import HEADS
 from distill.data import token_dataset
 from distill.distillation.start import Start
 from distill.losses.signals import Wanted, joined
 from distill.methods import Method
-from distill.teachers.outputs import LOGITS, size_bytes, teacher_answers, worth_keeping
+from distill.teachers.outputs import (
+    LOGITS,
+    size_bytes,
+    teacher_answers,
+    teacher_token_logits,
+    worth_keeping,
+)
 from distill.teachers.teacher import Teacher
 
 __all__ = ["averaged", "choose_kept", "student_examples"]
@@ -32,7 +40,7 @@ def choose_kept(
     student: PreTrainedModel,
     teachers: Sequence[Teacher],
     start: Start,
-    texts: int,
+    task: Task,
     bf16: bool,
     limit_mb: int,
 ) -> Wanted:
@@ -43,7 +51,8 @@ def choose_kept(
         student: how deep it is says of which layers.
         teachers: the logits of several are averaged, and so are always kept.
         start: what the student starts from.
-        texts: how many texts there are to learn from.
+        task: its training texts are what the student learns from; where words have labels, only
+            logits are cached.
         bf16: whether the run computes in bf16.
         limit_mb: nothing is kept where all of it would be larger.
 
@@ -54,7 +63,10 @@ def choose_kept(
     reads = [phase.reads(depth, teacher_depth) for phase in method.phases(depth)]
     several: Wanted = {"logits": frozenset()} if len(teachers) > 1 else {}
     kept = joined((worth_keeping(reads), several))
-    size_mb = size_bytes(teachers[0].model.config, kept, texts, bf16) / 1e6
+    per_token, texts, rows = HEADS[task.problem_type].per_token, len(task.train), len(task.train)
+    if per_token:
+        kept, rows = _logits_of(kept), _tokens_of(task, teachers[0])
+    size_mb = size_bytes(teachers[0].model.config, kept, rows, bf16) / 1e6
     if size_mb <= limit_mb:
         return kept
     large = f"the teacher's {_words(kept)} of {texts} texts are {size_mb:.1f} MB"
@@ -68,6 +80,13 @@ def choose_kept(
         "%s, more than teacher_cache_mb=%d: the teacher runs in each step", large, limit_mb
     )
     return {}
+
+
+def _tokens_of(task: Task, teacher: Teacher) -> int:
+    """Return how many tokens the training texts have, at most."""
+    tokenizer = load_tokenizer(teacher.artifact.path)
+    longest = longest_input(tokenizer)
+    return sum(token_dataset(task.train, tokenizer, longest, task.problem_type).lengths)
 
 
 def _words(wanted: Wanted) -> str:
@@ -96,7 +115,7 @@ def student_examples(
     source = teachers[0].artifact.path
     longest = min(config.max_length, longest_input(tokenizer))
     own = load_tokenizer(source) if shared else tokenizer
-    examples = token_dataset(task.train, own, longest)
+    examples = token_dataset(task.train, own, longest, task.problem_type)
     known = {str(source): examples} if shared else {}
     with clock.running():
         first, *more = (
@@ -105,6 +124,9 @@ def student_examples(
         )
     if LOGITS in first:
         first[LOGITS] = averaged([first[LOGITS], *(each[LOGITS] for each in more)])
+    if HEADS[task.problem_type].per_token and first:
+        padding = examples.padding.beside(**dict.fromkeys(first, 0))
+        return TokenDataset({**examples.columns, **first}, padding)
     return examples.with_columns(**first)
 
 
@@ -133,12 +155,15 @@ def _answers(
     config: TrainingConfig,
     known: Mapping[str, TokenDataset],
     wanted: Wanted,
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Any]:
     """Return a teacher's answers; the texts are not tokenised again where they are known."""
     if not wanted:
         return {}
     path, bf16 = teacher.artifact.path, computes_in_bf16(config)
     texts = known.get(str(path)) or token_dataset(
-        task.train, load_tokenizer(path), config.max_length
+        task.train, load_tokenizer(path), config.max_length, task.problem_type
     )
+    if HEADS[task.problem_type].per_token:
+        digest = teacher.artifact.digest
+        return {LOGITS: teacher_token_logits(teacher.model, digest, texts, bf16)}
     return teacher_answers(teacher.model, teacher.artifact.digest, texts, wanted, bf16)

@@ -12,12 +12,13 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, refuse_unwritable
-from bertender.core.errors import ModelError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import Findings
 from bertender.core.timing import Stopwatch, write_timing
 from bertender.tasks.task import Task
 from bertender.training.config import computes_in_bf16
 from bertender.training.findings import training_findings
+from bertender.training.heads import HEADS
 from distill.data import fitting_tokenizer
 from distill.distillation.cached_outputs import choose_kept, student_examples
 from distill.distillation.distill_config import DistillConfig
@@ -26,6 +27,7 @@ from distill.distillation.start import Start, start_student
 from distill.distillation.texts import with_augmented, with_unlabelled
 from distill.methods import Method
 from distill.scoring import choice_score, final_score
+from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
 from distill.writing import artifact_at, write_classifier
 
@@ -72,14 +74,16 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
             cannot be had from this teacher, or the augmentation's words.
         DataError: the file of unlabelled texts is wrong.
     """
-    method = config.changed_method()
+    method, problem = config.changed_method(), task.problem
+    _refuse_unread(task, config)
     given = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, task, config)
     texts = with_augmented(given, teachers, start, config)
     bf16, limit_mb = computes_in_bf16(config), config.teacher_cache_mb
-    kept = choose_kept(method, student, teachers, start, len(texts.train), bf16, limit_mb)
-    tokenizer, clock = fitting_tokenizer(start.source, student), Stopwatch()
+    kept = choose_kept(method, student, teachers, start, texts, bf16, limit_mb)
+    tokenizer = fitting_tokenizer(start.source, student, **problem.tokenizer_settings)
+    clock = Stopwatch()
     distillation = Distillation(
         student=student,
         teacher=teachers[0].model,
@@ -108,11 +112,35 @@ def new_student(
     teacher: Teacher, method: Method, task: Task, config: DistillConfig
 ) -> tuple[Start, PreTrainedModel]:
     """Return where the student starts, and the student, which its teacher can serve."""
+    head = partial(with_head, head=HEADS[task.problem_type])
     start, student = start_student(
-        teacher, method, config, config.student, texts=len(task.text_columns)
+        teacher, method, config, config.student, texts=len(task.text_columns), head=head
     )
     _refuse_copy(student, teacher.model, config)
+    _refuse_other_tokens(method, start, task)
     return start, student
+
+
+def _refuse_unread(task: Task, config: DistillConfig) -> None:
+    """Raise ConfigError for settings of texts where the words of texts have labels."""
+    names = ("unlabelled", "unlabelled_texts", "augmentation", "more_teachers")
+    unread = [name for name in names if getattr(config, name)]
+    if HEADS[task.problem_type].per_token and unread:
+        raise ConfigError(
+            f"{', '.join(unread)}: for tasks whose texts have one label each, and task "
+            f"{task.name!r} is one of {task.problem_type!r}. Leave out what is named."
+        )
+
+
+def _refuse_other_tokens(method: Method, start: Start, task: Task) -> None:
+    """Raise ModelError where teacher and student would predict for different pieces of words."""
+    per_token = HEADS[task.problem_type].per_token
+    if per_token and method.needs and not start.reads_teacher_tokens:
+        raise ModelError(
+            f"student={start.source!r}: a tagger is taught word piece by word piece, so that "
+            "teacher and student must read the same ones, and these do not. Leave it out, or give "
+            "an encoder with the teacher's vocabulary."
+        )
 
 
 def _refuse_copy(student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig) -> None:

@@ -13,15 +13,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.findings import Findings, ScoreFindings
-from bertender.tasks.tagging import TaggingTask
+from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset, model_inputs
 from bertender.training.findings import training_findings
+from bertender.training.heads import HEADS, Head
 from bertender.training.loop import LossParts, train
 from bertender.training.trained import Writer, trained_artifact
 from distill.data import token_dataset
-from distill.losses import hard_labels
 from distill.scoring import choice_score, final_score
 from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
 from distill.writing import artifact_at, write_classifier
@@ -50,7 +50,7 @@ def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
     parent = artifact_at(source)
     refuse_unwritable(out, parent)
     torch.manual_seed(config.seed)  # the new head is random
-    model, tokenizer = load_classifier(source, task.labels)
+    model, tokenizer = load_classifier(source, task.labels, task.problem)
     return finetune(model, tokenizer, task, config, out, parent=parent)
 
 
@@ -63,10 +63,10 @@ def finetune(
     *,
     parent: Artifact | None = None,
 ) -> Artifact:
-    """Fine-tune a sequence classifier on a task and write it as a torch artifact.
+    """Fine-tune a classifier of texts or words on a task and write it as a torch artifact.
 
     Args:
-        model: any AutoModelForSequenceClassification, with a head over the task's labels.
+        model: any that the task's row of HEADS loads, with a head over the task's labels.
         tokenizer: its tokenizer.
         task: training and held-out examples.
         config: see FinetuneConfig; `config.teacher` is only recorded here.
@@ -77,7 +77,7 @@ def finetune(
         ConfigError: settings that conflict, found before anything is read or trained.
     """
     config.check_rules()
-    examples = token_dataset(task.train, tokenizer, config.max_length)
+    examples = token_dataset(task.train, tokenizer, config.max_length, task.problem_type)
     given: dict[str, Any] = {"tokenizer": tokenizer, "task": task, "max_length": config.max_length}
     score, final = partial(choice_score, **given), partial(final_score, **given)
     return train_on_labels(
@@ -88,7 +88,7 @@ def finetune(
 def train_on_labels(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    task: Task | TaggingTask,
+    task: Task,
     examples: TokenDataset,
     config: FinetuneConfig,
     out: Path,
@@ -108,7 +108,7 @@ def train_on_labels(
         report = train(
             model,
             examples,
-            label_objective,
+            partial(label_objective, head=HEADS[task.problem_type]),
             config,
             work,
             description=f"fine-tune {out.name}",
@@ -126,6 +126,8 @@ def train_on_labels(
     return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
 
 
-def label_objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+def label_objective(
+    model: torch.nn.Module, batch: TensorBatch, step: int, *, head: Head = HEADS[SINGLE_LABEL.name]
+) -> LossParts:
     """Cross-entropy with the labels."""
-    return {"hard": hard_labels(model(**model_inputs(model, batch)).logits, batch["labels"])}
+    return {"hard": head.hard_loss(head.logits(model(**model_inputs(model, batch))), batch)}

@@ -29,6 +29,7 @@ from bertender.core.artifact import Artifact, refuse_unwritable
 from bertender.core.config import parts_of
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.findings import Findings, OtherTask
+from bertender.problems import SINGLE_LABEL
 from bertender.tasks.registry import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
@@ -128,6 +129,7 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     if not config.more_tasks:
         return finetune_by_name(task, config, out)
     refuse_twice((task.name, *config.more_tasks))
+    _refuse_words(task, config)
     source = find_encoder(config.teacher)
     parent = artifact_at(source)
     for path in (out, *sibling_paths(config, out)):
@@ -137,6 +139,15 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     loaded = [load_classifier(source, each.labels) for each in tasks]
     classifiers, tokenizers = zip(*loaded, strict=True)
     return finetune_tasks(classifiers, tokenizers[0], tasks, config, out, parent=parent)
+
+
+def _refuse_words(task: Task, config: MultiTaskConfig) -> None:
+    """Raise ConfigError where texts of one label would be mixed with words that have labels."""
+    if task.problem is not SINGLE_LABEL:
+        raise ConfigError(
+            f"more_tasks={', '.join(config.more_tasks)}: these label texts, and task "
+            f"{task.name!r} is one of {task.problem_type!r}. Fine-tune on each alone."
+        )
 
 
 def sibling_paths(config: MultiTaskConfig, out: Path) -> tuple[Path, ...]:

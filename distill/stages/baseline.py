@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.pipeline.stage import Inputs, Product, Stage
+from bertender.problems import SINGLE_LABEL
 from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
 
 __all__ = ["BASELINE"]
@@ -18,6 +19,7 @@ def _baseline(inputs: Inputs, config: BagOfWordsConfig, out: Path) -> Artifact:
 BASELINE = Stage(
     name="baseline",
     config=BagOfWordsConfig,
+    problem_types=(SINGLE_LABEL.name,),
     function=_baseline,
     sources=(0,),
     makes=lambda config: Product("baseline", "bag-of-words"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from bertender.core.artifact import Artifact
 from bertender.pipeline.named_files import NamedFile
 from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
+from bertender.problems import SINGLE_LABEL
 from distill.corpora.corpus import Corpus
 from distill.pruning.config import OF_THE_TASK, PruneConfig
 from distill.pruning.pruner import prune
@@ -29,6 +30,7 @@ def _files(config: PruneConfig) -> Iterator[NamedFile]:
 PRUNE = Stage(
     name="prune",
     config=PruneConfig,
+    problem_types=(SINGLE_LABEL.name,),
     function=_prune,
     source="artifact",
     wants=lambda config, position: TORCH_CLASSIFIER,

@@ -16,8 +16,6 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -28,6 +26,8 @@ from bertender.core.hub import hub_answers
 from bertender.core.hub_code import open_pretrained
 from bertender.models.families import padding_embedding
 from bertender.models.own_models import load_pretrained
+from bertender.problems import SINGLE_LABEL, ProblemType
+from bertender.training.heads import HEADS
 from distill.data import fitting_tokenizer
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "is_at_hand",
     "load_classifier",
     "load_masked_language_model",
-    "load_tagger",
     "tensors_digest",
     "weights_digest",
 ]
@@ -92,7 +91,10 @@ def find_encoder(name: str, *, setting: str = "teacher") -> str:
 
 
 def load_classifier(
-    source: str, labels: tuple[str, ...], **settings: Any
+    source: str,
+    labels: tuple[str, ...],
+    problem: ProblemType[Any] = SINGLE_LABEL,
+    **settings: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load an encoder with a new classification head over `labels`, in float32.
 
@@ -101,28 +103,18 @@ def load_classifier(
     Args:
         source: what `find_encoder` returned.
         labels: in the order of the logits.
+        problem: whether texts or words have the labels.
         settings: more of the model's config (dropout).
 
     Raises:
-        ModelError: transformers cannot build a sequence classifier from it, or it would need
-            pickled weights or code from the hub, neither of which is ever loaded.
+        ModelError: transformers cannot build such a classifier from it, it would need pickled
+            weights or code from the hub, neither of which is ever loaded; or words have labels,
+            and its tokenizer cannot tell which word a token is of.
     """
-    return _load(AutoModelForSequenceClassification, source, labels, settings)
-
-
-def load_tagger(
-    source: str, labels: tuple[str, ...], **settings: Any
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load an encoder with a new head over `labels` that classifies words, in float32.
-
-    Its tokenizer takes texts that are split into words already. Arguments and errors are those of
-    `load_classifier`; a tokenizer that cannot tell which word a piece is of is a ModelError too.
-    """
-    # without the space, RoBERTa's refuses words; others have no use for it
     model, tokenizer = _load(
-        AutoModelForTokenClassification, source, labels, settings, add_prefix_space=True
+        HEADS[problem.name].auto_class, source, labels, settings, **problem.tokenizer_settings
     )
-    if not tokenizer.is_fast:
+    if HEADS[problem.name].per_token and not tokenizer.is_fast:
         raise ModelError(
             f"the tokenizer of {source!r} ({type(tokenizer).__name__}) does not tell which word a "
             "piece belongs to. Give an encoder with a tokenizer.json."

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.models.predictor import load_torch_classifier, refuse_taggers
+from bertender.models.predictor import load_torch_classifier
 from bertender.tasks.task import Task
 
 __all__ = ["Teacher", "load_teachers", "on_device", "refuse_other_labels"]
@@ -22,14 +22,19 @@ def refuse_other_labels(teacher: Artifact, task: Task) -> None:
     """Refuse a teacher that does not answer this task's labels in this order.
 
     Raises:
-        ModelError: the artifact is no torch classifier, or it is a tagger.
-        ConfigError: it is one for other labels.
+        ModelError: the artifact is no torch classifier.
+        ConfigError: it is one for other labels, or of another problem type.
     """
-    refuse_taggers(teacher)
     if teacher.card.kind != "torch" or not teacher.card.task.labels:
         raise ModelError(
             f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is no "
             "classifier to learn from. Give the artifact of `bertender finetune`."
+        )
+    if teacher.card.task.problem_type != task.problem_type:
+        raise ConfigError(
+            f"the teacher {teacher.path} was made for {teacher.card.task.problem_type!r}, and task "
+            f"{task.name!r} is one of {task.problem_type!r}. Give one that was fine-tuned on this "
+            "task."
         )
     if teacher.card.task.labels != task.labels:
         raise ConfigError(

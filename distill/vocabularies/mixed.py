@@ -13,7 +13,7 @@ from itertools import islice
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertender.models.words import pieces_of_words
+from bertender.text.words import pieces_of_words
 from bertender.training.examples import Padding, TensorBatch
 from distill.corpora.corpus import PASSAGES_AT_ONCE
 from distill.corpora.token_store import TokenRow

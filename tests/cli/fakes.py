@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
+from bertender.problems import SINGLE_LABEL
 from bertender.text.batch import Example
 from serve.client import Answer
 
@@ -13,6 +14,7 @@ class FakeEndpoint:
     """Answers with the first word as the label; what it was asked stays in `asked`."""
 
     text_columns = 1
+    problem = SINGLE_LABEL
     asked: ClassVar[list[Example]] = []
     urls: ClassVar[list[str]] = []
 

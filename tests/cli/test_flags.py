@@ -147,6 +147,7 @@ FLAGS = [
     and (name, field) != ("distill-general", "method")  # each brings a learning rate of its own
 ]
 UNLIKE_THEIR_DEFAULT = {
+    "problem_type": "token_classification",
     "across": "layer",
     "base": "static",
     "batches": "random",

@@ -24,10 +24,11 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import HubCodeError, ModelError
 from bertender.core.hub_code import open_pretrained, refuse_hub_code
 from bertender.models.predictor import load_torch_classifier, open_classifier
+from bertender.problems import TOKEN_CLASSIFICATION
 from bertender.text.batch import load_tokenizer
 from distill.augmentation.language_models import load_language_model
 from distill.pretraining.stacking import positions_of_shallow
-from distill.teachers.encoders import find_encoder, is_at_hand, load_classifier, load_tagger
+from distill.teachers.encoders import find_encoder, is_at_hand, load_classifier
 from export.onnx_export import ExportConfig, export
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +105,7 @@ def spoil(folder: Path, settings: Settings) -> Path:
 
 OPENERS: Mapping[str, Callable[[Path], object]] = {
     "a teacher or student": lambda folder: load_classifier(str(folder), LABELS),
-    "a tagger": lambda folder: load_tagger(str(folder), LABELS),
+    "a tagger": lambda folder: load_classifier(str(folder), LABELS, TOKEN_CLASSIFICATION),
     "an augmentation model": lambda folder: load_language_model(str(folder)),
     "an artifact": lambda folder: load_torch_classifier(Artifact.load(folder, verify=False)),
     "a classifier": lambda folder: open_classifier(Artifact.load(folder, verify=False)),

@@ -13,10 +13,8 @@ from bertender.training.config import TrainingConfig
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import distill_general
 from distill.distillation.general_config import GeneralConfig
-from distill.distillation.tagging import DistillTaggerConfig, distill_tagger
 from distill.finetuning.finetune import FinetuneConfig, finetune
 from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
-from distill.finetuning.tagging import finetune_tagger
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.pretrain import pretrain
 from distill.pruning.config import PruneConfig
@@ -25,9 +23,7 @@ from distill.pruning.pruner import prune
 TRAINING: dict[Callable[..., Any], tuple[type[TrainingConfig], int]] = {
     finetune: (FinetuneConfig, 3),
     finetune_tasks: (MultiTaskConfig, 3),
-    finetune_tagger: (FinetuneConfig, 3),
     distill: (DistillConfig, 2),
-    distill_tagger: (DistillTaggerConfig, 2),
     distill_general: (GeneralConfig, 2),
     pretrain: (PretrainConfig, 1),
     prune: (PruneConfig, 2),

@@ -15,6 +15,7 @@ from bertender.metrics.scores import (
     paired_change_of_means,
     score,
 )
+from bertender.problems import SINGLE_LABEL
 
 REFERENCE = {
     ("accuracy", 2): accuracy_score,
@@ -38,7 +39,7 @@ def counts_of(truth, answers, labels: int) -> Counts:
 
 
 @pytest.mark.parametrize("labels", [2, 4])
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", SINGLE_LABEL.metrics)
 def test_value_is_scikit_learns_over_rows_and_over_counts(metric: str, labels: int) -> None:
     truth, answers = random_rows(300, labels, 0.6)
     expected = REFERENCE[metric, labels](truth, answers)
@@ -47,7 +48,7 @@ def test_value_is_scikit_learns_over_rows_and_over_counts(metric: str, labels: i
     assert over_counts == pytest.approx([expected])
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", SINGLE_LABEL.metrics)
 def test_a_resample_without_some_label_is_scored_as_scikit_learn_does(metric: str) -> None:
     truth, answers = np.array([0, 0, 2, 2]), np.array([0, 2, 2, 2])  # labels 1 and 3 never occur
     expected = REFERENCE[metric, 4](truth, answers)
@@ -72,7 +73,7 @@ def test_bootstrap_interval_matches_resampled_rows(metric: str) -> None:
     assert result.low < result.value < result.high
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", SINGLE_LABEL.metrics)
 def test_scores_are_the_same_every_time(metric: str) -> None:
     truth, answers = random_rows(100, 3, 0.7)
     assert score(metric, truth, answers) == score(metric, list(truth), list(answers))
@@ -97,7 +98,7 @@ def test_change_is_in_points_of_the_candidate_over_the_reference() -> None:
     assert change.low <= change.value <= change.high
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", SINGLE_LABEL.metrics)
 def test_equal_answers_change_nothing_and_the_interval_says_so(metric: str) -> None:
     truth, answers = random_rows(100, 3, 0.7)
     change = paired_change(metric, truth, answers, answers)
@@ -147,7 +148,7 @@ def test_the_interval_holds_the_seeds_as_widely_as_they_vary(seeds: int) -> None
     assert change.high - change.low > 2 * (one.high - one.low), "texts alone say far less"
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", SINGLE_LABEL.metrics)
 def test_several_equal_models_change_as_much_as_one(metric: str) -> None:
     truth, old = random_rows(300, 2, 0.6)
     _, new = random_rows(300, 2, 0.6, seed=3)

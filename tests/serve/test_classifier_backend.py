@@ -14,8 +14,9 @@ from google.protobuf import json_format
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier
+from bertender.problems import SINGLE_LABEL, Outputs
 from bertender.text.batch import Example
-from serve.classifier_backend import TritonPythonModel, output_arrays, share_of_cores
+from serve.classifier_backend import TritonPythonModel, share_of_cores
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.triton_config import model_config
@@ -79,6 +80,11 @@ def request_of(*examples: Example) -> dict[str, Tensor]:
     return {"TEXT": Tensor("TEXT", array)}
 
 
+def arrays_of(logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    outputs = [Outputs(row[None], np.zeros(1, dtype=np.int64)) for row in logits]
+    return SINGLE_LABEL.endpoint.arrays(outputs, [("text",)] * len(logits), labels)
+
+
 def test_each_request_gets_its_own_answers(
     backend: TritonPythonModel, local: Classifier, texts: tuple[Example, ...]
 ) -> None:
@@ -86,7 +92,7 @@ def test_each_request_gets_its_own_answers(
     responses = backend.execute([request_of(*part) for part in parts])
     for part, response in zip(parts, responses, strict=True):
         outputs = response.outputs()
-        expected = output_arrays(local.logits(part), np.array([b"fruit", b"tool"], np.object_))
+        expected = arrays_of(local.logits(part), np.array([b"fruit", b"tool"], np.object_))
         np.testing.assert_allclose(outputs["LOGITS"], expected["LOGITS"], atol=1e-5)
         np.testing.assert_allclose(outputs["SCORE"], expected["SCORE"], atol=1e-5)
         assert outputs["LABEL"].tolist() == expected["LABEL"].tolist()
@@ -112,7 +118,7 @@ def test_a_batch_of_bad_requests_only_is_answered(backend: TritonPythonModel) ->
 
 def test_the_score_is_the_softmax_of_the_label() -> None:
     logits = np.array([[0.0, 1000.0, 999.0], [2.0, 1.0, 0.0]], np.float32)
-    outputs = output_arrays(logits, np.array([b"a", b"b", b"c"], np.object_))
+    outputs = arrays_of(logits, np.array([b"a", b"b", b"c"], np.object_))
     assert outputs["LABEL"].tolist() == [[b"b"], [b"a"]]
     np.testing.assert_allclose(outputs["SCORE"], [[0.7310586], [0.6652409]], rtol=1e-6)
     assert outputs["SCORE"].dtype == np.float32

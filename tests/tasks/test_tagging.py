@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import DataError
-from bertender.tasks.tagging import load_tagging, read_tagged, tag_names
+from bertender.problems.token_classification import tag_names
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Task, TaskConfig
 
 WORDS = "play jazz by miles davis\nlouder\n"
 TAGS = "O B-genre O B-artist I-artist\nO\n"
@@ -23,6 +25,11 @@ def write(folder: Path, split: str, words: str = WORDS, tags: str = TAGS) -> Pat
     return folder
 
 
+def load_tagging(folder: Path, held_out: str = "valid") -> Task:
+    files = {"train": folder / "train.seq.in", "dev": folder / f"{held_out}.seq.in"}
+    return load_task(TaskConfig(**files, task=folder.name, select=0.0))
+
+
 @pytest.mark.parametrize("held_out", ["valid", "test"])
 def test_words_tags_and_labels(held_out: str, tmp_path: Path) -> None:
     folder = write(
@@ -30,9 +37,9 @@ def test_words_tags_and_labels(held_out: str, tmp_path: Path) -> None:
     )
     task = load_tagging(folder, held_out=held_out)
     assert (task.name, task.labels) == ("toy", LABELS)
-    assert task.train.sentences == (("play", "jazz", "by", "miles", "davis"), ("louder",))
-    assert task.train.tag_ids == ((0, 3, 0, 1, 2), (0,))
-    assert (task.dev.sentences, task.dev.tag_ids) == ((("MILES", "sings"),), ((1, 0),))
+    assert task.train.examples == (("play", "jazz", "by", "miles", "davis"), ("louder",))
+    assert task.train.label_ids == ((0, 3, 0, 1, 2), (0,))
+    assert (task.dev.examples, task.dev.label_ids) == ((("MILES", "sings"),), ((1, 0),))
     assert len(task.train.first(1)) == 1 and task.train.first(None) == task.train
 
 
@@ -45,8 +52,8 @@ def test_the_record_says_what_the_model_answers(tmp_path: Path) -> None:
 
 def test_the_fingerprint_changes_with_any_word_or_tag(tmp_path: Path) -> None:
     task = load_tagging(write(write(tmp_path / "toy", "train"), "valid"))
-    other_words = replace(task.train, sentences=(("play",), ("louder",)))
-    other_tags = replace(task.train, tag_ids=((0,) * 5, (0,)))
+    other_words = replace(task.train, examples=(("play",), ("louder",)))
+    other_tags = replace(task.train, label_ids=((0,) * 5, (0,)))
     tasks = (task, *(replace(task, train=train) for train in (other_words, other_tags)))
     assert len({each.fingerprint() for each in tasks}) == 3
     assert task.fingerprint() == replace(task).fingerprint()
@@ -58,12 +65,16 @@ def test_labels_do_not_depend_on_which_tags_occur() -> None:
 
 WRONG: dict[str, tuple[str, str, str]] = {
     "a sentence without tags": ("a\nb\n", "O\n", r"\.seq\.out: 1 lines of tags for the 2 sent"),
-    "a word without a tag": ("a\nb c\n", "O\nO\n", r"\.seq\.out, line 2: 1 tags for the 2 words"),
-    "an empty line": ("a\n\nb\n", "O\n\nO\n", r"\.seq\.in, line 2: no words"),
-    "no prefix": ("a b", "O artist", r"line 1, word 2: 'artist' is no BIO tag\. Allowed: O"),
-    "no type": ("a", "B-", "line 1, word 1: 'B-' is no BIO tag"),
+    "a word without a tag": ("a\nb c\n", "O\nO\n", r"line 2, column 'tags': 1 tags for 2 words"),
+    "an empty line": ("a\n\nb\n", "O\n\nO\n", r"\.seq\.in, line 2, column 'words': no words"),
+    "no prefix": (
+        "a b",
+        "O artist",
+        r"column 'tags': word 2: 'artist' is no BIO tag\. Allowed: O",
+    ),
+    "no type": ("a", "B-", "column 'tags': word 1: 'B-' is no BIO tag"),
     "another scheme": ("a", "S-artist", "'S-artist' is no BIO tag"),
-    "inside after nothing": ("a\nb", "O\nI-x", r"line 2, word 1: 'I-x' follows 'O'.*'B-x'"),
+    "inside after nothing": ("a\nb", "O\nI-x", r"line 2, .*word 1: 'I-x' follows 'O'.*'B-x'"),
     "inside after another": ("a b", "B-y I-x", "word 2: 'I-x' follows 'B-y'"),
 }
 
@@ -73,12 +84,12 @@ def test_wrong_files_are_refused(case: str, tmp_path: Path) -> None:
     words, tags, message = WRONG[case]
     folder = write(tmp_path / "toy", "train", words, tags)
     with pytest.raises(DataError, match=message):
-        read_tagged(folder / "train.seq.in", folder / "train.seq.out")
+        load_tagging(write(folder, "valid"))
 
 
 def test_a_type_that_was_never_trained_is_refused(tmp_path: Path) -> None:
     folder = write(write(tmp_path / "toy", "train"), "valid", "hi\nomaha", "O\nB-city")
-    with pytest.raises(DataError, match=r"valid\.seq\.out, line 2: .*no entity.*'B-city'"):
+    with pytest.raises(DataError, match=r"seq\.in, line 2, .*'B-city' is none of the labels"):
         load_tagging(folder)
 
 
@@ -95,5 +106,5 @@ def test_snips(data_directory: Path) -> None:
     sizes = {"train": len(task.train), "valid": len(task.dev), "test": len(test.dev)}
     assert sizes == SENTENCES
     assert task.labels == test.labels and len(task.labels) == 1 + 2 * 39
-    used = {tag for tags in task.train.tag_ids for tag in tags}
+    used = {tag for tags in task.train.label_ids for tag in tags}
     assert len(used) == 72, "some types have entities of one word alone"

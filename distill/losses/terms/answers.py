@@ -10,6 +10,7 @@ import torch
 from transformers import PretrainedConfig
 
 from bertender.training.examples import TensorBatch
+from bertender.training.heads import predicted
 from distill.losses import NO_LABEL, hard_labels, logit_mse, soft_labels, token_soft_labels
 from distill.losses.layer_maps import Pairs
 from distill.losses.signals import Signal, Signals
@@ -43,7 +44,7 @@ class SoftLabels(_FromLogits):
     needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        ours, theirs = _answers(student.logits, batch), _answers(teacher.logits, batch)
+        ours, theirs = predicted(student.logits, batch), predicted(teacher.logits, batch)
         return self.loss(ours, theirs, self.temperature)
 
 
@@ -56,7 +57,7 @@ class LogitMatch(_FromLogits):
     needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return logit_mse(student.logits, teacher.logits)
+        return logit_mse(predicted(student.logits, batch), predicted(teacher.logits, batch))
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,6 @@ class HardLabels(_FromLogits):
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         return hard_labels(student.logits, batch["labels"])
-
-
-def _answers(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-    """Return the logits that are answers, (rows, labels): one a text, or one a word."""
-    return logits if logits.ndim == 2 else logits[batch["word_starts"].bool()]
 
 
 @dataclass(frozen=True)

@@ -13,26 +13,21 @@ from transformers import AutoModelForTokenClassification, BertTokenizer
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.measure.tagging import evaluate_tagger
-from bertender.models.predictor import load_torch_tagger, open_classifier
-from bertender.models.words import open_tagger
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.tasks.tagging import TaggedSplit
-from bertender.tasks.task import Task
+from bertender.measure.accuracy import evaluate
+from bertender.models.predictor import load_torch_classifier, open_classifier
+from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
-from distill.data import tagged_dataset
+from bertender.training.heads import HEADS
+from distill.data import token_dataset
 from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation.tagging import DistillTaggerConfig, distill_tagger, with_token_head
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
-from distill.finetuning.tagging import finetune_tagger_by_name
 from distill.losses.signals import Signals
 from distill.losses.terms import HardLabels, SoftLabels
 from distill.methods import METHODS
+from distill.students.word_head import with_head
 from distill.teachers import outputs
-from distill.teachers.encoders import load_tagger
+from distill.teachers.encoders import load_classifier
 from distill.teachers.outputs import teacher_token_logits
-from export.onnx_export import ExportConfig, export
-from quantize.quantizer import QuantizeConfig, quantize
 from tests.distill.distillation.settings import OF_METHOD
 from tests.listening import interrupted_at
 from tests.toy_models import other_vocabulary, save_encoder
@@ -49,19 +44,19 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     folder = tmp_path_factory.mktemp("tagger")
     encoder = save_encoder("bert", folder / "encoder")
     config = FinetuneConfig(teacher=str(encoder), epochs=10, **SETTINGS)
-    return finetune_tagger_by_name(TASK, config, folder / "teacher")
+    return finetune_by_name(TASK, config, folder / "teacher")
 
 
 @pytest.fixture(scope="module")
 def student(teacher: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """A narrow MiniBERT, which starts with random layers."""
-    config = DistillTaggerConfig(epochs=12, **NARROW)
-    return distill_tagger(teacher, TASK, config, tmp_path_factory.mktemp("taggers") / "student")
+    config = DistillConfig(method="minibert", epochs=12, **NARROW)
+    return distill(teacher, TASK, config, tmp_path_factory.mktemp("taggers") / "student")
 
 
 def test_the_first_piece_of_a_word_has_its_tag() -> None:
-    split = TaggedSplit((("number", "98765432", "saw"),), ((0, 1, 2),))
-    examples = tagged_dataset(split, tiny_tokenizer(), 64)
+    split = Split((("number", "98765432", "saw"),), ((0, 1, 2),))
+    examples = token_dataset(split, tiny_tokenizer(), 64, TASK.problem_type)
     pieces = len(tiny_tokenizer().tokenize("98765432"))
     others = [-100] * (pieces - 1)
     assert pieces > 1
@@ -70,13 +65,13 @@ def test_the_first_piece_of_a_word_has_its_tag() -> None:
 
 
 def test_a_cut_sentence_keeps_the_tags_of_what_is_left() -> None:
-    split = TaggedSplit((("saw",) * 9,), (tuple(range(9)),))
-    examples = tagged_dataset(split, tiny_tokenizer(), 6)
+    split = Split((("saw",) * 9,), (tuple(range(9)),))
+    examples = token_dataset(split, tiny_tokenizer(), 6, TASK.problem_type)
     assert examples.columns["labels"] == [[-100, 0, 1, 2, 3, -100]]
 
 
 def batch_and_logits() -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    examples = tagged_dataset(TASK.train.first(4), tiny_tokenizer(), 64)
+    examples = token_dataset(TASK.train.first(4), tiny_tokenizer(), 64, TASK.problem_type)
     batch = examples.collate([examples[row] for row in range(4)])
     shape = (*batch["input_ids"].shape, len(LABELS))
     generator = torch.Generator().manual_seed(0)
@@ -114,31 +109,34 @@ def test_soft_labels_are_the_mean_over_words() -> None:
 
 
 def test_a_tagger_learns_the_tags(teacher: Artifact) -> None:
-    score, _ = evaluate_tagger(open_tagger(teacher), TASK.dev)
+    score, _ = evaluate(open_classifier(teacher), TASK.dev, TASK.metric)
     assert score.value > 0.9
     assert teacher.card.findings.training.epochs[-1] == {"entity_f1": pytest.approx(score.value)}
     assert (teacher.card.stage, teacher.card.task) == ("finetune", TASK.record())
 
 
 def test_a_student_learns_the_tags(student: Artifact, teacher: Artifact) -> None:
-    score, answers = evaluate_tagger(open_tagger(student), TASK.dev)
+    score, answers = evaluate(open_classifier(student), TASK.dev, TASK.metric)
     assert score.value > untrained_score(teacher) + A_MARGIN
     assert student.card.findings.training.epochs[-1] == {"entity_f1": pytest.approx(score.value)}
     losses = student.card.findings.training.losses
     assert set(losses[0]) == {"soft", "hard"}
     assert sum(losses[-1].values()) < 0.5 * sum(losses[0].values())
-    assert [len(tags) for tags in answers] == [len(words) for words in TASK.dev.sentences]
+    assert [len(tags) for tags in answers] == [len(words) for words in TASK.dev.examples]
 
 
 def untrained_score(teacher: Artifact) -> float:
     """What a student scores before it has learned anything."""
     torch.manual_seed(0)
-    config = DistillTaggerConfig(**NARROW)
+    config = DistillConfig(method="minibert", **NARROW)
     method = config.changed_method()
-    model = with_token_head(method.student(load_torch_tagger(teacher), config.shape(method, 4)))
-    tagger = open_tagger(teacher)
+    model = with_head(
+        method.student(load_torch_classifier(teacher), config.shape(method, 4)),
+        HEADS[TASK.problem_type],
+    )
+    tagger = open_classifier(teacher)
     tagger.predictor.model = model.eval()  # type: ignore[attr-defined]
-    return evaluate_tagger(tagger, TASK.dev)[0].value
+    return evaluate(tagger, TASK.dev, TASK.metric)[0].value
 
 
 def test_the_student_opens_in_transformers_with_the_same_answers(student: Artifact) -> None:
@@ -146,13 +144,13 @@ def test_the_student_opens_in_transformers_with_the_same_answers(student: Artifa
     assert type(model).__name__ == "BertForTokenClassification"
     assert model.config.id2label == dict(enumerate(LABELS))
     assert (model.config.hidden_size, model.config.num_hidden_layers) == (16, 2)
-    tokenizer, tagger = load_tokenizer(student.path), open_tagger(student)
-    for sentence in TASK.dev.sentences[:5]:
+    tokenizer, tagger = load_tokenizer(student.path), open_classifier(student)
+    for sentence in TASK.dev.examples[:5]:
         tokens = tokenizer([list(sentence)], is_split_into_words=True, return_tensors="pt")
         places = [tokens.word_to_tokens(0, word).start for word in range(len(sentence))]
         with torch.inference_mode():
             labels = model(**tokens).logits[0, places].argmax(-1)
-        assert tagger.tag([sentence]) == [labels.tolist()]
+        assert tagger.outputs([sentence])[0].logits.argmax(-1).tolist() == labels.tolist()
 
 
 def test_the_teacher_does_not_change(student: Artifact, teacher: Artifact) -> None:
@@ -169,24 +167,27 @@ def test_every_method_trains_a_tagger(name: str, teacher: Artifact, tmp_path: Pa
     settings = {**OF_METHOD.get(name, {}), **SETTINGS, "layers": 2, "epochs": 1}
     if METHODS[name].has_phases:
         settings["earlier_epochs"] = 1
-    config = DistillTaggerConfig(method=name, **settings)
-    student = distill_tagger(teacher, TASK, config, tmp_path / "student")
+    config = DistillConfig(method=name, **settings)
+    student = distill(teacher, TASK, config, tmp_path / "student")
     model = AutoModelForTokenClassification.from_pretrained(student.path)
     assert type(model).__name__.endswith("ForTokenClassification")
     assert 0 < student.card.findings.training.epochs[-1]["entity_f1"] <= 1
 
 
 def test_a_student_that_cannot_tag_is_refused(teacher: Artifact, tmp_path: Path) -> None:
-    config = DistillTaggerConfig(method="bilstm")
+    config = DistillConfig(method="bilstm")
     with pytest.raises(ModelError, match=r"labels texts and cannot tag words.*such as minibert"):
-        distill_tagger(teacher, TASK, config, tmp_path / "student")
+        distill(teacher, TASK, config, tmp_path / "student")
     assert not any(tmp_path.iterdir())
 
 
 def test_the_same_run_gives_the_same_student(teacher: Artifact, tmp_path: Path) -> None:
     first, second, other = (
-        distill_tagger(
-            teacher, TASK, DistillTaggerConfig(epochs=1, seed=seed, **NARROW), tmp_path / name
+        distill(
+            teacher,
+            TASK,
+            DistillConfig(method="minibert", epochs=1, seed=seed, **NARROW),
+            tmp_path / name,
         )
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
     )
@@ -197,12 +198,12 @@ def finetuned(teacher: Artifact, out: Path) -> Artifact:
     config = FinetuneConfig(
         teacher=teacher.card.config["teacher"], epochs=1, checkpoint_steps=3, **SETTINGS
     )
-    return finetune_tagger_by_name(TASK, config, out)
+    return finetune_by_name(TASK, config, out)
 
 
 def distilled(teacher: Artifact, out: Path) -> Artifact:
-    config = DistillTaggerConfig(epochs=1, checkpoint_steps=3, **NARROW)
-    return distill_tagger(teacher, TASK, config, out)
+    config = DistillConfig(method="minibert", epochs=1, checkpoint_steps=3, **NARROW)
+    return distill(teacher, TASK, config, out)
 
 
 @pytest.mark.parametrize("build", [finetuned, distilled])
@@ -221,8 +222,8 @@ def test_token_logits_are_the_teachers_and_computed_once(
     teacher: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path))
-    model = load_torch_tagger(teacher).eval()
-    examples = tagged_dataset(TASK.train, load_tokenizer(teacher.path), 64)
+    model = load_torch_classifier(teacher).eval()
+    examples = token_dataset(TASK.train, load_tokenizer(teacher.path), 64, TASK.problem_type)
     answers = teacher_token_logits(model, teacher.digest, examples)
     for row in (0, 17, 159):
         with torch.inference_mode():
@@ -237,45 +238,46 @@ def test_a_student_may_start_from_another_encoder_of_the_same_vocabulary(
     teacher: Artifact, tmp_path: Path
 ) -> None:
     encoder = str(save_encoder("distilbert", tmp_path / "encoder"))
-    config = DistillTaggerConfig(method="pd", student=encoder, **{**SETTINGS, "epochs": 2})
-    student = distill_tagger(teacher, TASK, config, tmp_path / "student")
+    config = DistillConfig(method="pd", student=encoder, **{**SETTINGS, "epochs": 2})
+    student = distill(teacher, TASK, config, tmp_path / "student")
     assert student.card.family == "distilbert"
     other = str(other_vocabulary(tmp_path / "other"))
-    config = DistillTaggerConfig(method="pd", student=other, **SETTINGS)
+    config = DistillConfig(method="pd", student=other, **SETTINGS)
     with pytest.raises(ModelError, match="must read the same ones, and these do not"):
-        distill_tagger(teacher, TASK, config, tmp_path / "refused")
+        distill(teacher, TASK, config, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 
 
 def test_a_teacher_of_other_tags_is_refused(teacher: Artifact, tmp_path: Path) -> None:
     other = replace(TASK, labels=LABELS[::-1])
-    with pytest.raises(ConfigError, match="Fine-tune a teacher on this task first"):
-        distill_tagger(teacher, other, DistillTaggerConfig(), tmp_path / "out")
+    with pytest.raises(ConfigError, match="Give one that was fine-tuned on this task"):
+        distill(teacher, other, DistillConfig(method="minibert"), tmp_path / "out")
     assert not any(tmp_path.iterdir())
 
 
 def test_a_text_classifier_is_no_tagger(trained_teacher: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"'single_label_classification'.*Fine-tune a tagger"):
-        distill_tagger(trained_teacher, TASK, DistillTaggerConfig(), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"'single_label_classification'.*'token_class"):
+        distill(trained_teacher, TASK, DistillConfig(method="minibert"), tmp_path / "out")
 
 
-STAGES: dict[str, Callable[[Artifact, Task, Path], object]] = {
-    "distill": lambda tagger, task, out: distill(tagger, task, DistillConfig(), out),
-    "export": lambda tagger, task, out: export(tagger, task, ExportConfig(), out),
-    "quantize": lambda tagger, task, out: quantize(tagger, task, QuantizeConfig(), out),
-    "open": lambda tagger, task, out: open_classifier(tagger),
-    "its task": lambda tagger, task, out: recorded_task(tagger, {}),
-}
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_what_reads_texts_of_one_label_refuses_a_tagger(
-    stage: str, teacher: Artifact, task: Task, tmp_path: Path
-) -> None:
+def test_a_tagger_teaches_no_texts(teacher: Artifact, task: Task, tmp_path: Path) -> None:
     """Of some architectures both heads have weights of the same names: it would open."""
-    with pytest.raises(ModelError, match=r"labels the words of a text.*each text has one label"):
-        STAGES[stage](teacher, task, tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"'token_classification'.*'single_label_class"):
+        distill(teacher, task, DistillConfig(), tmp_path / "out")
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"unlabelled_texts": 3}, {"more_teachers": "elsewhere"}],
+    ids=lambda each: next(iter(each)),
+)
+def test_settings_of_texts_are_refused_for_words(
+    settings: dict[str, Any], teacher: Artifact, tmp_path: Path
+) -> None:
+    config, name = DistillConfig.parse({"method": "minibert", **settings}), next(iter(settings))
+    with pytest.raises(ConfigError, match=f"{name}: for tasks whose texts have one"):
+        distill(teacher, TASK, config, tmp_path / "out")
 
 
 def test_a_tagger_is_a_start_for_a_text_classifier(
@@ -291,4 +293,4 @@ def test_a_slow_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     slow = BertTokenizer(str(encoder / "vocab.txt"))
     monkeypatch.setattr("distill.teachers.encoders.fitting_tokenizer", lambda *given, **more: slow)
     with pytest.raises(ModelError, match=r"BertTokenizer\) does not tell which word a piece"):
-        load_tagger(str(encoder), LABELS)
+        load_classifier(str(encoder), LABELS, TASK.problem)

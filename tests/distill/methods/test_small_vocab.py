@@ -11,9 +11,9 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, encoder_layers
-from bertender.models.words import pieces_of_words
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
+from bertender.text.words import pieces_of_words
 from bertender.training.examples import TokenDataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general

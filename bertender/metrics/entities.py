@@ -7,6 +7,7 @@ Meulder 2003, arXiv cs/0306050). The value is seqeval's, which reads tags as CoN
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +15,44 @@ from seqeval.metrics import f1_score
 from seqeval.metrics.sequence_labeling import get_entities
 
 from bertender.core.errors import DataError
+from bertender.metrics.records import POINTS, Change, LabelSet, Score
 from bertender.metrics.resampling import CONFIDENCE, RESAMPLES
-from bertender.metrics.scores import POINTS, Change, Score
-from bertender.tasks.tagging import METRIC, Sentence
 
-__all__ = ["Counts", "entity_change", "entity_counts", "entity_f1"]
+__all__ = ["EntityF1", "Counts", "entity_change", "entity_counts", "entity_f1"]
+
+METRIC = "entity_f1"
+
+Sentence = Sequence[str]
+"""The tags of a sentence."""
 
 Counts = npt.NDArray[np.float64]
 """Entities that are found, true and answered, (sentences, 3)."""
+
+
+class EntityF1:
+    """The row of METRICS; predictions are the numbers of tags, one for each word of a sentence."""
+
+    def score(
+        self, label_ids: Any, predictions: Any, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        """Return the value and its interval."""
+        truth, answers = (_tags(numbers, known.names) for numbers in (label_ids, predictions))
+        found = entity_f1(truth, answers, seed=seed)
+        return found.value, found.low, found.high
+
+    def resampled(
+        self,
+        label_ids: Any,
+        predictions: Sequence[Any],
+        known: LabelSet,
+        seed: int,
+    ) -> tuple[list[float], list[npt.NDArray[np.float64]]]:
+        """Return the value of each model's predictions, and its values (resamples,)."""
+        truth = _tags(label_ids, known.names)
+        counts = [entity_counts(truth, _tags(each, known.names)) for each in predictions]
+        whole, draws = np.ones((1, len(truth))), _drawn(len(truth), seed)
+        values = [float(_f1(whole @ each)[0]) for each in counts]
+        return values, [_f1(draws @ each) for each in counts]
 
 
 def entity_f1(truth: Sequence[Sentence], answers: Sequence[Sentence], *, seed: int = 0) -> Score:
@@ -70,6 +101,10 @@ def entity_counts(truth: Sequence[Sentence], answers: Sequence[Sentence]) -> Cou
         for tags, answered in zip(truth, answers, strict=True)
     ]
     return np.array([(len(a & b), len(a), len(b)) for a, b in pairs], dtype=np.float64)
+
+
+def _tags(sentences: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[str]]:
+    return [[names[number] for number in numbers] for numbers in sentences]
 
 
 def _drawn(sentences: int, seed: int) -> npt.NDArray[np.float64]:

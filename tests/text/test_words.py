@@ -7,9 +7,11 @@ import pytest
 from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerBase, RobertaTokenizerFast
 
-from bertender.models.predictor import FakePredictor
-from bertender.models.words import Tagger, begun_words, encode_words
+from bertender.measure.accuracy import predict_outputs
+from bertender.models.predictor import Classifier, FakePredictor
+from bertender.problems import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch
+from bertender.text.words import TokenizeWords, begun_words, encode_words
 from tests.toys import tiny_tokenizer
 
 
@@ -63,29 +65,38 @@ def test_every_word_begins_once_and_its_pieces_spell_it(
         assert [[tokens["input_ids"][0][i] for i in own]] == alone
 
 
-def tagger(max_length: int = 64) -> Tagger:
+def tagger(max_length: int = 64) -> Classifier:
     """Its label of a token is the token's place in the sequence."""
 
     def places(batch: Batch) -> np.ndarray:
         rows, length = batch.arrays["input_ids"].shape
-        return np.broadcast_to(np.eye(length, dtype=np.float32), (rows, length, length))
+        return np.broadcast_to(np.eye(length, 64, dtype=np.float32), (rows, length, 64))
 
     labels = tuple(map(str, range(64)))
-    return Tagger("fake", labels, tiny_tokenizer(), FakePredictor(places), max_length)
+    encode = TokenizeWords(tiny_tokenizer(), max_length)
+    return Classifier("fake", labels, encode, FakePredictor(places), 0, TOKEN_CLASSIFICATION)
+
+
+def tagged(sentences: list[tuple[str, ...]], max_length: int = 64) -> list[tuple[int, ...]]:
+    found = predict_outputs(tagger(max_length), sentences, tokens_per_batch=80)
+    return [
+        TOKEN_CLASSIFICATION.decode(each.logits.argmax(1), each.places, sentence)
+        for each, sentence in zip(found, sentences, strict=True)
+    ]
 
 
 def test_a_word_has_the_answer_of_its_first_piece() -> None:
     sentences = [("saw", "apple"), ("98765432", "saw"), ("plum",)]
     pieces = len(tiny_tokenizer().tokenize("98765432"))
-    assert tagger().tag(sentences) == [[1, 2], [1, 1 + pieces], [1]]
+    assert tagged(sentences) == [(1, 2), (1, 1 + pieces), (1,)]
 
 
 def test_answers_come_in_the_order_of_the_sentences() -> None:
     sentences = [("saw",) * (1 + row % 7) for row in range(40)]
-    assert tagger().tag(sentences) == [list(range(1, 2 + row % 7)) for row in range(40)]
+    assert tagged(sentences) == [tuple(range(1, 2 + row % 7)) for row in range(40)]
 
 
-def test_words_that_the_model_does_not_see_have_no_answer() -> None:
+def test_words_that_the_model_does_not_see_are_outside() -> None:
     """Six tokens hold four words; a word of a control character alone has no piece."""
-    assert tagger(max_length=6).tag([("saw",) * 6]) == [[1, 2, 3, 4, None, None]]
-    assert tagger().tag([("saw", "\u200b\x01", "plum")]) == [[1, None, 2]]
+    assert tagged([("saw",) * 6], max_length=6) == [(1, 2, 3, 4, 0, 0)]
+    assert tagged([("saw", "\u200b\x01", "plum")]) == [(1, 0, 2)]

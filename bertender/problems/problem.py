@@ -1,0 +1,166 @@
+"""ProblemType: one row says all about one kind of problem that does not need PyTorch.
+
+The endpoint and its client read these rows as well, so neither PyTorch nor transformers is
+imported here; `bertender.training.heads` has the PyTorch side of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:  # at run time they would load transformers into a client that only asks
+    from transformers import PreTrainedTokenizerBase
+
+    from bertender.text.batch import Batch, Encode, Example, Tokenize
+
+__all__ = [
+    "NO_LABEL",
+    "CellError",
+    "Columns",
+    "Endpoint",
+    "Outputs",
+    "ProblemType",
+    "Tensor",
+    "margin_of_two",
+    "softmax_of_largest",
+]
+
+NO_LABEL = -100
+"""Instead of a label: the example, or the token, has none."""
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+
+Target = TypeVar("Target")
+
+
+class CellError(Exception):
+    """A cell of a data file that cannot be used; who knows its file and row says where it is."""
+
+    def __init__(self, column: str, problem: str) -> None:
+        super().__init__(f"column {column!r}: {problem}")
+        self.column = column
+        self.problem = problem
+
+
+class Columns(NamedTuple):
+    """Names of the columns of a data file."""
+
+    texts: tuple[str, ...]
+    label: str
+
+
+class Outputs(NamedTuple):
+    """The logits of one example, a row for each of its predictions."""
+
+    logits: FloatArray
+    """(rows, labels)"""
+    places: IntArray
+    """(rows,): what each row is a prediction of, such as the number of a word."""
+
+
+class Tensor(NamedTuple):
+    """A tensor that the endpoint answers with."""
+
+    name: str
+    triton_type: str
+    dims: Callable[[int], tuple[int, ...]]
+    """number of labels -> its shape after the batch; -1 is of any size"""
+
+
+@dataclass(frozen=True)
+class Endpoint(Generic[Target]):
+    """What goes over the wire, besides the logits: texts in, predictions out."""
+
+    outputs: tuple[Tensor, ...]
+    to_example: Callable[[tuple[str, ...]], Example]
+    """the texts of a row -> what the model reads"""
+    to_texts: Callable[[Example], tuple[str, ...]]
+    """The same backwards: what a client sends of an example."""
+    arrays: Callable[
+        [Sequence[Outputs], Sequence[Example], npt.NDArray[np.object_]],
+        dict[str, npt.NDArray[Any]],
+    ]
+    """(outputs, examples, labels as bytes) -> the tensors of a response, by name"""
+    read: Callable[[Mapping[str, npt.NDArray[Any]], int, Example], dict[str, Any]]
+    """(tensors of a response, row, example) -> label, score and logits of one answer"""
+    logits: Callable[[Sequence[Mapping[str, npt.NDArray[Any]]]], FloatArray]
+    """tensors of several responses -> their logits, one array"""
+
+
+@dataclass(frozen=True)
+class ProblemType(Generic[Target]):
+    """A row of PROBLEMS.
+
+    `Target` is what an example is labelled with: the number of a label, or one for each word.
+    """
+
+    name: str
+    """The problem_type of transformers, or its name for the head's task."""
+    summary: str
+    predicts: str
+    """What has a label: "text" or "word"."""
+    separator: str
+    """Between the strings of an example where one is shown."""
+    columns: Columns
+    """Of data files, where the user names no others."""
+    read: Callable[[Mapping[str, object], Columns], tuple[Example, Any]]
+    """(cells of a row, columns) -> the example, and its label or labels as they stand there.
+
+    Raises CellError."""
+    cell_lists: bool
+    """Cells hold lists, which a table of plain text cannot; files with a token a line hold them."""
+    labels: Callable[[Sequence[Any]], tuple[str, ...]]
+    """the labels of all training rows -> the names of the task, in the order of the logits"""
+    number: Callable[[Any, Mapping[str, int]], Target]
+    """(labels of a row, number of each name) -> target; KeyError for a name that is not known"""
+    named: Callable[[Target, Sequence[str]], Any]
+    """(target, names of the labels) -> the same by names"""
+    labels_of: Callable[[Target], Sequence[int]]
+    """target -> the numbers of its labels"""
+    constant: Callable[[int, Example], Target]
+    """(label, example) -> the prediction of that label wherever there is one to make"""
+    edge_examples: Callable[[Sequence[Example], int], tuple[Example, Example]]
+    """(examples, tokens) -> the shortest example that can be, and one of more tokens than that"""
+    encoder: Callable[[PreTrainedTokenizerBase, int | None], Tokenize]
+    """(tokenizer, longest input) -> how texts become token arrays"""
+    keep_text: Encode
+    """How examples become a batch for what reads the texts itself, such as an endpoint."""
+    logits_shape: Callable[[Batch, int], tuple[int, ...]]
+    """(batch, labels) -> the shape that the logits of the batch must have"""
+    outputs: Callable[[FloatArray, Batch], list[Outputs]]
+    """(logits of a batch, the batch) -> the outputs of each example"""
+    decode: Callable[[IntArray, IntArray, Example], Target]
+    """(label numbers (rows,), places (rows,), example) -> the prediction"""
+    align: Callable[[Sequence[Target], Batch], IntArray]
+    """(targets, batch) -> the labels next to the logits of the batch; NO_LABEL where none is"""
+    gather: Callable[[Sequence[Target]], Any]
+    """Predictions of all examples as one value, such as an array."""
+    margin: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+    """logits (rows, labels) -> how far each row is from another prediction (rows,)"""
+    metrics: tuple[str, ...]
+    """Rows of METRICS, the default first."""
+    endpoint: Endpoint[Target]
+    model_class: str
+    """The class of transformers that loads a model with this head."""
+    tokenizer_settings: Mapping[str, Any]
+    """Settings of the tokenizer that such a model wants."""
+    onnx_task: str
+    """The exporter's name for it."""
+
+
+def margin_of_two(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return how far the two largest logits of each row are apart, (rows, labels) -> (rows,)."""
+    ordered = np.sort(logits, axis=1)
+    return np.asarray(ordered[:, -1] - ordered[:, -2])
+
+
+def softmax_of_largest(logits: FloatArray) -> FloatArray:
+    """Return the probability of each row's prediction, (rows, labels) -> (rows,)."""
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(1.0 / exponents.sum(axis=1), dtype=np.float32)  # the largest is exp(0)

@@ -1,0 +1,218 @@
+"""TOKEN_CLASSIFICATION: each word of a sentence has a tag of the BIO scheme.
+
+O is outside of every entity, B-TYPE the first word of one, I-TYPE another word of it. A model
+labels tokens: the first token of a word has its tag, and no other token has one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.problems.cells import checked_text, usable_cell
+from bertender.problems.problem import (
+    NO_LABEL,
+    CellError,
+    Columns,
+    Endpoint,
+    FloatArray,
+    IntArray,
+    Outputs,
+    ProblemType,
+    Tensor,
+    margin_of_two,
+    softmax_of_largest,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from bertender.text.batch import Batch, Example, Tokenize
+
+__all__ = ["OUTSIDE", "TOKEN_CLASSIFICATION", "tag_names"]
+
+OUTSIDE = "O"
+BEGIN, INSIDE = "B-", "I-"
+
+Tags = tuple[int, ...]
+"""The number of the tag of each word."""
+
+
+def tag_names(tagged: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return O, and for each type of entity by alphabet the two tags that it can have."""
+    types = sorted({tag[len(BEGIN) :] for tags in tagged for tag in tags if tag != OUTSIDE})
+    return (OUTSIDE, *(prefix + entity for entity in types for prefix in (BEGIN, INSIDE)))
+
+
+def _read(values: Mapping[str, object], columns: Columns) -> tuple[Example, tuple[str, ...]]:
+    words, tags = (_strings(values, column) for column in (columns.texts[0], columns.label))
+    if not words:
+        raise CellError(columns.texts[0], "no words. Leave the sentence out")
+    if len(words) != len(tags):
+        problem = f"{len(tags)} tags for {len(words)} words. There must be one for each"
+        raise CellError(columns.label, problem)
+    _refuse_malformed(tags, columns.label)
+    return words, tags
+
+
+def _strings(values: Mapping[str, object], column: str) -> tuple[str, ...]:
+    cell = usable_cell(values, column)
+    if not isinstance(cell, (list, tuple)):
+        raise CellError(column, f"{cell!r} is no list. Give a list of strings, one for each word")
+    return tuple(_without_spaces(checked_text(value, column), column) for value in cell)
+
+
+def _without_spaces(text: str, column: str) -> str:
+    """Return a word, which an endpoint is sent as a part of a sentence."""
+    if len(text.split()) > 1:
+        raise CellError(column, f"{text!r} has white space in it. Split it into words")
+    return text
+
+
+def _refuse_malformed(tags: Sequence[str], column: str) -> None:
+    before = OUTSIDE
+    for word, tag in enumerate(tags, start=1):
+        entity = tag[len(BEGIN) :]
+        if tag != OUTSIDE and not (entity and tag.startswith((BEGIN, INSIDE))):
+            problem = f"word {word}: {tag!r} is no BIO tag. Allowed: O, B-TYPE and I-TYPE"
+            raise CellError(column, problem)
+        if tag.startswith(INSIDE) and before not in (BEGIN + entity, tag):
+            problem = (
+                f"word {word}: {tag!r} follows {before!r}, so that no entity is there to go on. "
+                f"The first word of one is tagged {BEGIN + entity!r}"
+            )
+            raise CellError(column, problem)
+        before = tag
+
+
+def _edge_examples(examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
+    words = itertools.chain.from_iterable(itertools.cycle(examples))
+    return examples[0][:1], tuple(itertools.islice(words, tokens))  # a word is a token at least
+
+
+def _encoder(tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> Tokenize:
+    from bertender.text.words import TokenizeWords  # it loads transformers
+
+    return TokenizeWords(tokenizer, max_length)
+
+
+def _keep_text(examples: Sequence[Example]) -> Batch:
+    from bertender.text.words import keep_words  # it loads transformers
+
+    return keep_words(examples)
+
+
+def _logits_shape(batch: Batch, labels: int) -> tuple[int, ...]:
+    return (*_words_of(batch).shape, labels)
+
+
+def _outputs(logits: FloatArray, batch: Batch) -> list[Outputs]:
+    """Return the logits of the first token of each word; words that are cut off have none."""
+    words = _words_of(batch)  # (batch, seq)
+    return [Outputs(logits[row][own >= 0], own[own >= 0]) for row, own in enumerate(words)]
+
+
+def _words_of(batch: Batch) -> IntArray:
+    assert batch.words is not None, "an encoder of words says where they begin"
+    return batch.words
+
+
+def _decode(label_ids: IntArray, places: IntArray, example: Example) -> Tags:
+    """Return a tag for each word; one that the model does not see is outside of every entity."""
+    tags = np.zeros(len(example), dtype=np.int64)  # `tag_names` has O first
+    tags[places] = label_ids
+    return tuple(tags.tolist())
+
+
+def _align(targets: Sequence[Tags], batch: Batch) -> IntArray:
+    """Return the tag of each token that begins a word, (batch, seq)."""
+    words = _words_of(batch)
+    labels = np.full(words.shape, NO_LABEL, dtype=np.int64)
+    for row, tags in enumerate(targets):
+        begun = words[row] >= 0
+        labels[row, begun] = np.asarray(tags)[words[row, begun]]
+    return labels
+
+
+def _arrays(
+    outputs: Sequence[Outputs], examples: Sequence[Example], labels: npt.NDArray[np.object_]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return (batch, words) tensors, as long as the longest sentence; what is beyond is empty.
+
+    A word that the model does not see is O, with score 0 and logits 0.
+    """
+    shape = len(examples), max(map(len, examples))
+    names = np.full(shape, b"", dtype=np.object_)
+    scores = np.zeros(shape, dtype=np.float32)
+    logits = np.zeros((*shape, len(labels)), dtype=np.float32)
+    for row, (own, example) in enumerate(zip(outputs, examples, strict=True)):
+        names[row, : len(example)] = labels[0]
+        names[row, own.places] = labels[own.logits.argmax(axis=1)]
+        scores[row, own.places] = softmax_of_largest(own.logits)
+        logits[row, own.places] = own.logits
+    return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
+
+
+def _read_answer(
+    tensors: Mapping[str, npt.NDArray[Any]], row: int, example: Example
+) -> dict[str, Any]:
+    count = len(example)
+    return {
+        "label": tuple(label.decode() for label in tensors["LABEL"][row, :count]),
+        "score": tuple(tensors["SCORE"][row, :count].tolist()),
+        "logits": tuple(tuple(word) for word in tensors["LOGITS"][row, :count].tolist()),
+    }
+
+
+def _joined_logits(responses: Sequence[Mapping[str, npt.NDArray[Any]]]) -> FloatArray:
+    longest = max(tensors["LOGITS"].shape[1] for tensors in responses)
+    padded = [
+        np.pad(tensors["LOGITS"], ((0, 0), (0, longest - tensors["LOGITS"].shape[1]), (0, 0)))
+        for tensors in responses
+    ]
+    return np.concatenate(padded)
+
+
+TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
+    name="token_classification",
+    summary="each word of a sentence has a BIO tag",
+    predicts="word",
+    separator=" ",
+    columns=Columns(("words",), "tags"),
+    read=_read,
+    cell_lists=True,
+    labels=tag_names,
+    number=lambda tags, numbers: tuple(numbers[tag] for tag in tags),
+    named=lambda target, labels: tuple(labels[tag] for tag in target),
+    labels_of=lambda target: target,
+    constant=lambda label, example: (label,) * len(example),
+    edge_examples=_edge_examples,
+    encoder=_encoder,
+    keep_text=_keep_text,
+    logits_shape=_logits_shape,
+    outputs=_outputs,
+    decode=_decode,
+    align=_align,
+    gather=tuple,
+    margin=margin_of_two,
+    metrics=("entity_f1",),
+    endpoint=Endpoint(
+        outputs=(
+            Tensor("LABEL", "TYPE_STRING", lambda labels: (-1,)),
+            Tensor("SCORE", "TYPE_FP32", lambda labels: (-1,)),
+            Tensor("LOGITS", "TYPE_FP32", lambda labels: (-1, labels)),
+        ),
+        to_example=lambda texts: tuple(texts[0].split()),
+        to_texts=lambda example: (" ".join(example),),
+        arrays=_arrays,
+        read=_read_answer,
+        logits=_joined_logits,
+    ),
+    model_class="AutoModelForTokenClassification",
+    tokenizer_settings={"add_prefix_space": True},
+    onnx_task="token-classification",
+)

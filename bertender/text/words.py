@@ -1,0 +1,90 @@
+"""Sentences of words on their way into a model: word pieces, and which word each begins.
+
+The first piece of a word answers for it; its other pieces and special tokens answer nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from bertender.text.batch import NO_WORD, Batch, Example, Tokenize, longest_input
+
+__all__ = ["TokenizeWords", "begun_words", "encode_words", "keep_words", "pieces_of_words"]
+
+
+def encode_words(
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[Example],
+    max_length: int,
+    **settings: Any,
+) -> BatchEncoding:
+    """Tokenise sentences that are split into words.
+
+    Args:
+        tokenizer: a fast one, which tells the word of each piece (`word_ids`).
+        sentences: words.
+        max_length: longer sentences are cut to so many tokens, or to what the model takes.
+        settings: more of the tokenizer's own (padding, kind of tensors).
+    """
+    tokens: BatchEncoding = tokenizer(
+        [list(sentence) for sentence in sentences],
+        is_split_into_words=True,
+        truncation=True,
+        max_length=min(max_length, longest_input(tokenizer)),
+        **settings,
+    )
+    return tokens
+
+
+def begun_words(word_ids: Sequence[int | None]) -> list[int | None]:
+    """Return the word that each token begins; None for other pieces and special tokens."""
+    pairs = pairwise((None, *word_ids))
+    return [word if word != before else None for before, word in pairs]
+
+
+def pieces_of_words(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sequence[str]]
+) -> list[list[list[int]]]:
+    """Return the numbers of the pieces of each word, without special tokens, of any length.
+
+    Args:
+        tokenizer: a fast one, which tells the word of each piece.
+        sentences: words.
+    """
+    tokens = tokenizer(
+        [list(sentence) for sentence in sentences],
+        is_split_into_words=True,
+        add_special_tokens=False,
+        verbose=False,  # no word about inputs longer than the model takes
+    )
+    found: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
+    for row, words in enumerate(found):
+        for piece, word in zip(tokens["input_ids"][row], tokens.word_ids(row), strict=True):
+            assert word is not None  # only special tokens are of no word
+            words[word].append(piece)
+    return found
+
+
+class TokenizeWords(Tokenize):
+    """Encode sentences that are split into words; the batch tells which token begins which word."""
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        tokens = encode_words(
+            self.tokenizer, examples, self.max_length, padding=True, return_tensors="np"
+        )
+        arrays = {name: np.asarray(array, dtype=np.int64) for name, array in tokens.items()}
+        begun = [begun_words(tokens.word_ids(row)) for row in range(len(examples))]
+        words = np.array([[NO_WORD if word is None else word for word in row] for row in begun])
+        return Batch(tuple(examples), arrays, words)
+
+
+def keep_words(examples: Sequence[Example]) -> Batch:
+    """Encode for a served endpoint, which reads the words itself and answers for each."""
+    longest = max(map(len, examples))
+    words = [[*range(len(example)), *[NO_WORD] * (longest - len(example))] for example in examples]
+    return Batch(tuple(examples), {}, np.array(words))

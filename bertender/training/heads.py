@@ -1,0 +1,120 @@
+"""HEADS: the PyTorch side of each problem type: its head, its token columns and its losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from bertender.core.table import Table
+from bertender.problems import PROBLEMS
+from bertender.tasks.task import Split
+from bertender.text.batch import longest_input
+from bertender.text.words import begun_words, encode_words
+from bertender.training.examples import TensorBatch
+from bertender.training.label_losses import NO_LABEL, hard_labels, soft_labels
+
+__all__ = ["HEADS", "Head", "WORD_STARTS", "predicted"]
+
+WORD_STARTS = "word_starts"
+"""A token column: 1 at the first token of each word, where words have labels."""
+
+Columns = dict[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A row of HEADS."""
+
+    problem: str
+    """The row of PROBLEMS."""
+    tokenize: Callable[[Split, PreTrainedTokenizerBase, int], tuple[BatchEncoding, Columns]]
+    """(split, tokenizer, longest input) -> the tokens, and the columns of labels next to them"""
+    padding: dict[str, int]
+    """Of the columns of labels that have a value for each token."""
+    logits: Callable[[Any], torch.Tensor]
+    """output of the model -> its logits"""
+    hard_loss: Callable[[torch.Tensor, TensorBatch], torch.Tensor]
+    """(logits, batch) -> loss with the labels"""
+    soft_loss: Callable[[torch.Tensor, torch.Tensor, TensorBatch, float], torch.Tensor]
+    """(student logits, teacher logits, batch, temperature) -> loss with the teacher's outputs"""
+    per_token: bool = False
+    """Whether there are logits for each token of a text."""
+
+    @property
+    def auto_class(self) -> Any:
+        """The class of transformers that loads a model with this head."""
+        return getattr(transformers, PROBLEMS[self.problem].model_class)
+
+
+def predicted(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+    """Return the logits that are predictions, (rows, labels): one a text, or one a word."""
+    return logits if logits.ndim == 2 else logits[batch[WORD_STARTS].bool()]
+
+
+def _tokenize_texts(
+    split: Split, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> tuple[BatchEncoding, Columns]:
+    texts = [list(column) for column in zip(*split.examples, strict=True)]
+    longest = min(max_length, longest_input(tokenizer))
+    tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
+    return tokens, {"labels": split.label_ids}
+
+
+def _tokenize_words(
+    split: Split, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> tuple[BatchEncoding, Columns]:
+    """Tokenise sentences; the first token of each word has its tag, other tokens NO_LABEL."""
+    tokens = encode_words(tokenizer, split.examples, max_length)
+    words = [begun_words(tokens.word_ids(row)) for row in range(len(split))]
+    labels = [
+        [NO_LABEL if word is None else tags[word] for word in begun]
+        for begun, tags in zip(words, split.label_ids, strict=True)
+    ]
+    starts = [[int(word is not None) for word in begun] for begun in words]
+    return tokens, {"labels": labels, WORD_STARTS: starts}
+
+
+def _hard_loss(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+    """Cross-entropy with the labels; what has none is left out."""
+    return hard_labels(logits, batch["labels"])
+
+
+def _soft_loss(
+    student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch, temperature: float
+) -> torch.Tensor:
+    """Divergence from the teacher, over texts or over words."""
+    return soft_labels(predicted(student, batch), predicted(teacher, batch), temperature)
+
+
+def _logits(output: Any) -> torch.Tensor:
+    logits: torch.Tensor = output.logits
+    return logits
+
+
+HEADS = Table(
+    "head",
+    {
+        "single_label_classification": Head(
+            problem="single_label_classification",
+            tokenize=_tokenize_texts,
+            padding={},
+            logits=_logits,
+            hard_loss=_hard_loss,
+            soft_loss=_soft_loss,
+        ),
+        "token_classification": Head(
+            problem="token_classification",
+            tokenize=_tokenize_words,
+            padding={"labels": NO_LABEL, WORD_STARTS: 0},
+            logits=_logits,
+            hard_loss=_hard_loss,
+            soft_loss=_soft_loss,
+            per_token=True,
+        ),
+    },
+)

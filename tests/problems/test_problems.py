@@ -1,0 +1,228 @@
+"""PROBLEMS: every row is trained, exported, quantized, compared and read as an endpoint does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.measure.accuracy import evaluate, predict_outputs
+from bertender.measure.compare import compare
+from bertender.measure.comparison import CompareConfig
+from bertender.measure.parity import TOLERANCES, check_parity, labelled_sample
+from bertender.measure.verify import VerifyConfig, verify
+from bertender.metrics.scores import METRICS
+from bertender.models.predictor import Classifier, FakePredictor, open_classifier
+from bertender.pipeline.stages import STAGES
+from bertender.problems import PROBLEMS
+from bertender.tasks.task import Task
+from bertender.text.batch import Batch, load_tokenizer
+from bertender.training.heads import HEADS
+from distill.distillation.distiller import DistillConfig, distill
+from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
+from export.onnx_export import ExportConfig, export
+from quantize.graph_check import failures_if_quantized
+from quantize.quantizer import QuantizeConfig, quantize
+from serve.classifier_backend import open_artifact
+from serve.config import ServeConfig
+from serve.triton_config import BackendParameters, model_config
+from tests.toy_models import save_encoder
+from tests.toy_tagging import TASK as TAGGING
+from tests.toys import toy_task
+
+TASKS = {task.problem_type: task for task in (toy_task(), TAGGING)}
+SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
+NO_TORCH = """
+import sys
+import {module}
+assert "torch" not in sys.modules, "torch is loaded"
+"""
+FASTEST = CompareConfig(
+    processes=1, rounds=2, single_texts=4, batch_size=4, warmup_rounds=0, noisy=True
+)
+
+
+@pytest.fixture(scope="module", params=PROBLEMS)
+def task(request: pytest.FixtureRequest) -> Task:
+    return TASKS[request.param]
+
+
+@pytest.fixture(scope="module")
+def teacher(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("problem")
+    encoder = save_encoder("bert", folder / "encoder")
+    config = FinetuneConfig(teacher=str(encoder), epochs=6, **SETTINGS)
+    return finetune_by_name(task, config, folder / "teacher")
+
+
+@pytest.fixture(scope="module")
+def graph(teacher: Artifact, task: Task) -> Artifact:
+    return export(teacher, task, ExportConfig(), teacher.path.with_name("graph"))
+
+
+@pytest.fixture(scope="module")
+def eight_bits(graph: Artifact, task: Task) -> Artifact:
+    config = QuantizeConfig(scheme="dynamic")
+    return quantize(graph, task, config, graph.path.with_name("int8"))
+
+
+def test_every_row_has_a_head_and_known_metrics() -> None:
+    assert list(HEADS) == list(PROBLEMS)
+    for name, row in PROBLEMS.items():
+        assert row.name == name == HEADS[name].problem
+        assert set(row.metrics) <= set(METRICS)
+
+
+def test_a_model_learns_its_task(teacher: Artifact, task: Task) -> None:
+    score, predictions = evaluate(open_classifier(teacher), task.dev, task.metric)
+    assert score.value > 0.9
+    assert len(predictions) == len(task.dev)
+    assert teacher.card.task == task.record()
+
+
+def test_the_graph_predicts_as_the_model_does(
+    graph: Artifact, teacher: Artifact, task: Task
+) -> None:
+    for example in task.dev.examples[:5]:
+        ours, theirs = (open_classifier(each).outputs([example])[0] for each in (graph, teacher))
+        np.testing.assert_allclose(ours.logits, theirs.logits, atol=1e-4)
+        assert np.array_equal(ours.places, theirs.places)
+
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "static": {},
+    "qat": {"epochs": 1, "batch_size": 8, "precision": "fp32"},
+    "mixed": {"max_drop": 5.0},
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_scheme_quantizes_it(
+    scheme: str, graph: Artifact, teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = QuantizeConfig(scheme=scheme, **SCHEMES[scheme])
+    source = teacher if scheme == "qat" else graph
+    made = quantize(source, task, config, tmp_path / "made", write_onnx=written(task))
+    assert made.card.precision == "int8"
+    assert evaluate(open_classifier(made), task.dev, task.metric)[0].value > 0.8
+
+
+def written(task: Task) -> Any:
+    write = STAGES["export"].provides
+    assert write is not None
+    return lambda artifact, directory: write(artifact, task, directory)
+
+
+def test_verify_and_compare(
+    teacher: Artifact, graph: Artifact, eight_bits: Artifact, task: Task
+) -> None:
+    parity = verify(graph, eight_bits, task, VerifyConfig(), failures_if_quantized)
+    assert parity.passed, parity.failures
+    assert parity.score_change is not None
+    comparison = compare([teacher, graph, eight_bits], task, FASTEST)
+    assert [row.score.metric for row in comparison.rows] == [task.metric] * 3
+    assert comparison.rows[1].change is not None
+    assert abs(comparison.rows[1].change.value) < 1e-6
+    assert comparison.constant is not None
+    assert comparison.constant.score.value < comparison.rows[0].score.value
+
+
+def test_the_gate_finds_a_forgotten_padding_mask(teacher: Artifact, task: Task) -> None:
+    sound = open_classifier(teacher)
+
+    def maskless(batch: Batch) -> Any:
+        arrays = {**batch.arrays, "attention_mask": np.ones_like(batch.arrays["input_ids"])}
+        return sound.predictor.logits(Batch(batch.examples, arrays, batch.words))
+
+    broken = Classifier(
+        "broken", sound.labels, sound.encode, FakePredictor(maskless), 0, sound.problem
+    )
+    examples, truth = labelled_sample(task, task.dev, 16, 0)
+    tolerance = TOLERANCES["float32"]
+    assert check_parity(sound, sound, examples, tolerance, truth=truth).passed
+    parity = check_parity(sound, broken, examples, tolerance, truth=truth)
+    assert any("max_abs_difference" in failure for failure in parity.failures)
+
+
+def test_a_student_is_distilled(teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    config = DistillConfig(method="minibert", layers=2, epochs=4, **SETTINGS)
+    student = distill(teacher, task, config, tmp_path / "student")
+    assert student.card.task == task.record()
+    assert student.card.findings.scores is not None
+    assert student.card.findings.scores.score > 0.5
+
+
+def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task) -> None:
+    """All that Triton does in between is to carry the tensors."""
+    parameters = BackendParameters(tokens_per_bucket=64, threads=1, problem_type=task.problem_type)
+    served, endpoint = open_artifact(graph, parameters, 1), task.problem.endpoint
+    examples = task.dev.examples[:7]
+    read = [endpoint.to_example(endpoint.to_texts(example)) for example in examples]
+    assert read == list(examples)
+    labels = np.array([label.encode() for label in task.labels], np.object_)
+    tensors = endpoint.arrays(served.outputs(read), read, labels)
+    config = model_config(graph.card, ServeConfig())
+    assert [output.name for output in config.output] == list(tensors)
+    for output in config.output:
+        shape = tensors[output.name].shape[1:]
+        assert len(shape) == len(output.dims)
+        assert all(dim in (-1, size) for dim, size in zip(output.dims, shape, strict=True))
+    local = open_classifier(graph)
+    found = predict_outputs(local, examples)
+    for row, (example, own) in enumerate(zip(examples, found, strict=True)):
+        answer = endpoint.read(tensors, row, example)
+        expected = task.problem.decode(own.logits.argmax(1), own.places, example)
+        assert answer["label"] == task.problem.named(expected, task.labels)
+        assert np.atleast_2d(answer["logits"])[own.places] == pytest.approx(own.logits, abs=1e-4)
+        assert np.all((np.array(answer["score"]) > 0) & (np.array(answer["score"]) <= 1))
+
+
+@pytest.mark.parametrize("name", ["prune", "baseline"])
+def test_a_stage_that_labels_texts_alone_refuses_others(name: str, tmp_path: Path) -> None:
+    stage = STAGES[name]
+    with pytest.raises(ConfigError, match=rf"'{name}' takes tasks of 'single_label.*'token_class"):
+        stage.run([], TAGGING, stage.config(), tmp_path / "out")
+
+
+def test_a_task_of_another_problem_type_is_refused(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    other = next(each for each in TASKS.values() if each.problem_type != task.problem_type)
+    for refused in (
+        lambda: export(teacher, other, ExportConfig(), tmp_path / "out"),
+        lambda: verify(teacher, teacher, other, VerifyConfig(), failures_if_quantized),
+        lambda: distill(teacher, other, DistillConfig(), tmp_path / "out"),
+    ):
+        with pytest.raises(ConfigError, match=task.problem_type):
+            refused()
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "module", ["bertender.problems", "bertender.metrics.scores", "serve.client"]
+)
+def test_no_torch_in_a_fresh_process(module: str) -> None:
+    subprocess.run([sys.executable, "-c", NO_TORCH.format(module=module)], check=True)
+
+
+def test_the_backend_of_words_loads_no_torch() -> None:
+    """Of transformers it needs the tokenizers alone, as `serve` starts it."""
+    command = [sys.executable, "-c", NO_TORCH.format(module="bertender.text.words")]
+    subprocess.run(command, env={**os.environ, "USE_TORCH": "0"}, check=True)
+
+
+def test_the_client_loads_no_transformers() -> None:
+    code = "import serve.client, sys; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_tokenizer_says_where_words_begin(teacher: Artifact, task: Task) -> None:
+    batch = task.problem.encoder(load_tokenizer(teacher.path), None)(task.dev.examples[:3])
+    assert (batch.words is not None) == HEADS[task.problem_type].per_token
