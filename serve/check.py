@@ -14,7 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record
 from bertender.core.errors import ServingError
 from bertender.models.predictor import Classifier, open_classifier
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from serve.client import Answer, Endpoint
 from serve.config import ServeConfig
 from serve.repository import write_repository

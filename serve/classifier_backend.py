@@ -23,7 +23,8 @@ import numpy.typing as npt
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.text.batch import Example, Tokenize, load_tokenizer
+from bertender.text.batch import Tokenize, load_tokenizer
+from bertender.text.example import Example
 from serve.bucketing import BucketedClassifier
 from serve.triton_config import BackendParameters
 from serve.wire import INPUT_NAMES, OUTPUT_NAMES, from_arrays

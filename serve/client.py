@@ -20,7 +20,8 @@ from bertender.core.errors import ConfigError, ServingError, UnknownNameError
 from serve.wire import INPUT_NAMES, MODEL_NAME, OUTPUT_NAMES, to_arrays
 
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
-    from bertender.text.batch import Batch, Example
+    from bertender.text.batch import Batch
+from bertender.text.example import Example
 
 __all__ = [
     "Answer",

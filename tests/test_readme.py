@@ -23,7 +23,8 @@ from bertender.report.cells import speedup_cell
 from distill.augmentation import AUGMENTATIONS
 from distill.corpora.files import READERS
 from distill.corpora.rows import full_sentence_rows
-from distill.methods import GENERAL_METHODS, METHODS, Method
+from distill.methods import GENERAL_METHODS, METHODS
+from distill.methods.method import Method
 from distill.objectives import OBJECTIVES
 from distill.vocabularies import TOKENIZERS
 from export.fusion import FUSIONS

@@ -69,7 +69,7 @@ COMMANDS: Mapping[str, Command] = {
     "schemes": _command(
         "quantize.commands", "schemes", "List the ways to quantize, and for which machines."
     ),
-    "recipes": _command(f"{CLI}.recipe_commands", "recipes", "List the recipes."),
+    "recipes": _command(f"{CLI}.list_commands", "recipes", "List the recipes."),
     "show": _command(f"{CLI}.show_commands", "show", "Show an artifact and what it was made from."),
     "doctor": _command(
         f"{CLI}.list_commands", "doctor", "Show what this machine has, and what that means."

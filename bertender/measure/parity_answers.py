@@ -14,7 +14,7 @@ from bertender.core.progress import Bar, progress_bar
 from bertender.measure.parity_cases import Case, Question, arrange, ask, questions_of
 from bertender.measure.tolerances import Tolerance
 from bertender.models.predictor import Classifier
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = ["Answers", "collect_answers", "no_answers"]
 

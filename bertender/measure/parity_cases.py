@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.models.predictor import Classifier
-from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, Batch, Example, Tokenize
+from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, Batch, Tokenize
+from bertender.text.example import Example
 from bertender.training.examples import Padding
 
 __all__ = ["Case", "Question", "arrange", "ask", "questions_of"]

@@ -29,7 +29,8 @@ from bertender.core.card import Kind
 from bertender.core.errors import ModelError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.models.own_models import load_pretrained
-from bertender.text.batch import Batch, Encode, Example, Tokenize, keep_text, load_tokenizer
+from bertender.text.batch import Batch, Encode, Tokenize, keep_text, load_tokenizer
+from bertender.text.example import Example
 
 __all__ = [
     "OPENERS",

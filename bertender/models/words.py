@@ -15,8 +15,9 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Predictor, TorchPredictor, load_torch_tagger
-from bertender.text.batch import Batch, Example, load_tokenizer, longest_input
+from bertender.text.batch import Batch, load_tokenizer, longest_input
 from bertender.text.batching import length_buckets
+from bertender.text.example import Example
 
 __all__ = ["Tagger", "begun_words", "encode_words", "open_tagger", "pieces_of_words"]
 

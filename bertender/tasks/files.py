@@ -17,7 +17,7 @@ from bertender.tasks.bad_rows import OnBadRow, SkippedRows, stop
 from bertender.tasks.rows import Row, Table, open_table
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.tasks.utf8 import lines_of
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = ["Labelled", "label_names", "load_files", "read_labelled", "read_texts"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Split
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = ["DEFAULT_SHARE", "LEAST_TEXTS", "Parted", "is_selected", "part"]
 

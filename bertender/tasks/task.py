@@ -22,7 +22,7 @@ from pydantic import Field
 from bertender.core.card import LeftOutRows, TaskRecord
 from bertender.core.config import Config
 from bertender.core.findings import ChosenOn
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = ["ChosenOn", "Split", "Task", "TaskConfig"]
 

@@ -14,19 +14,16 @@ from transformers.utils import logging as transformers_logging
 
 from bertender.core.errors import HubCodeError, ModelError
 from bertender.core.hub_code import open_pretrained
+from bertender.text.example import Example
 
 __all__ = [
     "Batch",
     "Encode",
-    "Example",
     "Tokenize",
     "keep_text",
     "load_tokenizer",
     "longest_input",
 ]
-
-Example = tuple[str, ...]
-"""One text, or two for a sentence pair."""
 
 IntArray = npt.NDArray[np.int64]
 

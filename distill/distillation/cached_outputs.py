@@ -18,7 +18,7 @@ from bertender.training.examples import TokenDataset
 from distill.data import token_dataset
 from distill.distillation.start import Start
 from distill.losses.signals import Wanted, joined
-from distill.methods import Method
+from distill.methods.method import Method
 from distill.teachers.outputs import LOGITS, size_bytes, teacher_answers, worth_keeping
 from distill.teachers.teacher import Teacher
 

@@ -27,8 +27,7 @@ from distill.distillation.phases import (
     unmasked,
 )
 from distill.losses.trainee import Trainee
-from distill.methods import Phase
-from distill.methods.method import TraineeBuilder
+from distill.methods.method import Phase, TraineeBuilder
 
 __all__ = ["Distillation", "Evaluate", "Trained"]
 

@@ -23,7 +23,7 @@ from distill.distillation.general_config import MASK_PROBABILITY, VOCABULARY_SIZ
 from distill.distillation.general_teacher import GeneralTeacher
 from distill.distillation.phases import refuse_misfits, unmasked
 from distill.distillation.reading import Reading, as_its_teacher, in_both_vocabularies
-from distill.methods import Method
+from distill.methods.method import Method
 from distill.teachers.encoders import tensors_digest
 from distill.vocabularies import trained_once
 from distill.vocabularies.mixed import MixedVocabulary

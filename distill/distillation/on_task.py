@@ -24,7 +24,7 @@ from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distillation import Distillation, Trained
 from distill.distillation.start import Start, start_student
 from distill.distillation.texts import with_augmented, with_unlabelled
-from distill.methods import Method
+from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
 from distill.teachers.teacher import Teacher, load_teachers
 from distill.writing import artifact_at, write_classifier

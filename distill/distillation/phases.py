@@ -17,7 +17,7 @@ from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import LossParts
 from distill.losses import NO_LABEL
 from distill.losses.signals import Signals, Wanted, read_signals
-from distill.methods import Method, Phase
+from distill.methods.method import Method, Phase
 from distill.teachers.outputs import kept_in
 
 __all__ = [

@@ -31,7 +31,7 @@ from distill.data import fitting_tokenizer, tagged_dataset
 from distill.distillation.config import StudentConfig
 from distill.distillation.distillation import Distillation
 from distill.distillation.start import Start, start_student
-from distill.methods import Method
+from distill.methods.method import Method
 from distill.scoring import tagging_score
 from distill.teachers.outputs import LOGITS, teacher_token_logits, worth_keeping
 from distill.teachers.teacher import Teacher, on_device

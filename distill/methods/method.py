@@ -93,7 +93,6 @@ class Method:
     """A row of METHODS."""
 
     name: str
-    summary: str
     paper: str
     builder: StudentBuilder
     phases: Phases

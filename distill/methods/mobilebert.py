@@ -162,7 +162,6 @@ def _general_phases(layers: int) -> tuple[Phase, ...]:
 
 MOBILEBERT = Method(
     name="mobilebert",
-    summary="hidden states and attention of one layer after another, then soft and hard labels",
     paper="Sun et al. 2020, arXiv 2004.02984",
     builder=mobilebert_student,
     phases=_phases,
@@ -175,13 +174,11 @@ MOBILEBERT = Method(
 MOBILEBERT_TINY = replace(
     MOBILEBERT,
     name="mobilebert-tiny",
-    summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
     builder=tiny_mobilebert_student,
 )
 
 MOBILEBERT_GENERAL = replace(
     MOBILEBERT,
-    summary="hidden states and attention of one layer after another, then masked words",
     phases=_general_phases,
     settings={"learning_rate": 5e-4},
 )
@@ -189,6 +186,5 @@ MOBILEBERT_GENERAL = replace(
 MOBILEBERT_TINY_GENERAL = replace(
     MOBILEBERT_GENERAL,
     name="mobilebert-tiny",
-    summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
     builder=tiny_mobilebert_student,
 )

@@ -138,7 +138,6 @@ def _half_then_alone(
 
 THESEUS = Method(
     name="theseus",
-    summary="the teacher's layers are replaced by chance, more and more; labels alone",
     paper="Xu et al. 2020, arXiv 2002.02925",
     builder=shorter_student,
     start_layers=first_layers,
@@ -150,7 +149,6 @@ THESEUS = Method(
 
 THESEUS_CONSTANT = Method(
     name="theseus-constant",
-    summary="half of the teacher's layers are replaced by chance, then all; labels alone",
     paper="Xu et al. 2020, arXiv 2002.02925",
     builder=shorter_student,
     start_layers=first_layers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from serve.client import Answer
 
 

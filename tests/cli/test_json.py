@@ -80,7 +80,7 @@ KEYS: dict[str, Collection[str]] = {
     "serve": {"repository"},
     "classify": {"label", "score", "logits"},
     "tasks": {"task", "summary", "metric", "labels"},
-    "methods": {"method", "summary", "paper", "loss", "needs"},
+    "methods": {"method", "summary", "on a corpus"},
     "schemes": {"schemes", "target", "calibrator", "sensitivity"},
     "recipes": {"quickstart", "sst2", "from-scratch"},
     "show": {"artifact", "card", "digest"},

@@ -64,8 +64,9 @@ from typer.testing import CliRunner
 from bertender.cli.main import build_app
 from bertender.cli import show_commands
 from serve import classify_command, commands
-result = CliRunner().invoke(build_app(None), ["--help"])
-assert result.exit_code == 0 and "quantize" in result.stdout, result.output
+for words in (["--help"], ["recipes"], ["tasks"], ["methods"]):
+    result = CliRunner().invoke(build_app(words[0]), words)
+    assert result.exit_code == 0 and len(result.stdout) > 300, result.output
 print(sorted({"torch", "transformers", "onnxruntime"} & set(sys.modules)))
 """
 

@@ -14,7 +14,7 @@ from google.protobuf import json_format
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from serve.classifier_backend import TritonPythonModel, output_arrays, share_of_cores
 from serve.config import ServeConfig
 from serve.repository import write_repository

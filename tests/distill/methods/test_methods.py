@@ -18,7 +18,8 @@ from distill.distillation.on_task import new_student
 from distill.distillation.phases import DistillationObjective, phase_settings
 from distill.losses.layer_maps import last
 from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
-from distill.methods import GENERAL_METHODS, METHODS, Method, Phase
+from distill.methods import GENERAL_METHODS, METHODS
+from distill.methods.method import Method, Phase
 from distill.students import StudentShape
 from distill.teachers.teacher import Teacher
 from tests.toy_models import save_encoder, tiny_classifier

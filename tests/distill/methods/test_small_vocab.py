@@ -19,7 +19,8 @@ from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
 from distill.distillation.phases import DistillationObjective, refuse_misfits
 from distill.losses import NO_LABEL
-from distill.methods import GENERAL_METHODS, Method
+from distill.methods import GENERAL_METHODS
+from distill.methods.method import Method
 from distill.methods.small_vocab import DualTraining, SharedProjection
 from distill.students import StudentShape
 from distill.vocabularies import TOKENIZERS
