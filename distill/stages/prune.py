@@ -11,7 +11,7 @@ from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
 from distill.corpora.corpus import Corpus
 from distill.pruning.config import OF_THE_TASK, PruneConfig
 from distill.pruning.pruner import prune
-from distill.stages.files import CorpusText
+from distill.stages.corpus_text import CorpusText
 
 __all__ = ["PRUNE"]
 
