@@ -68,7 +68,7 @@ class OnCorpus:
             phases=method.phases(student.config.num_hidden_layers),
             examples=lambda: training,
             evaluate=partial(held_out_loss, examples=held_out),
-            trainee=method.trainee,
+            training_module=method.training_module,
             masking=reading.masking(share, self.config.seed) if masks else unmasked,
         )
 

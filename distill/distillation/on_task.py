@@ -86,10 +86,10 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         tokenizer=tokenizer,
         phases=method.phases(student.config.num_hidden_layers),
         examples=partial(student_examples, kept, teachers, start, tokenizer, texts, config, clock),
-        evaluate=lambda trainee, objective: choice_score(
-            trainee.student, tokenizer, task, config.max_length
+        evaluate=lambda training_module, objective: choice_score(
+            training_module.student, tokenizer, task, config.max_length
         ),
-        trainee=method.trainee,
+        training_module=method.training_module,
         clock=clock,
     )
     digests = [start.digest, *(each.artifact.digest for each in teachers)]

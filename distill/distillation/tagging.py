@@ -77,10 +77,10 @@ def distill_tagger(
         tokenizer=tokenizer,
         phases=method.phases(student.config.num_hidden_layers),
         examples=partial(_student_examples, method, student, source, task, tokenizer, config),
-        evaluate=lambda trainee, objective: tagging_score(
-            trainee.student, tokenizer, task, config.max_length
+        evaluate=lambda training_module, objective: tagging_score(
+            training_module.student, tokenizer, task, config.max_length
         ),
-        trainee=method.trainee,
+        training_module=method.training_module,
     )
 
     def train(work: Path) -> Writer:

@@ -79,7 +79,7 @@ def _name(side: int, size: int, target: int) -> str:
 
 
 class DualTraining(nn.Module):
-    """The trainee: the student, a copy of its teacher that reads both vocabularies, projections."""
+    """The student, a copy of its teacher that reads both vocabularies, and projections."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ SMALL_VOCAB_GENERAL = Method(
         "learning_rate": 5e-4,
         "hidden_size": HIDDEN_SIZE,
     },
-    trainee=DualTraining,
+    training_module=DualTraining,
     layers=all_layers,
     own_vocabulary=True,
 )

@@ -66,7 +66,7 @@ class _Module(nn.Module):
 
 
 class Replacing(nn.Module):
-    """The trainee: the student with modules that are drawn anew in each step."""
+    """The training module: the student with modules that are drawn anew in each step."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ THESEUS = Method(
     start_layers=first_layers,
     phases=one_phase(HardLabels(weight=1.0)),
     settings={"epochs": 15, "learning_rate": 2e-5},
-    trainee=partial(Replacing, schedule=_growing),
+    training_module=partial(Replacing, schedule=_growing),
     uses_teacher_layers=True,
 )
 
@@ -154,6 +154,6 @@ THESEUS_CONSTANT = Method(
     start_layers=first_layers,
     phases=_constant_phases,
     settings={"epochs": 10, "learning_rate": 2e-5},
-    trainee=_half_then_alone,
+    training_module=_half_then_alone,
     uses_teacher_layers=True,
 )

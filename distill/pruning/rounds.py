@@ -186,7 +186,9 @@ def _recover(model: PreTrainedModel, job: Job, number: int) -> TrainingReport:
         tokenizer=job.tokenizer,
         phases=(RECOVERY,),
         examples=lambda: job.examples,
-        evaluate=lambda trainee, objective: {job.task.metric: job.score(trainee.student)},
+        evaluate=lambda training_module, objective: {
+            job.task.metric: job.score(training_module.student)
+        },
     )
     work, place = job.work / f"round-{number}", f"round {number + 1} of {job.config.rounds}"
     return recovery.run(job.config, work, f"{job.description}: {place}", keep_end=True).last

@@ -65,16 +65,16 @@ def test_it_reports_each_phase_and_scores_the_last(ready: OnTask, tmp_path: Path
 def test_it_is_measured_with_the_loss_of_the_last_phase(ready: OnTask, tmp_path: Path) -> None:
     seen: list[tuple[Any, Objective]] = []
 
-    def evaluate(trainee: Any, objective: Objective) -> dict[str, float]:
-        seen.append((trainee, objective))
+    def evaluate(training_module: Any, objective: Objective) -> dict[str, float]:
+        seen.append((training_module, objective))
         return {"epoch": float(len(seen))}
 
     trained = replace(ready.distillation, evaluate=evaluate).run(CONFIG, tmp_path, "distill")
     assert trained.last.epochs == [{"epoch": 1.0}, {"epoch": 2.0}]
-    (trainee, objective), _ = seen
+    (training_module, objective), _ = seen
     examples = ready.distillation.examples()
     batch = examples.collate([examples[0], examples[1]])
-    assert set(objective(trainee, batch, 0)) == set(trained.last.losses[0])
+    assert set(objective(training_module, batch, 0)) == set(trained.last.losses[0])
 
 
 def test_a_run_that_keeps_its_end_is_not_trained_again(
