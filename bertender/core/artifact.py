@@ -43,7 +43,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Artifact:
-    """A directory that a stage has written, with its card read."""
+    """A directory that a stage has written, with its card read.
+
+    Example:
+        teacher = bertender.Artifact.load("runs/teacher")
+        print(teacher.card.stage, teacher.card.task.labels, teacher.digest)
+    """
 
     path: Path
     card: Card
