@@ -34,6 +34,7 @@ from bertender.core.findings import Findings
 __all__ = [
     "Artifact",
     "Draft",
+    "digest_of",
     "new_artifact",
     "refuse_foreign_directory",
     "refuse_unwritable",
@@ -184,6 +185,11 @@ def refuse_foreign_directory(out: Path) -> None:
             f"{out} exists and is not an artifact, so it will not be replaced. "
             "Choose another --out, or remove it yourself."
         )
+
+
+def digest_of(path: Path) -> str:
+    """Return the digest of an artifact whose files are checked, or the sha256 of a file."""
+    return sha256_of(path) if path.is_file() else Artifact.load(path).digest
 
 
 def sha256_of(path: Path) -> str:
