@@ -21,7 +21,8 @@ def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, P
     """Return the files, by module, that some modules and all that they import are read from.
 
     Imports inside of functions count too, and so do the places (`module:NAME`) that the table of a
-    package names below it. Other packages than the project's own do not.
+    package names below it. Those that only a type checker reads do not, nor do other packages than
+    the project's own.
     """
     found: dict[str, Path] = {}
     waiting = list(modules)
@@ -59,7 +60,15 @@ def _path(module: str, project: Path) -> Path | None:
 @cache
 def _imported(source: bytes) -> tuple[str, ...]:
     """Return all names that a module imports; whether one is a module shows by its file."""
-    return tuple(name for node in ast.walk(ast.parse(source)) for name in _names(node))
+    return tuple(name for node in _run(ast.parse(source)) for name in _names(node))
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all within it, but for what only a type checker reads."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from _run(child)
 
 
 @cache

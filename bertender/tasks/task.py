@@ -76,7 +76,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Task:
-    """A classification task with its data at hand."""
+    """A classification task with its data.
+
+    Example:
+        task: bertender.Task = bertender.load_task(train="train.csv", dev="dev.csv", select=0.3)
+        print(task.name, task.metric, len(task.train), len(task.selection), len(task.dev))
+    """
 
     name: str
     labels: tuple[str, ...]
