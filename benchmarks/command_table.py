@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from bertender.cli.main import COMMANDS, build_app
+from bertender.cli.main import build_app, commands
 from bertender.report.cells import DASH, Cell, markdown_rows
 
 __all__ = ["commands_block", "parameters_of"]
@@ -25,7 +25,7 @@ def parameters_of(name: str, kind: str) -> list[Any]:
 
 def commands_block(files: Mapping[str, Path]) -> str:
     """Return a section for each command: what it does, its arguments and its options."""
-    return "\n".join(_section(name) for name in COMMANDS)
+    return "\n".join(_section(name) for name in commands())
 
 
 def _section(name: str) -> str:
@@ -33,7 +33,9 @@ def _section(name: str) -> str:
     usage = " ".join(["bertender", name, *arguments, "[OPTIONS]"])
     rows = [_row(option) for option in parameters_of(name, "option")]
     lines = markdown_rows(HEADINGS, rows, [False] * len(HEADINGS))
-    return "\n".join([f"### {name}", "", COMMANDS[name].summary, "", f"`{usage}`", "", *lines, ""])
+    return "\n".join(
+        [f"### {name}", "", commands()[name].summary, "", f"`{usage}`", "", *lines, ""]
+    )
 
 
 def _argument(argument: Any) -> str:

@@ -28,7 +28,8 @@ from bertender.core.progress import show_progress
 from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
 from bertender.models.predictor import Classifier, open_classifier
 from bertender.pipeline.recorded_task import recorded_task
-from bertender.text.batch import Example, keep_text
+from bertender.text.batch import keep_text
+from bertender.text.example import Example
 from serve.check import EndpointConfig, check_endpoint
 from serve.client import Endpoint, ServedPredictor
 from serve.config import ServeConfig

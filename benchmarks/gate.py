@@ -14,7 +14,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.gate_faults import FAULTS, Fault
+from benchmarks.making import made_once
 from benchmarks.product_faults import planted
 from benchmarks.resuming import continued
 from benchmarks.saturating import saturating
@@ -254,9 +255,8 @@ def subject_of(teacher: Path, work: Path) -> Subject:
     out = folder / "float32"
     config = STAGES["export"].config()
     folder.mkdir(parents=True, exist_ok=True)
-    source = (
-        Artifact.load(out) if out.is_dir() else STAGES["export"].make([artifact], task, config, out)
-    )
+    export = partial(STAGES["export"].make, [artifact], task)
+    source = made_once(out, config, task, artifact, export)
     return Subject(teacher.name, artifact, source, task, folder)
 
 

@@ -20,7 +20,8 @@ from benchmarks.graph_faults import GRAPH_FAULTS, PlantGraph
 from benchmarks.product_faults import FAULTS as PRODUCT_FAULTS
 from benchmarks.product_faults import PlantProduct, change, exchange
 from bertender.models.predictor import Classifier, Predictor
-from bertender.text.batch import Batch, Example, Tokenize
+from bertender.text.batch import Batch, Tokenize
+from bertender.text.example import Example
 
 __all__ = ["FAULTS", "Fault"]
 

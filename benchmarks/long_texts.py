@@ -7,7 +7,8 @@ from itertools import cycle, islice
 
 from bertender.core.errors import DataError
 from bertender.measure.accuracy import text_lengths
-from bertender.text.batch import Encode, Example
+from bertender.text.batch import Encode
+from bertender.text.example import Example
 
 __all__ = ["LONG_TOKENS", "long_texts"]
 

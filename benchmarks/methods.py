@@ -11,14 +11,15 @@ other methods, if all was measured alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import Field
 
+from benchmarks.making import made_once
 from bertender.core.artifact import Artifact
-from bertender.core.card import CARD_NAME, library_versions
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
@@ -118,19 +119,11 @@ def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
 
 def _student(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
     """Return the student of these settings, trained now or before."""
-    if (out / CARD_NAME).is_file() and _is_made(made := Artifact.load(out), teacher, task, config):
-        return made
-    return distill(teacher, task, config, out)
+    return made_once(out, config, task, teacher, partial(distill, teacher, task))
 
 
 def _place(work: Path, config: DistillConfig) -> Path:
     return work / f"{config.method}-{config.seed}"
-
-
-def _is_made(made: Artifact, teacher: Artifact, task: Task, config: DistillConfig) -> bool:
-    card, parent = made.card, made.card.parent
-    wanted = (config.model_dump(mode="json"), task.record(), teacher.digest, library_versions())
-    return (card.config, card.task, parent and parent.digest, card.versions) == wanted
 
 
 def _measured(student: Artifact, task: Task, config: DistillConfig) -> StudentResult:

@@ -148,7 +148,7 @@ def _train(
 ) -> None:
     """Train some steps as `pretrain` does, with the whole run laid out."""
     torch.manual_seed(config.seed)
-    trained = objective.pretrainee(objective.model(encoder_config(config, tokenizer)))
+    trained = objective.pretraining_module(objective.model(encoder_config(config, tokenizer)))
     minimised = objective.objective(tokenizer, config.mask_probability, config.seed)
     train(trained, examples, minimised, config, work, steps=steps)
 

@@ -12,6 +12,7 @@ latter ONNX Runtime's profile tells where the time goes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,9 +21,9 @@ from pydantic import Field
 
 from benchmarks.kernel_times import KernelTimes, kernel_times
 from benchmarks.long_texts import LONG_TOKENS, long_texts
+from benchmarks.making import made_once
 from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
-from bertender.core.card import CARD_NAME
 from bertender.core.config import Record
 from bertender.core.errors import AccuracyError, ModelError, ParityError
 from bertender.core.progress import show_progress
@@ -108,12 +109,7 @@ def _stage(
 ) -> Artifact:
     stage = STAGES[name]
     config = stage.config.parse(settings)
-    if (out / CARD_NAME).is_file():
-        made = Artifact.load(out)
-        parent = made.card.parent and made.card.parent.digest
-        if made.card.config == config.model_dump(mode="json") and parent == sources[0].digest:
-            return made
-    return stage.run(sources, task, config, out)
+    return made_once(out, config, task, sources[0], partial(stage.make, sources, task))
 
 
 def run(

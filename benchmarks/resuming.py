@@ -1,4 +1,8 @@
-"""Benchmarks that go on where an earlier call of the same command has stopped."""
+"""Benchmarks that go on where an earlier call of the same command has stopped.
+
+This is no `build_once`: a result that is half done is neither reused nor made again, but completed,
+and one of other settings is refused, since hours of measuring may be in it.
+"""
 
 from __future__ import annotations
 

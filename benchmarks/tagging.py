@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import Field
 
+from benchmarks.making import made_once
 from bertender.core.artifact import Artifact
-from bertender.core.card import CARD_NAME, library_versions
-from bertender.core.config import Config, Record
+from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
@@ -88,8 +89,7 @@ def _teacher(task: Task, encoder: str, budget: TaggerBudget, work: Path) -> Arti
         learning_rate=budget.teacher_learning_rate,
         batch_size=budget.batch_size,
     )
-    made = _made(work / "teacher", config, task, None)
-    return made or finetune_by_name(task, config, work / "teacher")
+    return made_once(work / "teacher", config, task, None, partial(finetune_by_name, task))
 
 
 def _student(
@@ -105,23 +105,7 @@ def _student(
     )
     few = replace(task, train=task.train.first(budget.max_train))
     out = work / f"{loss}-{seed}"
-    return _made(out, config, task, teacher) or distill(teacher, few, config, out)
-
-
-def _made(out: Path, config: Config, task: Task, parent: Artifact | None) -> Artifact | None:
-    """Return the artifact at `out` where it has these settings."""
-    if not (out / CARD_NAME).is_file():
-        return None
-    made = Artifact.load(out)
-    digest = made.card.parent.digest if made.card.parent else None
-    found = (made.card.config, made.card.task, digest, made.card.versions)
-    wanted = (
-        config.model_dump(mode="json"),
-        task.record(),
-        parent.digest if parent else None,
-        library_versions(),
-    )
-    return made if found == wanted else None
+    return made_once(out, config, few, teacher, partial(distill, teacher, few))
 
 
 def _measured(artifact: Artifact, task: Task, loss: str, seed: int) -> TaggerResult:

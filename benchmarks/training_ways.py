@@ -206,7 +206,7 @@ class _EpochClock:
     def begin(self) -> None:
         self.began = time.perf_counter()
 
-    def __call__(self, trainee: Any, objective: Objective) -> dict[str, float]:
+    def __call__(self, training_module: Any, objective: Objective) -> dict[str, float]:
         now = time.perf_counter()
         self.seconds.append(now - self.began)
         self.began = now

@@ -1,10 +1,76 @@
-"""bertender: a BERT-style encoder made into a small, fast, trustworthy endpoint."""
+"""bertender: a BERT-style encoder made into a small, fast, trustworthy endpoint.
 
+The names of `__all__` are what other code may use; docs/api.md has each with an example. They are
+loaded when they are first asked for, since the libraries behind them take seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
 import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertender.api import (
+        classify,
+        compare,
+        distill,
+        distill_general,
+        export,
+        finetune,
+        load_task,
+        open_model,
+        pretrain,
+        prune,
+        quantize,
+        run_recipe,
+        serve,
+        verify,
+    )
+    from bertender.core.artifact import Artifact
+    from bertender.core.errors import BertenderError
+    from bertender.tasks.task import Task
 
 # before anything imports ONNX Runtime, whose Linux wheel carries an uploader of usage data
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = ["__version__"]
+__all__ = [
+    "Artifact",
+    "Task",
+    "BertenderError",
+    "load_task",
+    "pretrain",
+    "distill_general",
+    "finetune",
+    "distill",
+    "prune",
+    "export",
+    "quantize",
+    "verify",
+    "compare",
+    "open_model",
+    "serve",
+    "classify",
+    "run_recipe",
+    "__version__",
+]
 
 __version__ = "0.1.0"
+
+_ELSEWHERE = {
+    "Artifact": "bertender.core.artifact",
+    "BertenderError": "bertender.core.errors",
+    "Task": "bertender.tasks.task",
+}
+"""Name -> its module, of what is not in `bertender.api`."""
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of `__all__` when it is asked for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_ELSEWHERE.get(name, "bertender.api")), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -3,42 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from bertender.cli.flags import JsonFlag
 from bertender.cli.output import print_json, print_listing, say
-from distill.methods import GENERAL_METHODS, METHODS, Phase
+from distill.methods import GENERAL_METHODS, METHODS
+
+if TYPE_CHECKING:  # it imports PyTorch, and a list of names and summaries should not
+    from distill.methods.method import Phase
 
 __all__ = ["methods_command"]
 
 TWO_LAYERS = 2
 """The depth that phases are listed for; a method that goes layer by layer has one for each."""
 
+NamesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="METHOD", help="show these in full: losses, needs, cost, defaults"),
+]
+
 
 def methods_command() -> Callable[..., None]:
     """Build `bertender methods`."""
 
-    def command(as_json: JsonFlag = False) -> None:
-        rows = [
-            {
-                "method": name,
-                "summary": method.summary,
-                "paper": method.paper,
-                "loss": [_loss(phase) for phase in method.phases(TWO_LAYERS)],
-                "needs": [*sorted(method.needs), *method.conditions],
-                "cost": method.cost,
-                "on a corpus": _general(name),
-                "augmentation": [method.augmentation] if method.augmentation else [],
-                "defaults": [f"{key}={value}" for key, value in method.settings.items()],
-            }
-            for name, method in METHODS.items()
-        ]
+    def command(names: NamesArgument = None, as_json: JsonFlag = False) -> None:
+        rows = [_in_full(name) for name in names] if names else _in_short()
         if as_json:
             print_json(rows)
             return
         print_listing(rows)
-        say("An augmentation is its paper's, and off until it is asked for: --augmentation A")
+        say("In full: bertender methods METHOD. Any of them: bertender distill --method METHOD")
 
     return command
+
+
+def _in_short() -> list[dict[str, Any]]:
+    return [
+        {"method": name, "summary": summary, "on a corpus": _yes(name in GENERAL_METHODS)}
+        for name, summary in METHODS.summaries().items()
+    ]
+
+
+def _in_full(name: str) -> dict[str, Any]:
+    method = METHODS[name]
+    return {
+        "method": name,
+        "summary": METHODS.places[name].summary,
+        "paper": method.paper,
+        "loss": [_loss(phase) for phase in method.phases(TWO_LAYERS)],
+        "needs": [*sorted(method.needs), *method.conditions],
+        "cost": method.cost,
+        "on a corpus": _general(name),
+        "augmentation": [method.augmentation] if method.augmentation else [],
+        "defaults": [f"{key}={value}" for key, value in method.settings.items()],
+    }
+
+
+def _yes(whether: bool) -> str:
+    return "yes" if whether else "no"
 
 
 def _general(name: str) -> list[str]:

@@ -24,7 +24,8 @@ from bertender.core.config import Record
 from bertender.core.errors import ModelError
 from bertender.models.graph_file import MOST_MB, save_graph
 from bertender.models.onnx_predictor import ONNX_NAME
-from bertender.text.batch import Encode, Example
+from bertender.text.batch import Encode
+from bertender.text.example import Example
 from export.half_range import fit_half_range
 
 __all__ = [

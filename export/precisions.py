@@ -21,7 +21,8 @@ import torch
 from onnx import helper, numpy_helper
 
 from bertender.core.findings import LargestNumber
-from bertender.text.batch import Encode, Example
+from bertender.text.batch import Encode
+from bertender.text.example import Example
 from export.activations import largest_numbers, refuse_overflow
 
 __all__ = ["PRECISIONS", "Precision"]

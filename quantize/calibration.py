@@ -24,8 +24,9 @@ from bertender.core.progress import track
 from bertender.measure.accuracy import text_lengths
 from bertender.models.onnx_session import open_session
 from bertender.problems import SINGLE_LABEL, ProblemType
-from bertender.text.batch import Batch, Encode, Example
+from bertender.text.batch import Batch, Encode
 from bertender.text.batching import length_buckets
+from bertender.text.example import Example
 from quantize.calibrators import Histogram
 
 __all__ = ["Batches", "histograms", "observed", "open_watched"]

@@ -15,27 +15,12 @@ from bertender.core.config import Config, Rule
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
 from quantize.config import SchemeConfig
-from quantize.schemes import SCHEMES, SHARED
+from quantize.schemes import DYNAMIC, MIXED, SCHEMES, SHARED, STATIC, Settings
 
-__all__ = ["CANDIDATES", "NEXT", "Candidate", "candidates", "next_command"]
-
-Settings = Mapping[str, Any]
-
-DYNAMIC: Settings = {"scheme": "dynamic"}
-STATIC: Settings = {"scheme": "static", "calibrator": "mse"}
-MIXED: Settings = {"scheme": "mixed", "base": "static", "max_drop": 0.5}
+__all__ = ["CANDIDATES", "Candidate", "candidates", "next_command"]
 
 CANDIDATES: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
 """What is tried where no scheme is named, until one passes; explicit settings go before these."""
-
-NEXT: Mapping[str, tuple[Settings, ...]] = {
-    "dynamic": (STATIC,),
-    "static": (STATIC, MIXED),
-    "mixed": (MIXED, {"scheme": "qat"}),
-    "four-bit": ({"scheme": "four-bit", "max_drop": 0.5}, DYNAMIC),
-    "qat": ({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
-}
-"""Scheme that was refused -> what to try then: the first that was not tried just now."""
 
 SAME: Callable[[Any, Any], bool] = operator.eq
 COVERS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -69,7 +54,7 @@ def candidates(config: SchemeConfig) -> Iterator[Candidate]:
 
 def next_command(scheme: str, config: SchemeConfig, source: Artifact, task: Task, out: Path) -> str:
     """Return what to do after a scheme was refused: a command, where there is one left."""
-    for row in NEXT[scheme]:
+    for row in SCHEMES[scheme].then:
         path = _source_of(row["scheme"], source)
         if path is None or _was_tried(row, scheme, config):
             continue

@@ -19,13 +19,20 @@ from quantize.mixed import write_mixed
 from quantize.qat import refuse_untrainable, write_trained
 from quantize.static import write_static
 
-__all__ = ["AUTO_SCHEME", "RULES", "SCHEMES", "Scheme"]
+__all__ = ["AUTO_SCHEME", "DYNAMIC", "MIXED", "RULES", "SCHEMES", "STATIC", "Scheme", "Settings"]
 
 AUTO_SCHEME = "auto"
 """Instead of a row's name: the first row of CANDIDATES that passes."""
 
 CALIBRATION = frozenset({"calibrator", "percentile", "calibration_texts"})
 SENSITIVITY = frozenset({"sensitivity", "sensitivity_texts"})
+
+
+Settings = Mapping[str, Any]
+
+DYNAMIC: Settings = {"scheme": "dynamic"}
+STATIC: Settings = {"scheme": "static", "calibrator": "mse"}
+MIXED: Settings = {"scheme": "mixed", "base": "static", "max_drop": 0.5}
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class Scheme:
     """What kind of artifact it starts from."""
     refuse: Callable[[Artifact], None] = lambda source: None
     """Raises where it cannot quantize a source, before any work."""
+    then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
+    """What to try where it was refused: the first that was not tried just now."""
 
 
 SCHEMES = Table(
@@ -52,22 +61,26 @@ SCHEMES = Table(
             summary="int8 weights per channel; "
             "activation scales found while running, no data needed",
             write=write_dynamic,
+            then=(STATIC,),
         ),
         "static": Scheme(
             summary="int8 weights per channel; activation scales found before, on training texts",
             write=write_static,
             reads=CALIBRATION,
+            then=(STATIC, MIXED),
         ),
         "mixed": Scheme(
             summary="int8, and the parts that suffer most in float until the score holds",
             write=write_mixed,
             reads=CALIBRATION | SENSITIVITY | {"base"},
+            then=(MIXED, {"scheme": "qat"}),
         ),
         "four-bit": Scheme(
             summary="4-bit weights in groups where the score holds, int8 elsewhere: for size",
             write=write_four_bit,
             reads=SENSITIVITY | {"block_size"},
             precision="int4",
+            then=({"scheme": "four-bit", "max_drop": 0.5}, DYNAMIC),
         ),
         "qat": Scheme(
             summary="trained with 8-bit errors (Q8BERT), from a torch artifact; scales are learned",
@@ -75,6 +88,7 @@ SCHEMES = Table(
             reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
             source="torch",
             refuse=refuse_untrainable,
+            then=({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
         ),
     },
 )

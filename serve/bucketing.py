@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
-from bertender.text.batch import Batch, Encode, Example
+from bertender.text.batch import Batch, Encode
 from bertender.text.batching import length_buckets
+from bertender.text.example import Example
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.predictor import Predictor

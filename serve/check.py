@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +13,10 @@ from bertender.core.config import Config, Record
 from bertender.core.errors import ServingError
 from bertender.models.predictor import Classifier, open_classifier
 from bertender.problems import Outputs
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from serve.client import Answer, Endpoint
 from serve.config import ServeConfig
-from serve.repository import write_repository
-from serve.server import TritonServer
+from serve.server import serving
 
 __all__ = ["EndpointCheck", "EndpointConfig", "Served", "check_endpoint"]
 
@@ -75,17 +71,8 @@ def check_endpoint(
     chosen = [examples[row] for row in rows]
     local = open_classifier(artifact)
     ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
-    # the server's own workspace, which goes with the server even when this process is killed
-    workspace = Path(tempfile.mkdtemp(prefix="bertender-endpoint-"))
-    try:
-        repository = write_repository(artifact, workspace / "models", ports)
-        with (
-            TritonServer(repository, ports, workspace) as server,
-            Endpoint(server.http_url) as endpoint,
-        ):
-            answers = [endpoint.classify([example])[0] for example in chosen]
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
+    with serving(artifact, ports) as server, Endpoint(server.http_url) as endpoint:
+        answers = [endpoint.classify([example])[0] for example in chosen]
     served = tuple(
         Served(text=examples[row], answer=answer, true_label=true_labels and true_labels[row])
         for row, answer in zip(rows, answers, strict=True)

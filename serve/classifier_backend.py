@@ -23,7 +23,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.problems import PROBLEMS, Outputs
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import load_tokenizer
+from bertender.text.example import Example
 from serve.bucketing import BucketedClassifier
 from serve.triton_config import BackendParameters
 from serve.wire import INPUT_NAMES, from_arrays

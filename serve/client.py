@@ -22,7 +22,8 @@ from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
 from serve.wire import INPUT_NAMES, MODEL_NAME, to_arrays
 
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
-    from bertender.text.batch import Batch, Example
+    from bertender.text.batch import Batch
+from bertender.text.example import Example
 
 __all__ = [
     "Answer",

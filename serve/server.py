@@ -30,7 +30,7 @@ from serve.repository import write_repository
 from serve.server_log import failure_reason
 from serve.wire import MODEL_NAME
 
-__all__ = ["TritonServer", "serve_forever"]
+__all__ = ["TritonServer", "serve_forever", "serving"]
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +172,24 @@ class TritonServer:
             time.sleep(POLL_S)
 
 
+@contextmanager
+def serving(artifact: Artifact, config: ServeConfig) -> Iterator[TritonServer]:
+    """Serve an ONNX artifact inside the block; its model repository is temporary.
+
+    Raises:
+        ModelError: the artifact is no ONNX classifier.
+        ServingError: the server cannot start.
+    """
+    # the server's own workspace, which goes with the server even when this process is killed
+    workspace = Path(tempfile.mkdtemp(prefix="bertender-serve-"))
+    try:
+        repository = write_repository(artifact, workspace / "models", config)
+        with TritonServer(repository, config, workspace) as server:
+            yield server
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
 def serve_forever(
     artifact: Artifact,
     config: ServeConfig,
@@ -179,23 +197,17 @@ def serve_forever(
 ) -> None:
     """Serve an ONNX artifact in the foreground; return after SIGINT or SIGTERM and a clean stop.
 
-    The model repository is temporary and goes with the server. Call it from the main thread.
+    Call it from the main thread. Errors as in `serving`.
 
     Raises:
-        ModelError: the artifact is no ONNX classifier.
-        ServingError: the server cannot start, or ended by itself.
+        ServingError: the server ended by itself.
     """
-    workspace = Path(tempfile.mkdtemp(prefix="bertender-serve-"))
     try:
-        with _interrupted_by_signals():
-            repository = write_repository(artifact, workspace / "models", config)
-            with TritonServer(repository, config, workspace) as server:
-                on_ready(server)
-                server.wait()
+        with _interrupted_by_signals(), serving(artifact, config) as server:
+            on_ready(server)
+            server.wait()
     except KeyboardInterrupt:
         logger.info("stopped on request")
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
 
 
 def _is_ready(host: str, port: int) -> bool:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bertender.core.errors import DataError
 
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
-    from bertender.text.batch import Example
+    from bertender.text.example import Example
 
 __all__ = ["INPUT_NAMES", "MODEL_NAME", "from_arrays", "to_arrays"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from bertender.cli.main import COMMANDS, build_app
+from bertender.cli.main import build_app, commands
 from bertender.core.progress import show_progress
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
@@ -58,7 +58,7 @@ def write_csv(path: Path, split: Split, labels: tuple[str, ...]) -> None:
 def invoke(*words: str | Path, stdin: str | bytes | None = None) -> Result:
     """Run `bertender WORDS...` in this process."""
     arguments = [str(word) for word in words]
-    requested = next((word for word in arguments if word in COMMANDS), None)
+    requested = next((word for word in arguments if word in commands()), None)
     try:
         return CliRunner().invoke(build_app(requested), arguments, input=stdin)
     finally:

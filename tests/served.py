@@ -10,7 +10,7 @@ import numpy as np
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from serve.client import Endpoint
 from serve.config import ServeConfig
 from serve.repository import write_repository

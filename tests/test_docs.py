@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.command_table import parameters_of
 from benchmarks.readme import ROOT
-from bertender.cli.main import COMMANDS, main
+from bertender.cli.main import commands, main
 from bertender.core.artifact import Artifact
 from bertender.core.errors import RowError
 from bertender.measure.parity_checks import CHECKS
@@ -56,7 +56,7 @@ def shown_commands(page: str) -> Iterator[list[str]]:
     lines = re.findall(r"^(bertender .+)$", prose(page), re.M)
     for line in (*spans, *lines):
         words = shlex.split(line, comments=True)
-        if len(words) > 1 and words[1] in COMMANDS:
+        if len(words) > 1 and words[1] in commands():
             yield words[1:]
 
 
@@ -95,7 +95,7 @@ def test_the_index_has_every_page() -> None:
 
 
 def test_every_command_and_check_is_explained() -> None:
-    assert re.findall(r"^### (\S+)$", text_of("docs/reference.md"), re.M) == list(COMMANDS)
+    assert re.findall(r"^### (\S+)$", text_of("docs/reference.md"), re.M) == list(commands())
     explained = re.findall(
         r"^\| `(\w+)` \| [^|]{20,} \| [^|]{3,} \|$", text_of("docs/gate.md"), re.M
     )
@@ -172,7 +172,7 @@ TINY = {
 """Added to a shown command: a tiny encoder learns as quickly as it can, and little is timed."""
 
 
-def commands(page: str) -> list[str]:
+def command_lines(page: str) -> list[str]:
     return [line for block in blocks(page, "bash") for line in block.strip().splitlines()]
 
 
@@ -218,7 +218,7 @@ def built(once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyP
     def fill(folder: Path) -> None:
         write_files(folder, task)
         monkeypatch.chdir(folder)
-        for line in commands("README.md"):
+        for line in command_lines("README.md"):
             run(line, teacher, monkeypatch)
 
     return once("readme", fill)
@@ -240,7 +240,7 @@ def test_the_commands_of_a_page_run(
     monkeypatch.chdir(own)
     if page == "docs/tutorial.md":
         shutil.rmtree("mine")
-    for line in commands(page):
+    for line in command_lines(page):
         run(line, teacher, monkeypatch)
 
 

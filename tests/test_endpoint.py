@@ -20,7 +20,7 @@ from bertender.models.own_models import OWN_MODELS
 from bertender.models.predictor import FakePredictor, open_classifier
 from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from distill.vocabularies.wordpiece import train_wordpiece
 from export.onnx_export import ExportConfig, export
 from quantize.dynamic import write_dynamic

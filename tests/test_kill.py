@@ -89,7 +89,7 @@ MODEL_WRITTEN = "bertender.measure.gate:check_parity"
 BEFORE_THE_CARD = "bertender.core.artifact:library_versions"
 BEFORE_PUBLISHING = "bertender.core.atomic:publish"
 BEFORE_SAVING = "bertender.pipeline.stage:save_result"
-BEFORE_THE_STAMP = "bertender.pipeline.runner:replacing"
+BEFORE_THE_STAMP = "bertender.core.build_once:replacing"
 
 DEATHS = (
     Death("bag", BEFORE_THE_CARD),
@@ -235,7 +235,7 @@ def forget(out: Path, output: str) -> None:
     """Take the output of a step away, as if the run had not come so far."""
     path = out / output
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    (out / ".stamps" / f"{output.removesuffix('.json')}.json").unlink(missing_ok=True)
+    (out / ".stamps" / f"{output}.json").unlink(missing_ok=True)
 
 
 def assert_same_report(outcomes: list[StepOutcome], undisturbed: Path) -> None:

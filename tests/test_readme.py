@@ -15,7 +15,7 @@ import pytest
 from transformers import BertConfig
 
 from benchmarks.readme import BLOCKS, PICTURES, ROOT, drawn, rewritten
-from bertender.cli.main import COMMANDS
+from bertender.cli.main import commands
 from bertender.measure.comparison import Comparison
 from bertender.measure.gate import GateConfig
 from bertender.measure.samples import speedup_over_processes
@@ -23,7 +23,8 @@ from bertender.report.cells import speedup_cell
 from distill.augmentation import AUGMENTATIONS
 from distill.corpora.files import READERS
 from distill.corpora.rows import full_sentence_rows
-from distill.methods import GENERAL_METHODS, METHODS, Method
+from distill.methods import GENERAL_METHODS, METHODS
+from distill.methods.method import Method
 from distill.objectives import OBJECTIVES
 from distill.vocabularies import TOKENIZERS
 from export.fusion import FUSIONS
@@ -61,7 +62,7 @@ def test_the_readme_is_short() -> None:
 def test_every_command_that_is_named_exists() -> None:
     named = set(re.findall(r"(?:^|[`/ ])bertender ([a-z]+)\b", README, re.M))
     assert named
-    assert named <= {*COMMANDS, "turns"}, "a command in the README that bertender does not have"
+    assert named <= {*commands(), "turns"}, "a command in the README that bertender does not have"
 
 
 rewritten_once = cache(rewritten)

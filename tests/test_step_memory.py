@@ -15,7 +15,7 @@ from benchmarks.step_memory import (
     measure_step,
 )
 from benchmarks.step_memory_table import step_memory_block
-from bertender.cli.main import COMMANDS as KNOWN
+from bertender.cli.main import commands
 from bertender.core.environment import environment
 
 
@@ -42,7 +42,7 @@ def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
 
 
 def test_every_command_of_the_chain_is_one() -> None:
-    assert {command.split()[0] for command in COMMANDS} <= set(KNOWN)
+    assert {command.split()[0] for command in COMMANDS} <= set(commands())
 
 
 def test_the_table_has_a_row_a_command(tmp_path: Path) -> None:

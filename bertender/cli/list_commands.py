@@ -1,4 +1,4 @@
-"""bertender tasks and doctor: what there is."""
+"""bertender tasks, recipes and doctor: what there is. None of them loads PyTorch but the doctor."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from bertender.cli.flags import JsonFlag
 from bertender.cli.output import print_entry, print_json, print_listing, say
 from bertender.core.environment import environment
 from bertender.pipeline.doctor import findings
+from bertender.pipeline.recipe import recipe_names
 from bertender.tasks.registry import TASKS
 
-__all__ = ["doctor_command", "tasks_command"]
+__all__ = ["doctor_command", "recipes_command", "tasks_command"]
 
 
 def tasks_command() -> Callable[..., None]:
@@ -31,6 +32,20 @@ def tasks_command() -> Callable[..., None]:
             return
         print_listing(rows)
         say("Or your own files: --train F --dev F --text-column C --label-column C")
+
+    return command
+
+
+def recipes_command() -> Callable[..., None]:
+    """Build `bertender recipes`."""
+
+    def command(as_json: JsonFlag = False) -> None:
+        names = recipe_names()
+        if as_json:
+            print_json(names)
+            return
+        for name, summary in names.items():
+            print_entry(name, [summary])
 
     return command
 

@@ -23,7 +23,7 @@ from rich.markup import escape
 
 from bertender.pipeline.stages import STAGES
 
-__all__ = ["COMMANDS", "Command", "build_app", "main"]
+__all__ = ["COMMANDS", "Command", "build_app", "commands", "main"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +52,13 @@ def _command(module: str, name: str, summary: str) -> Command:
     return Command(summary, module, f"{name}_command")
 
 
-OTHER_STAGES = ("verify", "compare", "endpoint")
-"""Their commands show a table, or there is none: the endpoint is a step of recipes alone."""
+WITHOUT_COMMAND = ("endpoint",)
+"""Stages that are steps of recipes alone."""
 
 COMMANDS: Mapping[str, Command] = {
     "run": _command(
         f"{CLI}.recipe_commands", "run", "Run a recipe: named steps; what is built is reused."
     ),
-    **{name: _stage(name) for name in STAGES if name not in OTHER_STAGES},
     "verify": _command(f"{CLI}.measure_commands", "verify", STAGES.places["verify"].summary),
     "compare": _command(f"{CLI}.measure_commands", "compare", STAGES.places["compare"].summary),
     "serve": _command("serve.commands", "serve", "Serve a model through Triton Inference Server."),
@@ -69,12 +68,24 @@ COMMANDS: Mapping[str, Command] = {
     "schemes": _command(
         "quantize.commands", "schemes", "List the ways to quantize, and for which machines."
     ),
-    "recipes": _command(f"{CLI}.recipe_commands", "recipes", "List the recipes."),
+    "recipes": _command(f"{CLI}.list_commands", "recipes", "List the recipes."),
     "show": _command(f"{CLI}.show_commands", "show", "Show an artifact and what it was made from."),
     "doctor": _command(
         f"{CLI}.list_commands", "doctor", "Show what this machine has, and what that means."
     ),
 }
+"""Those with a module of their own; the others are made from the rows of STAGES."""
+
+
+def commands() -> dict[str, Command]:
+    """Return all commands, in the order in which they are shown."""
+    made = {
+        name: _stage(name)
+        for name in STAGES
+        if name not in COMMANDS and name not in WITHOUT_COMMAND
+    }
+    return {"run": COMMANDS["run"], **made, **COMMANDS}
+
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="log what is being done")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress bars")]
@@ -94,7 +105,7 @@ VersionOption = Annotated[
 
 def main() -> None:
     """Run the command line; exit with 0, 1 (an error), 2 (wrong usage) or 130 (interrupted)."""
-    requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
+    requested = next((word for word in sys.argv[1:] if word in commands()), None)
     try:
         build_app(requested)()
     except KeyboardInterrupt:  # while the libraries of a command are loaded, which takes seconds
@@ -111,7 +122,7 @@ def build_app(requested: str | None) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_prepare)
-    for name, command in COMMANDS.items():
+    for name, command in commands().items():
         build = _real if name == requested else _placeholder
         app.command(name, help=command.summary)(build(command))
     return app

@@ -1,4 +1,4 @@
-"""bertender run and bertender recipes."""
+"""bertender run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from bertender.pipeline.recipe import (
     Step,
     load_recipe,
     read_setting,
-    recipe_names,
 )
 from bertender.pipeline.runner import StepOutcome, run_recipe
 from bertender.pipeline.stages import STAGES
 
-__all__ = ["recipes_command", "run_command"]
+__all__ = ["run_command"]
 
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="a name from `bertender recipes`, or a .yaml file")
@@ -95,20 +94,6 @@ def run_command() -> Callable[..., None]:
             print_json({"recipe": chosen.name, "out": str(directory), "steps": outcomes})
         else:
             _show_next(chosen)
-
-    return command
-
-
-def recipes_command() -> Callable[..., None]:
-    """Build `bertender recipes`."""
-
-    def command(as_json: JsonFlag = False) -> None:
-        names = recipe_names()
-        if as_json:
-            print_json(names)
-            return
-        for name, summary in names.items():
-            print_entry(name, [summary])
 
     return command
 

@@ -34,6 +34,7 @@ from bertender.core.findings import Findings
 __all__ = [
     "Artifact",
     "Draft",
+    "digest_of",
     "new_artifact",
     "refuse_foreign_directory",
     "refuse_unwritable",
@@ -43,7 +44,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Artifact:
-    """A directory that a stage has written, with its card read."""
+    """A directory that a stage has written, with its card read.
+
+    Example:
+        teacher = bertender.Artifact.load("runs/teacher")
+        print(teacher.card.stage, teacher.card.task.labels, teacher.digest)
+    """
 
     path: Path
     card: Card
@@ -179,6 +185,11 @@ def refuse_foreign_directory(out: Path) -> None:
             f"{out} exists and is not an artifact, so it will not be replaced. "
             "Choose another --out, or remove it yourself."
         )
+
+
+def digest_of(path: Path) -> str:
+    """Return the digest of an artifact whose files are checked, or the sha256 of a file."""
+    return sha256_of(path) if path.is_file() else Artifact.load(path).digest
 
 
 def sha256_of(path: Path) -> str:

@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-__all__ = ["CACHE_VARIABLE", "cache_directory"]
+from bertender.core.atomic import replacing
+from bertender.core.build_once import Fingerprint, build_once
+
+__all__ = ["CACHE_VARIABLE", "cache_directory", "cached"]
+
+logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "BERTENDER_CACHE"
+
+Value = TypeVar("Value")
 
 
 def cache_directory() -> Path:
     """Return the cache folder, $BERTENDER_CACHE or ~/.cache/bertender; it need not exist yet."""
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen).absolute() if chosen else Path.home() / ".cache" / "bertender"
+
+
+def cached(
+    path: Path,
+    make: Callable[[], Value],
+    save: Callable[[Value, Path], object],
+    load: Callable[[Path], Value],
+    fingerprint: Fingerprint,
+) -> Value:
+    """Return what a file of the cache folder holds, made and saved first where it does not.
+
+    A folder that cannot be written is a warning: the value is then made every time.
+
+    Args:
+        path: the file; its name carries a digest of all that shapes the value.
+        make: computes the value.
+        save: (value, draft) writes it.
+        load: reads it.
+        fingerprint: how the file's content is told from another.
+    """
+    made: list[Value] = []
+
+    def build() -> None:
+        made.append(make())
+        with replacing(path) as draft:
+            save(made[0], draft)
+
+    try:
+        build_once([path], path.name, build, fingerprint)
+        return load(path)
+    except OSError as error:
+        if not made:  # it is `make` that failed
+            raise
+        logger.warning(
+            "%s cannot be kept: %s. Set %s to another folder.", path, error, CACHE_VARIABLE
+        )
+        return made[0]

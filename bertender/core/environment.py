@@ -9,7 +9,6 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
-import torch
 from pydantic import Field
 
 from bertender.core.config import Record
@@ -83,13 +82,21 @@ def environment() -> Environment:
         cpu_flags=cpu_flags,
         cores=_usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
-        gpu=torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        gpu=_gpu(),
         versions=_installed_versions(),
     )
 
 
+def _gpu() -> str | None:
+    import torch  # here, as in supports_bf16
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+
 def supports_bf16() -> bool:
     """Return whether the device that work runs on multiplies bfloat16 matrices in hardware."""
+    import torch  # here, so that what only asks for paths and flags starts without it
+
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return not BF16_FLAGS.isdisjoint(environment().cpu_flags)

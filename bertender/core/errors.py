@@ -56,7 +56,14 @@ __all__ = [
 
 
 class BertenderError(Exception):
-    """Root of every error that bertender raises on purpose."""
+    """Root of every error that bertender raises on purpose.
+
+    Example:
+        try:
+            bertender.distill("runs/teacher", out="runs/student", layer=2)
+        except bertender.BertenderError as error:
+            print(error)  # names the unknown setting and the nearest known one
+    """
 
 
 class ConfigError(BertenderError):

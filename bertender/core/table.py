@@ -35,13 +35,16 @@ class Table(dict[str, Row]):
 
     def validator(self, *also: str) -> AfterValidator:
         """Return a validator of a field: the names of the rows, those in `also`, and None."""
+        return _names_of(self.noun, self, also)
 
-        def known(name: str | None) -> str | None:
-            if name is not None and name not in self and name not in also:
-                raise UnknownNameError(self.noun, name, (*also, *self))
-            return name
 
-        return AfterValidator(known)
+def _names_of(noun: str, names: Mapping[str, Any], also: tuple[str, ...]) -> AfterValidator:
+    def known(name: str | None) -> str | None:
+        if name is not None and name not in names and name not in also:
+            raise UnknownNameError(noun, name, (*also, *names))
+        return name
+
+    return AfterValidator(known)
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,11 @@ class LazyTable(Mapping[str, Row], Generic[Row]):
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def summaries(self) -> dict[str, str]:
+        """Return each row's summary by its name; nothing is imported."""
+        return {name: place.summary for name, place in self.places.items()}
+
+    def validator(self, *also: str) -> AfterValidator:
+        """Return a validator of a field: the names of the rows, those in `also`, and None."""
+        return _names_of(self.noun, self, also)

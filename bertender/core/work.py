@@ -1,5 +1,7 @@
 """Where an interrupted run leaves its checkpoints, so that the same run can go on from them.
 
+This is no `build_once`: what lies here is half done, and goes when the run is.
+
 OUT's folder/.OUT.work/lock        held by the process that is at work
 OUT's folder/.OUT.work/IDENTITY/   the checkpoints of one run: its settings, data and libraries
 """
@@ -10,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,11 +20,10 @@ from typing import Any, Protocol, TypeVar
 from filelock import FileLock, Timeout
 
 from bertender.core.artifact import refuse_foreign_directory
-from bertender.core.atomic import replacing_directory
 from bertender.core.card import library_versions
 from bertender.core.errors import BusyError
 
-__all__ = ["forget_work", "in_order", "made_once", "work_directory"]
+__all__ = ["forget_work", "in_order", "work_directory"]
 
 
 class _Named(Protocol):
@@ -69,20 +70,6 @@ def forget_work(out: Path) -> None:
     if folder.is_dir():
         with _held(folder / "lock", out):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def made_once(directory: Path, write: Callable[[Path], None]) -> Path:
-    """Return a directory that `write` has filled, by this run or by the one that it resumes.
-
-    It is there only when it is complete. Of the processes of a distributed run, the first to come
-    writes it and the others wait.
-    """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(directory.with_name(f".{directory.name}.lock")):
-        if not directory.is_dir():
-            with replacing_directory(directory) as draft:
-                write(draft)
-    return directory
 
 
 def in_order(phases: Sequence[Phase], work: Path) -> Iterator[tuple[Phase, Path, bool]]:

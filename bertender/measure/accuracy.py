@@ -14,8 +14,9 @@ from bertender.metrics.scores import Score, score
 from bertender.models.predictor import Classifier
 from bertender.problems import Outputs
 from bertender.tasks.task import Split
-from bertender.text.batch import Batch, Encode, Example
+from bertender.text.batch import Batch, Encode
 from bertender.text.batching import length_buckets
+from bertender.text.example import Example
 
 __all__ = [
     "TOKENS_PER_BATCH",

@@ -31,7 +31,8 @@ from bertender.measure.latency import (
 )
 from bertender.measure.load import busiest, refuse_busy, refuse_busy_now
 from bertender.models.predictor import Classifier, OnnxPredictor, open_classifier, problem_of
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import load_tokenizer
+from bertender.text.example import Example
 
 __all__ = ["TimedModel", "TimingJob", "measure_models"]
 

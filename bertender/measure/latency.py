@@ -23,7 +23,7 @@ from bertender.measure.latency_records import Latency, LatencyConfig, LatencyRep
 from bertender.measure.load import watched_load
 from bertender.measure.samples import Rounds, percentiles, speedup_over_processes
 from bertender.models.predictor import Classifier
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = [
     "Latency",

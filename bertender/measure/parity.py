@@ -31,7 +31,7 @@ from bertender.measure.parity_inputs import input_problems, inputs_comparable
 from bertender.measure.tolerances import TOLERANCES, Tolerance
 from bertender.models.predictor import Classifier
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = [
     "BATCH_SIZES",

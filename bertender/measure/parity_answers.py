@@ -16,7 +16,7 @@ from bertender.measure.parity_cases import Case, Question, arrange, ask, questio
 from bertender.measure.tolerances import Tolerance
 from bertender.models.predictor import Classifier
 from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = ["Answers", "collect_answers", "no_answers"]
 

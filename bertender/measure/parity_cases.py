@@ -16,13 +16,8 @@ import numpy as np
 
 from bertender.models.predictor import Classifier
 from bertender.problems import Outputs
-from bertender.text.batch import (
-    LONGEST_INPUT_BY_DEFAULT,
-    NO_WORD,
-    Batch,
-    Example,
-    Tokenize,
-)
+from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, NO_WORD, Batch, Tokenize
+from bertender.text.example import Example
 from bertender.training.examples import Padding
 
 __all__ = ["Case", "Question", "arrange", "ask", "questions_of"]

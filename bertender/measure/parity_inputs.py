@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bertender.models.predictor import Classifier
-from bertender.text.batch import Example, Tokenize
+from bertender.text.batch import Tokenize
+from bertender.text.example import Example
 
 __all__ = ["input_problems", "inputs_comparable"]
 

@@ -27,7 +27,8 @@ from bertender.core.errors import ModelError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.models.own_models import load_pretrained
 from bertender.problems import PROBLEMS, SINGLE_LABEL, Outputs, ProblemType
-from bertender.text.batch import Batch, Encode, Example, keep_text, load_tokenizer
+from bertender.text.batch import Batch, Encode, keep_text, load_tokenizer
+from bertender.text.example import Example
 
 __all__ = [
     "OPENERS",

@@ -7,20 +7,16 @@ output; a training step resumes from its last checkpoint.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertender.core.artifact import Artifact, sha256_of
-from bertender.core.atomic import replacing
+from bertender.core.artifact import Artifact, digest_of
+from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.config import Config
-from bertender.core.errors import ArtifactError
 from bertender.core.work import forget_work
 from bertender.pipeline.plan import check_task, make_plan, naming, outputs_of
 from bertender.pipeline.recipe import Recipe, Step
@@ -29,8 +25,6 @@ from bertender.tasks.registry import load_task
 from bertender.tasks.task import Task, TaskConfig
 
 __all__ = ["StepOutcome", "run_recipe"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,46 +76,19 @@ def _run_step(
     """Run a step unless its output is there already."""
     started = time.monotonic()
     stage = STAGES[step.stage]
-    output, *siblings = outputs_of(step, config, out)
+    outputs = outputs_of(step, config, out)
     sources = [done[name] for name in step.sources]
-    key = _key(step, config, sources, task)
-    stamp = _Stamp(out / ".stamps" / f"{step.name}.json", key, [output, *siblings])
-    reused = not fresh and stage.cacheable and stamp.holds()
-    if not reused:
+
+    def build() -> None:
         if fresh:
-            forget_work(output)
-        stage.run(sources, task, config, output)
-        stamp.write()
-    return StepOutcome(step, output, reused, time.monotonic() - started, stage.result(output))
+            forget_work(outputs[0])
+        stage.run(sources, task, config, outputs[0])
 
-
-class _Stamp:
-    """The record of what made a step's outputs; it is written after they are complete."""
-
-    def __init__(self, path: Path, key: str, outputs: Sequence[Path]) -> None:
-        self.path = path
-        self.key = key
-        self.outputs = outputs
-
-    def holds(self) -> bool:
-        if not self.path.is_file():
-            return False
-        try:
-            return bool(json.loads(self.path.read_text()) == self._content())
-        except (ArtifactError, OSError, ValueError) as error:
-            logger.info("%s is built again: %s", self.outputs[0].name, error)
-            return False
-
-    def write(self) -> None:
-        with replacing(self.path) as temporary:
-            temporary.write_text(json.dumps(self._content()))
-
-    def _content(self) -> dict[str, Any]:
-        return {"key": self.key, "outputs": [_identity(output) for output in self.outputs]}
-
-
-def _identity(output: Path) -> str:
-    return sha256_of(output) if output.is_file() else Artifact.load(output).digest
+    identity = _identity(step, config, sources, task)
+    anew = fresh or not stage.cacheable
+    reused = build_once(outputs, identity, build, digest_of, fresh=anew)
+    seconds = time.monotonic() - started
+    return StepOutcome(step, outputs[0], reused, seconds, stage.result(outputs[0]))
 
 
 def _parity(source: Artifact) -> dict[str, Any] | None:
@@ -129,10 +96,12 @@ def _parity(source: Artifact) -> dict[str, Any] | None:
     return None if parity is None else parity.model_dump(mode="json")
 
 
-def _key(step: Step, config: Config, sources: Sequence[Artifact], task: Task) -> str:
-    """Return a digest of everything that shapes a step's output."""
+def _identity(
+    step: Step, config: Config, sources: Sequence[Artifact], task: Task
+) -> dict[str, Any]:
+    """Return everything that shapes a step's output."""
     stage = STAGES[step.stage]
-    identity = {
+    return {
         "stage": step.stage,
         "config": config.model_dump(mode="json"),
         "files": stage.files_digest(config),
@@ -142,4 +111,3 @@ def _key(step: Step, config: Config, sources: Sequence[Artifact], task: Task) ->
         "code": stage.code_version(),
         "libraries": library_versions(),
     }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,12 +14,15 @@ __all__ = ["PACKAGES", "PROJECT", "source_digest", "source_files"]
 PACKAGES = ("bertender", "distill", "export", "quantize", "serve")
 PROJECT = Path(__file__).resolve().parents[2]
 """The folder that holds the packages."""
+PLACE = re.compile(r"([\w.]+):\w+")
 
 
 def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, Path]:
     """Return the files, by module, that some modules and all that they import are read from.
 
-    Imports inside of functions count too. Other packages than the project's own do not.
+    Imports inside of functions count too, and so do the places (`module:NAME`) that the table of a
+    package names below it. Those that only a type checker reads do not, nor do other packages than
+    the project's own.
     """
     found: dict[str, Path] = {}
     waiting = list(modules)
@@ -27,7 +31,9 @@ def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, P
         path = _path(module, project)
         if path is not None and module not in found:
             found[module] = path
-            waiting += _imported(path.read_bytes())
+            source = path.read_bytes()
+            waiting += _imported(source)
+            waiting += [name for name in _places(source) if name.startswith(f"{module}.")]
             waiting += [module.rpartition(".")[0]]  # a package runs before its modules
     return found
 
@@ -54,7 +60,23 @@ def _path(module: str, project: Path) -> Path | None:
 @cache
 def _imported(source: bytes) -> tuple[str, ...]:
     """Return all names that a module imports; whether one is a module shows by its file."""
-    return tuple(name for node in ast.walk(ast.parse(source)) for name in _names(node))
+    return tuple(name for node in _run(ast.parse(source)) for name in _names(node))
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all within it, but for what only a type checker reads."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from _run(child)
+
+
+@cache
+def _places(source: bytes) -> tuple[str, ...]:
+    """Return the modules of all strings that read as the place of a row."""
+    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    matches = (PLACE.fullmatch(value) for value in strings if isinstance(value, str))
+    return tuple(match[1] for match in matches if match)
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:  # at run time they would load transformers into a client that only asks
     from transformers import PreTrainedTokenizerBase
 
-    from bertender.text.batch import Batch, Encode, Example, Tokenize
+    from bertender.text.batch import Batch, Encode, Tokenize
+from bertender.text.example import Example
 
 __all__ = [
     "NO_LABEL",

@@ -25,7 +25,8 @@ from bertender.problems.problem import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from bertender.text.batch import Batch, Example, Tokenize
+    from bertender.text.batch import Batch, Tokenize
+from bertender.text.example import Example
 
 __all__ = ["SINGLE_LABEL"]
 

@@ -31,7 +31,8 @@ from bertender.problems.problem import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from bertender.text.batch import Batch, Example, Tokenize
+    from bertender.text.batch import Batch, Tokenize
+from bertender.text.example import Example
 
 __all__ = ["OUTSIDE", "TOKEN_CLASSIFICATION", "tag_names"]
 

@@ -22,7 +22,7 @@ from bertender.tasks.documentation import Library, cached_rows, draw
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.sentences import Sentence, read_sentences, unlike
 from bertender.tasks.task import Split
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = [
     "DOCUMENTED",

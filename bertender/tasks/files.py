@@ -26,7 +26,7 @@ from bertender.tasks.rows import Row, Table, open_table
 from bertender.tasks.task import Split, Task, TaskConfig, default_of
 from bertender.tasks.utf8 import lines_of
 from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = [
     "Labelled",

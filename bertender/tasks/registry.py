@@ -20,7 +20,7 @@ from bertender.tasks.glue import GLUE, load_glue
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.selection import part
 from bertender.tasks.task import Split, Task, TaskConfig, default_of
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = ["TASKS", "TaskSpec", "load_task", "sample", "unlabelled_texts"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from bertender.core.errors import ConfigError
 from bertender.problems import SINGLE_LABEL, ProblemType
 from bertender.tasks.task import Split
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = ["DEFAULT_SHARE", "LEAST_TEXTS", "Parted", "is_selected", "part"]
 

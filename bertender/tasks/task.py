@@ -25,7 +25,7 @@ from bertender.core.config import Config
 from bertender.core.errors import ConfigError
 from bertender.core.findings import ChosenOn
 from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
-from bertender.text.batch import Example
+from bertender.text.example import Example
 
 __all__ = ["ChosenOn", "Split", "Task", "TaskConfig", "default_of"]
 
@@ -87,7 +87,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Task:
-    """A classification task with its data at hand."""
+    """A classification task with its data.
+
+    Example:
+        task: bertender.Task = bertender.load_task(train="train.csv", dev="dev.csv", select=0.3)
+        print(task.name, task.metric, len(task.train), len(task.selection), len(task.dev))
+    """
 
     name: str
     labels: tuple[str, ...]

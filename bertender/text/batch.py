@@ -14,20 +14,17 @@ from transformers.utils import logging as transformers_logging
 
 from bertender.core.errors import HubCodeError, ModelError
 from bertender.core.hub_code import open_pretrained
+from bertender.text.example import Example
 
 __all__ = [
     "NO_WORD",
     "Batch",
     "Encode",
-    "Example",
     "Tokenize",
     "keep_text",
     "load_tokenizer",
     "longest_input",
 ]
-
-Example = tuple[str, ...]
-"""One text, or two for a sentence pair; of a task that labels words, the words."""
 
 IntArray = npt.NDArray[np.int64]
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from bertender.text.batch import NO_WORD, Batch, Example, Tokenize, longest_input
+from bertender.text.batch import NO_WORD, Batch, Tokenize, longest_input
+from bertender.text.example import Example
 
 __all__ = ["TokenizeWords", "begun_words", "encode_words", "keep_words", "pieces_of_words"]
 

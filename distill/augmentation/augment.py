@@ -15,7 +15,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.progress import track
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import load_tokenizer
+from bertender.text.example import Example
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from distill.augmentation import AUGMENTATIONS, Augmentation, Material
 from distill.augmentation.augmentation import Rewrite

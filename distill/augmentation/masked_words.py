@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -19,8 +20,8 @@ from bertender.core.cache import cache_directory
 from bertender.core.progress import progress_bar
 from bertender.text.batch import longest_input
 from bertender.text.batching import length_buckets
+from bertender.training.cached_tensors import cached_tensor
 from bertender.training.examples import Padding, TokenDataset, model_inputs
-from bertender.training.kept_tensors import keep, kept
 from distill.augmentation.language_models import LanguageModel
 from distill.augmentation.whole_words import WholeWords
 from distill.augmentation.words import Span, replaceable_words
@@ -144,10 +145,8 @@ def _answers(
     identity = (digest, sorted(whole.words), count, bf16, sorted(questions.columns.items()))
     key = hashlib.sha256(repr(identity).encode()).hexdigest()
     path = cache_directory() / "augmentation" / f"{key}.safetensors"
-    answers = kept(path, len(blanks), count)
-    if answers is None:
-        answers = keep(path, _compute(language_model, whole.ids, questions, count, bf16))
-    return answers.tolist()
+    compute = partial(_compute, language_model, whole.ids, questions, count, bf16)
+    return cached_tensor(path, compute).tolist()
 
 
 def _compute(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute
 
+from bertender.core.build_once import directory_once
 from bertender.core.errors import DataError
-from bertender.core.work import made_once
 from bertender.training.examples import Padding, TokenDataset
 from distill.corpora.corpus import Survey, Watched
 from distill.corpora.held_out import part_of
@@ -64,7 +64,8 @@ def stored(
     """
     import datasets  # a second of imports
 
-    made_once(directory, lambda draft: _write(rows(), draft / FILE_NAME))
+    # the name of the run's work directory carries all that shapes the rows
+    directory_once(directory, "tokens", lambda draft: _write(rows(), draft / FILE_NAME))
     table = datasets.Dataset.from_file(str(directory / FILE_NAME))
     return StoredTokens(table, padding)
 

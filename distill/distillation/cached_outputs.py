@@ -20,7 +20,7 @@ from bertender.training.heads import HEADS
 from distill.data import token_dataset
 from distill.distillation.start import Start
 from distill.losses.signals import Wanted, joined
-from distill.methods import Method
+from distill.methods.method import Method
 from distill.teachers.outputs import (
     LOGITS,
     size_bytes,

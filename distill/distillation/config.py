@@ -11,7 +11,8 @@ from bertender.core.config import parts_of
 from bertender.core.errors import ConfigError
 from distill.distillation.phases import PhasedConfig
 from distill.losses.layer_maps import LAYER_MAPS
-from distill.methods import METHODS, Method
+from distill.methods import METHODS
+from distill.methods.method import Method
 from distill.students import StudentShape
 
 __all__ = ["StudentConfig", "methods_own"]

@@ -26,9 +26,8 @@ from distill.distillation.phases import (
     phase_settings,
     unmasked,
 )
-from distill.losses.trainee import Trainee
-from distill.methods import Phase
-from distill.methods.method import TraineeBuilder
+from distill.losses.training_module import TrainingModule
+from distill.methods.method import Phase, TrainingModuleBuilder
 
 __all__ = ["Distillation", "Evaluate", "Trained"]
 
@@ -36,7 +35,7 @@ __all__ = ["Distillation", "Evaluate", "Trained"]
 class Evaluate(Protocol):
     """Measures what a phase trains, which holds the model as `student`."""
 
-    def __call__(self, trainee: Any, objective: Objective) -> dict[str, float]: ...
+    def __call__(self, training_module: Any, objective: Objective) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Distillation:
     """Makes the training texts, with the outputs of the teacher that are cached."""
     evaluate: Evaluate
     """Measures the student after each epoch of the last phase."""
-    trainee: TraineeBuilder = Trainee.of
+    training_module: TrainingModuleBuilder = TrainingModule.of
     masking: Masked = unmasked
     """What the models read in phases that mask words."""
     clock: Stopwatch = field(default_factory=Stopwatch)
@@ -96,12 +95,12 @@ class Distillation:
                 settings = phase_settings(phase, config)
                 texts = examples if phase.needs or phase.masked else labelled(examples)
                 steps = len(planned(texts, settings))
-                trainee: Any = self.trainee(
+                training_module: Any = self.training_module(
                     student, self.teacher, phase, seed=config.seed, steps=steps
                 )
                 objective = self.objective(phase, bf16)
                 reports[phase.name] = train(
-                    trainee,
+                    training_module,
                     texts,
                     objective,
                     settings,
@@ -109,9 +108,9 @@ class Distillation:
                     description=description if is_last else f"{description}: {phase.name}",
                     at_epoch_end=partial(self.evaluate, objective=objective) if is_last else None,
                     keep_end=keep_end or not is_last,
-                    rates=getattr(trainee, "rates", NO_RATES),
+                    rates=getattr(training_module, "rates", NO_RATES),
                 )
-                student = trainee.finished()
+                student = training_module.finished()
         return Trained(student, reports, self._timing(wall, [*reports.values()]))
 
     def objective(self, phase: Phase, bf16: bool) -> DistillationObjective:

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from bertender.core.errors import ConfigError
 from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.distillation.config import StudentConfig, methods_own
-from distill.methods import GENERAL_METHODS, Method
+from distill.methods import GENERAL_METHODS
+from distill.methods.method import Method
 
 __all__ = ["MASK_PROBABILITY", "VOCABULARY_SIZE", "GeneralConfig"]
 

@@ -23,7 +23,7 @@ from distill.distillation.general_config import MASK_PROBABILITY, VOCABULARY_SIZ
 from distill.distillation.general_teacher import GeneralTeacher
 from distill.distillation.phases import refuse_misfits, unmasked
 from distill.distillation.reading import Reading, as_its_teacher, in_both_vocabularies
-from distill.methods import Method
+from distill.methods.method import Method
 from distill.teachers.encoders import tensors_digest
 from distill.vocabularies import trained_once
 from distill.vocabularies.mixed import MixedVocabulary
@@ -68,7 +68,7 @@ class OnCorpus:
             phases=method.phases(student.config.num_hidden_layers),
             examples=lambda: training,
             evaluate=partial(held_out_loss, examples=held_out),
-            trainee=method.trainee,
+            training_module=method.training_module,
             masking=reading.masking(share, self.config.seed) if masks else unmasked,
         )
 

@@ -25,7 +25,7 @@ from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distillation import Distillation, Trained
 from distill.distillation.start import Start, start_student
 from distill.distillation.texts import with_augmented, with_unlabelled
-from distill.methods import Method
+from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
 from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
@@ -90,10 +90,10 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         tokenizer=tokenizer,
         phases=method.phases(student.config.num_hidden_layers),
         examples=partial(student_examples, kept, teachers, start, tokenizer, texts, config, clock),
-        evaluate=lambda trainee, objective: choice_score(
-            trainee.student, tokenizer, task, config.max_length
+        evaluate=lambda training_module, objective: choice_score(
+            training_module.student, tokenizer, task, config.max_length
         ),
-        trainee=method.trainee,
+        training_module=method.training_module,
         clock=clock,
     )
     digests = [start.digest, *(each.artifact.digest for each in teachers)]

@@ -17,7 +17,7 @@ from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import LossParts
 from distill.losses import NO_LABEL
 from distill.losses.signals import Signals, Wanted, read_signals
-from distill.methods import Method, Phase
+from distill.methods.method import Method, Phase
 from distill.teachers.outputs import kept_in
 
 __all__ = [
@@ -52,11 +52,11 @@ def unmasked(batch: TensorBatch, step: int) -> TensorBatch:
 
 
 class DistillationObjective:
-    """The loss of a trainee. The teacher runs only for what the batches do not hold.
+    """The loss of a training module. The teacher runs only for what the batches do not hold.
 
     Args:
         teacher: it is frozen, in eval mode, and moved to where the batches are.
-        reads: what the trainee's loss reads of the teacher, and of which layers.
+        reads: what the training module's loss reads of the teacher, and of which layers.
         bf16: run the teacher in bf16, as the student is.
         prepare: (batch, step) -> the batch that both models read.
         clock: it runs while the teacher does.

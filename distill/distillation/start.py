@@ -14,7 +14,8 @@ from bertender.text.batch import load_tokenizer
 from distill.distillation.config import StudentConfig
 from distill.distillation.phases import refuse_misfits
 from distill.losses.signals import ATTENTION_SIGNALS, Signal
-from distill.methods import METHODS, Method
+from distill.methods import METHODS
+from distill.methods.method import Method
 from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
 from distill.teachers.teacher import Teacher
 

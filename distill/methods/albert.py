@@ -20,7 +20,6 @@ __all__ = ["ALBERT"]
 
 ALBERT = Method(
     name="albert",
-    summary="soft and hard labels and hidden cosine on a student of one shared layer",
     paper="Lan et al. 2019, arXiv 1909.11942 (the student)",
     builder=albert_student,
     phases=one_phase(

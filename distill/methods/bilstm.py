@@ -27,7 +27,6 @@ def _one_layer(layers: int) -> int:
 
 BILSTM = Method(
     name="bilstm",
-    summary="logits as they are, for a BiLSTM student over the teacher's word pieces",
     paper="Tang et al. 2019, arXiv 1903.12136",
     builder=bilstm_student,
     phases=one_phase(LogitMatch(weight=1.0), HardLabels(weight=0.0)),

@@ -26,7 +26,6 @@ __all__ = ["DISTILBERT", "DISTILBERT_GENERAL"]
 
 DISTILBERT = Method(
     name="distilbert",
-    summary="soft labels, hard labels and hidden-state cosine on a DistilBERT student",
     paper="Sanh et al. 2019, arXiv 1910.01108",
     builder=distilbert_student,
     start_layers=alternating_layers,
@@ -39,7 +38,6 @@ DISTILBERT = Method(
 
 DISTILBERT_GENERAL = Method(
     name="distilbert",
-    summary="soft labels over the vocabulary, masked words and hidden-state cosine",
     paper="Sanh et al. 2019, arXiv 1910.01108",
     builder=distilbert_student,
     start_layers=alternating_layers,

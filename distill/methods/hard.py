@@ -13,7 +13,6 @@ __all__ = ["HARD"]
 
 HARD = Method(
     name="hard",
-    summary="the control: the distilbert student, trained on labels alone",
     paper="none",
     builder=distilbert_student,
     start_layers=alternating_layers,

@@ -58,7 +58,6 @@ def _in_turn(
 
 INTERNAL = Method(
     name="internal",
-    summary="attention and [CLS] states layer upon layer from the lowest, then soft, hard labels",
     paper=PAPER,
     builder=shorter_student,
     phases=_in_turn(lambda layer: _matches(up_to=layer)),
@@ -66,7 +65,6 @@ INTERNAL = Method(
 
 INTERNAL_PROGRESSIVE = Method(
     name="internal-progressive",
-    summary="as `internal`, with one layer at a time: those below are not matched any more",
     paper=PAPER,
     builder=shorter_student,
     phases=_in_turn(lambda layer: _matches(only=layer - 1)),
@@ -74,7 +72,6 @@ INTERNAL_PROGRESSIVE = Method(
 
 INTERNAL_ALL = Method(
     name="internal-all",
-    summary="attention and [CLS] states of all layers at once, with soft and hard labels",
     paper=PAPER,
     builder=shorter_student,
     phases=one_phase(*_matches(), *LABELS),

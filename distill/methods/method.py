@@ -12,14 +12,14 @@ from bertender.core.errors import ConfigError, nearest_hint
 from distill.losses.layer_maps import LAYER_MAPS
 from distill.losses.signals import TEXT_SIGNALS, Signal, Wanted
 from distill.losses.terms import Term, wanted_by
-from distill.losses.trainee import Trainee
+from distill.losses.training_module import TrainingModule
 from distill.students import StartLayers, StudentBuilder, StudentShape, spread_layers
 
 __all__ = [
     "Method",
     "Phase",
     "Phases",
-    "TraineeBuilder",
+    "TrainingModuleBuilder",
     "all_layers",
     "half_the_layers",
     "one_phase",
@@ -50,7 +50,7 @@ class Phase:
         return wanted_by(self.terms, student, teacher)[1]
 
 
-class TraineeBuilder(Protocol):
+class TrainingModuleBuilder(Protocol):
     """Makes the module that a phase of `steps` steps trains.
 
     It holds the model as `student`; its forward(batch, teacher signals, step) returns the weighted
@@ -93,13 +93,12 @@ class Method:
     """A row of METHODS."""
 
     name: str
-    summary: str
     paper: str
     builder: StudentBuilder
     phases: Phases
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of DistillConfig that have another default here: the paper's."""
-    trainee: TraineeBuilder = Trainee.of
+    training_module: TrainingModuleBuilder = TrainingModule.of
     layers: Callable[[int], int] = half_the_layers
     """Layers of the teacher -> the student's, where it starts from that and the config has none."""
     layers_of_own_start: Callable[[int], int] = all_layers
@@ -112,7 +111,7 @@ class Method:
     wants_own_start: bool = False
     """The student must start from an encoder of its own, not from the teacher."""
     uses_teacher_layers: bool = False
-    """The trainee runs the teacher's own layers, in the student."""
+    """The training module runs the teacher's own layers, in the student."""
     starts_from_layers: bool = True
     """The student is shaped after the layers of what it starts from, which must be alike then."""
     own_vocabulary: bool = False

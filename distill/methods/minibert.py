@@ -29,7 +29,6 @@ def _three_layers(layers: int) -> int:
 
 MINIBERT = Method(
     name="minibert",
-    summary="soft and hard labels, of texts or of words, for a BERT of 3 layers x 256",
     paper="Tsai et al. 2019, arXiv 1909.00100",
     builder=minibert_student,
     phases=one_phase(SoftLabels(weight=0.5, temperature=2.0), HardLabels(weight=0.5)),

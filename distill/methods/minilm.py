@@ -50,7 +50,6 @@ def _then_labels(relations: tuple[Term, ...], learning_rate: float) -> Phases:
 
 MINILM = Method(
     name="minilm",
-    summary="attention and value relations of the teacher's last layer, then labels",
     paper="Wang et al. 2020, arXiv 2002.10957",
     builder=any_width_student,
     phases=_then_labels(RELATIONS, 5e-4),
@@ -58,7 +57,6 @@ MINILM = Method(
 
 MINILM_GENERAL = Method(
     name="minilm",
-    summary="attention and value relations of the teacher's last layer",
     paper="Wang et al. 2020, arXiv 2002.10957",
     builder=any_width_student,
     phases=one_phase(*RELATIONS),
@@ -67,7 +65,6 @@ MINILM_GENERAL = Method(
 
 MINILM_V2 = Method(
     name="minilm-v2",
-    summary="query, key and value relations of the teacher's last layer, then labels",
     paper="Wang et al. 2021, arXiv 2012.15828",
     builder=any_width_student,
     phases=_then_labels(RELATIONS_V2, 5e-4),
@@ -75,7 +72,6 @@ MINILM_V2 = Method(
 
 MINILM_V2_GENERAL = Method(
     name="minilm-v2",
-    summary="query, key and value relations of the teacher's last layer",
     paper="Wang et al. 2021, arXiv 2012.15828",
     builder=any_width_student,
     phases=one_phase(*RELATIONS_V2),

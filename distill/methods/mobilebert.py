@@ -43,7 +43,7 @@ from distill.losses import (
 from distill.losses.layer_maps import uniform
 from distill.losses.signals import Signals
 from distill.losses.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
-from distill.losses.trainee import Trainee
+from distill.losses.training_module import TrainingModule
 from distill.methods.method import Method, Phase, all_layers
 from distill.students import mobilebert_student, tiny_mobilebert_student
 
@@ -60,8 +60,8 @@ RATE_AFTERWARDS = 0.1
 """Factor of the learning rate of layers that had their turn."""
 
 
-class LayerAfterLayer(Trainee):
-    """The trainee of the transfer: in each step one pair of layers is matched."""
+class LayerAfterLayer(TrainingModule):
+    """The training module of the transfer: in each step one pair of layers is matched."""
 
     turns: tuple[tuple[Match, ...], ...] = ()
     """The terms of each turn."""
@@ -79,18 +79,18 @@ class LayerAfterLayer(Trainee):
         seed: int,
         steps: int,
     ) -> Self:
-        """Build the trainee; states as wide as the teacher's need no projection."""
+        """Build the training module; states as wide as the teacher's need no projection."""
         if student.config.hidden_size == teacher.config.hidden_size:
             phase = replace(phase, terms=[replace(term, projected=False) for term in phase.terms])
-        trainee = super().of(student, teacher, phase, seed=seed, steps=steps)
-        terms = [term for term in trainee.terms if isinstance(term, Match)]
+        training_module = super().of(student, teacher, phase, seed=seed, steps=steps)
+        terms = [term for term in training_module.terms if isinstance(term, Match)]
         pairs = terms[0].pairs(student.config.num_hidden_layers, teacher.config.num_hidden_layers)
-        trainee.turns = tuple(
+        training_module.turns = tuple(
             tuple(replace(term, only=turn) for term in terms) for turn in range(len(pairs))
         )
-        trainee.learning = tuple(layer for layer, _ in pairs)
-        trainee.steps = steps
-        return trainee
+        training_module.learning = tuple(layer for layer, _ in pairs)
+        training_module.steps = steps
+        return training_module
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
         """Return the weighted parts of the loss of the layers whose turn it is."""
@@ -121,10 +121,10 @@ class LayerAfterLayer(Trainee):
         return RATE_AFTERWARDS if had_its_turn else 1.0
 
 
-def _trainee(
+def _training_module(
     student: PreTrainedModel, teacher: PreTrainedModel, phase: Phase, **settings: Any
-) -> Trainee:
-    kind = LayerAfterLayer if phase.name == "transfer" else Trainee
+) -> TrainingModule:
+    kind = LayerAfterLayer if phase.name == "transfer" else TrainingModule
     return kind.of(student, teacher, phase, **settings)
 
 
@@ -162,12 +162,11 @@ def _general_phases(layers: int) -> tuple[Phase, ...]:
 
 MOBILEBERT = Method(
     name="mobilebert",
-    summary="hidden states and attention of one layer after another, then soft and hard labels",
     paper="Sun et al. 2020, arXiv 2004.02984",
     builder=mobilebert_student,
     phases=_phases,
     settings={"epochs": 5, "learning_rate": 5e-4},
-    trainee=_trainee,
+    training_module=_training_module,
     layers=all_layers,
     layer_by_layer=False,
 )
@@ -175,13 +174,11 @@ MOBILEBERT = Method(
 MOBILEBERT_TINY = replace(
     MOBILEBERT,
     name="mobilebert-tiny",
-    summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
     builder=tiny_mobilebert_student,
 )
 
 MOBILEBERT_GENERAL = replace(
     MOBILEBERT,
-    summary="hidden states and attention of one layer after another, then masked words",
     phases=_general_phases,
     settings={"learning_rate": 5e-4},
 )
@@ -189,6 +186,5 @@ MOBILEBERT_GENERAL = replace(
 MOBILEBERT_TINY_GENERAL = replace(
     MOBILEBERT_GENERAL,
     name="mobilebert-tiny",
-    summary="as `mobilebert`, with two feed-forward parts a layer and a light attention",
     builder=tiny_mobilebert_student,
 )

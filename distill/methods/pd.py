@@ -18,7 +18,6 @@ __all__ = ["PD"]
 
 PD = Method(
     name="pd",
-    summary="soft labels alone, for a compact student that was pre-trained on its own",
     paper="Turc et al. 2019, arXiv 1908.08962",
     builder=shorter_student,
     phases=one_phase(SoftLabels(weight=1.0, temperature=1.0)),

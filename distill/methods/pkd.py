@@ -25,7 +25,6 @@ __all__ = ["PKD"]
 
 PKD = Method(
     name="pkd",
-    summary="soft and hard labels, and patience: [CLS] states of every k-th teacher layer",
     paper="Sun et al. 2019, arXiv 1908.09355",
     builder=shorter_student,
     start_layers=first_layers,

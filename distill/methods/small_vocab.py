@@ -79,7 +79,7 @@ def _name(side: int, size: int, target: int) -> str:
 
 
 class DualTraining(nn.Module):
-    """The trainee: the student, a copy of its teacher that reads both vocabularies, projections."""
+    """The student, a copy of its teacher that reads both vocabularies, and projections."""
 
     def __init__(
         self,
@@ -167,7 +167,6 @@ UP, DOWN = "up", "down"
 
 SMALL_VOCAB = Method(
     name="small-vocab",
-    summary="labels, for a narrow student with a small vocabulary that a general stage made",
     paper="Zhao et al. 2019, arXiv 1909.11687v1",
     builder=shorter_student,
     phases=lambda layers: (
@@ -180,7 +179,6 @@ SMALL_VOCAB = Method(
 
 SMALL_VOCAB_GENERAL = Method(
     name="small-vocab",
-    summary="masked words in a small vocabulary, beside a copy of the teacher that learns it too",
     paper="Zhao et al. 2019, arXiv 1909.11687v1",
     builder=any_width_student,
     phases=lambda layers: (
@@ -199,7 +197,7 @@ SMALL_VOCAB_GENERAL = Method(
         "learning_rate": 5e-4,
         "hidden_size": HIDDEN_SIZE,
     },
-    trainee=DualTraining,
+    training_module=DualTraining,
     layers=all_layers,
     own_vocabulary=True,
 )

@@ -66,7 +66,7 @@ class _Module(nn.Module):
 
 
 class Replacing(nn.Module):
-    """The trainee: the student with modules that are drawn anew in each step."""
+    """The training module: the student with modules that are drawn anew in each step."""
 
     def __init__(
         self,
@@ -138,24 +138,22 @@ def _half_then_alone(
 
 THESEUS = Method(
     name="theseus",
-    summary="the teacher's layers are replaced by chance, more and more; labels alone",
     paper="Xu et al. 2020, arXiv 2002.02925",
     builder=shorter_student,
     start_layers=first_layers,
     phases=one_phase(HardLabels(weight=1.0)),
     settings={"epochs": 15, "learning_rate": 2e-5},
-    trainee=partial(Replacing, schedule=_growing),
+    training_module=partial(Replacing, schedule=_growing),
     uses_teacher_layers=True,
 )
 
 THESEUS_CONSTANT = Method(
     name="theseus-constant",
-    summary="half of the teacher's layers are replaced by chance, then all; labels alone",
     paper="Xu et al. 2020, arXiv 2002.02925",
     builder=shorter_student,
     start_layers=first_layers,
     phases=_constant_phases,
     settings={"epochs": 10, "learning_rate": 2e-5},
-    trainee=_half_then_alone,
+    training_module=_half_then_alone,
     uses_teacher_layers=True,
 )

@@ -54,7 +54,6 @@ def _phases(layers: int) -> tuple[Phase, ...]:
 
 TINYBERT = Method(
     name="tinybert",
-    summary="hidden states and attention scores of evenly spread layers, then soft labels",
     paper="Jiao et al. 2019, arXiv 1909.10351",
     builder=any_width_student,
     phases=_phases,
@@ -64,7 +63,6 @@ TINYBERT = Method(
 
 TINYBERT_GENERAL = Method(
     name="tinybert",
-    summary="hidden states and attention scores of evenly spread layers",
     paper="Jiao et al. 2019, arXiv 1909.10351",
     builder=any_width_student,
     phases=one_phase(*TRANSFORMER),

@@ -14,11 +14,11 @@ from distill.corpora.rows import RowBuilder, full_sentence_rows
 from distill.corpora.segment_pairs import next_sentence_rows, sentence_order_rows
 from distill.objectives.masked_language_model import MaskedLanguageModel
 from distill.objectives.models import albert_with_pooler, bert, bert_with_pooler, electra
-from distill.objectives.next_sentence import next_sentence_prediction, next_sentence_pretrainee
-from distill.objectives.pretrainee import OwnHead, Pretrainee
-from distill.objectives.replaced_tokens import ReplacedTokens, ReplacedTokensPretrainee
-from distill.objectives.sentence_order import sentence_order_prediction, sentence_order_pretrainee
-from distill.objectives.spans import SpanPretrainee, span_prediction
+from distill.objectives.next_sentence import next_sentence_module, next_sentence_prediction
+from distill.objectives.pretraining_module import OwnHead, PretrainingModule
+from distill.objectives.replaced_tokens import ReplacedTokens, ReplacedTokensModule
+from distill.objectives.sentence_order import sentence_order_module, sentence_order_prediction
+from distill.objectives.spans import SpanModule, span_prediction
 from distill.objectives.whole_words import whole_word_masking
 from distill.objectives.word_order import WordOrder
 
@@ -37,7 +37,7 @@ class PretrainingObjective:
     """(tokenizer, share of tokens to predict, seed) -> objective"""
     model: Callable[[BertConfig], PreTrainedModel] = bert
     """(shape of a BERT) -> what is kept in the end, untrained"""
-    pretrainee: Callable[[PreTrainedModel], Pretrainee] = OwnHead
+    pretraining_module: Callable[[PreTrainedModel], PretrainingModule] = OwnHead
     """(model) -> what is trained, whose forward the objective calls"""
     rows: RowBuilder = full_sentence_rows
     """How examples are made from passages."""
@@ -65,7 +65,7 @@ OBJECTIVES = Table(
             paper="Devlin et al. 2018, arXiv 1810.04805",
             objective=next_sentence_prediction,
             model=bert_with_pooler,
-            pretrainee=next_sentence_pretrainee,
+            pretraining_module=next_sentence_module,
             rows=next_sentence_rows,
         ),
         "mlm+sop": PretrainingObjective(
@@ -73,7 +73,7 @@ OBJECTIVES = Table(
             paper="Lan et al. 2019, arXiv 1909.11942",
             objective=sentence_order_prediction,
             model=albert_with_pooler,
-            pretrainee=sentence_order_pretrainee,
+            pretraining_module=sentence_order_module,
             rows=sentence_order_rows,
             family="albert",
         ),
@@ -87,7 +87,7 @@ OBJECTIVES = Table(
             paper="Clark et al. 2020, arXiv 2003.10555",
             objective=ReplacedTokens,
             model=electra,
-            pretrainee=ReplacedTokensPretrainee,
+            pretraining_module=ReplacedTokensModule,
             perplexity_of=None,
             problem_type="replaced_token_detection",
             family="electra",
@@ -96,7 +96,7 @@ OBJECTIVES = Table(
             summary="predict masked spans, from their boundaries too",
             paper="Joshi et al. 2019, arXiv 1907.10529",
             objective=span_prediction,
-            pretrainee=SpanPretrainee,
+            pretraining_module=SpanModule,
         ),
         "wwm": PretrainingObjective(
             summary="predict masked words, all pieces of a word together",

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from distill.corpora.segment_pairs import NEXT_SENTENCE
 from distill.objectives.masking import Masking
 from distill.objectives.pairs import RelatedPairs
-from distill.objectives.pretrainee import MaskedBatch
+from distill.objectives.pretraining_module import MaskedBatch
 
-__all__ = ["next_sentence_pretrainee", "next_sentence_prediction"]
+__all__ = ["next_sentence_module", "next_sentence_prediction"]
 
 
 def next_sentence_prediction(
@@ -25,6 +25,6 @@ def next_sentence_prediction(
     return MaskedBatch(Masking(tokenizer, mask_probability), seed)
 
 
-def next_sentence_pretrainee(model: PreTrainedModel) -> RelatedPairs:
+def next_sentence_module(model: PreTrainedModel) -> RelatedPairs:
     """Put a head over the pooled [CLS] beside a BERT with a pooler."""
     return RelatedPairs(model, language_head="cls", relation="nsp", label=NEXT_SENTENCE)

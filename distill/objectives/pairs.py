@@ -13,12 +13,12 @@ from transformers import PreTrainedModel
 
 from bertender.training.examples import TensorBatch
 from distill.losses import hard_labels
-from distill.objectives.pretrainee import Pretrainee
+from distill.objectives.pretraining_module import PretrainingModule
 
 __all__ = ["RelatedPairs"]
 
 
-class RelatedPairs(Pretrainee):
+class RelatedPairs(PretrainingModule):
     """A model with a pooler, and a head that says how the segments of a pair are related.
 
     Args:

@@ -30,9 +30,9 @@ from transformers import (
 from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.loop import LossParts
 from distill.objectives.masking import Masking, step_generator
-from distill.objectives.pretrainee import Pretrainee
+from distill.objectives.pretraining_module import PretrainingModule
 
-__all__ = ["ReplacedTokens", "ReplacedTokensPretrainee", "generator_of", "sampled"]
+__all__ = ["ReplacedTokens", "ReplacedTokensModule", "generator_of", "sampled"]
 
 DISCRIMINATOR_WEIGHT = 50.0
 GENERATOR_SHARE = 4
@@ -58,7 +58,7 @@ class ReplacedTokens:
         return parts
 
 
-class ReplacedTokensPretrainee(Pretrainee):
+class ReplacedTokensModule(PretrainingModule):
     """A discriminator (ElectraForPreTraining) with its generator beside it."""
 
     def __init__(self, model: PreTrainedModel) -> None:

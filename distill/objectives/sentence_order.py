@@ -18,9 +18,9 @@ from distill.corpora.segment_pairs import SENTENCE_ORDER
 from distill.corpora.word_boundaries import continues_word
 from distill.objectives.masking import Masking, WordSpans
 from distill.objectives.pairs import RelatedPairs
-from distill.objectives.pretrainee import MaskedBatch
+from distill.objectives.pretraining_module import MaskedBatch
 
-__all__ = ["sentence_order_prediction", "sentence_order_pretrainee"]
+__all__ = ["sentence_order_prediction", "sentence_order_module"]
 
 N_GRAMS = (1, 1 / 2, 1 / 3)
 """How often n-grams of 1, 2 and 3 words are chosen, as weights."""
@@ -38,6 +38,6 @@ def sentence_order_prediction(
     return MaskedBatch(Masking(tokenizer, mask_probability, choose), seed)
 
 
-def sentence_order_pretrainee(model: PreTrainedModel) -> RelatedPairs:
+def sentence_order_module(model: PreTrainedModel) -> RelatedPairs:
     """Put a head over the pooled [CLS] beside an ALBERT with a pooler."""
     return RelatedPairs(model, language_head="predictions", relation="sop", label=SENTENCE_ORDER)

@@ -31,9 +31,9 @@ from distill.objectives.masking import (
     each_run,
     run_bounds,
 )
-from distill.objectives.pretrainee import MaskedBatch, Pretrainee
+from distill.objectives.pretraining_module import MaskedBatch, PretrainingModule
 
-__all__ = ["SPAN_LENGTHS", "BoundaryHead", "SpanPretrainee", "span_prediction"]
+__all__ = ["SPAN_LENGTHS", "BoundaryHead", "SpanModule", "span_prediction"]
 
 SPAN_LENGTHS = tuple(0.2 * 0.8**longer for longer in range(10))
 """How often a span has 1 to 10 words, as weights."""
@@ -87,7 +87,7 @@ class BoundaryHead(nn.Module):
         return logits
 
 
-class SpanPretrainee(Pretrainee):
+class SpanModule(PretrainingModule):
     """A BERT with a masked-language head, and the boundary head beside it."""
 
     def __init__(self, model: PreTrainedModel) -> None:

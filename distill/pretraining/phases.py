@@ -19,7 +19,7 @@ from bertender.core.work import in_order
 from bertender.training.examples import TokenDataset
 from bertender.training.loop import Objective, TrainingReport, planned, train
 from distill.corpora.held_out import held_out_loss
-from distill.objectives.pretrainee import Pretrainee
+from distill.objectives.pretraining_module import PretrainingModule
 from distill.pretraining.config import PretrainConfig
 
 __all__ = ["Rows", "train_lengths"]
@@ -34,7 +34,7 @@ class Rows:
 
 
 def train_lengths(
-    pretrainee: Pretrainee,
+    pretraining_module: PretrainingModule,
     rows_of_length: Callable[[int], Rows],
     objective: Objective,
     config: PretrainConfig,
@@ -49,7 +49,7 @@ def train_lengths(
     checkpoint too.
 
     Args:
-        pretrainee: it is trained in place.
+        pretraining module: it is trained in place.
         rows_of_length: (most tokens of a row) -> rows.
         objective: the loss.
         config: how long and fast, and at which lengths.
@@ -67,7 +67,7 @@ def train_lengths(
             steps = round(phase.share * whole)
         steps = max(1, steps)
         reports[phase.name] = train(
-            pretrainee,
+            pretraining_module,
             rows.training,
             objective,
             _long_enough(config, rows.training, steps),

@@ -73,9 +73,9 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         watched = Watched(passages, found, "train the vocabulary")
         tokenizer = _tokenizer(watched, config, shallow, work / "vocabulary")
         torch.manual_seed(config.seed)
-        pretrainee = chosen.pretrainee(_model(chosen, config, tokenizer, shallow))
+        pretraining_module = chosen.pretraining_module(_model(chosen, config, tokenizer, shallow))
         reports = train_lengths(
-            pretrainee,
+            pretraining_module,
             partial(_rows, passages, found, chosen, tokenizer, config.seed, work),
             chosen.objective(tokenizer, config.mask_probability, config.seed),
             config,
@@ -85,7 +85,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         )
         return partial(
             write_encoder,
-            model=pretrainee.finished(),
+            model=pretraining_module.finished(),
             tokenizer=tokenizer,
             reports=reports,
             metric="perplexity" if chosen.perplexity_of else "loss",

@@ -22,7 +22,7 @@ from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import TrainingReport
 from distill.distillation.distillation import Distillation
 from distill.losses.terms import HardLabels, SoftLabels
-from distill.methods import Phase
+from distill.methods.method import Phase
 from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Kept, cut
@@ -186,7 +186,9 @@ def _recover(model: PreTrainedModel, job: Job, number: int) -> TrainingReport:
         tokenizer=job.tokenizer,
         phases=(RECOVERY,),
         examples=lambda: job.examples,
-        evaluate=lambda trainee, objective: {job.task.metric: job.score(trainee.student)},
+        evaluate=lambda training_module, objective: {
+            job.task.metric: job.score(training_module.student)
+        },
     )
     work, place = job.work / f"round-{number}", f"round {number + 1} of {job.config.rounds}"
     return recovery.run(job.config, work, f"{job.description}: {place}", keep_end=True).last

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from bertender.core.build_once import directory_once
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.core.findings import LatencyFindings, LatencyLoad
-from bertender.core.work import made_once
 from bertender.models.pruned import heads_of, neurons_of
 from distill.pruning.choice import shares_of_rounds
 from distill.pruning.config import PruneConfig
@@ -79,7 +79,8 @@ def find_target(
         return None
     tokens = config.latency_tokens or max(round(sum(lengths) / len(lengths)), 1)
     load = LatencyLoad(texts=config.latency_texts, tokens=tokens, threads=environment().cores)
-    kept = made_once(work / "latency", partial(_write_table, model, load, stopwatches))
+    write = partial(_write_table, model, load, stopwatches)
+    kept = directory_once(work / "latency", load.model_dump(mode="json"), write)
     table = LatencyTable.model_validate_json((kept / TABLE_NAME).read_bytes())
     target = Target(config.target_latency, table, model)
     _refuse_unreachable(target, model.config.num_hidden_layers - config.layers)

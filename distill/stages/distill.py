@@ -11,7 +11,7 @@ from bertender.pipeline.stage import TORCH_CLASSIFIER, TORCH_MODEL, Inputs, Prod
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.start import refuse_start
-from distill.stages.files import Encoder
+from distill.stages.encoder_folder import Encoder
 
 __all__ = ["DISTILL"]
 

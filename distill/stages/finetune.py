@@ -15,7 +15,7 @@ from distill.finetuning.multitask import (
     refuse_twice,
     sibling_paths,
 )
-from distill.stages.files import Encoder
+from distill.stages.encoder_folder import Encoder
 
 __all__ = ["FINETUNE"]
 

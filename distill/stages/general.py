@@ -10,7 +10,8 @@ from bertender.pipeline.named_files import NamedFile
 from bertender.pipeline.stage import TORCH_MODEL, Inputs, Product, Stage
 from distill.corpora.corpus import Corpus
 from distill.distillation.general import GeneralConfig, distill_general_by_name
-from distill.stages.files import CorpusText, Encoder
+from distill.stages.corpus_text import CorpusText
+from distill.stages.encoder_folder import Encoder
 
 __all__ = ["DISTILL_GENERAL"]
 

@@ -10,7 +10,7 @@ from bertender.pipeline.named_files import ArtifactFolder, NamedFile
 from bertender.pipeline.stage import PRETRAINED, Inputs, Product, Stage
 from distill.corpora.corpus import Corpus
 from distill.pretraining.pretrain import PretrainConfig, pretrain_by_name
-from distill.stages.files import CorpusText
+from distill.stages.corpus_text import CorpusText
 
 __all__ = ["PRETRAIN"]
 

@@ -12,7 +12,7 @@ from bertender.problems import SINGLE_LABEL
 from distill.corpora.corpus import Corpus
 from distill.pruning.config import OF_THE_TASK, PruneConfig
 from distill.pruning.pruner import prune
-from distill.stages.files import CorpusText
+from distill.stages.corpus_text import CorpusText
 
 __all__ = ["PRUNE"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from bertender.core.cache import cache_directory
 from bertender.core.card import library_versions
 from bertender.core.progress import track
 from bertender.text.batching import length_buckets
+from bertender.training.cached_tensors import cached_tensor
 from bertender.training.examples import TensorBatch, TokenDataset, input_names, model_inputs
-from bertender.training.kept_tensors import keep, kept
 from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
 
 __all__ = [
@@ -84,12 +85,18 @@ def teacher_answers(
         bf16: compute in bf16, as the run that reads them does. The states are then kept in
             bfloat16, which has their range and the precision that they were computed with.
     """
-    key = _key(model, digest, examples, bf16)
-    found = {name: kept(_path(key, name), len(examples)) for name in _parts(wanted)}
-    missing = joined(_parts(wanted)[name] for name, values in found.items() if values is None)
-    for name, values in _compute(model.eval(), examples, missing, bf16).items():
-        found[name] = keep(_path(key, name), values)
-    return {name: values for name, values in found.items() if values is not None}
+    parts, key = _parts(wanted), _key(model, digest, examples, bf16)
+    computed: dict[str, torch.Tensor] = {}
+
+    def column(name: str) -> torch.Tensor:
+        """Return a column, computed with all that are missing in one run of the teacher."""
+        if name not in computed:
+            missing = [other for other in parts if not _path(key, other).exists()]
+            together = joined(parts[each] for each in {name, *missing})
+            computed.update(_compute(model.eval(), examples, together, bf16))
+        return computed.pop(name)
+
+    return {name: cached_tensor(_path(key, name), partial(column, name)) for name in parts}
 
 
 def teacher_token_logits(
@@ -101,15 +108,17 @@ def teacher_token_logits(
     padding, 4 bytes for each label of each.
     """
     path = _path(_key(model, digest, examples, bf16), TAGGER_LOGITS)
-    tokens = kept(path, sum(examples.lengths))
-    if tokens is None:
-        rows = [torch.empty(0)] * len(examples)
-        wanted: Wanted = {"logits": frozenset()}
-        for bucket, signals in _answered(model.eval(), examples, wanted, bf16):
-            for row, answer in zip(bucket, signals.logits.float().cpu(), strict=True):
-                rows[row] = answer[: examples.lengths[row]]
-        tokens = keep(path, torch.cat(rows))
+    tokens = cached_tensor(path, lambda: _token_logits(model.eval(), examples, bf16))
     return torch.split(tokens, list(examples.lengths))
+
+
+def _token_logits(model: PreTrainedModel, examples: TokenDataset, bf16: bool) -> torch.Tensor:
+    """Return the logits of all tokens, (tokens, labels), in the order of the examples."""
+    rows = [torch.empty(0)] * len(examples)
+    for bucket, signals in _answered(model, examples, {"logits": frozenset()}, bf16):
+        for row, answer in zip(bucket, signals.logits.float().cpu(), strict=True):
+            rows[row] = answer[: examples.lengths[row]]
+    return torch.cat(rows)
 
 
 def _parts(wanted: Wanted) -> dict[str, Wanted]:
@@ -128,7 +137,7 @@ def _key(model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool
 
 
 def _path(key: str, name: str) -> Path:
-    return cache_directory() / "teacher-answers" / f"{key}-{name}.safetensors"
+    return cache_directory() / "teacher-outputs" / f"{key}-{name}.safetensors"
 
 
 def _compute(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from bertender.core.build_once import directory_once
 from bertender.core.table import Table
-from bertender.core.work import made_once
 from bertender.text.batch import load_tokenizer
 from distill.vocabularies.byte_level_bpe import SMALLEST_BPE, train_byte_level_bpe
 from distill.vocabularies.unigram import train_unigram
@@ -81,4 +81,5 @@ def trained_once(
         train = TOKENIZERS[name].train
         train(passages, vocabulary_size, max_length).save_pretrained(draft)
 
-    return load_tokenizer(made_once(directory, train_and_save))
+    identity = (name, vocabulary_size, max_length)  # the corpus is in the directory's name
+    return load_tokenizer(directory_once(directory, identity, train_and_save))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from bertender.problems import SINGLE_LABEL
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from serve.client import Answer
 
 

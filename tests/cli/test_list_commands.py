@@ -20,14 +20,28 @@ def test_every_task_is_listed(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_listed(name: str) -> None:
-    said = {row["method"]: row for row in last_line(succeed("methods", "--json"))}
+    listed = {row["method"]: row for row in last_line(succeed("methods", "--json"))}
+    assert (listed[name]["on a corpus"] == "yes") == (name in GENERAL_METHODS)
+    shown = " ".join(succeed("methods").stdout.split())
+    assert f"{name} {METHODS.places[name].summary}" in shown
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_shown_in_full(name: str) -> None:
+    said = {row["method"]: row for row in last_line(succeed("methods", name, "--json"))}
+    assert METHODS[name].name == name
     assert set(METHODS[name].needs) <= set(said[name]["needs"])
     assert set(METHODS[name].conditions) <= set(said[name]["needs"])
     assert bool(said[name]["on a corpus"]) == (name in GENERAL_METHODS)
     assert len(said[name]["loss"]) == len(METHODS[name].phases(2))
     assert said[name]["paper"] == METHODS[name].paper
     assert said[name]["augmentation"] == [row for row in [METHODS[name].augmentation] if row]
-    assert f"\n{name}\n" in "\n" + succeed("methods").stdout
+    assert METHODS[name].paper.split(",")[0] in succeed("methods", name).stdout
+
+
+@pytest.mark.parametrize("name", GENERAL_METHODS)
+def test_a_general_method_loads_by_its_name(name: str) -> None:
+    assert GENERAL_METHODS[name].name == name
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bertender.core.errors import ArtifactError, BusyError
-from bertender.core.work import forget_work, made_once, work_directory
+from bertender.core.work import forget_work, work_directory
 from tests.training.runs import CONFIG
 
 
@@ -91,31 +89,3 @@ def test_forgotten_work_is_not_resumed(tmp_path: Path) -> None:
     forget_work(tmp_path / "model")
     forget_work(tmp_path / "never begun")
     assert not work.exists() and kept.exists()
-
-
-def test_what_is_made_once_is_made_by_one_while_the_others_wait(tmp_path: Path) -> None:
-    made = []
-
-    def write(draft: Path) -> None:
-        made.append(draft)
-        time.sleep(0.05)
-        (draft / "rows").write_text("whole")
-
-    def found(number: int) -> str:
-        return (made_once(tmp_path / "store", write) / "rows").read_text()
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(found, range(8))) == ["whole"] * 8
-    assert len(made) == 1
-
-
-def test_what_was_not_finished_is_made_again(tmp_path: Path) -> None:
-    def fails(draft: Path) -> None:
-        (draft / "rows").write_text("half")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        made_once(tmp_path / "store", fails)
-    assert not (tmp_path / "store").exists()
-    made_once(tmp_path / "store", lambda draft: (draft / "rows").touch())
-    assert (tmp_path / "store" / "rows").read_text() == ""

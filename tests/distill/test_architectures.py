@@ -23,7 +23,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.predictor import TorchPredictor, open_classifier
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import load_tokenizer
+from bertender.text.example import Example
 from distill.data import token_dataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning.finetune import FinetuneConfig, finetune, finetune_by_name

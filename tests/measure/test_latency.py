@@ -21,7 +21,8 @@ from bertender.measure.latency import (
 )
 from bertender.measure.load import CpuSeconds, MachineLoad
 from bertender.models.predictor import Classifier
-from bertender.text.batch import Batch, Example
+from bertender.text.batch import Batch
+from bertender.text.example import Example
 from tests.measure.fakes import EXAMPLES, fake_classifier, honest
 
 CONFIG = LatencyConfig(

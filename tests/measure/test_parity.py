@@ -23,7 +23,8 @@ from bertender.measure.parity import (
 )
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Task
-from bertender.text.batch import Batch, Example, Tokenize, load_tokenizer
+from bertender.text.batch import Batch, Tokenize, load_tokenizer
+from bertender.text.example import Example
 from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of
 from tests.toys import tiny_bert
 

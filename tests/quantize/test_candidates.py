@@ -22,7 +22,7 @@ from bertender.core.errors import (
 from bertender.pipeline.stages import STAGES
 from bertender.report.quantization import quantization_lines
 from bertender.tasks.task import Task
-from quantize.candidates import CANDIDATES, NEXT, candidates, next_command
+from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.schemes import AUTO_SCHEME, SCHEMES
 
@@ -180,7 +180,7 @@ def test_whoever_types_each_next_command_comes_to_an_end(
 ) -> None:
     drop = {"max_drop": 1.0} if scheme == "mixed" else {}
     said, config = "", config_with(scheme=scheme, **drop)
-    for _ in range(sum(len(rows) for rows in NEXT.values()) + 1):
+    for _ in range(sum(len(row.then) for row in SCHEMES.values()) + 1):
         said = next_command(config.scheme, config, float_model, task, Path("out"))
         if not said.startswith("Try next: "):
             break
@@ -222,7 +222,7 @@ def test_an_explicit_scheme_that_is_refused_ends_with_the_next_command(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert NEXT.keys() == SCHEMES.keys()
+    assert all(row["scheme"] in SCHEMES for scheme in SCHEMES.values() for row in scheme.then)
     refuse(monkeypatch, scheme, ParityError("it moved."))
     source = float_model
     if SCHEMES[scheme].source == "torch":

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
-from bertender.text.batch import Batch, Example
+from bertender.text.batch import Batch
+from bertender.text.example import Example
 from quantize import calibrators
 from quantize.affine import INTEGERS
 from quantize.calibration import Batches, histograms

@@ -14,7 +14,8 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
 from bertender.core.findings import Findings
 from bertender.models.predictor import Classifier, open_classifier
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import load_tokenizer
+from bertender.text.example import Example
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer

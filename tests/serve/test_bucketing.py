@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier, FakePredictor
-from bertender.text.batch import Batch, Example
+from bertender.text.batch import Batch
 from bertender.text.batching import length_buckets
+from bertender.text.example import Example
 from serve.bucketing import BucketedClassifier
 from serve.classifier_backend import open_artifact
 from serve.triton_config import BackendParameters

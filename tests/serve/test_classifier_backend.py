@@ -15,7 +15,7 @@ from google.protobuf import json_format
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier
 from bertender.problems import SINGLE_LABEL, Outputs
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from serve.classifier_backend import TritonPythonModel, share_of_cores
 from serve.config import ServeConfig
 from serve.repository import write_repository

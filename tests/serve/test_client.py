@@ -15,7 +15,8 @@ from tritonclient.utils import InferenceServerException
 
 from bertender.core.errors import ConfigError, DataError, ServingError
 from bertender.models.predictor import Classifier
-from bertender.text.batch import Example, keep_text
+from bertender.text.batch import keep_text
+from bertender.text.example import Example
 from serve.client import PROTOCOLS, Endpoint, ServedPredictor, classify
 from serve.server import TritonServer
 from serve.wire import MODEL_NAME

@@ -19,7 +19,7 @@ from huggingface_hub.utils._http import reset_sessions
 from bertender.core.errors import DataError, HubUnreachableError
 from bertender.core.hub import hub_answers
 from bertender.tasks.glue import GLUE, HUB_PLACE, load_glue, read_hub
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from tests.tasks.writers import write_glue
 
 EXPECTED: dict[str, tuple[tuple[Example, int], ...]] = {

@@ -15,7 +15,7 @@ from bertender.core.errors import ConfigError
 from bertender.tasks.registry import load_task
 from bertender.tasks.selection import DEFAULT_SHARE, LEAST_TEXTS, is_selected, part
 from bertender.tasks.task import Split, Task, TaskConfig
-from bertender.text.batch import Example
+from bertender.text.example import Example
 from tests.tasks.writers import WRITERS
 
 SHARES = st.floats(0, 0.5)

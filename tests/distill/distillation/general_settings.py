@@ -19,7 +19,7 @@ OWN_VOCABULARY = {"hidden_size": 16, "heads": 4, "vocabulary_size": 100}
 OF_METHOD: dict[str, dict[str, Any]] = {
     "distilbert": FEW_WORDS,
     "mobilebert": {**FEW_WORDS, "epochs": 8, "learning_rate": 5e-3},
-    "mobilebert-tiny": {**FEW_WORDS, "epochs": 8, "learning_rate": 5e-3, "batch_size": 4},
+    "mobilebert-tiny": {**FEW_WORDS, "epochs": 8, "learning_rate": 5e-3, "batches": "sorted"},
     "minilm-v2": {"relation_heads": 8},  # the toys are too narrow for the paper's 48
     "small-vocab": OWN_VOCABULARY,
 }

@@ -15,7 +15,7 @@ from tests.toy_models import SHAPES, save_encoder
 
 QUICK = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}
 
-STEEPER = {"mobilebert": {"learning_rate": 1e-2}}
+STEEPER = {"mobilebert": {"learning_rate": 1e-2, "epochs": 10}}
 """Without layer norms, small random weights give next to no signal at first."""
 
 

@@ -18,7 +18,8 @@ from distill.distillation.on_task import new_student
 from distill.distillation.phases import DistillationObjective, phase_settings
 from distill.losses.layer_maps import last
 from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
-from distill.methods import GENERAL_METHODS, METHODS, Method, Phase
+from distill.methods import GENERAL_METHODS, METHODS
+from distill.methods.method import Method, Phase
 from distill.students import StudentShape
 from distill.teachers.teacher import Teacher
 from tests.toy_models import save_encoder, tiny_classifier
@@ -57,12 +58,12 @@ def losses_of(
     step: int = 0,
     batch: dict[str, torch.Tensor] | None = None,
 ) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The trainee of a phase, and the parts of its loss on a batch."""
+    """The training module of a phase, and the parts of its loss on a batch."""
     torch.manual_seed(0)
     student = method.student(teacher, toy_shape(method))
-    trainee = method.trainee(student, teacher, phase, seed=0, steps=STEPS).eval()
+    training_module = method.training_module(student, teacher, phase, seed=0, steps=STEPS).eval()
     objective = DistillationObjective(teacher, phase.reads(2, 4))
-    return trainee, dict(objective(trainee, batch or toy_batch(), step))
+    return training_module, dict(objective(training_module, batch or toy_batch(), step))
 
 
 @pytest.mark.parametrize(("name", "phase_name"), PHASES)
@@ -71,12 +72,12 @@ def test_a_phase_trains_the_student_alone(name: str, phase_name: str) -> None:
     before = {key: tensor.clone() for key, tensor in teacher.state_dict().items()}
     method = toy_method(name)
     (phase,) = (phase for phase in method.phases(2) if phase.name == phase_name)
-    trainee, parts = losses_of(method, phase, teacher)
+    training_module, parts = losses_of(method, phase, teacher)
     assert set(parts) == {term.name for term in phase.terms if term.weight}
     assert not teacher.training  # or dropout would blur its answers
     sum(parts.values()).backward()
     assert all(parameter.grad is None for parameter in teacher.parameters())
-    learning = [p for p in trainee.student.parameters() if p.grad is not None]
+    learning = [p for p in training_module.student.parameters() if p.grad is not None]
     assert learning and any(p.grad.abs().max() > 0 for p in learning if p.grad is not None)
     assert all(torch.equal(before[key], now) for key, now in teacher.state_dict().items())
 
@@ -86,16 +87,18 @@ def test_each_term_falls_from_a_student_that_is_not_its_teacher(name: str, phase
     teacher = tiny_classifier("bert")
     method = toy_method(name)
     (phase,) = (phase for phase in method.phases(2) if phase.name == phase_name)
-    trainee, first = losses_of(method, phase, teacher)
+    training_module, first = losses_of(method, phase, teacher)
     with torch.no_grad():
-        for parameter in trainee.student.parameters():
+        for parameter in training_module.student.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     objective = DistillationObjective(teacher, phase.reads(2, 4))
-    learning = [p for p in trainee.parameters() if p.requires_grad]
+    learning = [p for p in training_module.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learning, lr=3e-3)
     seen = []
     for _ in range(LONGER.get(method.name, 60)):
-        parts = objective(trainee, toy_batch(), STEPS - 1)  # always the same, whoever's turn it is
+        parts = objective(
+            training_module, toy_batch(), STEPS - 1
+        )  # always the same, whoever's turn it is
         seen.append({name: float(part.detach()) for name, part in parts.items()})
         optimizer.zero_grad()
         sum(parts.values()).backward()
@@ -112,7 +115,7 @@ def test_the_finished_student_keeps_nothing_of_its_training(name: str) -> None:
     student = method.student(teacher, toy_shape(method))
     keys = set(student.state_dict())
     for phase in method.phases(2):
-        student = method.trainee(student, teacher, phase, seed=0, steps=10).finished()
+        student = method.training_module(student, teacher, phase, seed=0, steps=10).finished()
     assert set(student.state_dict()) == keys and "distill" not in type(student).__module__
     assert all(parameter.requires_grad for parameter in student.parameters())
 
@@ -340,8 +343,8 @@ def test_projections_are_one_a_signal_and_none_without_weight() -> None:
     teacher = tiny_classifier("bert")
     for weights, names in (({}, ["hidden_states"]), ({"hidden": 0.0}, [])):
         method = METHODS["tinybert"].changed(weights)
-        trainee, _ = losses_of(method, method.phases(2)[0], teacher)
-        assert list(trainee.projections) == names
+        training_module, _ = losses_of(method, method.phases(2)[0], teacher)
+        assert list(training_module.projections) == names
 
 
 def test_a_phase_takes_its_own_settings_and_the_users_word() -> None:

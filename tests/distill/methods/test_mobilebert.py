@@ -34,14 +34,14 @@ BUILDERS: dict[str, StudentBuilder] = {
 }
 
 
-def trainee(
+def training_module(
     layers: int = 3, width: int | None = None, layer_map: LayerMap = uniform
 ) -> LayerAfterLayer:
     torch.manual_seed(0)
     teacher = tiny_classifier("bert", num_hidden_layers=6)
     method = METHODS["mobilebert-tiny"].changed({}, layers=layer_map)
     student = method.student(teacher, StudentShape(layers, hidden_size=width))
-    built = method.trainee(student, teacher, method.phases(layers)[0], seed=0, steps=STEPS)
+    built = method.training_module(student, teacher, method.phases(layers)[0], seed=0, steps=STEPS)
     assert isinstance(built, LayerAfterLayer)
     return built.train()
 
@@ -59,7 +59,7 @@ def losses(module: LayerAfterLayer, step: int) -> dict[str, torch.Tensor]:
 
 
 def test_each_pair_of_layers_has_a_turn_of_the_same_length() -> None:
-    module = trainee(layers=3)
+    module = training_module(layers=3)
     assert [module.turn(step / STEPS) for step in range(STEPS)] == [0] * 4 + [1] * 4 + [2] * 4
     for turn, pair in enumerate(((1, 2), (2, 4), (3, 6))):
         assert [term.pairs(3, 6) for term in module.turns[turn]] == [(pair,)] * 4
@@ -67,7 +67,7 @@ def test_each_pair_of_layers_has_a_turn_of_the_same_length() -> None:
 
 @pytest.mark.parametrize("turn", range(3))
 def test_what_learns_is_the_layer_whose_turn_it_is_and_what_is_below(turn: int) -> None:
-    module = trainee(layers=3)
+    module = training_module(layers=3)
     torch.stack(list(losses(module, 4 * turn).values())).sum().backward()
     learning = [
         any(weight.grad is not None and bool(weight.grad.any()) for weight in layer.parameters())
@@ -78,8 +78,8 @@ def test_what_learns_is_the_layer_whose_turn_it_is_and_what_is_below(turn: int) 
 
 
 def test_layers_that_had_their_turn_learn_at_a_tenth_of_the_rate() -> None:
-    rates = trainee(layers=3).rates
-    names = [name for name, _ in trainee(layers=3).named_parameters()]
+    rates = training_module(layers=3).rates
+    names = [name for name, _ in training_module(layers=3).named_parameters()]
     assert all(any(name.startswith(part) for name in names) for part in rates)
     by_turn = [[rate(step / STEPS) for rate in rates.values()] for step in (0, 4, 8)]
     embeddings_and_layers = [[1, 1, 1, 1], [0.1, 0.1, 1, 1], [0.1, 0.1, 0.1, 1]]
@@ -87,7 +87,7 @@ def test_layers_that_had_their_turn_learn_at_a_tenth_of_the_rate() -> None:
 
 
 def test_a_map_of_one_pair_has_one_turn_for_all_layers() -> None:
-    module = trainee(layer_map=last)
+    module = training_module(layer_map=last)
     assert {module.turn(step / STEPS) for step in range(STEPS)} == {0}
     assert {rate(0.99) for rate in module.rates.values()} == {1.0}
 
@@ -102,14 +102,14 @@ def test_the_published_weights_are_over_the_number_of_layers() -> None:
 
 
 def test_dropout_is_off_while_layers_are_matched() -> None:
-    module = trainee()
+    module = training_module()
     first, second = (sum(losses(module.train(), 0).values()) for _ in range(2))
     assert first == second
 
 
 @pytest.mark.parametrize(("width", "projected"), [(None, []), (32, []), (16, ["hidden_states"])])
 def test_only_another_width_is_projected(width: int | None, projected: list[str]) -> None:
-    module = trainee(width=width)
+    module = training_module(width=width)
     assert list(module.projections) == projected
     assert set(losses(module, 0)) == {"features", "means", "variances", "attention"}
 

@@ -19,7 +19,8 @@ from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
 from distill.distillation.phases import DistillationObjective, refuse_misfits
 from distill.losses import NO_LABEL
-from distill.methods import GENERAL_METHODS, Method
+from distill.methods import GENERAL_METHODS
+from distill.methods.method import Method
 from distill.methods.small_vocab import DualTraining, SharedProjection
 from distill.students import StudentShape
 from distill.vocabularies import TOKENIZERS
@@ -171,14 +172,14 @@ def test_every_plain_teacher_gives_its_weights_and_stays_as_it_is(
     teacher = tiny_language_model(model_type)
     before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
     method = METHOD.changed({"up": 0.0, "down": 0.0, direction: 1.0})
-    trainee, parts = dual_losses(method, teacher, own)
+    training_module, parts = dual_losses(method, teacher, own)
     assert set(parts) == {"words", "mixed", direction}
     sum(parts.values()).backward()
     assert all(torch.equal(before[name], tensor) for name, tensor in teacher.state_dict().items())
     assert all(parameter.grad is None for parameter in teacher.parameters())
-    learning = [*trainee.student.parameters(), *trainee.projections.parameters()]
+    learning = [*training_module.student.parameters(), *training_module.projections.parameters()]
     assert all(parameter.grad is not None for parameter in learning)
-    copied = trainee.teacher.get_input_embeddings().weight
+    copied = training_module.teacher.get_input_embeddings().weight
     assert len(copied) == VOCABULARY + len(own)
     assert torch.equal(copied[:VOCABULARY], teacher.get_input_embeddings().weight)
 
@@ -187,18 +188,22 @@ def test_the_weights_that_are_compared_are_those_of_the_same_words_and_layers(
     own: PreTrainedTokenizerBase,
 ) -> None:
     teacher = tiny_language_model("bert")
-    trainee, _ = dual_losses(METHOD, teacher, own)
-    (up,) = trainee._projected
-    ours, theirs = trainee._weights(up)
-    table = trainee.teacher.get_input_embeddings().weight
+    training_module, _ = dual_losses(METHOD, teacher, own)
+    (up,) = training_module._projected
+    ours, theirs = training_module._weights(up)
+    table = training_module.teacher.get_input_embeddings().weight
     assert torch.equal(theirs[0], table[VOCABULARY:]) and len(table) == VOCABULARY + len(own)
-    assert torch.equal(ours[0], trainee.student.get_input_embeddings().weight)
+    assert torch.equal(ours[0], training_module.student.get_input_embeddings().weight)
     for place, (mine, other) in enumerate(((1, 2), (2, 4))):
         (one,) = ours[1 + 16 * place : 2 + 16 * place]
         (two,) = theirs[1 + 16 * place : 2 + 16 * place]
         query = "attention.self.query.weight"
-        assert torch.equal(one, encoder_layers(trainee.student)[mine - 1].get_parameter(query))
-        assert torch.equal(two, encoder_layers(trainee.teacher)[other - 1].get_parameter(query))
+        assert torch.equal(
+            one, encoder_layers(training_module.student)[mine - 1].get_parameter(query)
+        )
+        assert torch.equal(
+            two, encoder_layers(training_module.teacher)[other - 1].get_parameter(query)
+        )
     assert len(ours) == len(theirs) == 1 + 2 * 16
 
 
@@ -206,9 +211,9 @@ def test_the_weights_that_are_compared_are_those_of_the_same_words_and_layers(
 def test_the_copy_learns_from_its_words_alone(
     weights: dict[str, float], learns: bool, own: PreTrainedTokenizerBase
 ) -> None:
-    trainee, parts = dual_losses(METHOD.changed(weights), tiny_language_model("bert"), own)
+    training_module, parts = dual_losses(METHOD.changed(weights), tiny_language_model("bert"), own)
     sum(parts.values()).backward()
-    assert any(p.grad is not None for p in trainee.teacher.parameters()) == learns
+    assert any(p.grad is not None for p in training_module.teacher.parameters()) == learns
 
 
 def test_a_student_that_would_learn_nothing_is_refused() -> None:
@@ -255,7 +260,7 @@ def test_layers_to_start_from_are_refused_before_the_vocabulary_is_trained(tmp_p
 def dual_losses(
     method: Method, teacher: PreTrainedModel, own: PreTrainedTokenizerBase
 ) -> tuple[DualTraining, dict[str, torch.Tensor]]:
-    """The trainee of a student half as wide and deep, and the parts of its loss on two rows."""
+    """A training module of a student half as wide and deep, and its losses on two rows."""
     vocabulary = MixedVocabulary(own, tiny_tokenizer(), VOCABULARY)
     rows = list(vocabulary.rows(passages(12), 16, 0))[:2]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
@@ -263,9 +268,11 @@ def dual_losses(
     source = GeneralTeacher("", tiny_classifier(teacher.config.model_type), teacher)
     student = source.student(method, StudentShape(2, hidden_size=16, heads=4, tokenizer=own))
     (phase,) = method.phases(2)
-    trainee = DualTraining(student, teacher, phase, seed=0, steps=10)
+    training_module = DualTraining(student, teacher, phase, seed=0, steps=10)
     objective = DistillationObjective(teacher, {}, prepare=MixedMasking(vocabulary, 0.3, 0))
-    return trainee, dict(objective(trainee, dataset.collate([dataset[0], dataset[1]]), 0))
+    return training_module, dict(
+        objective(training_module, dataset.collate([dataset[0], dataset[1]]), 0)
+    )
 
 
 def test_the_student_comes_with_its_own_tokenizer_and_sizes(tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from tests.toys import tiny_tokenizer
 STEPS = 100
 
 
-def trainee(method: str = "theseus", layers: int = 2, phase: int = 0, depth: int = 4) -> Replacing:
+def training_module(
+    method: str = "theseus", layers: int = 2, phase: int = 0, depth: int = 4
+) -> Replacing:
     teacher = tiny_classifier("bert", num_hidden_layers=depth).requires_grad_(False)
     row = METHODS[method]
     student = row.student(teacher, StudentShape(layers))
-    built = row.trainee(student, teacher, row.phases(layers)[phase], seed=0, steps=STEPS)
+    built = row.training_module(student, teacher, row.phases(layers)[phase], seed=0, steps=STEPS)
     assert isinstance(built, Replacing)
     return built.train()
 
@@ -46,12 +48,12 @@ def test_the_probability_grows_to_one(passed: float, probability: float) -> None
     ("depth", "layers", "sizes"), [(12, 6, [2] * 6), (5, 2, [2, 3]), (4, 4, [1] * 4)]
 )
 def test_the_predecessor_is_cut_into_modules(depth: int, layers: int, sizes: list[int]) -> None:
-    module = trainee(layers=layers, depth=depth)
+    module = training_module(layers=layers, depth=depth)
     assert [len(each.predecessor) for each in module.drawn] == sizes
 
 
 def test_a_step_draws_the_same_modules_again() -> None:
-    first, second = trainee(layers=4), trainee(layers=4)
+    first, second = training_module(layers=4), training_module(layers=4)
     draws = [drawn(first, step) for step in range(60)]
     assert draws == [drawn(second, step) for step in range(60)]
     shares = [sum(map(sum, part)) / len(part) / 4 for part in (draws[:20], draws[20:40])]
@@ -60,7 +62,7 @@ def test_a_step_draws_the_same_modules_again() -> None:
 
 
 def test_only_successor_layers_learn() -> None:
-    module = trainee()
+    module = training_module()
     learning = {name for name, weight in module.named_parameters() if weight.requires_grad}
     assert learning and all(".successor." in name for name in learning)
     loss(module, 99).backward()
@@ -70,7 +72,7 @@ def test_only_successor_layers_learn() -> None:
 @pytest.mark.parametrize("replaced", [False, True])
 def test_what_is_drawn_is_what_runs(replaced: bool) -> None:
     """With the predecessor's layers everywhere, the answers are the teacher's; nothing learns."""
-    module = trainee()
+    module = training_module()
     module.schedule = lambda passed: float(replaced)
     teacher = tiny_classifier("bert")
     module.student.eval()  # no dropout
@@ -91,5 +93,5 @@ def test_what_is_drawn_is_what_runs(replaced: bool) -> None:
 
 @pytest.mark.parametrize(("phase", "probability"), [(0, 0.5), (1, 1.0)])
 def test_the_constant_schedule(phase: int, probability: float) -> None:
-    module = trainee("theseus-constant", phase=phase)
+    module = training_module("theseus-constant", phase=phase)
     assert {module.schedule(step / STEPS) for step in range(STEPS)} == {probability}

@@ -10,7 +10,7 @@ from transformers import BertConfig
 from bertender.training.examples import TensorBatch
 from distill.corpora.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
 from distill.objectives import OBJECTIVES
-from distill.objectives.pretrainee import Pretrainee
+from distill.objectives.pretraining_module import PretrainingModule
 from tests.toy_models import BERT_SHAPE, VOCABULARY
 from tests.toys import tiny_tokenizer
 
@@ -40,11 +40,11 @@ def batch_of(rows: int = 64) -> TensorBatch:
     }
 
 
-def pretrainee_of(name: str, **changes: Any) -> Pretrainee:
+def pretraining_module_of(name: str, **changes: Any) -> PretrainingModule:
     torch.manual_seed(0)
     chosen = OBJECTIVES[name]
     shape = BertConfig(**{**BERT_SHAPE, "vocab_size": VOCABULARY, "pad_token_id": 0, **changes})
-    return chosen.pretrainee(chosen.model(shape))
+    return chosen.pretraining_module(chosen.model(shape))
 
 
 def objective_of(name: str, seed: int = 0, share: float = 0.15) -> Any:

@@ -15,7 +15,7 @@ from tests.distill.objectives.batches import (
     WHOLE_WORDS,
     batch_of,
     objective_of,
-    pretrainee_of,
+    pretraining_module_of,
 )
 from tests.toy_models import BERT_SHAPE, VOCABULARY
 
@@ -24,10 +24,10 @@ CONTINUES = continues_word(TOKENIZER)
 
 def ids_read(name: str, batch: TensorBatch, seed: int = 0, step: int = 0) -> list[torch.Tensor]:
     """What the embeddings are asked for, the generator's of ELECTRA among it."""
-    pretrainee, read = pretrainee_of(name).eval(), []
-    table = pretrainee.model.get_input_embeddings()
+    pretraining_module, read = pretraining_module_of(name).eval(), []
+    table = pretraining_module.model.get_input_embeddings()
     table.register_forward_hook(lambda module, inputs, output: read.append(inputs[0].clone()))
-    objective_of(name, seed)(pretrainee, batch, step)
+    objective_of(name, seed)(pretraining_module, batch, step)
     return read
 
 
@@ -59,9 +59,9 @@ def test_what_is_read_is_drawn_from_seed_and_step(name: str) -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_no_global_random_number_is_drawn(name: str) -> None:
-    pretrainee, batch = pretrainee_of(name).eval(), batch_of(8)
+    pretraining_module, batch = pretraining_module_of(name).eval(), batch_of(8)
     before = torch.get_rng_state()
-    objective_of(name)(pretrainee, batch, 0)
+    objective_of(name)(pretraining_module, batch, 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -90,23 +90,26 @@ def test_words_are_chosen_whole_and_each_row_has_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_learning_weight_gets_a_gradient(name: str) -> None:
-    pretrainee = pretrainee_of(name).train()
-    parts = objective_of(name)(pretrainee, batch_of(), 0)
+    pretraining_module = pretraining_module_of(name).train()
+    parts = objective_of(name)(pretraining_module, batch_of(), 0)
     assert all(part.ndim == 0 and torch.isfinite(part) for part in parts.values())
     sum(parts.values()).backward()
-    idle = {key for key, weight in pretrainee.named_parameters() if weight.grad is None}
+    idle = {key for key, weight in pretraining_module.named_parameters() if weight.grad is None}
     assert idle == set()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_each_part_falls(name: str) -> None:
     """On one batch, asked the same each time, every part of the loss can be learnt."""
-    pretrainee, batch = pretrainee_of(name, num_hidden_layers=1).eval(), batch_of(16)
+    pretraining_module, batch = (
+        pretraining_module_of(name, num_hidden_layers=1).eval(),
+        batch_of(16),
+    )
     objective = objective_of(name)
-    optimizer = torch.optim.Adam(pretrainee.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(pretraining_module.parameters(), lr=5e-3)
     seen = []
     for _ in range(60):
-        parts = objective(pretrainee, batch, 0)
+        parts = objective(pretraining_module, batch, 0)
         seen.append({part: float(value.detach()) for part, value in parts.items()})
         optimizer.zero_grad()
         sum(parts.values()).backward()
@@ -118,8 +121,8 @@ def test_each_part_falls(name: str) -> None:
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_what_is_finished_is_a_model_of_transformers_alone(name: str) -> None:
     chosen = OBJECTIVES[name]
-    pretrainee = pretrainee_of(name)
-    model = pretrainee.finished()
+    pretraining_module = pretraining_module_of(name)
+    model = pretraining_module.finished()
     assert isinstance(model, PreTrainedModel)
     assert type(model).__module__.startswith("transformers.")
     assert model.config.model_type == chosen.family
@@ -135,5 +138,5 @@ def test_a_batch_of_special_tokens_alone_has_a_loss_that_is_a_number(name: str) 
     ids = torch.tensor([[TOKENIZER.cls_token_id, TOKENIZER.sep_token_id]])
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     labels = {NEXT_SENTENCE: torch.tensor([0]), SENTENCE_ORDER: torch.tensor([0])}
-    parts = objective_of(name)(pretrainee_of(name), {**batch, **labels}, 0)
+    parts = objective_of(name)(pretraining_module_of(name), {**batch, **labels}, 0)
     assert all(torch.isfinite(part) for part in parts.values())

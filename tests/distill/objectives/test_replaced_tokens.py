@@ -10,24 +10,29 @@ from torch.nn import functional
 from transformers.modeling_outputs import BaseModelOutput
 
 from distill.objectives.replaced_tokens import sampled
-from tests.distill.objectives.batches import TOKENIZER, batch_of, objective_of, pretrainee_of
+from tests.distill.objectives.batches import (
+    TOKENIZER,
+    batch_of,
+    objective_of,
+    pretraining_module_of,
+)
 
 
-def heard(pretrainee: Any, batch: dict[str, torch.Tensor]) -> tuple[dict[str, Any], Any]:
+def heard(pretraining_module: Any, batch: dict[str, torch.Tensor]) -> tuple[dict[str, Any], Any]:
     """The parts of a loss, with the tokens and verdicts of the discriminator."""
     calls: list[Any] = []
-    hook = pretrainee.model.register_forward_hook(
+    hook = pretraining_module.model.register_forward_hook(
         lambda module, inputs, named, output: calls.append((named["input_ids"], output.logits)),
         with_kwargs=True,
     )
-    parts = objective_of("rtd")(pretrainee, batch, 0)
+    parts = objective_of("rtd")(pretraining_module, batch, 0)
     hook.remove()
     return dict(parts), calls[0]
 
 
 def test_embeddings_are_shared_and_the_generator_is_a_quarter_as_wide() -> None:
-    pretrainee: Any = pretrainee_of("rtd")
-    discriminator, generator = pretrainee.model, pretrainee.generator
+    pretraining_module: Any = pretraining_module_of("rtd")
+    discriminator, generator = pretraining_module.model, pretraining_module.generator
     assert generator.electra.embeddings is discriminator.electra.embeddings
     table = discriminator.get_input_embeddings().weight
     assert generator.generator_lm_head.weight is table
@@ -37,8 +42,8 @@ def test_embeddings_are_shared_and_the_generator_is_a_quarter_as_wide() -> None:
 
 
 def test_the_discriminators_loss_is_over_all_real_tokens_and_right_guesses_are_originals() -> None:
-    pretrainee, batch = pretrainee_of("rtd").eval(), batch_of()
-    parts, (replaced, verdicts) = heard(pretrainee, batch)
+    pretraining_module, batch = pretraining_module_of("rtd").eval(), batch_of()
+    parts, (replaced, verdicts) = heard(pretraining_module, batch)
     real = batch["attention_mask"].bool()
     labels = (replaced != batch["input_ids"]).float()
     expected = functional.binary_cross_entropy_with_logits(verdicts[real], labels[real])
@@ -61,13 +66,13 @@ class Knowing(torch.nn.Module):
 
 def test_a_generator_that_knows_everything_leaves_no_token_replaced() -> None:
     """Its samples are the originals, so every label is 0."""
-    pretrainee: Any = pretrainee_of("rtd").eval()
+    pretraining_module: Any = pretraining_module_of("rtd").eval()
     batch = batch_of(8)
     logits = functional.one_hot(batch["input_ids"], len(TOKENIZER)) * 100.0
-    generator = pretrainee.generator
+    generator = pretraining_module.generator
     generator.electra = Knowing(logits)
     generator.generator_predictions = generator.generator_lm_head = torch.nn.Identity()
-    parts, (replaced, verdicts) = heard(pretrainee, batch)
+    parts, (replaced, verdicts) = heard(pretraining_module, batch)
     assert torch.equal(replaced, batch["input_ids"])
     real = batch["attention_mask"].bool()
     expected = 50 * functional.softplus(verdicts[real]).mean()  # -log of "original"
@@ -77,12 +82,12 @@ def test_a_generator_that_knows_everything_leaves_no_token_replaced() -> None:
 
 
 def test_the_generator_learns_nothing_from_the_discriminator() -> None:
-    pretrainee: Any = pretrainee_of("rtd").eval()
-    parts, _ = heard(pretrainee, batch_of())
+    pretraining_module: Any = pretraining_module_of("rtd").eval()
+    parts, _ = heard(pretraining_module, batch_of())
     parts["discriminator"].backward()
     own = {
         key: weight.grad
-        for key, weight in pretrainee.generator.named_parameters()
+        for key, weight in pretraining_module.generator.named_parameters()
         if "embeddings." not in key and "lm_head.weight" not in key
     }
     assert own and all(gradient is None for gradient in own.values())
@@ -102,12 +107,12 @@ def test_samples_by_hand() -> None:
 
 
 def test_all_chosen_tokens_become_masks_for_the_generator() -> None:
-    pretrainee: Any = pretrainee_of("rtd").eval()
+    pretraining_module: Any = pretraining_module_of("rtd").eval()
     batch, read = batch_of(), []
-    pretrainee.generator.electra.register_forward_pre_hook(
+    pretraining_module.generator.electra.register_forward_pre_hook(
         lambda module, inputs, named: read.append(named["input_ids"]), with_kwargs=True
     )
-    objective_of("rtd")(pretrainee, batch, 0)
+    objective_of("rtd")(pretraining_module, batch, 0)
     changed = read[0] != batch["input_ids"]
     assert (read[0][changed] == TOKENIZER.mask_token_id).all()
     share = changed.sum() / (batch["input_ids"] > 4).sum()

@@ -8,7 +8,7 @@ import torch
 from distill.losses import NO_LABEL
 from distill.objectives.masking import WordSpans, each_run, run_bounds
 from distill.objectives.spans import SPAN_LENGTHS, BoundaryHead, span_prediction
-from tests.distill.objectives.batches import TOKENIZER, batch_of, pretrainee_of
+from tests.distill.objectives.batches import TOKENIZER, batch_of, pretraining_module_of
 from tests.toy_models import VOCABULARY
 
 LONG = torch.randint(5, VOCABULARY, (40, 2000), generator=torch.Generator().manual_seed(1))
@@ -104,10 +104,10 @@ def test_the_boundary_head_is_the_equation_of_the_paper() -> None:
 
 def test_only_boundaries_and_places_reach_the_second_loss() -> None:
     """The states of the span itself get no gradient from it."""
-    pretrainee = pretrainee_of("span").eval()
+    pretraining_module = pretraining_module_of("span").eval()
     states = torch.randn(1, 8, 32, requires_grad=True)
     chosen = torch.tensor([[0, 0, 1, 1, 1, 0, 0, 0]]).bool()
-    pretrainee.boundary(states, chosen, torch.randn(VOCABULARY, 32)).sum().backward()
+    pretraining_module.boundary(states, chosen, torch.randn(VOCABULARY, 32)).sum().backward()
     assert states.grad is not None
     touched = states.grad.abs().sum(-1)[0] > 0
     assert touched.tolist() == [False, True, False, False, False, True, False, False]

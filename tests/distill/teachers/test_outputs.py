@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertender.tasks.task import Task
-from bertender.training import kept_tensors
+from bertender.training import cached_tensors
 from bertender.training.examples import TensorBatch, TokenDataset
 from distill.data import token_dataset
 from distill.losses.signals import Signals, Wanted
@@ -132,7 +132,7 @@ def test_an_interrupted_computation_leaves_no_file(
     def interrupted(*given: object) -> torch.Tensor:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(kept_tensors, "save_file", interrupted)
+    monkeypatch.setattr(cached_tensors, "save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         teacher_answers(tiny_classifier("bert"), "one", examples(task), WANTED)
     assert not [path for path in cache.rglob("*") if path.is_file()]

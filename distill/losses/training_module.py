@@ -17,10 +17,10 @@ from bertender.training.examples import TensorBatch
 from distill.losses.signals import Signals, read_signals
 from distill.losses.terms import Match, Term, wanted_by
 
-__all__ = ["Trainee"]
+__all__ = ["TrainingModule"]
 
 
-class Trainee(nn.Module):
+class TrainingModule(nn.Module):
     """A student with the projections that bring its states to the teacher's width.
 
     Args:
@@ -51,7 +51,7 @@ class Trainee(nn.Module):
         seed: int,
         steps: int,
     ) -> Self:
-        """Build the trainee of a phase, with new projections drawn from `seed`."""
+        """Build the training module of a phase, with new projections drawn from `seed`."""
         torch.manual_seed(seed)
         widths = student.config.hidden_size, teacher.config.hidden_size
         projected: set[str] = {

@@ -1,4 +1,4 @@
-"""Files that the settings of these stages name: encoders and corpora."""
+"""The encoder that a setting names."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.pipeline.named_files import folder_digest
-from distill.corpora.corpus import Corpus, open_corpus, survey
 from distill.teachers.encoders import find_encoder
 
-__all__ = ["CorpusText", "Encoder"]
+__all__ = ["Encoder"]
 
 
 @dataclass(frozen=True)
@@ -28,17 +27,3 @@ class Encoder:
 
     def digest(self) -> str:
         return folder_digest(self.path)
-
-
-@dataclass(frozen=True)
-class CorpusText:
-    """A corpus."""
-
-    corpus: Corpus
-    path: None = None
-
-    def check(self) -> None:
-        open_corpus(self.corpus.source, self.corpus.text_column)
-
-    def digest(self) -> str:
-        return survey(self.corpus).sha256

@@ -17,10 +17,10 @@ from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.loop import LossParts
 from distill.objectives.masking import Masking, step_generator
 
-__all__ = ["MaskedBatch", "OwnHead", "Pretrainee"]
+__all__ = ["MaskedBatch", "OwnHead", "PretrainingModule"]
 
 
-class Pretrainee(nn.Module):
+class PretrainingModule(nn.Module):
     """Holds what is kept in the end.
 
     Args:
@@ -45,7 +45,7 @@ class Pretrainee(nn.Module):
         return head.apply(self.model._init_weights)
 
 
-class OwnHead(Pretrainee):
+class OwnHead(PretrainingModule):
     """A model that learns through its own head alone."""
 
     def forward(
@@ -59,7 +59,7 @@ class OwnHead(Pretrainee):
 
 
 class MaskedBatch:
-    """The objective of a pretrainee that computes its loss itself, on masked tokens."""
+    """The objective of a pretraining module that computes its loss itself, on masked tokens."""
 
     def __init__(self, masking: Masking, seed: int) -> None:
         self.masking = masking

@@ -1,0 +1,122 @@
+"""build_once: whether something is made already, and making it where it is not.
+
+What lies at a place is reused where its stamp says that it was built of the same identity, and it
+still is what was written then. Otherwise it is built, and the log says why. Stamps lie in the
+folder `.stamps` next to it and are written last: what a killed process leaves has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from filelock import FileLock
+
+from bertender.core.atomic import replacing, replacing_directory
+from bertender.core.errors import BertenderError
+
+__all__ = ["STAMPS", "Fingerprint", "build_once", "directory_once", "sizes_of"]
+
+logger = logging.getLogger(__name__)
+
+STAMPS = ".stamps"
+
+Fingerprint: TypeAlias = Callable[[Path], str]
+"""place -> what tells its content from another; raises ValueError, OSError or a BertenderError
+where it is damaged"""
+
+
+def sizes_of(place: Path) -> str:
+    """Return the sizes of a file, or of all files of a directory, by name."""
+    if place.is_file():
+        return str(place.stat().st_size)
+    files = sorted(path for path in place.rglob("*") if path.is_file())
+    return json.dumps([(str(path.relative_to(place)), path.stat().st_size) for path in files])
+
+
+def build_once(
+    places: Sequence[Path],
+    identity: Any,
+    build: Callable[[], object],
+    fingerprint: Fingerprint = sizes_of,
+    *,
+    fresh: bool = False,
+) -> bool:
+    """Build what belongs at some places, unless it is there; return whether it was.
+
+    Args:
+        places: all that `build` writes, each whole or not at all. The first one names the stamp.
+        identity: all that shapes it, as JSON can hold it.
+        build: writes it.
+        fingerprint: how content is told from another.
+        fresh: build it in any case.
+    """
+    stamp = _Stamp(places, identity, fingerprint)
+    if not fresh and stamp.holds():
+        return True
+    build()
+    stamp.write()
+    return False
+
+
+def directory_once(directory: Path, identity: Any, write: Callable[[Path], object]) -> Path:
+    """Return a directory that `write` has filled, by this run or by the one that it resumes.
+
+    Of the processes of a distributed run, the first to come writes it and the others wait.
+    """
+
+    def build() -> None:
+        with replacing_directory(directory) as draft:
+            write(draft)
+
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(directory.with_name(f".{directory.name}.lock")):
+        build_once([directory], identity, build)
+    return directory
+
+
+class _Stamp:
+    """The record of what some places were built of, and of what was written there."""
+
+    def __init__(self, places: Sequence[Path], identity: Any, fingerprint: Fingerprint) -> None:
+        first, *_ = self.places = tuple(places)
+        self.path = first.parent / STAMPS / f"{first.name}.json"
+        plain = json.dumps(identity, sort_keys=True, default=str)
+        self.identity = hashlib.sha256(plain.encode()).hexdigest()
+        self.fingerprint = fingerprint
+
+    def holds(self) -> bool:
+        """Return whether the places hold what would be built; the log says why not."""
+        if not all(path.exists() for path in (self.path, *self.places)):
+            logger.info("%s is made: it is not there yet", self.places[0])
+            return False
+        try:
+            recorded = json.loads(self.path.read_text(encoding="utf-8"))
+            found = self._record()
+        except (BertenderError, OSError, ValueError) as error:
+            logger.warning("%s is damaged and is made again: %s", self.places[0], error)
+            return False
+        return self._agrees(recorded, found)
+
+    def write(self) -> None:
+        with replacing(self.path) as draft:
+            draft.write_text(json.dumps(self._record()), encoding="utf-8")
+
+    def _record(self) -> dict[str, Any]:
+        fingerprints = [self.fingerprint(place) for place in self.places]
+        return {"identity": self.identity, "fingerprints": fingerprints}
+
+    def _agrees(self, recorded: Any, found: dict[str, Any]) -> bool:
+        if recorded == found:
+            return True
+        if isinstance(recorded, dict) and recorded.get("identity") == self.identity:
+            logger.warning(
+                "%s is damaged and is made again: it is not what was written", self.places[0]
+            )
+        else:
+            logger.info("%s is made again: it was made of something else", self.places[0])
+        return False

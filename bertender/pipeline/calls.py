@@ -1,0 +1,92 @@
+"""A stage as a Python call: the paths, objects and plain settings that a user gives it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record
+from bertender.pipeline.recipe import Setting
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.pipeline.stage import Stage
+from bertender.pipeline.stages import STAGES
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Task, TaskConfig
+
+__all__ = ["ArtifactLike", "PathLike", "TaskLike", "changes", "make", "opened", "plain", "report"]
+
+PathLike: TypeAlias = str | os.PathLike[str]
+ArtifactLike: TypeAlias = Artifact | PathLike
+TaskLike: TypeAlias = Task | str | Mapping[str, Any]
+
+
+def make(
+    name: str,
+    sources: Sequence[ArtifactLike],
+    task: TaskLike | None,
+    settings: Mapping[str, Any],
+    out: PathLike,
+) -> Artifact:
+    """Run a stage that writes an artifact."""
+    stage = STAGES[name]
+    config = stage.config.parse(plain(settings))  # first, because a task may take long to load
+    artifacts = [opened(source) for source in sources]
+    return stage.make(artifacts, _task(stage, artifacts, task), config, Path(out))
+
+
+def report(
+    name: str,
+    sources: Sequence[ArtifactLike],
+    task: TaskLike | None,
+    settings: Mapping[str, Any],
+    out: PathLike | None,
+) -> Record:
+    """Run a stage that reports; the report is saved at `out`, if there is one."""
+    stage = STAGES[name]
+    config = stage.config.parse(plain(settings))
+    artifacts = [opened(source) for source in sources]
+    loaded = _task(stage, artifacts, task)
+    with TemporaryDirectory(prefix="bertender-report-") as folder:
+        place = Path(folder, "report.json") if out is None else Path(out)
+        made = stage.run(artifacts, loaded, config, place)
+    assert isinstance(made, Record)
+    return made
+
+
+def opened(source: ArtifactLike) -> Artifact:
+    """Return an artifact, loaded where its path is given."""
+    return source if isinstance(source, Artifact) else Artifact.load(Path(source))
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a command or a recipe has them: artifacts and paths by their names."""
+    return {name: _plain(value) for name, value in settings.items()}
+
+
+def changes(settings: Mapping[str, Any]) -> Iterable[Setting]:
+    """Yield the changes of a recipe that `STEP.KEY` -> value names."""
+    for place, value in settings.items():
+        step, _, key = place.partition(".")
+        yield Setting(step, key, _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Artifact):
+        return str(value.path)
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _task(stage: Stage, artifacts: Sequence[Artifact], task: TaskLike | None) -> Task | None:
+    """Return the task to work on: the one that is named, or that the first artifact records."""
+    if not stage.needs_task or isinstance(task, Task):
+        return task if isinstance(task, Task) else None
+    settings = {"task": task} if isinstance(task, str) else plain(task or {})
+    if artifacts:
+        return recorded_task(artifacts[0], settings)
+    return load_task(TaskConfig.parse(settings))

@@ -1,0 +1,63 @@
+"""What somebody adds: a distillation method, a quantization scheme and a stage, a row each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from bertender.core.artifact import Artifact
+from bertender.core.findings import Findings
+from bertender.models.predictor import load_torch_classifier
+from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
+from bertender.text.batch import load_tokenizer
+from bertender.training.config import TrainingConfig
+from distill.losses.terms import SoftLabels
+from distill.methods.method import Method, one_phase
+from distill.students import alternating_layers, shorter_student
+from distill.writing import write_classifier
+from quantize.dynamic import write_dynamic
+from quantize.job import Job, Written
+from quantize.schemes import Scheme
+
+WARM = Method(
+    name="warm",
+    paper="nobody's",
+    builder=shorter_student,
+    start_layers=alternating_layers,
+    phases=one_phase(SoftLabels(weight=1.0, temperature=3.0)),
+)
+
+
+def _write_without_head(job: Job, target: Path) -> Written:
+    """Leave the product before the logits in float."""
+    return write_dynamic(job, target, float_nodes=[job.inventory.products[-1].node])
+
+
+WITHOUT_HEAD = Scheme(summary="dynamic, with the head in float", write=_write_without_head)
+
+
+class SharpenConfig(TrainingConfig):
+    """Settings of `sharpen`."""
+
+    by: float = Field(2.0, gt=0, description="what the logits are multiplied by")
+
+
+def _sharpen(inputs: Inputs, config: SharpenConfig, out: Path) -> Artifact:
+    source = inputs.sources[0]
+    model = load_torch_classifier(source)
+    for tensor in (model.classifier.weight, model.classifier.bias):
+        tensor.data *= config.by
+    tokenizer = load_tokenizer(source.path)
+    write_classifier(out, "sharpen", model, tokenizer, inputs.task, config, source, Findings())
+    return Artifact.load(out)
+
+
+SHARPEN = Stage(
+    name="sharpen",
+    config=SharpenConfig,
+    function=_sharpen,
+    source="artifact",
+    wants=lambda config, position: TORCH_CLASSIFIER,
+    makes=lambda config: Product("sharpen", "torch"),
+)
