@@ -200,6 +200,9 @@ def write_files(folder: Path, task: Task) -> None:
         lines = [{"question": text, "answer": text, "fits": text > "m"} for text, _ in rows]
         path = folder / ("pairs.jsonl" if name == "train" else "pairs-dev.jsonl")
         path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+        tagged = [(text.split(), f"B-{label}") for text, label in rows]
+        sentences = ["".join(f"{word} {tag}\n" for word in words) for words, tag in tagged]
+        (folder / f"{name}.conll").write_text("\n".join(sentences), encoding="utf-8")
     (folder / "more.txt").write_text("\n".join(text for text, _ in rows), encoding="utf-8")
 
 
