@@ -18,7 +18,12 @@ from bertender.metrics.scores import score
 
 __all__ = ["method_block"]
 
-METRIC_NAMES = {"accuracy": "accuracy", "f1": "F1", "matthews": "Matthews"}
+METRIC_NAMES = {
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "matthews": "Matthews",
+    "entity_f1": "entity F1",
+}
 NOT_RUN = "-"
 CONSTANT = "always the most frequent label"
 """The row of no method, which reads no text."""

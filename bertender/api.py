@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
 from bertender.core.table import load_place
 
 if TYPE_CHECKING:
@@ -241,6 +242,10 @@ def compare(
         for row in comparison.rows:
             print(row.name, row.score.value)
     """
+    if isinstance(artifacts, str | os.PathLike) or not artifacts:
+        raise ConfigError(
+            f"compare: artifacts={artifacts!r} is no list of models. Give [one, two]."
+        )
     return cast("Comparison", _report("compare", artifacts, task, settings, out))
 
 

@@ -150,10 +150,13 @@ class Endpoint:
             DataError: an example is nothing that the model can read; its row is named.
             ServingError: the server went away, or refused.
         """
-        asked = iter(examples)
+        endpoint = self.problem.endpoint
+        # a sentence may come as one text, and is answered word by word
+        known = [endpoint.to_example(endpoint.to_texts(example)) for example in examples]
+        asked = iter(known)
         return [
-            Answer(**self.problem.endpoint.read(outputs, row, next(asked)))
-            for outputs in self._ask_all(examples)
+            Answer(**endpoint.read(outputs, row, next(asked)))
+            for outputs in self._ask_all(known)
             for row in range(len(outputs["LABEL"]))
         ]
 

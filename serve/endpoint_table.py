@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertender.cli.output import print_rows, say
-from serve.check import EndpointCheck
+from serve.check import EndpointCheck, Served
 
 __all__ = ["show_endpoint"]
 
@@ -15,7 +15,7 @@ def show_endpoint(output: Path) -> None:
     check = EndpointCheck.model_validate_json(output.read_text(encoding="utf-8"))
     rows = [
         (
-            *(" | ".join(served.text), _shown(served.answer.label)),
+            *(_text(served), _shown(served.answer.label)),
             *(_score(served.answer.score), _shown(served.true_label or "-")),
         )
         for served in check.served
@@ -27,6 +27,11 @@ def show_endpoint(output: Path) -> None:
         f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
         "model's"
     )
+
+
+def _text(served: Served) -> str:
+    """Return the texts of an example, or its sentence where words have labels."""
+    return (" | " if isinstance(served.answer.label, str) else " ").join(served.text)
 
 
 def _shown(label: str | tuple[str, ...]) -> str:

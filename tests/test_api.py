@@ -104,6 +104,12 @@ def test_an_unknown_setting_is_refused_before_anything_is_read(name: str, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("models", ["runs/teacher", Path("runs/teacher"), []])
+def test_a_comparison_wants_a_list_of_models(models: Any) -> None:
+    with pytest.raises(ConfigError, match="is not a list of models"):
+        bertender.compare(models)
+
+
 def test_an_unknown_name_of_a_recipe_or_its_step_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="quickstart"):
         bertender.run_recipe("quickstrat")

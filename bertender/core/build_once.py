@@ -58,6 +58,7 @@ def build_once(
     stamp = _Stamp(places, identity, fingerprint)
     if not fresh and stamp.holds():
         return True
+    stamp.path.unlink(missing_ok=True)  # it says nothing of what is built now
     build()
     stamp.write()
     return False
@@ -91,8 +92,11 @@ class _Stamp:
 
     def holds(self) -> bool:
         """Return whether the places hold what would be built; the log says why not."""
-        if not all(path.exists() for path in (self.path, *self.places)):
+        if not all(place.exists() for place in self.places):
             logger.info("%s is made: it is not there yet", self.places[0])
+            return False
+        if not self.path.exists():
+            logger.info("%s is made again: what it was made of is not recorded", self.places[0])
             return False
         try:
             recorded = json.loads(self.path.read_text(encoding="utf-8"))

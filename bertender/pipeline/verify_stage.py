@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bertender.core.saving import save_result
 from bertender.measure.parity import Parity, require_parity
 from bertender.measure.verify import VerifyConfig, verify
 from bertender.pipeline.stage import Inputs, Stage
@@ -14,6 +15,8 @@ __all__ = ["VERIFY"]
 def _verify(inputs: Inputs, config: VerifyConfig, out: Path) -> Parity:
     reference, candidate = inputs.sources
     parity = verify(reference, candidate, inputs.task, config, inputs.provided["quantize"])
+    if not parity.passed:
+        save_result(parity, out)  # what failed is to be read, too
     require_parity(parity)
     return parity
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.errors import DataError
 from bertender.problems.cells import checked_text, usable_cell
 from bertender.problems.problem import (
     NO_LABEL,
@@ -158,6 +159,26 @@ def _arrays(
     return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
 
 
+def _to_example(texts: Sequence[str]) -> Example:
+    """Return the words of a sentence."""
+    if len(texts) != 1:
+        raise DataError(
+            f"{len(texts)} texts, and a tagger reads one sentence. Give one text alone."
+        )
+    return tuple(texts[0].split())
+
+
+def _to_texts(example: Example) -> Example:
+    """Return the sentence of some words; one that is given as a single text stays as it is."""
+    spaced = [word for word in example if len(word.split()) > 1]
+    if spaced and len(example) > 1:
+        raise DataError(
+            f"the word {spaced[0]!r} has white space in it, so that its answers could not be told "
+            "apart. Give its parts as words of their own."
+        )
+    return (" ".join(example),)
+
+
 def _read_answer(
     tensors: Mapping[str, npt.NDArray[Any]], row: int, example: Example
 ) -> dict[str, Any]:
@@ -207,8 +228,8 @@ TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
             Tensor("SCORE", "TYPE_FP32", lambda labels: (-1,)),
             Tensor("LOGITS", "TYPE_FP32", lambda labels: (-1, labels)),
         ),
-        to_example=lambda texts: tuple(texts[0].split()),
-        to_texts=lambda example: (" ".join(example),),
+        to_example=_to_example,
+        to_texts=_to_texts,
         arrays=_arrays,
         read=_read_answer,
         logits=_joined_logits,

@@ -1,7 +1,7 @@
 """A distillation: a student and all that it learns from, loaded and checked, nothing trained yet.
 
-It is made on a task (`on_task`), on the tags of words (`tagging`), on a corpus (`on_corpus`), by
-the recovery of a pruned model (`distill.pruning.rounds`) and by the benchmark of training.
+It is made on a task (`on_task`), on a corpus (`on_corpus`), by the recovery of a pruned model
+(`distill.pruning.rounds`) and by the benchmark of training.
 """
 
 from __future__ import annotations

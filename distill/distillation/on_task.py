@@ -31,7 +31,7 @@ from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
 from distill.writing import artifact_at, write_classifier
 
-__all__ = ["OnTask", "new_student", "on_task", "refuse_own_sources"]
+__all__ = ["OnTask", "new_student", "on_task", "refuse_own_sources", "refuse_unread"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         DataError: the file of unlabelled texts is wrong.
     """
     method, problem = config.changed_method(), task.problem
-    _refuse_unread(task, config)
+    refuse_unread(task, config)
     given = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, task, config)
@@ -121,7 +121,7 @@ def new_student(
     return start, student
 
 
-def _refuse_unread(task: Task, config: DistillConfig) -> None:
+def refuse_unread(task: Task, config: DistillConfig) -> None:
     """Raise ConfigError for settings of texts where the words of texts have labels."""
     names = ("unlabelled", "unlabelled_texts", "augmentation", "more_teachers")
     unread = [name for name in names if getattr(config, name)]

@@ -50,6 +50,7 @@ __all__ = [
     "finetune_tasks_by_name",
     "load_more_tasks",
     "refuse_twice",
+    "refuse_words",
     "sibling_paths",
 ]
 
@@ -129,7 +130,7 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     if not config.more_tasks:
         return finetune_by_name(task, config, out)
     refuse_twice((task.name, *config.more_tasks))
-    _refuse_words(task, config)
+    refuse_words(task, config)
     source = find_encoder(config.teacher)
     parent = artifact_at(source)
     for path in (out, *sibling_paths(config, out)):
@@ -141,9 +142,9 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     return finetune_tasks(classifiers, tokenizers[0], tasks, config, out, parent=parent)
 
 
-def _refuse_words(task: Task, config: MultiTaskConfig) -> None:
+def refuse_words(task: Task, config: MultiTaskConfig) -> None:
     """Raise ConfigError where texts of one label would be mixed with words that have labels."""
-    if task.problem is not SINGLE_LABEL:
+    if config.more_tasks and task.problem is not SINGLE_LABEL:
         raise ConfigError(
             f"more_tasks={', '.join(config.more_tasks)}: these label texts, and task "
             f"{task.name!r} is one of {task.problem_type!r}. Fine-tune on each alone."

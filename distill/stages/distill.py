@@ -10,6 +10,7 @@ from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
 from bertender.pipeline.stage import TORCH_CLASSIFIER, TORCH_MODEL, Inputs, Product, Stage, Want
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.on_task import refuse_unread
 from distill.distillation.start import refuse_start
 from distill.stages.encoder_folder import Encoder
 
@@ -35,6 +36,7 @@ def _files(config: DistillConfig) -> Iterator[NamedFile]:
 
 def _check(config: DistillConfig, task: Task) -> None:
     refuse_start(config.changed_method(), config.student)
+    refuse_unread(task, config)
 
 
 DISTILL = Stage(

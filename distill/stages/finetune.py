@@ -13,6 +13,7 @@ from distill.finetuning.multitask import (
     MultiTaskConfig,
     finetune_tasks_by_name,
     refuse_twice,
+    refuse_words,
     sibling_paths,
 )
 from distill.stages.encoder_folder import Encoder
@@ -31,6 +32,7 @@ def _files(config: MultiTaskConfig) -> Iterator[NamedFile]:
 
 def _check(config: MultiTaskConfig, task: Task) -> None:
     refuse_twice((task.name, *config.more_tasks))
+    refuse_words(task, config)
 
 
 FINETUNE = Stage(

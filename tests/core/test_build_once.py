@@ -141,3 +141,16 @@ def test_what_was_not_finished_is_made_again(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
     directory_once(tmp_path / "store", "rows", lambda draft: (draft / "rows").touch())
     assert (tmp_path / "store" / "rows").read_text() == ""
+
+
+def test_a_stamp_says_nothing_of_what_was_built_after_it(places: list[Path]) -> None:
+    """Killed between the second build and its stamp: the first one's stamp must not hold."""
+    assert built(places)
+
+    def killed() -> None:
+        places[1].write_text("{}")  # of the size that it had
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_once(places, "other", killed)
+    assert built(places)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bertender
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, DataError
 from bertender.measure.accuracy import evaluate, predict_outputs
 from bertender.measure.compare import compare
 from bertender.measure.comparison import CompareConfig
@@ -21,7 +22,7 @@ from bertender.measure.verify import VerifyConfig, verify
 from bertender.metrics.scores import METRICS
 from bertender.models.predictor import Classifier, FakePredictor, open_classifier
 from bertender.pipeline.stages import STAGES
-from bertender.problems import PROBLEMS
+from bertender.problems import PROBLEMS, TOKEN_CLASSIFICATION
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, load_tokenizer
 from bertender.training.heads import HEADS
@@ -31,7 +32,9 @@ from export.onnx_export import ExportConfig, export
 from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import QuantizeConfig, quantize
 from serve.classifier_backend import open_artifact
+from serve.client import Endpoint
 from serve.config import ServeConfig
+from serve.server import serving
 from serve.triton_config import BackendParameters, model_config
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
@@ -182,6 +185,32 @@ def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task)
         assert answer["label"] == task.problem.named(expected, task.labels)
         assert np.atleast_2d(answer["logits"])[own.places] == pytest.approx(own.logits, abs=1e-4)
         assert np.all((np.array(answer["score"]) > 0) & (np.array(answer["score"]) <= 1))
+
+
+def test_the_real_endpoint_answers_texts_and_examples_alike(graph: Artifact, task: Task) -> None:
+    """A sentence may come as one text, whatever its words are labelled by."""
+    examples = task.dev.examples[:3]
+    texts = [" ".join(example) for example in examples]
+    ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
+    with serving(graph, ports) as server:
+        answers = bertender.classify(texts, server.http_url)
+        with Endpoint(server.grpc_url) as endpoint:
+            assert [answer.label for answer in endpoint.classify(examples)] == [
+                answer.label for answer in answers
+            ]
+    found = predict_outputs(open_classifier(graph), examples)
+    for answer, example, own in zip(answers, examples, found, strict=True):
+        expected = task.problem.decode(own.logits.argmax(1), own.places, example)
+        assert answer.label == task.problem.named(expected, task.labels)
+
+
+def test_what_is_no_sentence_is_refused_before_it_is_sent() -> None:
+    endpoint = TOKEN_CLASSIFICATION.endpoint
+    assert endpoint.to_texts(("New York is",)) == ("New York is",)
+    with pytest.raises(DataError, match="'New York' has white space"):
+        endpoint.to_texts(("New York", "is"))
+    with pytest.raises(DataError, match="2 texts, and a tagger reads one sentence"):
+        endpoint.to_example(("New York is", "large"))
 
 
 @pytest.mark.parametrize("name", ["prune", "baseline"])
