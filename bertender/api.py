@@ -242,10 +242,8 @@ def compare(
         for row in comparison.rows:
             print(row.name, row.score.value)
     """
-    if isinstance(artifacts, str | os.PathLike) or not artifacts:
-        raise ConfigError(
-            f"compare: artifacts={artifacts!r} is no list of models. Give [one, two]."
-        )
+    if isinstance(artifacts, str | os.PathLike | Artifact) or not artifacts:
+        raise ConfigError(f"artifacts={artifacts!r} is not a list of models. Give [one, another].")
     return cast("Comparison", _report("compare", artifacts, task, settings, out))
 
 

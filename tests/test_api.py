@@ -105,7 +105,7 @@ def test_an_unknown_setting_is_refused_before_anything_is_read(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("models", ["runs/teacher", Path("runs/teacher"), []])
-def test_a_comparison_wants_a_list_of_models(models: Any) -> None:
+def test_a_comparison_wants_a_list_of_models(models: list[str]) -> None:
     with pytest.raises(ConfigError, match="is not a list of models"):
         bertender.compare(models)
 

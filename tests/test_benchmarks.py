@@ -254,8 +254,8 @@ def write_tagged(folder: Path) -> None:
     """The toy tagging task as SNIPS comes, its held-out sentences as the test split."""
     folder.mkdir(parents=True)
     for split, tagged in (("train", TASK.train), ("test", TASK.dev)):
-        tags = [" ".join(TASK.labels[number] for number in row) for row in tagged.tag_ids]
-        words = [" ".join(sentence) for sentence in tagged.sentences]
+        tags = [" ".join(TASK.labels[number] for number in row) for row in tagged.label_ids]
+        words = [" ".join(sentence) for sentence in tagged.examples]
         (folder / f"{split}.seq.in").write_text("\n".join(words))
         (folder / f"{split}.seq.out").write_text("\n".join(tags))
 
@@ -269,14 +269,14 @@ def test_taggers_that_are_there_are_not_trained_again(
     encoder = str(save_encoder("bert", tmp_path / "encoder"))
     settings = {"work": tmp_path / "work", "seeds": 1, "max_train": 16, "epochs": 1}
     tagging.run(encoder, **settings)
-    for name in ("finetune_tagger_by_name", "distill_tagger"):
+    for name in ("finetune_by_name", "distill"):
         monkeypatch.setattr(tagging, name, lambda *given: pytest.fail("trained again"))
     tagging.run(encoder, out=tmp_path / "result.json", **settings)
     saved = TaggingBenchmark.model_validate_json((tmp_path / "result.json").read_text())
     assert [result.loss for result in saved.students] == list(LOSSES)
     assert sum(saved.entities) == sum(
         tag.startswith("B")
-        for row in TASK.dev.tag_ids
+        for row in TASK.dev.label_ids
         for tag in (TASK.labels[number] for number in row)
     )
     weights = tmp_path / "work" / "soft-0" / "model.safetensors"
