@@ -17,6 +17,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from bertender.core.artifact import Artifact
+from bertender.core.progress import show_progress
 from bertender.measure import load
 from bertender.tasks.task import Task
 from tests.repeats import repeats
@@ -40,6 +41,13 @@ def nobody_else() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "cpu_seconds", lambda: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_bars() -> Iterator[None]:
+    """Turn off the bars that a test has turned on: its stream is closed when it ends."""
+    yield
+    show_progress(False)
 
 
 @pytest.fixture(scope="session")
