@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -58,7 +59,7 @@ def build_once(
     stamp = _Stamp(places, identity, fingerprint)
     if not fresh and stamp.holds():
         return True
-    stamp.path.unlink(missing_ok=True)  # it says nothing of what is built now
+    stamp.forget()  # it says nothing of what is built now
     build()
     stamp.write()
     return False
@@ -105,6 +106,10 @@ class _Stamp:
             logger.warning("%s is damaged and is made again: %s", self.places[0], error)
             return False
         return self._agrees(recorded, found)
+
+    def forget(self) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self.path.unlink()
 
     def write(self) -> None:
         with replacing(self.path) as draft:
