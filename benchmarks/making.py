@@ -29,7 +29,7 @@ def made_once(
 ) -> Artifact:
     """Return the artifact at `out` of these settings, data and parent, made now or before.
 
-    The code that makes it is no part of what it is made of, as it is for a step of a recipe: the
+    The identity leaves out the code, which the identity of a recipe's step holds: the
     students of a benchmark take days, and outlive many a change that does not touch them.
     """
     identity = (

@@ -66,7 +66,7 @@ class Step:
 
     @property
     def arguments(self) -> list[str]:
-        """What the process is started with."""
+        """Arguments of the process."""
         return [*BERTENDER, *shlex.split(self.command)]
 
     @property
@@ -78,7 +78,7 @@ class Step:
 
 
 class StepUse(Record):
-    """What one command took."""
+    """Time, memory and disk of one command."""
 
     command: str
     largest_process_bytes: int = Field(description="peak resident memory, as the kernel counts it")
@@ -100,7 +100,7 @@ class StepMemoryBenchmark(Record):
 
 @dataclass
 class _Peaks:
-    """What the samples of a command came to."""
+    """The largest samples of one command."""
 
     memory: int = 0
     disk: int = 0

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.card import CARD_NAME, ProblemType, TaskRecord
+from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.findings import Findings
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
@@ -50,7 +50,7 @@ def write_encoder(
     stage: str,
     metric: str,
     parent: Artifact | None = None,
-    problem_type: ProblemType = "masked_language_model",
+    problem_type: str = "masked_language_model",
 ) -> None:
     """Write an encoder that was trained on a corpus, by one report a phase, as a torch artifact."""
     task = TaskRecord(

@@ -38,7 +38,7 @@ __all__ = [
 DEFAULT_URL = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT_S = 60.0
 
-Outputs = dict[str, npt.NDArray[Any]]
+ResponseTensors = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,14 @@ class Endpoint:
         (batch, words, labels); errors as in `classify`."""
         return self.problem.endpoint.logits([*self._ask_all(examples)])
 
-    def _ask_all(self, examples: Sequence[Example]) -> Iterator[Outputs]:
+    def _ask_all(self, examples: Sequence[Example]) -> Iterator[ResponseTensors]:
         """Yield the outputs of one request after another, each of at most `batch_size` texts."""
         texts = [self.problem.endpoint.to_texts(example) for example in examples]
         columns = to_arrays(texts, self.text_columns)
         for start in range(0, len(examples), self.batch_size):
             yield self._ask([column[start : start + self.batch_size] for column in columns])
 
-    def _ask(self, columns: Sequence[npt.NDArray[np.object_]]) -> Outputs:
+    def _ask(self, columns: Sequence[npt.NDArray[np.object_]]) -> ResponseTensors:
         inputs = []
         for name, column in zip(INPUT_NAMES, columns, strict=False):
             tensor = self.protocol.tensor(name, list(column.shape), "BYTES")

@@ -105,7 +105,8 @@ VersionOption = Annotated[
 
 def main() -> None:
     """Run the command line; exit with 0, 1 (an error), 2 (wrong usage) or 130 (interrupted)."""
-    requested = next((word for word in sys.argv[1:] if word in commands()), None)
+    known = commands()
+    requested = next((word for word in sys.argv[1:] if word in known), None)
     try:
         build_app(requested)()
     except KeyboardInterrupt:  # while the libraries of a command are loaded, which takes seconds

@@ -53,7 +53,7 @@ def build_once(
         places: all that `build` writes, each whole or not at all. The first one names the stamp.
         identity: all that shapes it, as JSON can hold it.
         build: writes it.
-        fingerprint: how content is told from another.
+        fingerprint: digest of what lies at a place.
         fresh: build it in any case.
     """
     stamp = _Stamp(places, identity, fingerprint)
@@ -108,7 +108,7 @@ class _Stamp:
         return self._agrees(recorded, found)
 
     def forget(self) -> None:
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(OSError):  # absent, or where nothing can be written either
             self.path.unlink()
 
     def write(self) -> None:

@@ -42,7 +42,7 @@ def cached(
         make: computes the value.
         save: (value, draft) writes it.
         load: reads it.
-        fingerprint: how the file's content is told from another.
+        fingerprint: digest of the file.
     """
     made: list[Value] = []
 

@@ -23,7 +23,6 @@ __all__ = [
     "LeftOutRow",
     "LeftOutRows",
     "Parent",
-    "ProblemType",
     "TaskRecord",
     "library_versions",
     "read_card",
@@ -42,9 +41,6 @@ RECORDED_LIBRARIES = (
 )
 
 Kind = Literal["torch", "onnx", "bag-of-words"]
-ProblemType = str
-"""A row of PROBLEMS, or what an encoder was trained for: `masked_language_model` and
-`replaced_token_detection`."""
 
 
 class FileRecord(Record):
@@ -80,7 +76,10 @@ class TaskRecord(Record):
     """What the model answers: enough to read its logits, and to find its data again."""
 
     name: str
-    problem_type: ProblemType
+    problem_type: str = Field(
+        description="a row of PROBLEMS, or of an encoder what it was trained for: "
+        "masked_language_model or replaced_token_detection"
+    )
     labels: tuple[str, ...] = Field(description="in the order of the logits")
     text_columns: tuple[str, ...] = Field(description="one, or two for sentence pairs")
     metric: str

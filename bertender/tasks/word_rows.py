@@ -57,17 +57,15 @@ def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
     return Table(path, (WORDS, TAGS), rows, bad)
 
 
-WORD_READERS: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
-    ".jsonl": read_jsonl,
-    ".parquet": read_parquet,
+WORDS_ALONE: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
     ".in": read_two_files,
     ".conll": read_conll,
     ".iob": read_conll,
     ".bio": read_conll,
 }
-
-WORD_SUFFIXES = frozenset({".in", ".conll", ".iob", ".bio"})
-"""Files of no other problem type."""
+WORD_READERS = {".jsonl": read_jsonl, ".parquet": read_parquet, **WORDS_ALONE}
+WORD_SUFFIXES = frozenset(WORDS_ALONE)
+"""Of files for this problem type alone."""
 
 
 def _sentences(path: Path, bad: OnBadRow) -> Iterator[Row]:

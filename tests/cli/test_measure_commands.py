@@ -19,22 +19,9 @@ from bertender.measure.load import CpuSeconds
 from bertender.measure.parity import Parity
 from bertender.report.html import html_report
 from bertender.report.table import markdown_table
-from tests.cli.made import Made
+from tests.cli.made import FAST, Made
 from tests.front import fail, invoke, last_line, succeed
 from tests.toys import NoConfig
-
-FAST = (
-    "--processes",
-    "1",
-    "--rounds",
-    "2",
-    "--single-texts",
-    "2",
-    "--batch-size",
-    "2",
-    "--threads",
-    "1",
-)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,174 @@
+"""Tasks, and the functions that make an artifact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bertender.core.artifact import Artifact
+
+if TYPE_CHECKING:
+    from bertender.pipeline.calls import ArtifactLike, PathLike, TaskLike
+    from bertender.tasks.task import Task
+
+__all__ = [
+    "distill",
+    "distill_general",
+    "export",
+    "finetune",
+    "load_task",
+    "pretrain",
+    "prune",
+    "quantize",
+]
+
+
+def load_task(task: str | None = None, /, **settings: Any) -> Task:
+    """Load a task: its texts, its labels and its metric.
+
+    Args:
+        task: a name from `bertender tasks`; none for files of your own.
+        settings: the options that the commands have for the task, such as `train`, `dev`,
+            `text_column`, `select` and `max_train`.
+
+    Raises:
+        UnknownNameError: `bertender tasks` does not list it.
+        DataError: a file is wrong; its row and column are named.
+
+    Example:
+        task = bertender.load_task(train="train.csv", dev="dev.csv")
+        print(task.labels, len(task.train))
+    """
+    from bertender.tasks.registry import load_task as load
+    from bertender.tasks.task import TaskConfig
+
+    named = {} if task is None else {"task": task}
+    return load(TaskConfig.parse({**named, **settings}))
+
+
+def pretrain(corpus: PathLike, *, out: PathLike, **settings: Any) -> Artifact:
+    """Pre-train a small encoder on plain text.
+
+    Args:
+        corpus: a file or folder of plain text, or what else `bertender pretrain --corpus` takes.
+        out: where the artifact goes.
+        settings: the options of `bertender pretrain`.
+
+    Example:
+        encoder = bertender.pretrain("corpus.txt", out="runs/encoder", layers=4, hidden_size=64)
+    """
+    return _make("pretrain", [], None, {"corpus": corpus, **settings}, out)
+
+
+def distill_general(
+    teacher: ArtifactLike, corpus: PathLike, *, out: PathLike, **settings: Any
+) -> Artifact:
+    """Distil an encoder into a smaller one on plain text, before any task.
+
+    Args:
+        teacher: an artifact, a folder of an encoder or its name.
+        corpus: as in `pretrain`.
+        out: where the artifact goes.
+        settings: the options of `bertender distill-general`.
+
+    Example:
+        small = bertender.distill_general("runs/encoder", "corpus.txt", out="runs/small", layers=2)
+    """
+    chosen = {"teacher": teacher, "corpus": corpus, **settings}
+    return _make("distill-general", [], None, chosen, out)
+
+
+def finetune(task: TaskLike, *, out: PathLike, **settings: Any) -> Artifact:
+    """Fine-tune an encoder on a task: the teacher.
+
+    Args:
+        task: a name, a `Task`, or the settings of `load_task`.
+        out: where the artifact goes.
+        settings: the options of `bertender finetune`; `teacher` is the encoder to start from.
+
+    Example:
+        files = {"train": "train.csv", "dev": "dev.csv"}
+        start = {"teacher": "runs/encoder", "learning_rate": 1e-3}
+        teacher = bertender.finetune(files, out="runs/teacher", **start)
+    """
+    return _make("finetune", [], task, settings, out)
+
+
+def distill(
+    teacher: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+) -> Artifact:
+    """Train a smaller student on a teacher's outputs.
+
+    Args:
+        teacher: the artifact to learn from.
+        task: a name, a `Task`, or the settings of `load_task`; by default the teacher's task.
+        out: where the artifact goes.
+        settings: the options of `bertender distill`.
+
+    Example:
+        small = {"layers": 2, "learning_rate": 1e-3}
+        student = bertender.distill("runs/teacher", out="runs/student", method="pkd", **small)
+    """
+    return _make("distill", [teacher], task, settings, out)
+
+
+def prune(
+    artifact: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+) -> Artifact:
+    """Cut a model's least important heads and neurons, then train what remains.
+
+    Args:
+        artifact: the classifier to prune.
+        task: as in `distill`.
+        out: where the artifact goes.
+        settings: the options of `bertender prune`.
+
+    Example:
+        pruned = bertender.prune("runs/student", out="runs/pruned", heads=0.25, ffn=0.25)
+    """
+    return _make("prune", [artifact], task, settings, out)
+
+
+def export(
+    artifact: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+) -> Artifact:
+    """Write a model as ONNX, and prove that it predicts the same.
+
+    Args:
+        artifact: the classifier to export.
+        task: as in `distill`; the proof reads its texts.
+        out: where the artifact goes.
+        settings: the options of `bertender export`.
+
+    Raises:
+        ParityError: the graph does not predict as the model does; nothing is written.
+
+    Example:
+        onnx = bertender.export("runs/student", out="runs/onnx")
+    """
+    return _make("export", [artifact], task, settings, out)
+
+
+def quantize(
+    artifact: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+) -> Artifact:
+    """Write an 8-bit model, and prove that it stays near.
+
+    Args:
+        artifact: what `export` has written; for schemes that train, the classifier itself.
+        task: as in `distill`; settings are chosen on its texts.
+        out: where the artifact goes.
+        settings: the options of `bertender quantize`.
+
+    Raises:
+        ParityError, GateError: the gate refuses the model; nothing is written.
+
+    Example:
+        int8 = bertender.quantize("runs/onnx", out="runs/int8", scheme="dynamic")
+    """
+    return _make("quantize", [artifact], task, settings, out)
+
+
+def _make(*call: Any) -> Artifact:
+    from bertender.pipeline.calls import make
+
+    return make(*call)

@@ -1,0 +1,65 @@
+"""Functions that serve a model, and ask a served one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, cast
+
+from bertender.core.table import load_place
+
+if TYPE_CHECKING:
+    from bertender.pipeline.calls import ArtifactLike
+    from serve.client import Answer
+    from serve.server import TritonServer
+
+__all__ = ["classify", "serve"]
+
+
+def serve(artifact: ArtifactLike, **settings: Any) -> AbstractContextManager[TritonServer]:
+    """Serve a model through Triton Inference Server: ready inside the block, gone after it.
+
+    Args:
+        artifact: an onnx classifier.
+        settings: the options of `bertender serve`; a port 0 takes any free one.
+
+    Raises:
+        ServingError: the server cannot start.
+
+    Example:
+        with bertender.serve("runs/int8", http_port=0, grpc_port=0, metrics_port=0) as server:
+            print(server.http_url, server.grpc_url, server.metrics_url)
+    """
+    from bertender.pipeline.calls import opened, plain
+
+    config = load_place("serve.config:ServeConfig").parse(plain(settings))
+    serving = load_place("serve.server:serving")(opened(artifact), config)
+    return cast("AbstractContextManager[TritonServer]", serving)
+
+
+def classify(
+    texts: Sequence[str | tuple[str, ...]],
+    url: str = "http://127.0.0.1:8000",
+    *,
+    batch_size: int | None = None,
+    timeout_s: float = 60.0,
+) -> list[Answer]:
+    """Ask a served model about texts; loads no model library.
+
+    Args:
+        texts: a text or a pair of texts each.
+        url: `http://host:port` or `grpc://host:port`; the default is that of `bertender serve`.
+        batch_size: texts of a request; by default, and at most, what the model takes.
+        timeout_s: longest wait for one request, in seconds.
+
+    Raises:
+        ServingError: nothing answers there, or the server refuses.
+
+    Example:
+        with bertender.serve("runs/int8", http_port=0, grpc_port=0, metrics_port=0) as server:
+            answers = bertender.classify(["a text of yours", "another one"], server.http_url)
+        print(answers[0].label, answers[0].score)
+    """
+    examples = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
+    ask = load_place("serve.client:classify")
+    return cast("list[Answer]", ask(examples, url, batch_size=batch_size, timeout_s=timeout_s))
