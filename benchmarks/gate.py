@@ -47,8 +47,8 @@ from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
 from quantize.calibrators import Range
+from quantize.context import QuantizationContext
 from quantize.cuts import run_cut
-from quantize.job import Job
 from quantize.products import judge_products, refuse_unlike
 from quantize.proof import PROBED_TEXTS
 from quantize.quantizer import QuantizeConfig
@@ -133,9 +133,11 @@ class Subject:
     def torch(self) -> Classifier:
         return _cached(open_classifier(self.teacher))
 
-    def job(self, settings: dict[str, Any], graph: Path) -> Job:
+    def context(self, settings: dict[str, Any], graph: Path) -> QuantizationContext:
         config, folder = QuantizeConfig(**settings), self.folder
-        return Job(self.source, graph, folder, self.task, config, TARGETS["vnni"], folder)
+        return QuantizationContext(
+            self.source, graph, folder, self.task, config, TARGETS["vnni"], folder
+        )
 
     def written(
         self, variant: str, fault: Fault | None, folder: Path
@@ -154,20 +156,20 @@ class Subject:
         if variant == "float32":
             return graph, None
         settings, target = VARIANTS[variant], folder / ONNX_NAME
-        job = self.job(settings, graph)
-        ranges = SCHEMES[settings["scheme"]].write(job, target).ranges
-        return planted_in(job, target, fault) if fault else target, ranges
+        context = self.context(settings, graph)
+        ranges = SCHEMES[settings["scheme"]].write(context, target).ranges
+        return planted_in(context, target, fault) if fault else target, ranges
 
 
 def _cached(classifier: Classifier) -> Classifier:
     return replace(classifier, predictor=Cached(classifier.predictor))
 
 
-def planted_in(job: Job, graph: Path, fault: Fault) -> Path:
+def planted_in(context: QuantizationContext, graph: Path, fault: Fault) -> Path:
     """Plant a fault in the quantized graph at the product in its middle; others are left alone."""
     if fault.product is None:
         return graph
-    products = job.inventory.products
+    products = context.inventory.products
     chosen = products[len(products) // 2]
     shape = (chosen.inputs, chosen.outputs)
     other = next(
@@ -209,7 +211,7 @@ def _refusals_of_graph(
 ) -> Iterator[str]:
     """Yield the checks that refuse a quantized graph, by the graph alone."""
     floats = onnx_file(subject.source)
-    texts = subject.job({"scheme": "dynamic"}, floats).texts(PROBED_TEXTS, "check")
+    texts = subject.context({"scheme": "dynamic"}, floats).texts(PROBED_TEXTS, "check")
     run = saturating if fault and fault.saturates else run_cut
 
     @cache

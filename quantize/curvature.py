@@ -26,8 +26,8 @@ from bertender.models.predictor import load_torch_classifier
 from bertender.training.examples import TensorBatch
 from bertender.training.label_losses import hard_labels
 from quantize.affine import INTEGERS, affine
+from quantize.context import QuantizationContext, Sensitivities
 from quantize.hessian import Estimate, Estimator, mean_diagonals, top_eigenvalues
-from quantize.job import Job, Sensitivities
 
 __all__ = ["WeightError", "by_eigenvalue", "by_trace", "eight_bit_error", "four_bit_error"]
 
@@ -38,35 +38,39 @@ PARTS = 4
 FOUR_BITS = 8
 """The largest of the integers of 4 bits, in size."""
 
-WeightError = Callable[[Job, str, torch.Tensor], float]
-"""(job, node, its weight) -> the summed squared error that quantizing makes in the weight"""
+WeightError = Callable[[QuantizationContext, str, torch.Tensor], float]
+"""(context, node, its weight) -> the summed squared error that quantizing makes in the weight"""
 
 
-def by_trace(job: Job, write: Any, nodes: Sequence[str], error: WeightError) -> Sensitivities:
+def by_trace(
+    context: QuantizationContext, write: Any, nodes: Sequence[str], error: WeightError
+) -> Sensitivities:
     """Return each node's expected second-order loss: mean curvature times squared error."""
-    return _sensitivities(job, nodes, mean_diagonals, error)
+    return _sensitivities(context, nodes, mean_diagonals, error)
 
 
-def by_eigenvalue(job: Job, write: Any, nodes: Sequence[str], error: WeightError) -> Sensitivities:
+def by_eigenvalue(
+    context: QuantizationContext, write: Any, nodes: Sequence[str], error: WeightError
+) -> Sensitivities:
     """Return each node's worst second-order loss: largest curvature times squared error."""
-    return _sensitivities(job, nodes, top_eigenvalues, error)
+    return _sensitivities(context, nodes, top_eigenvalues, error)
 
 
 def _sensitivities(
-    job: Job, nodes: Sequence[str], estimator: Estimator, error: WeightError
+    context: QuantizationContext, nodes: Sequence[str], estimator: Estimator, error: WeightError
 ) -> Sensitivities:
-    model = load_torch_classifier(_exported_from(job), attn_implementation="eager").eval()
-    weights = _weights(model, job, nodes)
-    generator = torch.Generator().manual_seed(job.config.seed)
+    model = load_torch_classifier(_exported_from(context), attn_implementation="eager").eval()
+    weights = _weights(model, context, nodes)
+    generator = torch.Generator().manual_seed(context.config.seed)
     parts = []
-    for batch, labels in track(_parts(job), "curvature", PARTS):
+    for batch, labels in track(_parts(context), "curvature", PARTS):
         gradients = torch.autograd.grad(_loss(model, batch, labels), weights, create_graph=True)
         parts.append(estimator(gradients, weights, generator))
     curvatures = dict(zip(nodes, map(_over_parts, zip(*parts, strict=True)), strict=True))
     _warn_of_unsettled(curvatures)
     found = {
         node: (curvatures[node].mean + curvatures[node].deviation)
-        * error(job, node, weight.detach())
+        * error(context, node, weight.detach())
         for node, weight in zip(nodes, weights, strict=True)
     }
     return Sensitivities(found, curvatures)
@@ -96,39 +100,39 @@ def _warn_of_unsettled(curvatures: Mapping[str, Curvature]) -> None:
         )
 
 
-def _exported_from(job: Job) -> Artifact:
+def _exported_from(context: QuantizationContext) -> Artifact:
     """Return the torch artifact that the graph was exported from.
 
     Raises:
         ModelError: it is gone, or another one lies in its place.
     """
-    parent = job.source.card.parent
-    place = job.source.path / parent.path if parent else job.source.path
+    parent = context.source.card.parent
+    place = context.source.path / parent.path if parent else context.source.path
     try:
         artifact = Artifact.load(place)
     except BertenderError as error:
-        raise _no_parent(job, str(error)) from None
+        raise _no_parent(context, str(error)) from None
     if parent is None or artifact.digest != parent.digest or artifact.card.kind != "torch":
-        raise _no_parent(job, f"{place} is another artifact")
+        raise _no_parent(context, f"{place} is another artifact")
     return artifact
 
 
-def _no_parent(job: Job, reason: str) -> ModelError:
+def _no_parent(context: QuantizationContext, reason: str) -> ModelError:
     return ModelError(
-        f"curvature needs the torch artifact that {job.source.path} was exported from "
+        f"curvature needs the torch artifact that {context.source.path} was exported from "
         f"({reason.rstrip('.')}). Put it back there, or give --sensitivity "
         "leave-one-out, which needs the graph alone."
     )
 
 
-def _parts(job: Job) -> Iterator[tuple[TensorBatch, torch.Tensor]]:
+def _parts(context: QuantizationContext) -> Iterator[tuple[TensorBatch, torch.Tensor]]:
     """Yield some training examples, a batch and its labels for each part."""
-    count = job.config.sensitivity_texts
-    texts, labels = job.texts(count, ""), job.drawn(count).label_ids
+    count = context.config.sensitivity_texts
+    texts, labels = context.texts(count, ""), context.drawn(count).label_ids
     size = -(-len(texts.examples) // PARTS)
     for start in range(0, len(texts.examples), size):
         batch = texts.encode(texts.examples[start : start + size])
-        aligned = job.task.problem.align(labels[start : start + size], batch)
+        aligned = context.task.problem.align(labels[start : start + size], batch)
         arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}
         yield arrays, torch.from_numpy(aligned)
 
@@ -138,11 +142,13 @@ def _loss(model: PreTrainedModel, batch: TensorBatch, labels: torch.Tensor) -> t
     return hard_labels(model(**batch).logits, labels)
 
 
-def _weights(model: PreTrainedModel, job: Job, nodes: Sequence[str]) -> list[torch.nn.Parameter]:
+def _weights(
+    model: PreTrainedModel, context: QuantizationContext, nodes: Sequence[str]
+) -> list[torch.nn.Parameter]:
     """Return the weights that nodes of the graph were exported from."""
     known = {name for name, _ in model.named_modules()}
-    modules = {each.node: f"{each.module(known)}.weight" for each in job.inventory.products}
-    names = {**modules, **job.inventory.tables}
+    modules = {each.node: f"{each.module(known)}.weight" for each in context.inventory.products}
+    names = {**modules, **context.inventory.tables}
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for node in nodes:
         if names[node] not in parameters:
@@ -153,18 +159,18 @@ def _weights(model: PreTrainedModel, job: Job, nodes: Sequence[str]) -> list[tor
     return [parameters[names[node]] for node in nodes]
 
 
-def eight_bit_error(job: Job, node: str, weight: torch.Tensor) -> float:
+def eight_bit_error(context: QuantizationContext, node: str, weight: torch.Tensor) -> float:
     """Return the summed squared error of a weight (outputs, inputs) or table (entries, width)."""
-    if node in job.inventory.tables:
+    if node in context.inventory.tables:
         low, high = map(float, weight.aminmax())
         values = weight.double().numpy()
         return float(((affine(low, high, INTEGERS["uint8"]).rounded(values) - values) ** 2).sum())
-    return _rounding_error(weight, INTEGERS[job.target.weights].highest)
+    return _rounding_error(weight, INTEGERS[context.target.weights].highest)
 
 
-def four_bit_error(job: Job, node: str, weight: torch.Tensor) -> float:
+def four_bit_error(context: QuantizationContext, node: str, weight: torch.Tensor) -> float:
     """Return the summed squared error of a weight (outputs, inputs) in groups of 4 bits."""
-    size = job.config.block_size
+    size = context.config.block_size
     padded = functional.pad(weight, (0, -weight.shape[1] % size))
     return _rounding_error(padded.reshape(-1, size), FOUR_BITS)
 

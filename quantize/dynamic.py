@@ -19,27 +19,31 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from bertender.core.quiet_tools import quiet_tools
 from bertender.models.graph_file import MOST_MB, save_graph
 from quantize.affine import INTEGERS
-from quantize.job import Job, Written
+from quantize.context import QuantizationContext, Written
 
 __all__ = ["quantize_nodes", "quantize_rest", "write_dynamic"]
 
 FULL_RANGE = INTEGERS["int8-symmetric"]
 
 
-def write_dynamic(job: Job, target: Path, float_nodes: Sequence[str] = ()) -> Written:
-    """Quantize the job's graph into `target`, except some nodes."""
-    inventory = job.inventory
+def write_dynamic(
+    context: QuantizationContext, target: Path, float_nodes: Sequence[str] = ()
+) -> Written:
+    """Quantize the float graph into `target`, except some nodes."""
+    inventory = context.inventory
     products = [each.node for each in inventory.products if each.node not in float_nodes]
-    tables = [node for node in job.tables if node not in float_nodes]
+    tables = [node for node in context.tables if node not in float_nodes]
     nodes = [*products, *inventory.lstms, *tables]
-    quantize_nodes(job.graph, target, nodes, job.target.weights)
-    return Written((*products, *inventory.lstms), job.reasons)
+    quantize_nodes(context.graph, target, nodes, context.target.weights)
+    return Written((*products, *inventory.lstms), context.reasons)
 
 
-def quantize_rest(job: Job, source: Path, target: Path, float_nodes: Sequence[str] = ()) -> None:
+def quantize_rest(
+    context: QuantizationContext, source: Path, target: Path, float_nodes: Sequence[str] = ()
+) -> None:
     """Quantize what has no static form: look-ups in tables, and LSTMs."""
-    tables = [node for node in job.tables if node not in float_nodes]
-    quantize_nodes(source, target, [*job.inventory.lstms, *tables], job.target.weights)
+    tables = [node for node in context.tables if node not in float_nodes]
+    quantize_nodes(source, target, [*context.inventory.lstms, *tables], context.target.weights)
 
 
 def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: str) -> None:

@@ -16,8 +16,8 @@ import onnx
 from bertender.core.errors import ModelError
 from bertender.core.quiet_tools import quiet_tools
 from bertender.models.graph_file import MOST_MB, save_graph
+from quantize.context import QuantizationContext, Written
 from quantize.dynamic import quantize_nodes
-from quantize.job import Job, Written
 from quantize.mixed import EIGHT_BITS, returned
 
 __all__ = ["write_four_bit"]
@@ -26,34 +26,35 @@ COMPUTE_IN_INT8 = 4
 """MatMulNBits's accuracy level: activations in groups of 8 bits, where the CPU has kernels."""
 
 
-def write_four_bit(job: Job, target: Path) -> Written:
-    """Quantize the job's graph into `target`."""
-    candidates = _candidates(job)
+def write_four_bit(context: QuantizationContext, target: Path) -> Written:
+    """Quantize the float graph into `target`."""
+    candidates = _candidates(context)
     if not candidates:
         raise ModelError(
-            f"{job.source.path} has no product whose weights can have 4 bits: 0 of "
-            f"{len(job.inventory.products)} are without a bias of their own. Take --scheme dynamic."
+            f"{context.source.path} has no product whose weights can have 4 bits: 0 of "
+            f"{len(context.inventory.products)} are without a bias of their own. "
+            "Take --scheme dynamic."
         )
-    if job.config.max_drop is None:
-        return _write(job, target, ())
-    return returned(job, target, _write, EIGHT_BITS, candidates)
+    if context.config.max_drop is None:
+        return _write(context, target, ())
+    return returned(context, target, _write, EIGHT_BITS, candidates)
 
 
-def _candidates(job: Job) -> list[str]:
+def _candidates(context: QuantizationContext) -> list[str]:
     """Return the products that can have 4 bits: a Gemm has no such form."""
-    return [each.node for each in job.inventory.products if not each.is_gemm]
+    return [each.node for each in context.inventory.products if not each.is_gemm]
 
 
-def _write(job: Job, target: Path, left: Sequence[str]) -> Written:
+def _write(context: QuantizationContext, target: Path, left: Sequence[str]) -> Written:
     """Write 4 bits for the candidates except some, which have 8 as all else has."""
-    inventory = job.inventory
-    small = [node for node in _candidates(job) if node not in left]
+    inventory = context.inventory
+    small = [node for node in _candidates(context) if node not in left]
     others = [each.node for each in inventory.products if each.node not in small]
-    nodes = [*others, *inventory.lstms, *job.tables]
-    quantize_nodes(job.graph, target, nodes, job.target.weights)
-    _write_small(target, small, job.config.block_size)
+    nodes = [*others, *inventory.lstms, *context.tables]
+    quantize_nodes(context.graph, target, nodes, context.target.weights)
+    _write_small(target, small, context.config.block_size)
     quantized = (*small, *others, *inventory.lstms)
-    return Written(quantized, job.reasons, products_of_4_bits=len(small))
+    return Written(quantized, context.reasons, products_of_4_bits=len(small))
 
 
 def _write_small(graph: Path, nodes: Sequence[str], block_size: int) -> None:

@@ -15,23 +15,23 @@ from pathlib import Path
 from bertender.core.errors import AccuracyError
 from bertender.core.findings import SensitivityFindings
 from bertender.core.progress import progress_bar
+from quantize.context import QuantizationContext, Sensitivities, Written
 from quantize.curvature import WeightError, eight_bit_error, four_bit_error
 from quantize.dynamic import write_dynamic
-from quantize.job import Job, Sensitivities, Written
 from quantize.sensitivity import SENSITIVITIES, Write
 from quantize.static import calibrated_ranges, write_with_ranges
 
 __all__ = ["BASES", "EIGHT_BITS", "Level", "returned", "write_mixed"]
 
 
-def _dynamic(job: Job) -> Write:
+def _dynamic(context: QuantizationContext) -> Write:
     return write_dynamic
 
 
-def _static(job: Job) -> Write:
+def _static(context: QuantizationContext) -> Write:
     """Calibrate once, for all the graphs that are tried."""
-    ranges = calibrated_ranges(job)
-    return lambda job, target, left: write_with_ranges(job, target, ranges, left)
+    ranges = calibrated_ranges(context)
+    return lambda context, target, left: write_with_ranges(context, target, ranges, left)
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,21 @@ BASES = {"dynamic": _dynamic, "static": _static}
 """How the parts that stay quantized are."""
 
 
-def write_mixed(job: Job, target: Path) -> Written:
-    """Quantize the job's graph into `target`, except what must stay in float for its score."""
-    nodes = [*(product.node for product in job.inventory.products), *job.tables]
-    return returned(job, target, BASES[job.config.base](job), FLOAT, nodes)
+def write_mixed(context: QuantizationContext, target: Path) -> Written:
+    """Quantize the float graph into `target`, except what must stay in float for its score."""
+    nodes = [*(product.node for product in context.inventory.products), *context.tables]
+    return returned(context, target, BASES[context.config.base](context), FLOAT, nodes)
 
 
-def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence[str]) -> Written:
+def returned(
+    context: QuantizationContext, target: Path, write: Write, level: Level, nodes: Sequence[str]
+) -> Written:
     """Return parts to what they were before, the most sensitive first, until both gates hold.
 
     The score comes first; parity is asked where it holds.
 
     Args:
-        job: its `max_drop` is what may be lost.
+        context: its `max_drop` is what may be lost.
         target: the graph to write.
         write: quantizes all but some nodes.
         level: what a part returns to.
@@ -75,11 +77,13 @@ def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence
     Raises:
         AccuracyError: the score does not hold with all of them returned.
     """
-    search = _Search(job, target, write, level)
+    search = _Search(context, target, write, level)
     # mostly nothing has to go back: parts are weighed, which takes long, where something has
     if (held := search.tried(())) is not None:
         return _told(*held, Sensitivities({}), search.drops, level)
-    sensitivities = SENSITIVITIES[job.config.sensitivity].measure(job, write, nodes, level.error)
+    sensitivities = SENSITIVITIES[context.config.sensitivity].measure(
+        context, write, nodes, level.error
+    )
     ranking = sorted(nodes, key=lambda node: -sensitivities.by_node[node])
     with progress_bar(f"return to {level.name}", len(ranking)) as bar:
         for count in range(1, len(ranking) + level.may_take_all):
@@ -88,9 +92,9 @@ def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence
             bar.advance()
     raise AccuracyError(
         f"with one part of {len(ranking)} quantized, the model still lost {min(search.drops):.4g} "
-        f"points of {job.task.metric} at best, where max_drop={job.config.max_drop:g} allows no "
-        "more, or moved further from the float model than parity allows. Keep the float model, or "
-        "try --scheme qat."
+        f"points of {context.task.metric} at best, where max_drop={context.config.max_drop:g} "
+        "allows no more, or moved further from the float model than parity allows. "
+        "Keep the float model, or try --scheme qat."
     )
 
 
@@ -98,7 +102,7 @@ def returned(job: Job, target: Path, write: Write, level: Level, nodes: Sequence
 class _Search:
     """Graphs that are tried with more and more parts returned."""
 
-    job: Job
+    context: QuantizationContext
     target: Path
     write: Write
     level: Level
@@ -107,12 +111,12 @@ class _Search:
 
     def tried(self, back: Sequence[str]) -> tuple[Written, Sequence[str]] | None:
         """Write the graph with some parts returned; return None where a gate does not hold."""
-        allowed = self.job.config.max_drop
+        allowed = self.context.config.max_drop
         assert allowed is not None
-        written = self.write(self.job, self.target, back)
-        score = self.job.score(self.target)
-        self.drops.append(self.job.drop(score))
-        if self.drops[-1] > allowed or not self.job.agrees(self.target, self.level.tolerance):
+        written = self.write(self.context, self.target, back)
+        score = self.context.score(self.target)
+        self.drops.append(self.context.drop(score))
+        if self.drops[-1] > allowed or not self.context.agrees(self.target, self.level.tolerance):
             return None
         return replace(written, score=score), back
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertender.core.errors import AccuracyError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
-from quantize.job import Job, Written
+from quantize.context import QuantizationContext, Written
 from quantize.kernels import operators, refuse_float_kernels
 from quantize.products import judge_products, refuse_unlike, summary_of
 from quantize.rest import check_rest, refuse_other_rest
@@ -23,14 +23,18 @@ PROBED_TEXTS = 64
 
 
 def proven(
-    job: Job, graph: Path, written: Written, target: str, tried: Sequence[TriedScheme] = ()
+    context: QuantizationContext,
+    graph: Path,
+    written: Written,
+    target: str,
+    tried: Sequence[TriedScheme] = (),
 ) -> Findings:
     """Return what the artifact says of its graph; raise what speaks against it.
 
     What runs, and how exactly, is asked only where this machine is such a one as will serve.
 
     Args:
-        job: the quantization.
+        context: the quantization.
         graph: as the scheme wrote it.
         written: what the scheme says of it.
         target: the row of TARGETS that will serve it.
@@ -49,24 +53,26 @@ def proven(
         ranges=written.ranges,
         sensitivity=written.sensitivity,
         tried=tried,
-        **_parts(job, graph, written, here),
+        **_parts(context, graph, written, here),
     )
-    scores = _scores(job, graph, written.score)
+    scores = _scores(context, graph, written.score)
     return Findings(training=written.training, scores=scores, quantization=quantization)
 
 
-def _parts(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any]:
+def _parts(
+    context: QuantizationContext, graph: Path, written: Written, here: bool
+) -> dict[str, Any]:
     """Return how each part computes, alone; raise GateError where one computes something else.
 
     Where this CPU's sums are wrong, it is a ModelError: no other scheme adds otherwise.
     """
-    floats = written.float_graph or job.graph
+    floats = written.float_graph or context.graph
     twins = find_twins(floats, graph)
-    samples = sample_rows(graph, twins, job.texts(PROBED_TEXTS, "check products"))
+    samples = sample_rows(graph, twins, context.texts(PROBED_TEXTS, "check products"))
     saturation = probe(twins, samples) if here else None
     findings = judge_products(twins, samples, written.ranges)
     refuse_unlike(findings)
-    rest = check_rest(floats, graph, job.texts(PROBED_TEXTS, "check the rest"))
+    rest = check_rest(floats, graph, context.texts(PROBED_TEXTS, "check the rest"))
     refuse_other_rest(rest)
     return {
         "saturation": saturation,
@@ -75,22 +81,22 @@ def _parts(job: Job, graph: Path, written: Written, here: bool) -> dict[str, Any
     }
 
 
-def _scores(job: Job, graph: Path, known: float | None) -> ScoreFindings | None:
+def _scores(context: QuantizationContext, graph: Path, known: float | None) -> ScoreFindings | None:
     """Return the scores before and after, where something was trained or a drop is bounded.
 
     Raises:
         AccuracyError: the score fell by more than `max_drop`.
     """
-    allowed = job.config.max_drop
-    if allowed is None and job.source.card.kind == "onnx":
+    allowed = context.config.max_drop
+    if allowed is None and context.source.card.kind == "onnx":
         return None
-    after = job.score(graph) if known is None else known
-    if allowed is not None and job.drop(after) > allowed:
+    after = context.score(graph) if known is None else known
+    if allowed is not None and context.drop(after) > allowed:
         raise AccuracyError(
-            f"the quantized model lost {job.drop(after):.4g} points of {job.task.metric} "
-            f"on {len(job.task.choices)} texts of {job.task.chosen_on} ({job.score_before:.4f} to "
-            f"{after:.4f}), and max_drop={allowed:g} allows no more. "
-            "Schemes that lose less: mixed returns parts to float until it holds, qat trains; a "
-            "trained model may want more epochs."
+            f"the quantized model lost {context.drop(after):.4g} points of {context.task.metric} "
+            f"on {len(context.task.choices)} texts of {context.task.chosen_on} "
+            f"({context.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no "
+            "more. Schemes that lose less: mixed returns parts to float until it holds, qat "
+            "trains; a trained model may want more epochs."
         )
-    return job.held_out_scores(graph, after)
+    return context.held_out_scores(graph, after)

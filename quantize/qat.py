@@ -29,9 +29,9 @@ from bertender.training.heads import HEADS, WORD_STARTS, Head
 from bertender.training.loop import LossParts, Objective, TrainingReport, train
 from bertender.training.tokens import token_dataset
 from quantize.calibrators import Range
+from quantize.context import QuantizationContext, Written
 from quantize.fake_quantization import FakeQuantized
 from quantize.graph import Inventory, take_inventory
-from quantize.job import Job, Written
 from quantize.static import write_with_ranges
 
 __all__ = ["refuse_untrainable", "write_trained"]
@@ -40,20 +40,20 @@ TEACHER_LOGITS = "teacher_logits"
 TOLERANCE = "fake-quantized"
 
 
-def write_trained(job: Job, target: Path) -> Written:
-    """Train the job's model with 8-bit errors, and write its graph to `target`."""
-    model = load_torch_classifier(job.source, attn_implementation="eager")
+def write_trained(context: QuantizationContext, target: Path) -> Written:
+    """Train the float model with 8-bit errors, and write its graph to `target`."""
+    model = load_torch_classifier(context.source, attn_implementation="eager")
     known = {name for name, _ in model.named_modules()}
-    fake = _fake_quantized(job, model, _inventory_before(job), known)
-    report = _train(job, fake)
-    exported = replace(job, graph=_float_graph(job, fake, target))
+    fake = _fake_quantized(context, model, _inventory_before(context), known)
+    report = _train(context, fake)
+    exported = replace(context, graph=_float_graph(context, fake, target))
     ranges = _by_tensor(exported.inventory, fake, known)
     written = write_with_ranges(exported, target, ranges)
     predictor = TorchPredictor(fake.student)
     return replace(
         written,
         training=training_findings({"labels": report}),
-        reference=replace(job.classifier, name="fake-quantized", predictor=predictor),
+        reference=replace(context.classifier, name="fake-quantized", predictor=predictor),
         tolerance=TOLERANCE,
         float_graph=exported.graph,
     )
@@ -70,59 +70,61 @@ def refuse_untrainable(source: Artifact) -> None:
 
 
 def _fake_quantized(
-    job: Job, model: PreTrainedModel, inventory: Inventory, known: set[str]
+    context: QuantizationContext, model: PreTrainedModel, inventory: Inventory, known: set[str]
 ) -> FakeQuantized:
     """Return the model with the errors of what the graph will have in 8 bits."""
     layers = [product.module(known) for product in inventory.products]
-    tables = [inventory.tables[node].removesuffix(".weight") for node in job.tables_of(inventory)]
-    return FakeQuantized(model, layers, tables, job.target.activations, job.target.weights)
+    tables = [
+        inventory.tables[node].removesuffix(".weight") for node in context.tables_of(inventory)
+    ]
+    return FakeQuantized(model, layers, tables, context.target.activations, context.target.weights)
 
 
-def _inventory_before(job: Job) -> Inventory:
+def _inventory_before(context: QuantizationContext) -> Inventory:
     """Return what the untrained model's graph is made of: what there is to quantize."""
-    folder = job.folder / "before"
+    folder = context.folder / "before"
     folder.mkdir()
-    _write_graph(job, job.source, folder)
+    _write_graph(context, context.source, folder)
     return take_inventory(folder / ONNX_NAME)
 
 
-def _write_graph(job: Job, artifact: Artifact, directory: Path) -> None:
-    assert job.write_onnx is not None
-    job.write_onnx(artifact, directory)
+def _write_graph(context: QuantizationContext, artifact: Artifact, directory: Path) -> None:
+    assert context.write_onnx is not None
+    context.write_onnx(artifact, directory)
 
 
-def _train(job: Job, fake: FakeQuantized) -> TrainingReport:
+def _train(context: QuantizationContext, fake: FakeQuantized) -> TrainingReport:
     """Train in place: find ranges first, then learn from the labels and the float model."""
-    config = job.config
+    config = context.config
     fake.eval()
     with fake.widening(), torch.inference_mode():
-        for batch in job.texts(config.calibration_texts, "find ranges"):
+        for batch in context.texts(config.calibration_texts, "find ranges"):
             fake({name: torch.from_numpy(array) for name, array in batch.arrays.items()})
     report = train(
         fake,
-        _examples(job),
-        _objective(config.soft_labels, HEADS[job.task.problem_type]),
+        _examples(context),
+        _objective(config.soft_labels, HEADS[context.task.problem_type]),
         config,
-        job.work,
+        context.work,
         description="quantize",
-        at_epoch_end=lambda each: {job.task.metric: _score(job, each)},
+        at_epoch_end=lambda each: {context.task.metric: _score(context, each)},
         keep_end=True,  # a gate may still refuse it; another bound need not train again
     )
     fake.eval()
     return report
 
 
-def _examples(job: Job) -> TokenDataset:
-    split, config = job.task.train, job.config
-    tokenizer, problem_type = load_tokenizer(job.source.path), job.task.problem_type
+def _examples(context: QuantizationContext) -> TokenDataset:
+    split, config = context.task.train, context.config
+    tokenizer, problem_type = load_tokenizer(context.source.path), context.task.problem_type
     examples = token_dataset(split, tokenizer, config.max_length, problem_type)
     if not config.soft_labels:
         return examples
     if HEADS[problem_type].per_token:
-        found = predict_outputs(job.classifier, split.examples)
+        found = predict_outputs(context.classifier, split.examples)
         columns = {**examples.columns, TEACHER_LOGITS: _at_words(examples, found)}
         return TokenDataset(columns, examples.padding.beside(**{TEACHER_LOGITS: 0}))
-    logits = torch.from_numpy(predict(job.classifier, split.examples))
+    logits = torch.from_numpy(predict(context.classifier, split.examples))
     return examples.with_columns(**{TEACHER_LOGITS: logits})
 
 
@@ -148,7 +150,7 @@ def _objective(soft: float, head: Head) -> Objective:
     return objective
 
 
-def _score(job: Job, fake: FakeQuantized) -> float:
+def _score(context: QuantizationContext, fake: FakeQuantized) -> float:
     """Return the score of the model as it will be written, and leave it in the mode that it had.
 
     In train mode ranges follow what is seen: held-out texts, and their padding, would enter them.
@@ -156,34 +158,34 @@ def _score(job: Job, fake: FakeQuantized) -> float:
     training = fake.training
     fake.eval()
     try:
-        return job.score_of(replace(job.classifier, predictor=TorchPredictor(fake.student)))
+        return context.score_of(replace(context.classifier, predictor=TorchPredictor(fake.student)))
     finally:
         fake.train(training)
 
 
-def _float_graph(job: Job, fake: FakeQuantized, target: Path) -> Path:
+def _float_graph(context: QuantizationContext, fake: FakeQuantized, target: Path) -> Path:
     """Export the trained weights, unrounded; the graph's companions stay beside `target`."""
-    model = load_torch_classifier(job.source)
+    model = load_torch_classifier(context.source)
     model.load_state_dict(fake.trained_weights())
-    _write_graph(job, _as_artifact(job, model), target.parent)
-    return move_graph(target, job.folder)
+    _write_graph(context, _as_artifact(context, model), target.parent)
+    return move_graph(target, context.folder)
 
 
-def _as_artifact(job: Job, model: PreTrainedModel) -> Artifact:
+def _as_artifact(context: QuantizationContext, model: PreTrainedModel) -> Artifact:
     """Write a trained model where nobody but the exporter sees it."""
-    card, path = job.source.card, job.folder / "trained"
+    card, path = context.source.card, context.folder / "trained"
     with new_artifact(
         path,
         kind="torch",
         family=card.family,
         task=card.task,
         stage="quantize",
-        config=job.config,
-        seed=job.config.seed,
-        parent=job.source,
+        config=context.config,
+        seed=context.config.seed,
+        parent=context.source,
     ) as draft:
         model.save_pretrained(draft.directory)
-        load_tokenizer(job.source.path).save_pretrained(draft.directory)
+        load_tokenizer(context.source.path).save_pretrained(draft.directory)
     return Artifact.load(path)
 
 

@@ -29,7 +29,7 @@ from bertender.models.predictor import onnx_file
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig
-from quantize.job import Job
+from quantize.context import QuantizationContext
 from quantize.proof import proven
 from quantize.schemes import AUTO_SCHEME, RULES, SCHEMES, Scheme
 from quantize.targets import target_named
@@ -158,12 +158,12 @@ def _quantized(
     target_name, target = target_named(config.target)
     with _checkpoints(source, task, config, out) as work, TemporaryDirectory() as folder:
         given = (onnx_file(source), work, task, config, target, Path(folder), write_onnx)
-        job = Job(source, *given)
+        context = QuantizationContext(source, *given)
 
         def write(directory: Path) -> Proof:
             copy_companions(source, directory)
-            written = scheme.write(job, directory / ONNX_NAME)
-            findings = proven(job, directory / ONNX_NAME, written, target_name, tried)
+            written = scheme.write(context, directory / ONNX_NAME)
+            findings = proven(context, directory / ONNX_NAME, written, target_name, tried)
             return Proof(written.reference, written.tolerance, findings)
 
         return write_proven(

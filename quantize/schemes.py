@@ -12,9 +12,9 @@ from bertender.core.card import Kind
 from bertender.core.config import Rule
 from bertender.core.table import Table
 from bertender.training.config import TrainingConfig
+from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
 from quantize.four_bit import write_four_bit
-from quantize.job import Job, Written
 from quantize.mixed import write_mixed
 from quantize.qat import refuse_untrainable, write_trained
 from quantize.static import write_static
@@ -40,8 +40,8 @@ class Scheme:
     """A row of SCHEMES."""
 
     summary: str
-    write: Callable[[Job, Path], Written]
-    """(job, graph to write)"""
+    write: Callable[[QuantizationContext, Path], Written]
+    """(context, graph to write)"""
     reads: frozenset[str] = frozenset()
     """Settings that change something, beside those that all schemes read."""
     precision: str = "int8"

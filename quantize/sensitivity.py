@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from bertender.core.progress import track
 from bertender.measure.accuracy import predict
+from quantize.context import QuantizationContext, Sensitivities, Written
 from quantize.curvature import WeightError, by_eigenvalue, by_trace
-from quantize.job import Job, Sensitivities, Written
 
 __all__ = ["SENSITIVITIES", "Sensitivity", "Write", "divergence"]
 
 FloatArray = npt.NDArray[np.float32]
-Write = Callable[[Job, Path, Sequence[str]], Written]
-"""(job, graph to write, nodes to leave as they were)"""
+Write = Callable[[QuantizationContext, Path, Sequence[str]], Written]
+"""(context, graph to write, nodes to leave as they were)"""
 
 
 @dataclass(frozen=True)
@@ -30,24 +30,24 @@ class Sensitivity:
     """A row of SENSITIVITIES."""
 
     summary: str
-    measure: Callable[[Job, Write, Sequence[str], WeightError], Sensitivities]
-    """(job, how to quantize, nodes, what a weight loses) -> sensitivities; larger is worse"""
+    measure: Callable[[QuantizationContext, Write, Sequence[str], WeightError], Sensitivities]
+    """(context, how to quantize, nodes, what a weight loses) -> sensitivities; larger is worse"""
 
 
 def _leave_one_out(
-    job: Job, write: Write, nodes: Sequence[str], error: WeightError
+    context: QuantizationContext, write: Write, nodes: Sequence[str], error: WeightError
 ) -> Sensitivities:
     """Return how much nearer the answers come when one node alone is left as it was.
 
     The distance is the KL divergence from the float model's answers to training texts.
     """
-    texts = job.texts(job.config.sensitivity_texts, "").examples
-    wanted = predict(job.classifier, texts)
+    texts = context.texts(context.config.sensitivity_texts, "").examples
+    wanted = predict(context.classifier, texts)
 
     def loss(*left: str) -> float:
-        graph = job.folder / "left-out.onnx"
-        write(job, graph, left)
-        return divergence(wanted, predict(job.opened(graph), texts))
+        graph = context.folder / "left-out.onnx"
+        write(context, graph, left)
+        return divergence(wanted, predict(context.opened(graph), texts))
 
     everything = loss()
     return Sensitivities(

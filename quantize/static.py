@@ -13,37 +13,49 @@ from tempfile import TemporaryDirectory
 from quantize.affine import INTEGERS
 from quantize.calibration import histograms
 from quantize.calibrators import CALIBRATORS, Range
+from quantize.context import QuantizationContext, Written
 from quantize.dynamic import quantize_rest
-from quantize.job import Job, Written
 from quantize.qdq import write_qdq
 
 __all__ = ["calibrated_ranges", "write_static", "write_with_ranges"]
 
 
-def write_static(job: Job, target: Path, float_nodes: Sequence[str] = ()) -> Written:
-    """Quantize the job's graph into `target`, except some nodes."""
-    return write_with_ranges(job, target, calibrated_ranges(job), float_nodes)
+def write_static(
+    context: QuantizationContext, target: Path, float_nodes: Sequence[str] = ()
+) -> Written:
+    """Quantize the float graph into `target`, except some nodes."""
+    return write_with_ranges(context, target, calibrated_ranges(context), float_nodes)
 
 
 def write_with_ranges(
-    job: Job, target: Path, ranges: Mapping[str, Range], float_nodes: Sequence[str] = ()
+    context: QuantizationContext,
+    target: Path,
+    ranges: Mapping[str, Range],
+    float_nodes: Sequence[str] = (),
 ) -> Written:
-    """Quantize the job's graph into `target` with ranges that are known, except some nodes."""
-    products = [each for each in job.inventory.products if each.node not in float_nodes]
-    with TemporaryDirectory(dir=job.folder) as folder:
+    """Quantize the float graph into `target` with ranges that are known, except some nodes."""
+    products = [each for each in context.inventory.products if each.node not in float_nodes]
+    with TemporaryDirectory(dir=context.folder) as folder:
         between = Path(folder) / "products.onnx"
-        write_qdq(job.graph, between, products, ranges, job.target.activations, job.target.weights)
-        quantize_rest(job, between, target, float_nodes)
-    quantized = (*(each.node for each in products), *job.inventory.lstms)
-    return Written(quantized, job.reasons, {name: ranges[name] for name in sorted(ranges)})
+        write_qdq(
+            context.graph,
+            between,
+            products,
+            ranges,
+            context.target.activations,
+            context.target.weights,
+        )
+        quantize_rest(context, between, target, float_nodes)
+    quantized = (*(each.node for each in products), *context.inventory.lstms)
+    return Written(quantized, context.reasons, {name: ranges[name] for name in sorted(ranges)})
 
 
-def calibrated_ranges(job: Job) -> dict[str, Range]:
+def calibrated_ranges(context: QuantizationContext) -> dict[str, Range]:
     """Return the range of each product's activation, by the tensor's name."""
-    config = job.config
-    tensors = sorted({product.activation for product in job.inventory.products})
-    batches = job.texts(config.calibration_texts, "calibrate")
+    config = context.config
+    tensors = sorted({product.activation for product in context.inventory.products})
+    batches = context.texts(config.calibration_texts, "calibrate")
     clip = CALIBRATORS[config.calibrator].clip
-    seen = histograms(job.graph, tensors, batches)
-    integers = INTEGERS[job.target.activations]
+    seen = histograms(context.graph, tensors, batches)
+    integers = INTEGERS[context.target.activations]
     return {name: clip(seen[name], config.percentile, integers) for name in tensors}

@@ -16,8 +16,8 @@ from distill.losses.terms import SoftLabels
 from distill.methods.method import Method, one_phase
 from distill.students import alternating_layers, shorter_student
 from distill.writing import write_classifier
+from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
-from quantize.job import Job, Written
 from quantize.schemes import Scheme
 
 WARM = Method(
@@ -29,9 +29,9 @@ WARM = Method(
 )
 
 
-def _write_without_head(job: Job, target: Path) -> Written:
+def _write_without_head(context: QuantizationContext, target: Path) -> Written:
     """Leave the product before the logits in float."""
-    return write_dynamic(job, target, float_nodes=[job.inventory.products[-1].node])
+    return write_dynamic(context, target, float_nodes=[context.inventory.products[-1].node])
 
 
 WITHOUT_HEAD = Scheme(summary="dynamic, with the head in float", write=_write_without_head)

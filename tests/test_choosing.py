@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import distill.scoring
-import quantize.job
+import quantize.context
 from bertender.core.artifact import Artifact
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, compare
@@ -27,7 +27,7 @@ from distill.losses import NO_LABEL
 from export.onnx_export import ExportConfig, export
 from quantize.schemes import SCHEMES
 from tests.front import write_toy_files
-from tests.quantize.jobs import SETTINGS, job_of
+from tests.quantize.contexts import SETTINGS, context_of
 from tests.toy_models import save_encoder, tiny_classifier
 from tests.toys import tiny_tokenizer, toy_task
 
@@ -74,7 +74,7 @@ def read(monkeypatch: pytest.MonkeyPatch, apart: Task) -> list[str]:
         names.append(next(name for name, known in splits.items() if known == split))
         return evaluate(classifier, split, metric, **given)
 
-    for module in (distill.scoring, quantize.job):
+    for module in (distill.scoring, quantize.context):
         monkeypatch.setattr(module, "evaluate", watched)
     return names
 
@@ -223,5 +223,5 @@ def test_a_file_comes_with_none(apart: Task, caplog: pytest.LogCaptureFixture) -
 def test_texts_to_calibrate_on_are_not_those_to_choose_by(
     onnx: Artifact, apart: Task, tmp_path: Path
 ) -> None:
-    drawn = job_of(onnx, apart, tmp_path).texts(1000, "calibrate").examples
+    drawn = context_of(onnx, apart, tmp_path).texts(1000, "calibrate").examples
     assert len(drawn) == LEARNED and not set(drawn) & set(apart.selection.examples)

@@ -74,14 +74,14 @@ def foreign_answers(
 ) -> dict[str, Any]:
     """What a process without bertender reads from all of them: one process, for its imports."""
     folder = next(iter(artifacts.values())).path.parent
-    job = {
+    request = {
         "folder": str(folder),
         "models": {name: artifact.card.kind for name, artifact in artifacts.items()},
         "examples": pair_task().dev.examples,
     }
     result = subprocess.run(
         [sys.executable, "-I", "-c", READER],
-        input=json.dumps(job),
+        input=json.dumps(request),
         cwd=tmp_path_factory.mktemp("elsewhere"),
         capture_output=True,
         text=True,

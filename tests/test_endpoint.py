@@ -27,7 +27,7 @@ from quantize.dynamic import write_dynamic
 from quantize.quantizer import copy_companions
 from serve import check
 from serve.client import Endpoint
-from tests.quantize.jobs import job_of
+from tests.quantize.contexts import context_of
 from tests.served import ask_one_by_one, one_by_one, served
 from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import NoConfig, tiny_bert, toy_task, write_model
@@ -83,8 +83,8 @@ def quantized(source: Artifact, out: Path) -> Artifact:
         precision="int8",
     ) as draft:
         copy_companions(source, draft.directory)
-        job = job_of(source, toy_task(), draft.directory)
-        write_dynamic(job, draft.directory / ONNX_NAME)
+        context = context_of(source, toy_task(), draft.directory)
+        write_dynamic(context, draft.directory / ONNX_NAME)
         draft.findings = Findings(parameters=source.card.findings.parameters)
     return Artifact.load(out)
 

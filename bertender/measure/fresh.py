@@ -34,7 +34,7 @@ from bertender.models.predictor import Classifier, OnnxPredictor, open_classifie
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
 
-__all__ = ["TimedModel", "TimingJob", "measure_models"]
+__all__ = ["TimedModel", "TimingRequest", "measure_models"]
 
 ROOT = Path(__file__).resolve().parents[2]
 """What a fresh process must find this package in."""
@@ -50,7 +50,7 @@ class TimedModel(Record):
     )
 
     def open(self, threads: int, max_length: int | None) -> Classifier:
-        """Open it as `open_classifier` does; its files were checked by who made the job."""
+        """Open it as `open_classifier` does; its files were checked by who made the request."""
         artifact = Artifact.load(self.artifact, verify=False)
         if self.graph is None:
             opened = open_classifier(artifact, threads=threads, max_length=max_length)
@@ -61,7 +61,7 @@ class TimedModel(Record):
         return Classifier(self.name, labels, encode, predictor, 0, problem)
 
 
-class TimingJob(Record):
+class TimingRequest(Record):
     """What one process times."""
 
     models: tuple[TimedModel, ...]
@@ -98,41 +98,41 @@ def measure_models(
     """
     if not models:
         raise ConfigError("no models to time: give at least one, the first is the reference.")
-    job = TimingJob(
+    request = TimingRequest(
         models=(*models, models[0]),
         examples=tuple(examples),
         config=config,
         max_length=max_length,
         process=0,
     )
-    report = job.run() if config.processes == 1 else _in_fresh_processes(job)
+    report = request.run() if config.processes == 1 else _in_fresh_processes(request)
     *rows, again = report.rows
     return report.model_copy(update={"rows": tuple(rows), "noise_floor": again})
 
 
-def _in_fresh_processes(job: TimingJob) -> LatencyReport:
-    config = job.config
+def _in_fresh_processes(request: TimingRequest) -> LatencyReport:
+    config = request.config
     if not config.noisy:
         refuse_busy_now()
     # each tells its load and leaves the judgement to this process
     of_one = {"config": config.model_copy(update={"processes": 1, "noisy": True})}
     reports, numbers = [], range(config.processes)
     for number in track(numbers, "time in fresh processes", len(numbers)):
-        reports.append(_in_fresh_process(job.model_copy(update={**of_one, "process": number})))
+        reports.append(_in_fresh_process(request.model_copy(update={**of_one, "process": number})))
         if load := reports[-1].load:
             refuse_busy(load, config.noisy)
     load = busiest([report.load for report in reports if report.load])
     return merged(reports, config).model_copy(update={"load": load})
 
 
-def _in_fresh_process(job: TimingJob) -> LatencyReport:
+def _in_fresh_process(request: TimingRequest) -> LatencyReport:
     with TemporaryDirectory() as folder:
         out = Path(folder) / "report.json"
         places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         # -P: no file of the folder that this runs in stands before a library of the same name
         process = subprocess.run(
             [sys.executable, "-P", "-m", "bertender.measure.timing_process", str(out)],
-            input=job.model_dump_json(),
+            input=request.model_dump_json(),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -143,7 +143,7 @@ def _in_fresh_process(job: TimingJob) -> LatencyReport:
         if process.returncode:
             last = process.stderr.strip().rpartition("\n")[2]
             raise ModelError(
-                f"a process that timed {len(job.models)} rows ended with status "
+                f"a process that timed {len(request.models)} rows ended with status "
                 f"{process.returncode}: {last or 'it said nothing'}. Time in this process with "
                 "processes=1 (--processes 1) to see all of it."
             )

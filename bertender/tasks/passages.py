@@ -94,15 +94,15 @@ def read_files(
         processes: how many read at a time.
         advance: receives the number of files done, after each batch of them.
     """
-    jobs = [
+    arguments = [
         (module, library, root, batch)
         for library, root in roots.items()
         for batch in _batches(python_files(root), FILES_A_BATCH)
     ]
     executor = ThreadPoolExecutor(max_workers=processes)  # each thread waits for a process
     try:
-        batches = executor.map(lambda job: _read_batch(*job), jobs)
-        for (*_, files), rows in zip(jobs, batches, strict=True):
+        batches = executor.map(lambda each: _read_batch(*each), arguments)
+        for (*_, files), rows in zip(arguments, batches, strict=True):
             yield from rows
             advance(len(files))
     finally:

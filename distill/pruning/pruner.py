@@ -38,7 +38,7 @@ from distill.pruning.config import OF_THE_TASK, PruneConfig
 from distill.pruning.cutting import refuse_uncuttable
 from distill.pruning.latency import HERE, Stopwatches
 from distill.pruning.layers import refuse_too_many_layers
-from distill.pruning.rounds import Job, in_rounds, without_some_layers
+from distill.pruning.rounds import PruningContext, in_rounds, without_some_layers
 from distill.pruning.target import find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
 from distill.scoring import choice_score, dev_score
@@ -103,11 +103,11 @@ class _Ready:
         Raises:
             AccuracyError: it lost more than `max_drop`.
         """
-        task, job = self.task, self._job(description, work)
+        task, context = self.task, self._context(description, work)
         length = self.config.max_length
         before = choice_score(self.teacher.model, self.whole, task, length)[task.metric]
-        model, layers = without_some_layers(self.model, job)
-        model, reports, rounds = in_rounds(model, job)
+        model, layers = without_some_layers(self.model, context)
+        model, reports, rounds = in_rounds(model, context)
         _refuse_drop(task.metric, before, rounds[-1].score, self.config)
         pruning = PruningFindings(
             unpruned=before, rounds=rounds, layers=layers, vocabulary=self.vocabulary
@@ -116,32 +116,34 @@ class _Ready:
             model=model,
             tokenizer=self.tokenizer,
             task=task,
-            findings=self._findings(model, job, _joined(reports), pruning),
+            findings=self._findings(model, context, _joined(reports), pruning),
             **made,
         )
 
     def _findings(
         self,
         model: PreTrainedModel,
-        job: Job,
+        context: PruningContext,
         report: TrainingReport,
         pruning: PruningFindings,
     ) -> Findings:
         """Return what the card says; the pruned model is scored and timed here, once."""
-        latency = job.target.reached(model, self.stopwatches) if job.target else None
+        latency = context.target.reached(model, self.stopwatches) if context.target else None
         return Findings(
             training=training_findings({"recovery": report}),
-            scores=_held_out(self.whole, model, job, pruning),
+            scores=_held_out(self.whole, model, context, pruning),
             pruning=pruning.model_copy(update={"latency": latency}),
         )
 
-    def _job(self, description: str, work: Path) -> Job:
+    def _context(self, description: str, work: Path) -> PruningContext:
         """Return what all rounds share; the teacher reads the texts where it is learned from."""
         teacher, task, config = self.teacher, self.task, self.config
         texts = token_dataset(task.train, self.tokenizer, config.max_length)
         target = find_target(teacher.model, texts.lengths, config, self.stopwatches, work)
         examples = texts.with_columns(**_answers(teacher, self.whole, task, config))
-        return Job(teacher, task, config, self.tokenizer, examples, work, description, target)
+        return PruningContext(
+            teacher, task, config, self.tokenizer, examples, work, description, target
+        )
 
 
 def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopwatches) -> _Ready:
@@ -154,14 +156,17 @@ def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopw
 
 
 def _held_out(
-    whole: PreTrainedTokenizerBase, model: PreTrainedModel, job: Job, pruning: PruningFindings
+    whole: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    context: PruningContext,
+    pruning: PruningFindings,
 ) -> ScoreFindings:
     """Return the held-out scores before and after, read once where other texts have chosen."""
-    task, length = job.task, job.config.max_length
+    task, length = context.task, context.config.max_length
     before, after = pruning.unpruned, pruning.rounds[-1].score
     if task.chosen_on == "selection":
-        before = dev_score(job.teacher.model, whole, task, length)[task.metric]
-        after = dev_score(model, job.tokenizer, task, length)[task.metric]
+        before = dev_score(context.teacher.model, whole, task, length)[task.metric]
+        after = dev_score(model, context.tokenizer, task, length)[task.metric]
     return ScoreFindings(chosen_on=task.chosen_on, score_before=before, score=after)
 
 

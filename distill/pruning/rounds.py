@@ -35,7 +35,7 @@ from distill.pruning.target import Target
 from distill.scoring import choice_score
 from distill.teachers.teacher import Teacher, on_device
 
-__all__ = ["Job", "in_rounds", "without_some_layers"]
+__all__ = ["PruningContext", "in_rounds", "without_some_layers"]
 
 Choice = Callable[[Importance], Kept]
 """What heads and neurons are worth, as it is measured -> which ones stay"""
@@ -45,7 +45,7 @@ RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabel
 
 
 @dataclass(frozen=True)
-class Job:
+class PruningContext:
     """What all rounds share."""
 
     teacher: Teacher
@@ -79,36 +79,36 @@ class Job:
 
 
 def without_some_layers(
-    model: PreTrainedModel, job: Job
+    model: PreTrainedModel, context: PruningContext
 ) -> tuple[PreTrainedModel, tuple[int, ...] | None]:
     """Drop as many layers as the config says; return which remain, None where all do."""
-    if not job.config.layers:
+    if not context.config.layers:
         return model, None
-    stay = least_missed(model, [*job.scored_batches(model.device)], job.config.layers)
+    stay = least_missed(model, [*context.scored_batches(model.device)], context.config.layers)
     return on_device(without_layers(model, stay)), stay
 
 
 def in_rounds(
-    model: PreTrainedModel, job: Job
+    model: PreTrainedModel, context: PruningContext
 ) -> tuple[PreTrainedModel, list[TrainingReport], list[PruningRound]]:
     """Cut and mend as often as the config says; return what each round left and scored."""
     whole = model
     stay = [list(range(count)) for count in heads_of(model.config)]
     reports: list[TrainingReport] = []
     rounds: list[PruningRound] = []
-    for choose in _choices(model, job):
-        importance = _importance(model, job) if choose else None
+    for choose in _choices(model, context):
+        importance = _importance(model, context) if choose else None
         if choose and importance:
             kept = choose(importance)
             stay = [[old[new] for new in each] for old, each in zip(stay, kept.heads, strict=True)]
             model = on_device(cut(model, kept))
-        score = after_cut = job.score(model)
-        rescaled = _rescaled(model, whole, job)
+        score = after_cut = context.score(model)
+        rescaled = _rescaled(model, whole, context)
         if rescaled:
-            score = job.score(model)
-        if job.config.recovers:
-            reports.append(_recover(model, job, len(reports)))
-            score = reports[-1].epochs[-1][job.task.metric]
+            score = context.score(model)
+        if context.config.recovers:
+            reports.append(_recover(model, context, len(reports)))
+            score = reports[-1].epochs[-1][context.task.metric]
         rounds.append(
             PruningRound(
                 heads=heads_of(model.config),
@@ -123,12 +123,14 @@ def in_rounds(
     return model, reports, rounds
 
 
-def _choices(model: PreTrainedModel, job: Job) -> Sequence[Choice | None]:
+def _choices(model: PreTrainedModel, context: PruningContext) -> Sequence[Choice | None]:
     """Return what chooses in each round; None where heads and neurons stay as they are."""
-    config = job.config
-    if job.target:
-        limits_ms = job.target.limits_ms(config.rounds)
-        return [partial(_by_time, table=job.target.table, limit_ms=limit) for limit in limits_ms]
+    config = context.config
+    if context.target:
+        limits_ms = context.target.limits_ms(config.rounds)
+        return [
+            partial(_by_time, table=context.target.table, limit_ms=limit) for limit in limits_ms
+        ]
     if not config.cuts_parts:
         return [None]
     before = heads_of(model.config), neurons_of(model.config)
@@ -159,12 +161,12 @@ def _by_time(importance: Importance, table: LatencyTable, limit_ms: float) -> Ke
 
 
 def _rescaled(
-    model: PreTrainedModel, whole: PreTrainedModel, job: Job
+    model: PreTrainedModel, whole: PreTrainedModel, context: PruningContext
 ) -> list[RescaledPart] | None:
     """Rescale the pruned model in place, where the config says so; return what it did."""
-    if not job.config.retraining_free:
+    if not context.config.retraining_free:
         return None
-    return rescale(model, whole, [*job.scored_batches(model.device)])
+    return rescale(model, whole, [*context.scored_batches(model.device)])
 
 
 def _rounded(importance: Importance) -> list[list[float]]:
@@ -173,22 +175,22 @@ def _rounded(importance: Importance) -> list[list[float]]:
     return [[round(each, 4) for each in layer.tolist()] for layer in scores]
 
 
-def _importance(model: PreTrainedModel, job: Job) -> Importance:
-    batches = job.scored_batches(model.device)
-    return importance_of(model, job.config.importance, batches, job.config.seed)
+def _importance(model: PreTrainedModel, context: PruningContext) -> Importance:
+    batches = context.scored_batches(model.device)
+    return importance_of(model, context.config.importance, batches, context.config.seed)
 
 
-def _recover(model: PreTrainedModel, job: Job, number: int) -> TrainingReport:
+def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> TrainingReport:
     """Train the pruned model in place; an interrupted run goes on in the round it was in."""
     recovery = Distillation(
         student=model,
-        teacher=job.teacher.model,
-        tokenizer=job.tokenizer,
+        teacher=context.teacher.model,
+        tokenizer=context.tokenizer,
         phases=(RECOVERY,),
-        examples=lambda: job.examples,
+        examples=lambda: context.examples,
         evaluate=lambda training_module, objective: {
-            job.task.metric: job.score(training_module.student)
+            context.task.metric: context.score(training_module.student)
         },
     )
-    work, place = job.work / f"round-{number}", f"round {number + 1} of {job.config.rounds}"
-    return recovery.run(job.config, work, f"{job.description}: {place}", keep_end=True).last
+    work, place = context.work / f"round-{number}", f"round {number + 1} of {context.config.rounds}"
+    return recovery.run(context.config, work, f"{context.description}: {place}", keep_end=True).last

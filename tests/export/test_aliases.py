@@ -15,7 +15,7 @@ from bertender.tasks.task import Task
 from export.aliases import drop_aliases
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import quantize
-from tests.quantize.jobs import config_of
+from tests.quantize.contexts import config_of
 from tests.toy_models import save_artifact, tiny_classifier
 
 

@@ -22,7 +22,7 @@ from quantize.quantizer import quantize
 from quantize.schemes import SCHEMES
 from serve.config import ServeConfig
 from serve.repository import write_repository
-from tests.quantize.jobs import config_of
+from tests.quantize.contexts import config_of
 
 GRAPH_FILES = (ONNX_NAME, ONNX_DATA_NAME)
 

@@ -1,4 +1,4 @@
-"""Timing by name: in this process, and in fresh ones that know nothing but their job."""
+"""Timing by name: in this process, and in fresh ones that know nothing but their request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, MachineBusyError, ModelError
 from bertender.measure import fresh
-from bertender.measure.fresh import TimedModel, TimingJob, measure_models
+from bertender.measure.fresh import TimedModel, TimingRequest, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport
 from bertender.measure.load import MachineLoad
 from bertender.tasks.task import Task
@@ -80,11 +80,11 @@ def test_a_process_that_was_disturbed_is_refused_at_once(
     numbers = []
 
     def timed(command: list[str], **settings: Any) -> CompletedProcess[str]:
-        job = TimingJob.model_validate_json(settings["input"])
-        numbers.append(job.process)
+        request = TimingRequest.model_validate_json(settings["input"])
+        numbers.append(request.process)
         shares = {0: 0.01, 1: 0.2, 2: 0.02}
-        load = MachineLoad(other_work=shares[job.process], steal=0.0)
-        report = job.run().model_copy(update={"load": load})
+        load = MachineLoad(other_work=shares[request.process], steal=0.0)
+        report = request.run().model_copy(update={"load": load})
         Path(command[-1]).write_text(report.model_dump_json(), encoding="utf-8")
         return CompletedProcess(command, 0, stderr="")
 

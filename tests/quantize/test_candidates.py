@@ -36,7 +36,7 @@ def config_with(**settings: Any) -> QuantizeConfig:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, scheme: str, error: Exception) -> None:
-    def write(job: Any, target: Path) -> Any:
+    def write(context: Any, target: Path) -> Any:
         raise error
 
     monkeypatch.setitem(SCHEMES, scheme, replace(SCHEMES[scheme], write=write))

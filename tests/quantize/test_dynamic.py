@@ -16,7 +16,7 @@ from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize.dynamic import write_dynamic
 from quantize.graph import take_inventory
-from tests.quantize.jobs import job_of
+from tests.quantize.contexts import context_of
 from tests.toy_models import save_artifact, tiny_classifier
 
 
@@ -26,7 +26,7 @@ def graph(
 ) -> onnx.GraphProto:
     """The tiny BERT's quantized graph."""
     folder = tmp_path_factory.mktemp("dynamic")
-    write_dynamic(job_of(float_model, task, folder), folder / "model.onnx")
+    write_dynamic(context_of(float_model, task, folder), folder / "model.onnx")
     return onnx.load(folder / "model.onnx").graph
 
 
@@ -96,7 +96,7 @@ def test_weights_are_near_what_they_were(graph: onnx.GraphProto, float_model: Ar
 def test_weights_keep_to_7_bits_where_products_would_saturate(
     target: str, largest: int, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    write_dynamic(job_of(float_model, task, tmp_path, target), tmp_path / "model.onnx")
+    write_dynamic(context_of(float_model, task, tmp_path, target), tmp_path / "model.onnx")
     constants = tensors(onnx.load(tmp_path / "model.onnx").graph)
     weights = [array for array in constants.values() if array.dtype == np.int8 and array.ndim == 2]
     assert len(weights) == 26
@@ -116,7 +116,7 @@ def test_a_graph_without_weights_is_refused(tmp_path: Path) -> None:
 def test_both_directions_of_an_lstm_are_8_bit(task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
     exported = export(source, task, ExportConfig(), tmp_path / "onnx")
-    write_dynamic(job_of(exported, task, tmp_path), tmp_path / "model.onnx")
+    write_dynamic(context_of(exported, task, tmp_path), tmp_path / "model.onnx")
     graph = onnx.load(tmp_path / "model.onnx").graph
     constants, operators = tensors(graph), [node.op_type for node in graph.node]
     assert "LSTM" not in operators and operators.count("DynamicQuantizeLSTM") == 2

@@ -21,14 +21,14 @@ from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize import curvature
 from quantize.config import SENSITIVITY_NAMES
+from quantize.context import QuantizationContext
 from quantize.curvature import eight_bit_error, four_bit_error
 from quantize.four_bit import write_four_bit
 from quantize.hessian import top_eigenvalues
-from quantize.job import Job
 from quantize.mixed import BASES, write_mixed
 from quantize.quantizer import QuantizeConfig
 from quantize.sensitivity import SENSITIVITIES, divergence
-from tests.quantize.jobs import job_of
+from tests.quantize.contexts import context_of
 from tests.toy_models import save_artifact, tiny_classifier
 
 SICK = "/bert/encoder/layer.2/output/dense/MatMul"
@@ -57,9 +57,11 @@ def planted(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def test_the_part_with_outliers_is_the_most_sensitive(
     name: str, planted: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(planted, task, tmp_path, base="static", calibrator="minmax", **FEW)
-    nodes = [product.node for product in job.inventory.products]
-    measured = SENSITIVITIES[name].measure(job, BASES["static"](job), nodes, eight_bit_error)
+    context = context_of(planted, task, tmp_path, base="static", calibrator="minmax", **FEW)
+    nodes = [product.node for product in context.inventory.products]
+    measured = SENSITIVITIES[name].measure(
+        context, BASES["static"](context), nodes, eight_bit_error
+    )
     found = measured.by_node
     assert list(found) == nodes
     ranking = sorted(nodes, key=lambda node: -found[node])
@@ -71,11 +73,11 @@ def test_the_most_sensitive_go_back_until_the_score_holds(
     base: str, float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"base": base, "max_drop": 1.0, "sensitivity": "hessian-trace", **FEW}
-    job = job_of(float_model, task, tmp_path, **settings)
+    context = context_of(float_model, task, tmp_path, **settings)
     scores = iter([0.5, 0.6, 0.895, 0.99])
-    monkeypatch.setitem(vars(job), "score_before", 0.9)
-    monkeypatch.setattr(Job, "score", lambda self, graph: next(scores))
-    written = write_mixed(job, tmp_path / "mixed.onnx")
+    monkeypatch.setitem(vars(context), "score_before", 0.9)
+    monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: next(scores))
+    written = write_mixed(context, tmp_path / "mixed.onnx")
     assert written.sensitivity.drops == (40.0, 30.0, 0.5)
     assert written.sensitivity.curvature.keys() == written.sensitivity.by_node.keys()
     ranking = list(written.sensitivity.by_node)
@@ -83,7 +85,7 @@ def test_the_most_sensitive_go_back_until_the_score_holds(
     assert back == ranking[:2]
     assert "number 2 of 29" in written.float_nodes[back[1]]
     constants = {item.name for item in onnx.load(tmp_path / "mixed.onnx").graph.initializer}
-    weights = {product.node: product.weight for product in job.inventory.products}
+    weights = {product.node: product.weight for product in context.inventory.products}
     floats = [each for each in weights if weights[each] in constants]
     assert set(floats) == set(back) & set(weights)
 
@@ -93,17 +95,17 @@ def test_parts_go_back_until_parity_holds_too(
 ) -> None:
     """A score that has not moved is no reason to stop where the answers have."""
     settings = {"max_drop": 1.0, "sensitivity": "hessian-trace", **FEW}
-    job = job_of(float_model, task, tmp_path, **settings)
+    context = context_of(float_model, task, tmp_path, **settings)
     asked: list[str] = []
 
-    def agrees(self: Job, graph: Path, tolerance: str) -> bool:
+    def agrees(self: QuantizationContext, graph: Path, tolerance: str) -> bool:
         asked.append(tolerance)
         return len(asked) == 3
 
-    monkeypatch.setitem(vars(job), "score_before", 0.9)
-    monkeypatch.setattr(Job, "score", lambda self, graph: 0.9)
-    monkeypatch.setattr(Job, "agrees", agrees)
-    written = write_mixed(job, tmp_path / "mixed.onnx")
+    monkeypatch.setitem(vars(context), "score_before", 0.9)
+    monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: 0.9)
+    monkeypatch.setattr(QuantizationContext, "agrees", agrees)
+    written = write_mixed(context, tmp_path / "mixed.onnx")
     assert len(written.sensitivity.returned) == 2 and asked == ["int8"] * 3
 
 
@@ -111,11 +113,11 @@ def test_a_score_that_never_holds_is_refused(
     float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"max_drop": 0.1, "sensitivity": "hessian-trace", "no_embeddings": True, **FEW}
-    job = job_of(float_model, task, tmp_path, **settings)
-    monkeypatch.setitem(vars(job), "score_before", 0.9)
-    monkeypatch.setattr(Job, "score", lambda self, graph: 0.897)
+    context = context_of(float_model, task, tmp_path, **settings)
+    monkeypatch.setitem(vars(context), "score_before", 0.9)
+    monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: 0.897)
     with pytest.raises(AccuracyError, match=r"of 26 quantized.* lost 0\.3 points.*max_drop=0\.1"):
-        write_mixed(job, tmp_path / "mixed.onnx")
+        write_mixed(context, tmp_path / "mixed.onnx")
 
 
 def test_mixed_wants_a_bound() -> None:
@@ -127,11 +129,11 @@ def test_four_bits_go_back_to_eight(
     float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"max_drop": 1.0, "sensitivity": "hessian-trace", **FEW}
-    job = job_of(float_model, task, tmp_path, **settings)
+    context = context_of(float_model, task, tmp_path, **settings)
     scores = iter([0.5, 0.9])
-    monkeypatch.setitem(vars(job), "score_before", 0.9)
-    monkeypatch.setattr(Job, "score", lambda self, graph: next(scores))
-    written = write_four_bit(job, tmp_path / "model.onnx")
+    monkeypatch.setitem(vars(context), "score_before", 0.9)
+    monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: next(scores))
+    written = write_four_bit(context, tmp_path / "model.onnx")
     nodes = onnx.load(tmp_path / "model.onnx").graph.node
     kinds = [node.op_type for node in nodes]
     assert written.products_of_4_bits == kinds.count("MatMulNBits") == 23
@@ -146,8 +148,8 @@ def test_four_bits_go_back_to_eight(
 def test_weights_of_four_bits_share_a_scale_in_groups(
     block_size: int, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(float_model, task, tmp_path, block_size=block_size)
-    write_four_bit(job, tmp_path / "model.onnx")
+    context = context_of(float_model, task, tmp_path, block_size=block_size)
+    write_four_bit(context, tmp_path / "model.onnx")
     graph = onnx.load(tmp_path / "model.onnx").graph
     constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
     source = {
@@ -177,9 +179,11 @@ def test_curvature_needs_the_artifact_that_was_exported(task: Task, tmp_path: Pa
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
     graph = export(source, task, ExportConfig(), tmp_path / "onnx")
     source.path.rename(tmp_path / "elsewhere")
-    job = job_of(graph, task, tmp_path, **FEW)
+    context = context_of(graph, task, tmp_path, **FEW)
     with pytest.raises(ModelError, match=r"curvature needs the torch artifact.*leave-one-out"):
-        SENSITIVITIES["hessian-trace"].measure(job, BASES["dynamic"](job), [SICK], eight_bit_error)
+        SENSITIVITIES["hessian-trace"].measure(
+            context, BASES["dynamic"](context), [SICK], eight_bit_error
+        )
 
 
 def test_an_unknown_sensitivity_is_refused() -> None:
@@ -231,9 +235,9 @@ def test_curvature_is_of_the_labels_of_the_texts(
     found = []
     for place, each in (("one", task), ("two", other)):
         (tmp_path / place).mkdir()
-        job = job_of(float_model, each, tmp_path / place, sensitivity_texts=8)
+        context = context_of(float_model, each, tmp_path / place, sensitivity_texts=8)
         found.append(
-            SENSITIVITIES[name].measure(job, BASES["dynamic"](job), [SICK], eight_bit_error)
+            SENSITIVITIES[name].measure(context, BASES["dynamic"](context), [SICK], eight_bit_error)
         )
     assert found[0].by_node != found[1].by_node
     said = found[0].curvature[SICK]
@@ -242,10 +246,10 @@ def test_curvature_is_of_the_labels_of_the_texts(
 
 
 def test_labels_stay_with_their_texts(float_model: Artifact, task: Task, tmp_path: Path) -> None:
-    job = job_of(float_model, task, tmp_path, seed=3)
+    context = context_of(float_model, task, tmp_path, seed=3)
     known = dict(zip(task.train.examples, task.train.label_ids, strict=True))
-    drawn = job.drawn(20)
-    assert len(drawn) == 20 and list(drawn.examples) == list(job.texts(20, "").examples)
+    drawn = context.drawn(20)
+    assert len(drawn) == 20 and list(drawn.examples) == list(context.texts(20, "").examples)
     assert [known[each] for each in drawn.examples] == list(drawn.label_ids)
 
 
@@ -253,11 +257,11 @@ def test_four_bits_may_all_go_back(
     float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"max_drop": 1.0, "sensitivity": "hessian-trace", **FEW}
-    job = job_of(float_model, task, tmp_path, **settings)
+    context = context_of(float_model, task, tmp_path, **settings)
     scores = iter([0.5] * 24 + [0.9])
-    monkeypatch.setitem(vars(job), "score_before", 0.9)
-    monkeypatch.setattr(Job, "score", lambda self, graph: next(scores))
-    written = write_four_bit(job, tmp_path / "model.onnx")
+    monkeypatch.setitem(vars(context), "score_before", 0.9)
+    monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: next(scores))
+    written = write_four_bit(context, tmp_path / "model.onnx")
     assert written.products_of_4_bits == 0 and len(written.sensitivity.returned) == 24
 
 
@@ -268,33 +272,35 @@ def test_a_model_without_a_place_for_four_bits_is_refused(
     source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
     graph = export(source, task, ExportConfig(), tmp_path / "onnx")
     with pytest.raises(ModelError, match=r"no product whose weights can have 4 bits.*dynamic"):
-        write_four_bit(job_of(graph, task, tmp_path, **bound), tmp_path / "model.onnx")
+        write_four_bit(context_of(graph, task, tmp_path, **bound), tmp_path / "model.onnx")
 
 
 def test_curvature_of_a_graph_with_other_names_is_refused(task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
     graph = export(source, task, ExportConfig(), tmp_path / "onnx")
-    job = job_of(graph, task, tmp_path, **FEW)
-    nodes = [product.node for product in job.inventory.products]
+    context = context_of(graph, task, tmp_path, **FEW)
+    nodes = [product.node for product in context.inventory.products]
     with pytest.raises(ModelError, match=r"the model has no weight .*--sensitivity leave-one-out"):
-        SENSITIVITIES["hessian-trace"].measure(job, BASES["dynamic"](job), nodes, eight_bit_error)
+        SENSITIVITIES["hessian-trace"].measure(
+            context, BASES["dynamic"](context), nodes, eight_bit_error
+        )
 
 
 def test_errors_of_weights_are_those_of_what_is_written(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(float_model, task, tmp_path, block_size=16)
+    context = context_of(float_model, task, tmp_path, block_size=16)
     graph = onnx.load(onnx_file(float_model)).graph
     source = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
-    write_four_bit(job, tmp_path / "model.onnx")
-    product = job.inventory.products[0]
+    write_four_bit(context, tmp_path / "model.onnx")
+    product = context.inventory.products[0]
     weight = torch.tensor(source[product.weight].T)  # (outputs, inputs)
-    eight = eight_bit_error(job, product.node, weight)
-    assert eight < four_bit_error(job, product.node, weight) / 50
-    (table, name) = next(iter(job.inventory.tables.items()))
+    eight = eight_bit_error(context, product.node, weight)
+    assert eight < four_bit_error(context, product.node, weight) / 50
+    (table, name) = next(iter(context.inventory.tables.items()))
     values = torch.tensor(source[name])
     made = onnx.load(tmp_path / "model.onnx").graph
     constants = {item.name: numpy_helper.to_array(item) for item in made.initializer}
     steps = constants[f"{name}_quantized"].astype(float) - constants[f"{name}_zero_point"]
     wanted = ((steps * constants[f"{name}_scale"] - source[name]) ** 2).sum()
-    assert eight_bit_error(job, table, values) == pytest.approx(wanted, rel=1e-3)
+    assert eight_bit_error(context, table, values) == pytest.approx(wanted, rel=1e-3)

@@ -11,7 +11,7 @@ from bertender.core.errors import GateError, ModelError
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize import quantizer
-from quantize.job import Job, Written
+from quantize.context import QuantizationContext, Written
 from quantize.products import (
     BOUNDS,
     WRONG,
@@ -22,7 +22,7 @@ from quantize.products import (
 )
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES
-from tests.quantize.jobs import job_of
+from tests.quantize.contexts import context_of
 from tests.toy_models import save_artifact, tiny_classifier
 
 LAYERS = 6
@@ -37,24 +37,26 @@ PLACES = ("attention/self/query", "output/dense")
 @pytest.fixture(scope="module", params=SCHEME_SETTINGS)
 def quantized(
     request: pytest.FixtureRequest, task: Task, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Job, Path, Written]:
+) -> tuple[str, QuantizationContext, Path, Written]:
     """Graphs of an encoder of six layers, by scheme."""
     folder = tmp_path_factory.mktemp(request.param)
     model = tiny_classifier("bert", num_hidden_layers=LAYERS)
     source = save_artifact(model, task, folder / "source")
     floats = export(source, task, ExportConfig(), folder / "onnx")
-    job = job_of(floats, task, folder, **SCHEME_SETTINGS[request.param])
-    written = SCHEMES[request.param].write(job, folder / "model.onnx")
-    return request.param, job, folder / "model.onnx", written
+    context = context_of(floats, task, folder, **SCHEME_SETTINGS[request.param])
+    written = SCHEMES[request.param].write(context, folder / "model.onnx")
+    return request.param, context, folder / "model.onnx", written
 
 
 def ranges_of(written: Written) -> dict[str, tuple[float, float]]:
     return dict(written.ranges)
 
 
-def test_healthy_products_and_tables_pass(quantized: tuple[str, Job, Path, Written]) -> None:
-    _, job, graph, written = quantized
-    findings = check_products(job.graph, graph, job.texts(64, ""), ranges_of(written))
+def test_healthy_products_and_tables_pass(
+    quantized: tuple[str, QuantizationContext, Path, Written],
+) -> None:
+    _, context, graph, written = quantized
+    findings = check_products(context.graph, graph, context.texts(64, ""), ranges_of(written))
     assert [each.kind for each in findings].count("8-bit") == 6 * LAYERS + 2
     assert [each.kind for each in findings].count("table") == 3
     assert not [each for each in findings if each.failures]
@@ -64,21 +66,24 @@ def test_healthy_products_and_tables_pass(quantized: tuple[str, Job, Path, Writt
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_one_product_is_caught_and_named(
-    fault: str, place: str, quantized: tuple[str, Job, Path, Written], tmp_path: Path
+    fault: str,
+    place: str,
+    quantized: tuple[str, QuantizationContext, Path, Written],
+    tmp_path: Path,
 ) -> None:
-    scheme, job, graph, written = quantized
+    scheme, context, graph, written = quantized
     plant, schemes = FAULTS[fault]
     if scheme not in schemes:
         pytest.skip(f"{scheme} has no such part")
     product, other = (
-        next(each for each in job.inventory.products if f"layer.{layer}/{place}" in each.node)
+        next(each for each in context.inventory.products if f"layer.{layer}/{place}" in each.node)
         for layer in (2, 3)
     )
     broken = planted(graph, plant, product, other, tmp_path / "broken.onnx")
-    findings = check_products(job.graph, broken, job.texts(64, ""), ranges_of(written))
+    findings = check_products(context.graph, broken, context.texts(64, ""), ranges_of(written))
     failed = {each.node for each in findings if each.failures}
     same_input = {
-        each.node for each in job.inventory.products if each.activation == product.activation
+        each.node for each in context.inventory.products if each.activation == product.activation
     }
     assert product.node in failed
     assert failed <= {other.node, *same_input}, "no other is blamed"
@@ -112,18 +117,20 @@ def test_every_figure_of_every_kind_is_bounded() -> None:
 
 
 def test_four_bits_have_bounds_of_their_own(
-    quantized: tuple[str, Job, Path, Written], tmp_path: Path
+    quantized: tuple[str, QuantizationContext, Path, Written], tmp_path: Path
 ) -> None:
-    _, job, _, _ = quantized
-    SCHEMES["four-bit"].write(job, tmp_path / "model.onnx")
-    findings = check_products(job.graph, tmp_path / "model.onnx", job.texts(64, ""))
+    _, context, _, _ = quantized
+    SCHEMES["four-bit"].write(context, tmp_path / "model.onnx")
+    findings = check_products(context.graph, tmp_path / "model.onnx", context.texts(64, ""))
     assert [each.kind for each in findings].count("4-bit") == 6 * LAYERS
     assert not [each for each in findings if each.failures]
 
 
-def test_the_worst_few_are_recorded(quantized: tuple[str, Job, Path, Written]) -> None:
-    _, job, graph, _ = quantized
-    findings = check_products(job.graph, graph, job.texts(64, ""))
+def test_the_worst_few_are_recorded(
+    quantized: tuple[str, QuantizationContext, Path, Written],
+) -> None:
+    _, context, graph, _ = quantized
+    findings = check_products(context.graph, graph, context.texts(64, ""))
     summary = summary_of(findings)
     assert summary.checked == len(findings)
     worst = [min(v for k, v in row.figures.items() if "snr" in k) for row in summary.worst.values()]
@@ -131,7 +138,7 @@ def test_the_worst_few_are_recorded(quantized: tuple[str, Job, Path, Written]) -
 
 
 def test_a_wrong_scale_refuses_the_artifact(
-    quantized: tuple[str, Job, Path, Written],
+    quantized: tuple[str, QuantizationContext, Path, Written],
     task: Task,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -139,18 +146,18 @@ def test_a_wrong_scale_refuses_the_artifact(
     """One product of 38, a tenth too large: the outputs alone do not show it."""
     from dataclasses import replace
 
-    scheme, job, _, _ = quantized
+    scheme, context, _, _ = quantized
     row = SCHEMES[scheme]
 
-    def write(job: Job, target: Path) -> Written:
-        written = row.write(job, target)
-        product, other = job.inventory.products[:2]
+    def write(context: QuantizationContext, target: Path) -> Written:
+        written = row.write(context, target)
+        product, other = context.inventory.products[:2]
         planted(target, FAULTS["weight scale x1.1"][0], product, other, target)
         return written
 
     monkeypatch.setitem(SCHEMES, scheme, replace(row, write=write))
     config = QuantizeConfig(target="vnni", **SCHEME_SETTINGS[scheme])
-    node = job.inventory.products[0].node
+    node = context.inventory.products[0].node
     with pytest.raises(ModelError, match=f"{node}: weights_gain is 1.1, allowed is 0.96 to 1.04"):
-        quantizer.quantize(job.source, task, config, tmp_path / "out")
+        quantizer.quantize(context.source, task, config, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -20,7 +20,7 @@ from quantize import qat
 from quantize.affine import INTEGERS, affine
 from quantize.fake_quantization import DECAY, FakeQuantized, rounded
 from quantize.qat import write_trained
-from tests.quantize.jobs import QAT_QUICK, config_of, job_of
+from tests.quantize.contexts import QAT_QUICK, config_of, context_of
 from tests.toy_models import SHAPES, save_artifact, tiny_classifier
 
 LAYER = "bert.encoder.layer.1.output.dense"
@@ -118,13 +118,13 @@ def test_scoring_moves_no_range_and_restores_the_mode(
     training: bool, task: Task, tmp_path: Path
 ) -> None:
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
-    job = job_of(source, task, tmp_path, scheme="qat", **QAT_QUICK)
+    context = context_of(source, task, tmp_path, scheme="qat", **QAT_QUICK)
     model = fake()
     with model.widening(), torch.no_grad():
         model(batch(task, source))
     before = model.ranges()
     model.train(training)
-    assert 0 <= qat._score(job, model) <= 1
+    assert 0 <= qat._score(context, model) <= 1
     assert model.ranges() == before
     assert {each.training for each in model.modules()} == {training}
 
@@ -138,8 +138,8 @@ def test_held_out_texts_do_not_enter_the_graph(task: Task, tmp_path: Path) -> No
         (folder := tmp_path / name).mkdir()
         (folder / "draft").mkdir()
         settings = {**QAT_QUICK, "epochs": 2, "calibration_texts": 32}
-        job = job_of(source, replace(task, dev=dev), folder, scheme="qat", **settings)
-        found.append(write_trained(job, folder / "draft" / "model.onnx").ranges)
+        context = context_of(source, replace(task, dev=dev), folder, scheme="qat", **settings)
+        found.append(write_trained(context, folder / "draft" / "model.onnx").ranges)
     assert found[0] == found[1]
 
 
@@ -159,13 +159,13 @@ def test_the_errors_are_those_of_eight_bits(task: Task, teacher: Artifact) -> No
 def test_the_graph_answers_as_the_fake_quantized_model(task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
     (tmp_path / "draft").mkdir()
-    job = job_of(source, task, tmp_path, scheme="qat", calibration_texts=32, **QAT_QUICK)
-    written = write_trained(job, tmp_path / "draft" / "model.onnx")
+    context = context_of(source, task, tmp_path, scheme="qat", calibration_texts=32, **QAT_QUICK)
+    written = write_trained(context, tmp_path / "draft" / "model.onnx")
     assert written.reference is not None
     texts = task.dev.examples
     wanted = written.reference.logits(texts)
-    found = job.opened(tmp_path / "draft" / "model.onnx").logits(texts)
-    far = np.abs(job.classifier.logits(texts) - wanted).mean()
+    found = context.opened(tmp_path / "draft" / "model.onnx").logits(texts)
+    far = np.abs(context.classifier.logits(texts) - wanted).mean()
     assert np.abs(found - wanted).mean() < 0.02 * np.abs(wanted).max()
     assert np.abs(found - wanted).mean() < 0.2 * far, "and it has learned something"
 

@@ -36,7 +36,7 @@ from quantize.saturation import Deviation, refuse_saturated
 from quantize.schemes import SCHEMES, SHARED
 from tests.exports import PlainExport
 from tests.listening import listed_steps, no_training
-from tests.quantize.jobs import SETTINGS, config_of
+from tests.quantize.contexts import SETTINGS, config_of
 from tests.served import ask_one_by_one, one_by_one, served
 from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import pair_task
@@ -173,8 +173,8 @@ def test_answers_that_move_too_far_are_refused_and_gone(
 ) -> None:
     write = SCHEMES[scheme].write
 
-    def write_negated(job: Any, target: Path) -> Any:
-        written = write(job, target)
+    def write_negated(context: Any, target: Path) -> Any:
+        written = write(context, target)
         model = onnx.load(target)
         for item in model.graph.initializer:
             if item.name.startswith("classifier") and item.name.endswith("_scale"):
@@ -199,7 +199,9 @@ def test_a_score_that_falls_too_far_is_refused_and_gone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quantizer.Job, "score", lambda self, graph: self.score_before - 0.011)
+    monkeypatch.setattr(
+        quantizer.QuantizationContext, "score", lambda self, graph: self.score_before - 0.011
+    )
     source = source_of(scheme, sources)
     with pytest.raises(AccuracyError, match=r"1\.1 points of accuracy.*max_drop=1\b"):
         quantize(source, task, config_of(scheme, max_drop=1.0), tmp_path / "int8")
@@ -388,12 +390,14 @@ def test_another_machine_s_graph_is_written_and_not_judged_here(
 def test_a_trained_model_says_its_score_and_is_not_trained_twice(
     sources: dict[str, Artifact], task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = quantizer.Job.score
-    monkeypatch.setattr(quantizer.Job, "score", lambda self, graph: self.score_before - 0.02)
+    real = quantizer.QuantizationContext.score
+    monkeypatch.setattr(
+        quantizer.QuantizationContext, "score", lambda self, graph: self.score_before - 0.02
+    )
     with listed_steps() as steps, pytest.raises(AccuracyError, match="lost 2 points"):
         quantize(sources["torch"], task, config_of("qat", max_drop=1.0), tmp_path / "int8")
     assert steps
-    monkeypatch.setattr(quantizer.Job, "score", real)
+    monkeypatch.setattr(quantizer.QuantizationContext, "score", real)
     with no_training():  # only the bound is another
         kept = quantize(sources["torch"], task, config_of("qat"), tmp_path / "int8")
     told = kept.card.findings.scores

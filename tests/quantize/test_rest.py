@@ -20,7 +20,7 @@ from export.onnx_export import ExportConfig, export
 from quantize.calibration import Batches
 from quantize.rest import TOLERATED, check_rest, refuse_other_rest
 from quantize.schemes import SCHEMES
-from tests.quantize.jobs import SETTINGS, job_of
+from tests.quantize.contexts import SETTINGS, context_of
 from tests.toy_models import save_artifact, tiny_classifier
 
 
@@ -39,9 +39,9 @@ def of_pairs(task: Task) -> Task:
 def test_nothing_else_is_changed_by_a_scheme(
     scheme: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(float_model, task, tmp_path, scheme=scheme, **SETTINGS[scheme])
-    SCHEMES[scheme].write(job, tmp_path / "model.onnx")
-    findings = check_rest(job.graph, tmp_path / "model.onnx", job.texts(16, ""))
+    context = context_of(float_model, task, tmp_path, scheme=scheme, **SETTINGS[scheme])
+    SCHEMES[scheme].write(context, tmp_path / "model.onnx")
+    findings = check_rest(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
     refuse_other_rest(findings)
     assert "logits" in {each.tensor for each in findings} or len(findings) > 10
     assert max(each.difference for each in findings) < TOLERATED / 10
@@ -63,13 +63,13 @@ def lively(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Artifact:
 def test_a_fault_beside_the_products_is_found(
     fault: str, lively: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(lively, of_pairs(task), tmp_path)
-    model = onnx.load(job.graph)
+    context = context_of(lively, of_pairs(task), tmp_path)
+    model = onnx.load(context.graph)
     GRAPH_FAULTS[fault](model)
     onnx.save(model, tmp_path / "faulty.onnx")
-    faulty = replace(job, graph=tmp_path / "faulty.onnx")
+    faulty = replace(context, graph=tmp_path / "faulty.onnx")
     SCHEMES["dynamic"].write(faulty, tmp_path / "model.onnx")
-    findings = check_rest(job.graph, tmp_path / "model.onnx", job.texts(16, ""))
+    findings = check_rest(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
     with pytest.raises(ModelError, match="are not what the float graph computes"):
         refuse_other_rest(findings)
 
@@ -77,38 +77,42 @@ def test_a_fault_beside_the_products_is_found(
 def test_a_graph_of_something_else_is_refused_by_name(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(float_model, task, tmp_path)
+    context = context_of(float_model, task, tmp_path)
     model = onnx.load(onnx_file(float_model))
     for node in model.graph.node:
         node.input[:] = [f"other/{name}" if "/" in name else name for name in node.input]
         node.output[:] = [f"other/{name}" if "/" in name else name for name in node.output]
     onnx.save(model, tmp_path / "other.onnx")
     with pytest.raises(ModelError, match="has no tensor"):
-        check_rest(job.graph, tmp_path / "other.onnx", Batches(job.classifier.encode, [("a",)]))
+        check_rest(
+            context.graph, tmp_path / "other.onnx", Batches(context.classifier.encode, [("a",)])
+        )
 
 
 def test_what_is_no_number_is_no_equal_one(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(float_model, task, tmp_path)
-    SCHEMES["dynamic"].write(job, tmp_path / "model.onnx")
+    context = context_of(float_model, task, tmp_path)
+    SCHEMES["dynamic"].write(context, tmp_path / "model.onnx")
     model = onnx.load(tmp_path / "model.onnx")
     norm = next(item for item in model.graph.initializer if "LayerNorm.weight" in item.name)
     broken = np.full_like(numpy_helper.to_array(norm), np.nan)
     norm.CopyFrom(numpy_helper.from_array(broken, norm.name))
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="nan"):
-        refuse_other_rest(check_rest(job.graph, tmp_path / "model.onnx", job.texts(8, "")))
+        refuse_other_rest(check_rest(context.graph, tmp_path / "model.onnx", context.texts(8, "")))
 
 
 def test_an_ignored_mask_is_found_among_texts_of_one_length(
     lively: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(lively, task, tmp_path)
-    model = onnx.load(job.graph)
+    context = context_of(lively, task, tmp_path)
+    model = onnx.load(context.graph)
     GRAPH_FAULTS["mask ignored"](model)
     onnx.save(model, tmp_path / "faulty.onnx")
-    SCHEMES["dynamic"].write(replace(job, graph=tmp_path / "faulty.onnx"), tmp_path / "model.onnx")
-    texts = Batches(job.classifier.encode, [("apple pear plum",)] * 8)
+    SCHEMES["dynamic"].write(
+        replace(context, graph=tmp_path / "faulty.onnx"), tmp_path / "model.onnx"
+    )
+    texts = Batches(context.classifier.encode, [("apple pear plum",)] * 8)
     with pytest.raises(ModelError, match="are not what the float graph computes"):
-        refuse_other_rest(check_rest(job.graph, tmp_path / "model.onnx", texts))
+        refuse_other_rest(check_rest(context.graph, tmp_path / "model.onnx", texts))

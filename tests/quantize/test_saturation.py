@@ -17,15 +17,15 @@ from bertender.core.errors import ModelError
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
+from quantize.context import QuantizationContext
 from quantize.cuts import exact, run_cut
 from quantize.dynamic import write_dynamic
-from quantize.job import Job
 from quantize.kernels import INTEGER_PRODUCTS, operators
 from quantize.products import judge_products
 from quantize.saturation import TOLERATED, Deviation, probe, refuse_saturated
 from quantize.schemes import SCHEMES
 from quantize.twins import Sample, Twins, find_twins, sample_rows
-from tests.quantize.jobs import SETTINGS, config_of, job_of
+from tests.quantize.contexts import SETTINGS, config_of, context_of
 from tests.toy_models import save_artifact, tiny_classifier
 
 DEEP = {"num_hidden_layers": 12, "hidden_size": 64, "intermediate_size": 256}
@@ -60,26 +60,28 @@ def test_the_emulation_is_exact_where_pairs_leave_16_bits() -> None:
     assert np.array_equal(run_cut(exact(integer_graph(weight)), x, optimize=False)[0], wanted)
 
 
-def probed(job: Job, graph: Path) -> tuple[tuple[Twins, ...], dict[str, Sample]]:
-    twins = find_twins(job.graph, graph)
-    return twins, sample_rows(graph, twins, job.texts(64, ""))
+def probed(
+    context: QuantizationContext, graph: Path
+) -> tuple[tuple[Twins, ...], dict[str, Sample]]:
+    twins = find_twins(context.graph, graph)
+    return twins, sample_rows(graph, twins, context.texts(64, ""))
 
 
-def written(shape: dict[str, Any], task: Task, folder: Path) -> tuple[Job, Path]:
+def written(shape: dict[str, Any], task: Task, folder: Path) -> tuple[QuantizationContext, Path]:
     """The dynamic graph of a BERT of random weights."""
     source = save_artifact(tiny_classifier("bert", **shape), task, folder / "source")
-    job = job_of(export(source, task, ExportConfig(), folder / "onnx"), task, folder)
-    write_dynamic(job, folder / "model.onnx")
-    return job, folder / "model.onnx"
+    context = context_of(export(source, task, ExportConfig(), folder / "onnx"), task, folder)
+    write_dynamic(context, folder / "model.onnx")
+    return context, folder / "model.onnx"
 
 
 @pytest.fixture(scope="module")
-def deep(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
+def deep(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[QuantizationContext, Path]:
     return written(DEEP, task, tmp_path_factory.mktemp("deep"))
 
 
-def at(layer: int, job: Job) -> str:
-    nodes = [product.node for product in job.inventory.products]
+def at(layer: int, context: QuantizationContext) -> str:
+    nodes = [product.node for product in context.inventory.products]
     return next(node for node in nodes if f"layer.{layer}/intermediate" in node)
 
 
@@ -89,18 +91,18 @@ def saturating_at_seven(cut: onnx.ModelProto, values: Any) -> Any:
     return (saturating if saturates else run_cut)(cut, values)
 
 
-def test_twelve_layers_are_not_accused(deep: tuple[Job, Path]) -> None:
+def test_twelve_layers_are_not_accused(deep: tuple[QuantizationContext, Path]) -> None:
     found = probe(*probed(*deep))
     assert found.products == PRODUCTS
     assert found.largest_deviation < FLOAT_ROUNDING
 
 
-def test_a_layer_that_saturates_is_named(deep: tuple[Job, Path]) -> None:
+def test_a_layer_that_saturates_is_named(deep: tuple[QuantizationContext, Path]) -> None:
     """One of twelve."""
-    job, graph = deep
-    node = at(7, job)
+    context, graph = deep
+    node = at(7, context)
     with pytest.raises(ModelError, match=rf"outputs of {node} are off by .*\(1 product") as caught:
-        probe(*probed(job, graph), saturating_at_seven)
+        probe(*probed(context, graph), saturating_at_seven)
     assert f"allowed is {TOLERATED:g}" in str(caught.value)
     assert "--target avx2" in str(caught.value) and "serve the float model" in str(caught.value)
 
@@ -108,12 +110,12 @@ def test_a_layer_that_saturates_is_named(deep: tuple[Job, Path]) -> None:
 @pytest.mark.slow
 def test_no_model_of_twelve_layers_of_768_is_refused(task: Task, tmp_path: Path) -> None:
     """What rounding does to its logits, twelve layers later, says nothing of saturation."""
-    job, graph = written(BASE, task, tmp_path)
-    twins, samples = probed(job, graph)
+    context, graph = written(BASE, task, tmp_path)
+    twins, samples = probed(context, graph)
     found = probe(twins, samples)
     assert found.products == PRODUCTS and found.largest_deviation < FLOAT_ROUNDING
     assert not [each for each in judge_products(twins, samples) if each.failures]
-    with pytest.raises(ModelError, match=f"outputs of {at(7, job)}.* saturate in 16 bits"):
+    with pytest.raises(ModelError, match=f"outputs of {at(7, context)}.* saturate in 16 bits"):
         probe(twins, samples, saturating_at_seven)
 
 
@@ -140,10 +142,10 @@ def test_every_scheme_passes_on_a_cpu_that_adds_exactly(
 def test_a_product_runs_alone_by_the_kernels_of_the_whole(
     scheme: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    job = job_of(float_model, task, tmp_path, **{"scheme": scheme, **SETTINGS[scheme]})
-    SCHEMES[scheme].write(job, tmp_path / "model.onnx")
+    context = context_of(float_model, task, tmp_path, **{"scheme": scheme, **SETTINGS[scheme]})
+    SCHEMES[scheme].write(context, tmp_path / "model.onnx")
     alone: dict[str, int] = {}
-    for group in find_twins(job.graph, tmp_path / "model.onnx"):
+    for group in find_twins(context.graph, tmp_path / "model.onnx"):
         onnx.save(group.quantized, tmp_path / "cut.onnx")
         for name, count in operators(tmp_path / "cut.onnx").items():
             alone[name] = alone.get(name, 0) + count
@@ -155,9 +157,9 @@ def test_a_product_runs_alone_by_the_kernels_of_the_whole(
 
 def test_what_has_no_sums_is_not_counted(float_model: Artifact, task: Task, tmp_path: Path) -> None:
     """MatMulNBits rounds inside of its kernel."""
-    job = job_of(float_model, task, tmp_path, scheme="four-bit")
-    SCHEMES["four-bit"].write(job, tmp_path / "model.onnx")
-    twins, samples = probed(job, tmp_path / "model.onnx")
+    context = context_of(float_model, task, tmp_path, scheme="four-bit")
+    SCHEMES["four-bit"].write(context, tmp_path / "model.onnx")
+    twins, samples = probed(context, tmp_path / "model.onnx")
     assert probe(twins, samples).products == 2, "pooler and head"
     only = [each for each in twins if all(part.four_bits for part in each.parts)]
     nothing = {"products": 0, "largest_deviation": None, "worst": None}
@@ -170,7 +172,9 @@ def test_a_deviation_that_is_no_number_is_refused() -> None:
     refuse_saturated([Deviation("/product", TOLERATED)])
 
 
-def test_a_product_that_is_always_zero_is_no_deviation(deep: tuple[Job, Path]) -> None:
+def test_a_product_that_is_always_zero_is_no_deviation(
+    deep: tuple[QuantizationContext, Path],
+) -> None:
     twins, samples = probed(*deep)
     still = {name: replace(each, largest=0 * each.largest) for name, each in samples.items()}
     assert probe(twins, still).largest_deviation == 0

@@ -22,7 +22,7 @@ from quantize.calibrators import CALIBRATORS
 from quantize.graph import take_inventory
 from quantize.qdq import write_qdq
 from quantize.static import calibrated_ranges, write_static
-from tests.quantize.jobs import job_of
+from tests.quantize.contexts import context_of
 
 TEXTS, TOKENS, WIDTH = 200, 10, 512
 OUTLIER = 25.0
@@ -97,9 +97,9 @@ def test_answers_do_not_depend_on_the_batch(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
     """Dynamic scales are those of the batch; static ones are known before."""
-    job = job_of(float_model, task, tmp_path, calibration_texts=32)
-    write_static(job, tmp_path / "model.onnx")
-    classifier = job.opened(tmp_path / "model.onnx")
+    context = context_of(float_model, task, tmp_path, calibration_texts=32)
+    write_static(context, tmp_path / "model.onnx")
+    classifier = context.opened(tmp_path / "model.onnx")
     texts = task.dev.examples[:8]
     alone = np.concatenate([classifier.logits([text]) for text in texts])
     scale = np.abs(open_classifier(float_model).logits(texts)).max()
@@ -112,7 +112,7 @@ def test_the_ranges_are_those_of_the_calibrator_and_recorded(
 ) -> None:
     monkeypatch.setattr(calibrators, "TRIED_SHARES", np.linspace(1, 0.1, 10))
     found = {
-        name: calibrated_ranges(job_of(float_model, task, tmp_path, calibrator=name))
+        name: calibrated_ranges(context_of(float_model, task, tmp_path, calibrator=name))
         for name in CALIBRATORS
     }
     activations = {
@@ -123,8 +123,8 @@ def test_the_ranges_are_those_of_the_calibrator_and_recorded(
         for tensor, (low, high) in found[name].items():
             widest = found["minmax"][tensor]
             assert widest[0] - 1e-6 <= low <= high <= widest[1] + 1e-6
-    job = job_of(float_model, task, tmp_path, calibrator="minmax")
-    written = write_static(job, tmp_path / "model.onnx")
+    context = context_of(float_model, task, tmp_path, calibrator="minmax")
+    written = write_static(context, tmp_path / "model.onnx")
     assert written.ranges == found["minmax"]
 
 
@@ -138,6 +138,6 @@ def test_the_ranges_are_searched_on_the_target_s_integers(
 ) -> None:
     monkeypatch.setattr(calibrators, "TRIED_SHARES", np.linspace(1, 0.1, 10))
     settings = {"calibrator": "mse", "calibration_texts": 8}
-    found = calibrated_ranges(job_of(float_model, task, tmp_path, target=target, **settings))
+    found = calibrated_ranges(context_of(float_model, task, tmp_path, target=target, **settings))
     tied = [low == -high for low, high in found.values()]
     assert all(tied) if target == "arm64" else not any(tied)

@@ -23,7 +23,7 @@ from distill.pruning.config import RULES, PruneConfig
 from distill.pruning.importance import IMPORTANCES
 from distill.pruning.latency import LatencyTable, Stopwatches
 from distill.pruning.pruner import prune
-from distill.pruning.rounds import Job
+from distill.pruning.rounds import PruningContext
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 from tests.distill.pruning.toys import MADE_UP
@@ -290,14 +290,14 @@ def test_a_drop_beyond_the_allowed_one_is_refused(
 ) -> None:
     config = PruneConfig(heads=0.5, max_drop=0.5, **{**QUICK, "epochs": 1})
     monkeypatch.setattr(pruner, "choice_score", lambda *given: {"accuracy": 0.91})
-    monkeypatch.setattr(Job, "score", lambda self, model: 0.9049)
+    monkeypatch.setattr(PruningContext, "score", lambda self, model: 0.9049)
     with pytest.raises(AccuracyError, match=r"lost 0\.51 points of accuracy.*max_drop=0.5 allows"):
         prune(trained_teacher, task, config, tmp_path / "pruned")
     assert not (tmp_path / "pruned").exists()
     with no_training():
         more = config.model_copy(update={"max_drop": 0.6})
         prune(trained_teacher, task, more, tmp_path / "pruned")  # from the checkpoints
-        monkeypatch.setattr(Job, "score", lambda self, model: 0.905)
+        monkeypatch.setattr(PruningContext, "score", lambda self, model: 0.905)
         untrained = PruneConfig(heads=0.5, max_drop=0.5, **UNTRAINED)
         prune(trained_teacher, task, untrained, tmp_path / "exactly")
 

@@ -28,7 +28,7 @@ from quantize.config import SchemeConfig
 from quantize.graph import Inventory, take_inventory
 from quantize.targets import Target
 
-__all__ = ["Job", "Sensitivities", "Written"]
+__all__ = ["QuantizationContext", "Sensitivities", "Written"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Written:
     reference: Classifier | None = None
     """What the graph must agree with, where that is not the source."""
     float_graph: Path | None = None
-    """What its products are compared with, where that is not the job's graph."""
+    """What its products are compared with, where that is not the float graph."""
     score: float | None = None
     """On the texts to choose by, where the scheme had to know it."""
     tolerance: str | None = None
@@ -66,7 +66,7 @@ class Sensitivities:
 
 
 @dataclass(frozen=True)
-class Job:
+class QuantizationContext:
     """What every scheme is given.
 
     `graph` is the float graph (of a torch source there is none yet), `work` where a training's

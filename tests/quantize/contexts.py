@@ -9,7 +9,7 @@ from bertender.core.artifact import Artifact
 from bertender.models.predictor import onnx_file
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, write_onnx
-from quantize.job import Job
+from quantize.context import QuantizationContext
 from quantize.quantizer import QuantizeConfig
 from quantize.targets import TARGETS
 
@@ -28,13 +28,13 @@ def config_of(scheme: str, **settings: Any) -> QuantizeConfig:
     return QuantizeConfig(scheme=scheme, **{"target": "vnni", **SETTINGS[scheme], **settings})
 
 
-def job_of(
+def context_of(
     source: Artifact, task: Task, folder: Path, target: str = "vnni", **settings: Any
-) -> Job:
+) -> QuantizationContext:
     config = QuantizeConfig(target=target, **settings)
     work, graph = folder / "work", onnx_file(source)
 
     def write(trained: Artifact, directory: Path) -> None:
         write_onnx(trained, task, ExportConfig(), directory)
 
-    return Job(source, graph, work, task, config, TARGETS[target], folder, write)
+    return QuantizationContext(source, graph, work, task, config, TARGETS[target], folder, write)
