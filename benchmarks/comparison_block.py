@@ -42,9 +42,9 @@ def short_block(file: str, path: Path) -> str:
     whole = _read(path)
     rows = tuple(row for row in whole.rows if not SEED_SUFFIX.search(row.name))
     comparison = whole.model_copy(update={"rows": rows})
-    circumstances = comparison.circumstances
+    conditions = comparison.circumstances
     table = markdown_rows(
-        [column.heading(circumstances) for column in SHORT_COLUMNS],
+        [column.heading(conditions) for column in SHORT_COLUMNS],
         table_rows(comparison, SHORT_COLUMNS),
         [column.numeric for column in SHORT_COLUMNS],
     )
@@ -53,7 +53,7 @@ def short_block(file: str, path: Path) -> str:
         within_one_runtime(whole),
         change_of_runtime(whole),
         control_words(whole),
-        f"{circumstances.environment.cpu_model}, {circumstances.threads} threads. Raw: `{file}`",
+        f"{conditions.environment.cpu_model}, {conditions.threads} threads. Raw: `{file}`",
     )
     return "\n".join([f"**{title}**", "", *table, "", words])
 

@@ -87,7 +87,7 @@ def endpoint_block(file: str, path: Path) -> str:
         _row(["---", "---", *["---:"] * (len(titles) - 2)]),
         *(_row(_cells(model, way)) for model in result.models for way in range(len(WAYS))),
         "",
-        _circumstances(result),
+        _conditions(result),
         "",
         f"Raw: `{file}`",
     ]
@@ -109,7 +109,7 @@ def _shown(ratio: Ratio) -> str:
     return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
-def _circumstances(result: EndpointBenchmark) -> str:
+def _conditions(result: EndpointBenchmark) -> str:
     here, reports = result.environment, result.models[0].starts
     load = busiest([start.load for model in result.models for start in model.starts if start.load])
     shared = " on a machine shared with other work" if load.noisy else ""

@@ -49,7 +49,7 @@ def fusion_block(file: str, path: Path) -> str:
         _row(["---", "---", *["---:"] * len(SHAPES)]),
         *(_row(_cells(name, result)) for name in GRAPHS),
         "",
-        _circumstances(result),
+        _conditions(result),
         "",
         f"Raw: `{file}`",
     ]
@@ -83,7 +83,7 @@ def _samples(shape: Shape, name: str, result: FusionBenchmark) -> Samples:
     return shape.samples(rows[name])
 
 
-def _circumstances(result: FusionBenchmark) -> str:
+def _conditions(result: FusionBenchmark) -> str:
     here, config = result.environment, result.natural.config
     busy, rounds = _busy(result), f"{config.rounds} rounds"
     shared = "" if busy is None or busy <= BUSY_SHARE else " on a machine shared with other work"

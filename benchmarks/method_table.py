@@ -46,7 +46,7 @@ def method_block(files: Mapping[str, Path]) -> str:
         *(_row(method, by_task, benchmarks) for method in ordered),
         f"| {CONSTANT} | {NOT_RUN} | {' | '.join(map(_constant, benchmarks))} |",
     ]
-    under = "\n".join(f"- {_circumstances(each)}" for each in benchmarks)
+    under = "\n".join(f"- {_conditions(each)}" for each in benchmarks)
     raw = ", ".join(f"`{name}`" for name in files)
     return "\n".join(lines) + f"\n\n{under}\n\nRaw: {raw}\n"
 
@@ -108,7 +108,7 @@ def _constant(result: MethodsBenchmark) -> str:
     return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def _circumstances(result: MethodsBenchmark) -> str:
+def _conditions(result: MethodsBenchmark) -> str:
     budget, teacher = result.budget, result.teacher
     seeds = len({student.seed for student in result.students})
     return (

@@ -34,7 +34,7 @@ def tagging_block(file: str, path: Path) -> str:
             for students in ordered
         ),
     ]
-    return head + "\n".join(rows) + f"\n\n{_circumstances(benchmark)}\n\nRaw: `{file}`\n"
+    return head + "\n".join(rows) + f"\n\n{_conditions(benchmark)}\n\nRaw: `{file}`\n"
 
 
 def _row(name: str, taggers: Sequence[TaggerResult], gain: str) -> str:
@@ -72,7 +72,7 @@ def _mean(taggers: Sequence[TaggerResult]) -> float:
     return statistics.mean(tagger.score.value for tagger in taggers)
 
 
-def _circumstances(result: TaggingBenchmark) -> str:
+def _conditions(result: TaggingBenchmark) -> str:
     budget = result.budget
     seen = budget.max_train or result.train_sentences
     return (

@@ -32,7 +32,7 @@ def training_block(file: str, path: Path) -> str:
         f"| --- | ---: | ---: | ---: | ---: | ---: | ---: |{' ---: |' if further else ''}\n"
     )
     rows = "\n".join(_row(name, runs, benchmark) for name in runs)
-    return f"{head}{rows}\n\n{_circumstances(benchmark)}\n\nRaw: `{file}`\n"
+    return f"{head}{rows}\n\n{_conditions(benchmark)}\n\nRaw: `{file}`\n"
 
 
 def _row(name: str, by_way: Mapping[str, list[TrainingRun]], result: TrainingBenchmark) -> str:
@@ -93,7 +93,7 @@ def _speedup(ratio: Speedup) -> str:
     return f"{ratio.value:.1f}x [{ratio.low:.1f}, {ratio.high:.1f}]"
 
 
-def _circumstances(result: TrainingBenchmark) -> str:
+def _conditions(result: TrainingBenchmark) -> str:
     config, here = result.config, result.environment
     seeds = len({run.seed for run in result.runs})
     present = {run.way for run in result.runs}

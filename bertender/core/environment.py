@@ -59,7 +59,7 @@ RECORDED_VERSIONS = (
 
 
 class Environment(Record):
-    """The circumstances of a measurement. It holds no path, so it can be published as it is."""
+    """The conditions of a measurement. It holds no path, so it can be published as it is."""
 
     python: str
     platform: str

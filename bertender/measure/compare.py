@@ -21,10 +21,10 @@ from bertender.core.findings import ParitySummary
 from bertender.core.lineage import lineage
 from bertender.measure.accuracy import evaluate, text_lengths, word_count
 from bertender.measure.comparison import (
-    Circumstances,
     CompareConfig,
     Comparison,
     ComparisonRow,
+    Conditions,
     Lengths,
     PrunedHeads,
 )
@@ -39,7 +39,7 @@ from bertender.models.predictor import Classifier, open_classifier
 from bertender.tasks.task import ChosenOn, Split, Task
 
 __all__ = [
-    "Circumstances",
+    "Conditions",
     "CompareConfig",
     "Comparison",
     "ComparisonRow",
@@ -81,9 +81,9 @@ def compare(
     timed = measure_models(_by_name(artifacts), task.dev.examples, config)
     columns = (artifacts, classifiers, scores, changes, timed.rows, parities)
     rows = [_row(*cells) for cells in zip(*columns, strict=True)]
-    circumstances = _circumstances(task, config, timed, classifiers[0], measured_at)
+    conditions = _conditions(task, config, timed, classifiers[0], measured_at)
     return Comparison(
-        circumstances=circumstances.model_copy(update={"chosen_on": _chosen_on(artifacts)}),
+        circumstances=conditions.model_copy(update={"chosen_on": _chosen_on(artifacts)}),
         rows=with_speedups_over_onnx_float32(rows, config.seed),
         constant=constant_row(task),
         noise_floor=timed.noise_floor,
@@ -165,14 +165,14 @@ def _row(
     )
 
 
-def _circumstances(
+def _conditions(
     task: Task,
     config: CompareConfig,
     timed: LatencyReport,
     first: Classifier,
     measured_at: str | None,
-) -> Circumstances:
-    return Circumstances(
+) -> Conditions:
+    return Conditions(
         measured_at=measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         environment=environment(),
         threads=timed.threads,

@@ -19,7 +19,7 @@ from bertender.metrics.scores import Change, Score
 from bertender.tasks.task import ChosenOn
 
 __all__ = [
-    "Circumstances",
+    "Conditions",
     "CompareConfig",
     "Comparison",
     "ComparisonRow",
@@ -45,7 +45,7 @@ class Lengths(Record):
     max_tokens: int | None
 
 
-class Circumstances(Record):
+class Conditions(Record):
     """Under what a comparison was measured: enough to judge it, or to measure it again."""
 
     measured_at: str = Field(description="date and time, UTC, ISO 8601")
@@ -108,7 +108,7 @@ class ComparisonRow(Record):
 class Comparison(Record):
     """Artifacts compared. `model_dump_json` and `model_validate_json` keep all of it."""
 
-    circumstances: Circumstances
+    circumstances: Conditions
     rows: tuple[ComparisonRow, ...]
     constant: ConstantRow | None = Field(
         None, description="what needs no model; None in files that do not record it"

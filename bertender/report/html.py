@@ -1,4 +1,4 @@
-"""A comparison as one HTML file: the table, its circumstances, and which heads pruning has left.
+"""A comparison as one HTML file: the table, its conditions, and which heads pruning has left.
 
 Everything comes from the saved Comparison, every word of it is escaped, and the file asks no other
 for anything.
@@ -69,12 +69,12 @@ cut.</p>
 
 def html_report(comparison: Comparison) -> str:
     """Render the comparison as an HTML page."""
-    circumstances = comparison.circumstances
+    conditions = comparison.circumstances
     title, *notes = comparison_lines(comparison)
     columns = columns_of(comparison, wide=True)
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(TEMPLATE)
     headings = [
-        {"heading": column.heading(circumstances), "numeric": column.numeric} for column in columns
+        {"heading": column.heading(conditions), "numeric": column.numeric} for column in columns
     ]
     rows = [list(zip(columns, cells, strict=True)) for cells in table_rows(comparison, columns)]
     return page.render(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bertender.core.environment import has_int8_acceleration
-from bertender.measure.comparison import Circumstances, Comparison, Lengths
+from bertender.measure.comparison import Comparison, Conditions, Lengths
 from bertender.measure.load import BUSY_SHARE
 from bertender.report.cells import DASH, Cell, short, speedup_cell
 from bertender.tasks.task import ChosenOn
 
-__all__ = ["CHOICES", "NOISY", "circumstances_lines", "comparison_lines", "is_noisy", "marked"]
+__all__ = ["CHOICES", "NOISY", "conditions_lines", "comparison_lines", "is_noisy", "marked"]
 
 NOISY = "~"
 """Stands before every figure that was timed on a busy machine."""
@@ -36,7 +36,7 @@ def marked(cell: Cell, noisy: bool) -> Cell:
 
 def comparison_lines(comparison: Comparison) -> list[str]:
     """Return all that a reader needs to judge the table: what was measured first, then how."""
-    lines = circumstances_lines(comparison.circumstances)
+    lines = conditions_lines(comparison.circumstances)
     if any(row.speedup_over_onnx_float32 for row in comparison.rows):
         lines.append(
             "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
@@ -52,25 +52,25 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def circumstances_lines(circumstances: Circumstances) -> list[str]:
+def conditions_lines(conditions: Conditions) -> list[str]:
     """Return what a reader needs to judge the table: what was measured first, then how."""
-    environment, config = circumstances.environment, circumstances.config
+    environment, config = conditions.environment, conditions.config
     versions = environment.versions
     int8 = "with" if has_int8_acceleration(environment) else "without"
     return [
-        f"{circumstances.task}: {circumstances.metric}, n = {circumstances.n}; "
+        f"{conditions.task}: {conditions.metric}, n = {conditions.n}; "
         "brackets are 95 % intervals; change and speedup are against the first row",
         f"{environment.cpu_model}, {int8} int8 dot products "
         f"({' '.join(environment.cpu_flags) or 'no vector flags'}); {environment.cores} cores, "
-        f"{circumstances.threads} threads for PyTorch and ONNX Runtime alike",
-        *_choices(circumstances.chosen_on),
+        f"{conditions.threads} threads for PyTorch and ONNX Runtime alike",
+        *_choices(conditions.chosen_on),
         "every row ran on the CPU; parity is with the model that a row was made from",
-        f"{_lengths(circumstances.lengths)}; single texts at their natural length, batches padded "
+        f"{_lengths(conditions.lengths)}; single texts at their natural length, batches padded "
         "to their longest; tokenisation included",
         f"{_rounds(config.processes, config.rounds)}, rows interleaved, {config.single_texts} "
-        f"single texts and a batch of {circumstances.batch_texts} a round; seed {config.seed}; "
-        f"{circumstances.measured_at}",
-        _load(circumstances),
+        f"single texts and a batch of {conditions.batch_texts} a round; seed {config.seed}; "
+        f"{conditions.measured_at}",
+        _load(conditions),
         ", ".join(f"{name} {versions.get(name, DASH)}" for name in VERSIONS_SHOWN)
         + f", Python {environment.python}",
     ]
@@ -86,8 +86,8 @@ def _rounds(processes: int, rounds: int) -> str:
     return each if processes == 1 else f"{processes} fresh processes of {each} each"
 
 
-def _load(circumstances: Circumstances) -> str:
-    load = circumstances.load
+def _load(conditions: Conditions) -> str:
+    load = conditions.load
     if load is None:
         return f"other work while it was timed: {DASH} (load not recorded)"
     if not load.noisy:

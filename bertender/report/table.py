@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from bertender.measure.comparison import Circumstances, Comparison, ComparisonRow
+from bertender.measure.comparison import Comparison, ComparisonRow, Conditions
 from bertender.measure.constant import ConstantRow
 from bertender.metrics.scores import Score
 from bertender.report.cells import (
@@ -23,7 +23,7 @@ from bertender.report.cells import (
     short,
     speedup_cell,
 )
-from bertender.report.notes import circumstances_lines, comparison_lines, is_noisy, marked
+from bertender.report.notes import comparison_lines, conditions_lines, is_noisy, marked
 
 __all__ = [
     "COLUMNS",
@@ -35,7 +35,7 @@ __all__ = [
     "RUNS_AS",
     "SCORE",
     "SPEEDUP",
-    "circumstances_lines",
+    "conditions_lines",
     "columns_of",
     "comparison_lines",
     "markdown_table",
@@ -52,7 +52,7 @@ def _no_model(constant: ConstantRow) -> Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column, whoever renders it; `unit` may name fields of the Circumstances in braces."""
+    """A column, whoever renders it; `unit` may name fields of the Conditions in braces."""
 
     title: str
     unit: str
@@ -64,19 +64,19 @@ class Column:
     optional: bool = False
     """Left out where no row has a value."""
 
-    def heading(self, circumstances: Circumstances) -> Cell:
-        unit = self.unit.format_map(dict(circumstances))
+    def heading(self, conditions: Conditions) -> Cell:
+        unit = self.unit.format_map(dict(conditions))
         return (self.title, unit) if unit else (self.title,)
 
 
 def terminal_table(comparison: Comparison, wide: bool = False) -> Table:
     """Render the comparison for a terminal, as wide as its cells; intervals stand below."""
-    circumstances = comparison.circumstances
+    conditions = comparison.circumstances
     table = captioned_table(comparison_lines(comparison), show_lines=True, padding=0)
     columns = columns_of(comparison, wide)
     for column in columns:
         table.add_column(
-            Text("\n".join(column.heading(circumstances))),
+            Text("\n".join(column.heading(conditions))),
             justify="right" if column.numeric else "left",
             no_wrap=True,
         )
@@ -86,12 +86,12 @@ def terminal_table(comparison: Comparison, wide: bool = False) -> Table:
 
 
 def markdown_table(comparison: Comparison, wide: bool = False) -> str:
-    """Render the comparison in Markdown: what was measured, the table, its circumstances."""
-    circumstances = comparison.circumstances
+    """Render the comparison in Markdown: what was measured, the table, its conditions."""
+    conditions = comparison.circumstances
     title, *notes = comparison_lines(comparison)
     columns = columns_of(comparison, wide)
     lines = markdown_rows(
-        [column.heading(circumstances) for column in columns],
+        [column.heading(conditions) for column in columns],
         table_rows(comparison, columns),
         [column.numeric for column in columns],
     )

@@ -144,15 +144,15 @@ def test_where_settings_were_chosen_is_in_the_cards(
     assert _chosen_on([replace(teacher, card=card) for card in cards]) == chosen_on
 
 
-def test_circumstances_are_complete(comparison: Comparison, task: Task) -> None:
-    circumstances = comparison.circumstances
-    assert circumstances.environment == environment()
-    assert circumstances.measured_at == "2030-01-02T03:04:05Z"
-    assert (circumstances.threads, circumstances.batch_texts) == (1, 4)
-    assert (circumstances.task, circumstances.n) == ("toy", len(task.dev))
-    assert circumstances.task_fingerprint == task.fingerprint()
-    assert circumstances.load == MachineLoad(other_work=None, steal=None), "hidden from tests"
-    lengths = circumstances.lengths
+def test_conditions_are_complete(comparison: Comparison, task: Task) -> None:
+    conditions = comparison.circumstances
+    assert conditions.environment == environment()
+    assert conditions.measured_at == "2030-01-02T03:04:05Z"
+    assert (conditions.threads, conditions.batch_texts) == (1, 4)
+    assert (conditions.task, conditions.n) == ("toy", len(task.dev))
+    assert conditions.task_fingerprint == task.fingerprint()
+    assert conditions.load == MachineLoad(other_work=None, steal=None), "hidden from tests"
+    lengths = conditions.lengths
     words = [len(text.split()) for (text,) in task.dev.examples]
     assert (lengths.mean_words, lengths.max_words) == (np.mean(words), max(words))
     assert lengths.mean_tokens is not None and lengths.mean_tokens > lengths.mean_words

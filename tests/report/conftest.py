@@ -7,11 +7,11 @@ import pytest
 from bertender.measure.comparison import (
     Comparison,
 )
-from tests.report.rows import AGAIN, CONSTANT, STUDENT, TEACHER, circumstances
+from tests.report.rows import AGAIN, CONSTANT, STUDENT, TEACHER, conditions
 
 
 @pytest.fixture
 def comparison() -> Comparison:
     return Comparison(
-        circumstances=circumstances(), rows=(TEACHER, STUDENT), constant=CONSTANT, noise_floor=AGAIN
+        circumstances=conditions(), rows=(TEACHER, STUDENT), constant=CONSTANT, noise_floor=AGAIN
     )

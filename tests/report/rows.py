@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bertender.core.environment import Environment
 from bertender.measure.comparison import (
-    Circumstances,
     CompareConfig,
     ComparisonRow,
+    Conditions,
     Lengths,
 )
 from bertender.measure.constant import ConstantRow
@@ -18,7 +18,7 @@ from bertender.measure.size import Size
 from bertender.metrics.scores import Change, Score
 
 
-def circumstances(**changes: object) -> Circumstances:
+def conditions(**changes: object) -> Conditions:
     values = {
         "measured_at": "2030-01-02T03:04:05Z",
         "environment": Environment(
@@ -42,7 +42,7 @@ def circumstances(**changes: object) -> Circumstances:
         "config": CompareConfig(seed=4),
         "load": MachineLoad(other_work=0.004, steal=0.0),
     }
-    return Circumstances.model_validate({**values, **changes})
+    return Conditions.model_validate({**values, **changes})
 
 
 TEACHER = ComparisonRow(

@@ -11,7 +11,7 @@ from bertender.measure.load import MachineLoad
 from bertender.report.heat_map import heat_map
 from bertender.report.html import html_report
 from bertender.report.table import COLUMNS, comparison_lines
-from tests.report.rows import STUDENT, TEACHER, circumstances
+from tests.report.rows import STUDENT, TEACHER, conditions
 
 PRUNED = PrunedHeads(
     layers=(0, 2), importance=((0.25, 1.0, 0.0), (0.5, 0.125, 0.75)), kept=((1,), (0, 2))
@@ -20,7 +20,7 @@ PRUNED = PrunedHeads(
 
 def with_rows(**changes: object) -> Comparison:
     student = STUDENT.model_copy(update=changes)
-    return Comparison(circumstances=circumstances(), rows=(TEACHER, student))
+    return Comparison(circumstances=conditions(), rows=(TEACHER, student))
 
 
 def test_a_head_is_as_dark_as_it_was_worth_and_says_whether_it_is_there() -> None:
@@ -70,6 +70,6 @@ def test_a_row_that_was_saved_without_heads_is_read() -> None:
 
 def test_noisy_figures_are_marked() -> None:
     assert "~9.95" not in html_report(with_rows())
-    noisy = circumstances(load=MachineLoad(other_work=0.3, steal=0.0))
+    noisy = conditions(load=MachineLoad(other_work=0.3, steal=0.0))
     page = html_report(with_rows().model_copy(update={"circumstances": noisy}))
     assert "~9.95" in page and "~6.3x" in page and "NOISY figures" in page

@@ -16,13 +16,13 @@ from bertender.report.table import (
     COLUMNS,
     DEFAULT_COLUMNS,
     Column,
-    circumstances_lines,
     comparison_lines,
+    conditions_lines,
     markdown_table,
     table_rows,
     terminal_table,
 )
-from tests.report.rows import CONSTANT, STUDENT, TEACHER, circumstances
+from tests.report.rows import CONSTANT, STUDENT, TEACHER, conditions
 
 BY_WIDTH = [(True, 160), (False, 100)]
 """Every column in a wide terminal, those of a choice in one of 100."""
@@ -104,13 +104,13 @@ def test_what_is_missing_is_a_dash_and_never_0(comparison: Comparison) -> None:
     assert STUDENT.parity is not None
     no_agreement = STUDENT.parity.model_copy(update={"passed": False, "agreement": None})
     broken = STUDENT.model_copy(update={"name": "broken", "parity": no_agreement, "change": None})
-    table = cells(Comparison(circumstances=circumstances(), rows=(TEACHER, broken)))
+    table = cells(Comparison(circumstances=conditions(), rows=(TEACHER, broken)))
     assert table["broken"][-1] == f"FAILED {DASH}"
     assert table["broken"][4] == table["teacher"][4] == table["teacher"][-1] == DASH
 
 
-def test_the_reader_is_told_the_circumstances(comparison: Comparison) -> None:
-    text = "\n".join(circumstances_lines(comparison.circumstances))
+def test_the_reader_is_told_the_conditions(comparison: Comparison) -> None:
+    text = "\n".join(conditions_lines(comparison.circumstances))
     for fact in (
         "sst2", "accuracy", "n = 872", "95 %", "Some CPU 9000", "with int8 dot products",
         "avx2 avx512_vnni", "2 threads", "19.6 words on average, 47 at most", "25.2 and 66 tokens",
@@ -124,7 +124,7 @@ def test_the_reader_is_told_the_circumstances(comparison: Comparison) -> None:
 def test_a_cpu_without_int8_and_texts_without_tokens_are_said_so(comparison: Comparison) -> None:
     plain = comparison.circumstances.environment.model_copy(update={"cpu_flags": ()})
     lengths = Lengths(mean_words=5.0, max_words=9, mean_tokens=None, max_tokens=None)
-    text = "\n".join(circumstances_lines(circumstances(environment=plain, lengths=lengths)))
+    text = "\n".join(conditions_lines(conditions(environment=plain, lengths=lengths)))
     assert "without int8 dot products (no vector flags)" in text
     assert "5.00 words on average, 9 at most;" in text
 
@@ -136,7 +136,7 @@ def test_a_report_needs_only_the_saved_json(comparison: Comparison) -> None:
 
 def test_brackets_in_names_are_no_markup() -> None:
     odd = TEACHER.model_copy(update={"name": "[red]teacher[/red]"})
-    text = rendered(Comparison(circumstances=circumstances(), rows=(odd,)), 150)
+    text = rendered(Comparison(circumstances=conditions(), rows=(odd,)), 150)
     assert "[red]teacher[/red]" in text
 
 
@@ -149,7 +149,7 @@ SAID = {
 
 @pytest.mark.parametrize("chosen_on", [None, *CHOICES])
 def test_the_reader_is_told_what_chose_and_what_scored(chosen_on) -> None:
-    lines = circumstances_lines(circumstances(chosen_on=chosen_on))
+    lines = conditions_lines(conditions(chosen_on=chosen_on))
     told = [line for line in lines if line.startswith("scored on the held-out texts")]
     assert len(told) == (chosen_on is not None), "older files do not say"
     assert all(SAID[chosen_on] in line for line in told)
@@ -185,7 +185,7 @@ def test_the_noise_floor_stands_below(comparison: Comparison) -> None:
     ],
 )
 def test_the_load_is_said(comparison: Comparison, load: MachineLoad | None, said: str) -> None:
-    shown = comparison.model_copy(update={"circumstances": circumstances(load=load)})
+    shown = comparison.model_copy(update={"circumstances": conditions(load=load)})
     text = markdown_table(shown)
     assert said in text and "NOISY" not in text and "~" not in text
 
@@ -193,7 +193,7 @@ def test_the_load_is_said(comparison: Comparison, load: MachineLoad | None, said
 @pytest.mark.parametrize("wide", [True, False])
 def test_noisy_figures_are_marked_and_scores_are_not(comparison: Comparison, wide: bool) -> None:
     load = MachineLoad(other_work=0.2, steal=0.011)
-    noisy = comparison.model_copy(update={"circumstances": circumstances(load=load)})
+    noisy = comparison.model_copy(update={"circumstances": conditions(load=load)})
     for text in (markdown_table(noisy, wide), rendered(noisy, 170, wide)):
         assert "~9.95" in text and "~6.3x" in text and "~1.66x" in text and "~1.01x" in text
         assert "~0.89" not in text and "~[" not in text and "~-" not in text
@@ -202,10 +202,10 @@ def test_noisy_figures_are_marked_and_scores_are_not(comparison: Comparison, wid
 
 
 def test_how_many_processes_there_were_is_said() -> None:
-    config = circumstances().config
+    config = conditions().config
     assert "3 fresh processes of 4 rounds each, rows interleaved" in "\n".join(
-        circumstances_lines(circumstances())
+        conditions_lines(conditions())
     )
     earlier = config.model_dump(exclude={"processes", "noisy"}) | {"rounds": 10}
-    text = "\n".join(circumstances_lines(circumstances(config=earlier)))
+    text = "\n".join(conditions_lines(conditions(config=earlier)))
     assert "; " in text and "\n10 rounds, rows interleaved" in text
