@@ -103,8 +103,8 @@ def _constant(result: MethodsBenchmark) -> str:
     if result.constant:
         value = result.constant.score
     else:
-        answers = [most_frequent(result.labels)] * len(result.labels)
-        value = score(result.metric, result.labels, answers)
+        predictions = [most_frequent(result.labels)] * len(result.labels)
+        value = score(result.metric, result.labels, predictions)
     return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 

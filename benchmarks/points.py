@@ -7,10 +7,10 @@ from typing import Protocol
 
 from bertender.metrics.scores import Change, paired_change_of_means
 
-__all__ = ["Answered", "gain", "gained", "points"]
+__all__ = ["Predicted", "gain", "gained", "points"]
 
 
-class Answered(Protocol):
+class Predicted(Protocol):
     """A model's result on the texts of a benchmark."""
 
     @property
@@ -20,8 +20,8 @@ class Answered(Protocol):
 def gain(
     metric: str,
     labels: Sequence[int],
-    references: Sequence[Answered],
-    candidates: Sequence[Answered],
+    references: Sequence[Predicted],
+    candidates: Sequence[Predicted],
 ) -> str:
     """Return the points that the candidates gain over the references, on average, as a cell."""
     return points(gained(metric, labels, references, candidates))
@@ -30,8 +30,8 @@ def gain(
 def gained(
     metric: str,
     labels: Sequence[int],
-    references: Sequence[Answered],
-    candidates: Sequence[Answered],
+    references: Sequence[Predicted],
+    candidates: Sequence[Predicted],
 ) -> Change:
     """Return what the candidates gain over the references, on average."""
     return paired_change_of_means(

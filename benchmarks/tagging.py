@@ -109,8 +109,9 @@ def _student(
 
 
 def _measured(artifact: Artifact, task: Task, loss: str, seed: int) -> TaggerResult:
-    score, answers = evaluate(open_classifier(artifact), task.dev, task.metric)
-    found, _, answered = entity_counts(_truth(task), _tags(task, answers)).astype(int).T.tolist()
+    score, predictions = evaluate(open_classifier(artifact), task.dev, task.metric)
+    counts = entity_counts(_truth(task), _tags(task, predictions))
+    right, _, predicted = counts.astype(int).T.tolist()
     typer.echo(f"{loss} {seed}: {score.value:.4f}")
     return TaggerResult(
         loss=loss,
@@ -118,8 +119,8 @@ def _measured(artifact: Artifact, task: Task, loss: str, seed: int) -> TaggerRes
         parameters=artifact.card.findings.parameters,
         size_bytes=artifact.card.files["model.safetensors"].size_bytes,
         score=score,
-        found=found,
-        answered=answered,
+        found=right,
+        answered=predicted,
     )
 
 

@@ -67,12 +67,12 @@ def further_gain(
     result: TrainingBenchmark, first: Sequence[TrainingRun], runs: Sequence[TrainingRun]
 ) -> Change:
     """Return what runs gain over the first way's on the further texts."""
-    answers = [[_Answers(run.further_predictions) for run in way] for way in (first, runs)]
-    return gained(result.metric, result.further_labels, *answers)
+    predictions = [[_Predictions(run.further_predictions) for run in way] for way in (first, runs)]
+    return gained(result.metric, result.further_labels, *predictions)
 
 
 @dataclass(frozen=True)
-class _Answers:
+class _Predictions:
     predictions: tuple[int, ...]
 
 

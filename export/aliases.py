@@ -15,12 +15,12 @@ def drop_aliases(model: onnx.ModelProto) -> None:
     """Let every node of a graph read its constants by their own names, in the graph given."""
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
-    answered = {output.name for output in graph.output}
+    outputs = {output.name for output in graph.output}
     named: dict[str, str] = {}
     kept = []
     for node in graph.node:
         source = named.get(node.input[0], node.input[0]) if node.input else ""
-        if node.op_type == "Identity" and source in constants and node.output[0] not in answered:
+        if node.op_type == "Identity" and source in constants and node.output[0] not in outputs:
             named[node.output[0]] = source
             continue
         for place, name in enumerate(node.input):

@@ -14,7 +14,7 @@ from bertender.core.errors import ServingError
 from bertender.models.predictor import Classifier, open_classifier
 from bertender.problems import Outputs
 from bertender.text.example import Example
-from serve.client import Answer, Endpoint
+from serve.client import Classification, Endpoint
 from serve.config import ServeConfig
 from serve.server import serving
 
@@ -35,7 +35,7 @@ class Served(Record):
     """One text and the endpoint's answer."""
 
     text: tuple[str, ...]
-    answer: Answer
+    answer: Classification
     true_label: str | tuple[str, ...] | None = Field(
         None, description="what the data say, where they are known"
     )
@@ -72,10 +72,10 @@ def check_endpoint(
     local = open_classifier(artifact)
     ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
     with serving(artifact, ports) as server, Endpoint(server.http_url) as endpoint:
-        answers = [endpoint.classify([example])[0] for example in chosen]
+        predicted = [endpoint.classify([example])[0] for example in chosen]
     served = tuple(
-        Served(text=examples[row], answer=answer, true_label=true_labels and true_labels[row])
-        for row, answer in zip(rows, answers, strict=True)
+        Served(text=examples[row], answer=own, true_label=true_labels and true_labels[row])
+        for row, own in zip(rows, predicted, strict=True)
     )
     return EndpointCheck(served=served, max_abs_difference=_difference(local, served))
 
@@ -103,8 +103,8 @@ def _difference(local: Classifier, served: Sequence[Served]) -> float:
 
 def _rows(served: Served, local: Outputs) -> npt.NDArray[np.float64]:
     """Return the answered logits (rows, labels) of what the local model predicts as well."""
-    answered = np.atleast_2d(np.array(served.answer.logits))
-    return np.asarray(answered[local.places])
+    logits = np.atleast_2d(np.array(served.answer.logits))
+    return np.asarray(logits[local.places])
 
 
 def _labels(served: Served) -> tuple[str, ...]:

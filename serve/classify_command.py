@@ -11,7 +11,7 @@ import typer
 from bertender.cli.flags import JsonFlag
 from bertender.cli.output import messages, print_json
 from bertender.core.errors import DataError
-from serve.client import DEFAULT_URL, Answer, Endpoint
+from serve.client import DEFAULT_URL, Classification, Endpoint
 
 __all__ = ["classify_command"]
 
@@ -45,24 +45,26 @@ def classify_command() -> Callable[..., None]:
         with Endpoint(url) as endpoint:
             texts_of = examples or _read(endpoint.text_columns)
             examples = list(map(endpoint.problem.endpoint.to_example, texts_of))
-            answers = endpoint.classify(examples)
+            classifications = endpoint.classify(examples)
         if as_json:
-            print_json([answer.model_dump(mode="json") for answer in answers])
+            print_json(
+                [classification.model_dump(mode="json") for classification in classifications]
+            )
             return
-        for example, answer in zip(examples, answers, strict=True):
-            for line in _lines(answer, example):
+        for example, classification in zip(examples, classifications, strict=True):
+            for line in _lines(classification, example):
                 print(line)
 
     return command
 
 
-def _lines(answer: Answer, example: tuple[str, ...]) -> Iterator[str]:
+def _lines(classification: Classification, example: tuple[str, ...]) -> Iterator[str]:
     """Yield a line for each prediction: of a text, or of each word, then an empty line."""
-    if isinstance(answer.label, str):
-        yield f"{answer.label}\t{answer.score:.4f}\t{' | '.join(example)}"
+    if isinstance(classification.label, str):
+        yield f"{classification.label}\t{classification.score:.4f}\t{' | '.join(example)}"
         return
-    assert isinstance(answer.score, tuple)
-    for word, label, score in zip(example, answer.label, answer.score, strict=True):
+    assert isinstance(classification.score, tuple)
+    for word, label, score in zip(example, classification.label, classification.score, strict=True):
         yield f"{label}\t{score:.4f}\t{word}"
     yield ""
 

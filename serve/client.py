@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # at run time it would load transformers into a client that o
 from bertender.text.example import Example
 
 __all__ = [
-    "Answer",
+    "Classification",
     "DEFAULT_URL",
     "Endpoint",
     "PROTOCOLS",
@@ -88,7 +88,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 }
 
 
-class Answer(Record):
+class Classification(Record):
     """What the endpoint says of one example."""
 
     label: str | tuple[str, ...] = Field(description="one, or one for each word")
@@ -143,7 +143,7 @@ class Endpoint:
             self.client.close()
         self.client = None  # frees it now: freed at exit, tritonclient would print a traceback
 
-    def classify(self, examples: Sequence[Example]) -> list[Answer]:
+    def classify(self, examples: Sequence[Example]) -> list[Classification]:
         """Return an answer for each example, in their order.
 
         Raises:
@@ -155,7 +155,7 @@ class Endpoint:
         known = [endpoint.to_example(endpoint.to_texts(example)) for example in examples]
         asked = iter(known)
         return [
-            Answer(**endpoint.read(outputs, row, next(asked)))
+            Classification(**endpoint.read(outputs, row, next(asked)))
             for outputs in self._ask_all(known)
             for row in range(len(outputs["LABEL"]))
         ]
@@ -217,7 +217,7 @@ def classify(
     *,
     batch_size: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> list[Answer]:
+) -> list[Classification]:
     """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
     with Endpoint(url, batch_size=batch_size, timeout_s=timeout_s) as endpoint:
         return endpoint.classify(examples)

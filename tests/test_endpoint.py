@@ -194,7 +194,7 @@ def test_an_endpoint_that_answers_otherwise_is_refused(
     served_rows = [
         check.Served(
             text=example,
-            answer=check.Answer(label=label, score=0.5, logits=tuple(row.tolist())),
+            answer=check.Classification(label=label, score=0.5, logits=tuple(row.tolist())),
         )
         for example, label, row in zip(examples, labels, logits, strict=True)
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.methods import CONTROL, MethodsBenchmark
-from benchmarks.points import Answered, gained
+from benchmarks.points import Predicted, gained
 from benchmarks.readings.words import above, below, holding, paragraph, ticked
 from bertender.measure.constant import most_frequent
 from bertender.metrics.scores import Change
@@ -65,7 +65,7 @@ def _over_control(result: MethodsBenchmark) -> dict[str, Change]:
     return {name: _gain(result, controls, name) for name in _names(result) if name != CONTROL}
 
 
-def _gain(result: MethodsBenchmark, references: Sequence[Answered], name: str) -> Change:
+def _gain(result: MethodsBenchmark, references: Sequence[Predicted], name: str) -> Change:
     students = [student for student in result.students if student.method == name]
     return gained(result.metric, result.labels, references, students)
 

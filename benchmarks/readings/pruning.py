@@ -47,8 +47,8 @@ def pruning_reading(files: Mapping[str, Path]) -> str:
 def _constant(text: str) -> tuple[str, float]:
     """Return a task, and what the most frequent label alone scores there."""
     result = MethodsBenchmark.model_validate_json(text)
-    answers = [most_frequent(result.labels)] * len(result.labels)
-    return result.task, score(result.metric, result.labels, answers).value
+    predictions = [most_frequent(result.labels)] * len(result.labels)
+    return result.task, score(result.metric, result.labels, predictions).value
 
 
 def _line(result: PruningBenchmark, constant: float | None) -> str:

@@ -10,7 +10,7 @@ from bertender.core.table import load_place
 
 if TYPE_CHECKING:
     from bertender.pipeline.calls import ArtifactLike
-    from serve.client import Answer
+    from serve.client import Classification
     from serve.server import TritonServer
 
 __all__ = ["classify", "serve"]
@@ -43,7 +43,7 @@ def classify(
     *,
     batch_size: int | None = None,
     timeout_s: float = 60.0,
-) -> list[Answer]:
+) -> list[Classification]:
     """Ask a served model about texts; loads no model library.
 
     Args:
@@ -62,4 +62,6 @@ def classify(
     """
     examples = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
     ask = load_place("serve.client:classify")
-    return cast("list[Answer]", ask(examples, url, batch_size=batch_size, timeout_s=timeout_s))
+    return cast(
+        "list[Classification]", ask(examples, url, batch_size=batch_size, timeout_s=timeout_s)
+    )

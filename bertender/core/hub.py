@@ -8,14 +8,14 @@ import threading
 from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
-__all__ = ["PROBE_SECONDS", "hub_answers"]
+__all__ = ["PROBE_SECONDS", "hub_knows"]
 
 logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 4.0
 
 
-def hub_answers(place: str, seconds: float = PROBE_SECONDS) -> bool:
+def hub_knows(place: str, seconds: float = PROBE_SECONDS) -> bool:
     """Return whether the hub knows of a place, asked for some seconds at most.
 
     Args:
@@ -23,7 +23,7 @@ def hub_answers(place: str, seconds: float = PROBE_SECONDS) -> bool:
         seconds: the longest wait. The thread is there because no timeout bounds the look-up of
             a host name.
     """
-    answers: list[int] = []
+    statuses: list[int] = []
 
     def probe() -> None:
         try:
@@ -32,11 +32,11 @@ def hub_answers(place: str, seconds: float = PROBE_SECONDS) -> bool:
                 f"{constants.ENDPOINT}/{place}", headers=headers, timeout=seconds
             )
             response.raise_for_status()  # a proxy may answer in its place
-            answers.append(response.status_code)
+            statuses.append(response.status_code)
         except OSError as error:  # every error of the connection is one
             logger.info("the hub does not answer: %s", error)
 
     thread = threading.Thread(target=probe, daemon=True)
     thread.start()
     thread.join(seconds)
-    return bool(answers)
+    return bool(statuses)

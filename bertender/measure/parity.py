@@ -17,7 +17,7 @@ from bertender.core.config import Record
 from bertender.core.errors import ParityError
 from bertender.core.findings import ParitySummary
 from bertender.measure.accuracy import word_count
-from bertender.measure.parity_answers import Answers, collect_answers, no_answers
+from bertender.measure.paired_logits import PairedLogits, no_logits, pair_logits
 from bertender.measure.parity_cases import questions_of
 from bertender.measure.parity_checks import (
     CHECKS,
@@ -119,24 +119,24 @@ def check_parity(
     """
     problems = _input_problems(reference, candidate, examples)
     comparable = examples and len(reference.labels) == len(candidate.labels)
-    answers = (
-        collect_answers(reference, candidate, examples, batch_sizes, seed)
+    paired = (
+        pair_logits(reference, candidate, examples, batch_sizes, seed)
         if comparable
-        else no_answers(len(reference.labels))
+        else no_logits(len(reference.labels))
     )
-    figures = measure_figures(answers, tolerance, truth)
-    failures = (check.failure(figures, answers, tolerance) for check in CHECKS)
+    figures = measure_figures(paired, tolerance, truth)
+    failures = (check.failure(figures, paired, tolerance) for check in CHECKS)
     return Parity(
         reference=reference.name,
         candidate=candidate.name,
         tolerance=tolerance,
-        texts=sum(text.tokens is None for text in answers.texts),
-        rows=len(answers),
-        logit_scale=answers.scale or None,
-        logit_spread=answers.spread or None,
+        texts=sum(text.tokens is None for text in paired.texts),
+        rows=len(paired),
+        logit_scale=paired.scale or None,
+        logit_spread=paired.spread or None,
         inputs_compared=inputs_comparable(reference, candidate),
-        cases=_cases(answers),
-        failures=(*problems, *answers.problems, *filter(None, failures)),
+        cases=_cases(paired),
+        failures=(*problems, *paired.problems, *filter(None, failures)),
         **figures.model_dump(),
     )
 
@@ -205,13 +205,13 @@ def _share(truths: npt.NDArray[np.bool_]) -> float | None:
     return mean(truths) if len(truths) else None
 
 
-def _cases(answers: Answers) -> tuple[CaseParity, ...]:
+def _cases(paired: PairedLogits) -> tuple[CaseParity, ...]:
     return tuple(
         CaseParity(
             name=case.name,
-            rows=int((answers.case_ids == index).sum()),
-            max_abs_difference=largest(answers.differences[answers.case_ids == index]),
-            agreement=_share(answers.agrees[answers.case_ids == index]),
+            rows=int((paired.case_ids == index).sum()),
+            max_abs_difference=largest(paired.differences[paired.case_ids == index]),
+            agreement=_share(paired.agrees[paired.case_ids == index]),
         )
-        for index, case in enumerate(answers.cases)
+        for index, case in enumerate(paired.cases)
     )

@@ -12,7 +12,7 @@ from pydantic import Field
 from scipy.stats import binomtest
 
 from bertender.core.config import Record
-from bertender.measure.parity_answers import Answers
+from bertender.measure.paired_logits import PairedLogits
 from bertender.measure.tolerances import Tolerance
 from bertender.metrics.scores import Change, paired_change
 
@@ -59,12 +59,12 @@ class Figures(Record):
 class Unit:
     """The unit of a figure and its bound."""
 
-    size: Callable[[Answers], float]
+    size: Callable[[PairedLogits], float]
     name: str
 
 
-LARGEST = Unit(lambda answers: answers.scale, "the largest reference logit")
-SPREAD = Unit(lambda answers: answers.spread, "the spread of the reference's logits over texts")
+LARGEST = Unit(lambda paired: paired.scale, "the largest reference logit")
+SPREAD = Unit(lambda paired: paired.spread, "the spread of the reference's logits over texts")
 
 
 @dataclass(frozen=True)
@@ -73,38 +73,38 @@ class Check:
 
     figure: str
     bound: str
-    badness: Callable[[Answers, Tolerance], FloatArray]
+    badness: Callable[[PairedLogits, Tolerance], FloatArray]
     at_most: bool = False
     unit: Unit | None = None
     """The figure and the bound are shares of it; for the message."""
     scaled: bool = False
     """The figure is in logits, not in shares of the unit."""
 
-    def failure(self, figures: Figures, answers: Answers, tolerance: Tolerance) -> str | None:
+    def failure(self, figures: Figures, paired: PairedLogits, tolerance: Tolerance) -> str | None:
         """Return measured and allowed value and the worst text; None when the check passes."""
         value, share = getattr(figures, self.figure), getattr(tolerance, self.bound)
         if value is None or share is None:
             return None
-        size = self.unit.size(answers) if self.unit else 1.0
+        size = self.unit.size(paired) if self.unit else 1.0
         allowed = share * size if self.scaled else share
         if value <= allowed if self.at_most else value >= allowed:
             return None
         limit = f"at {'most' if self.at_most else 'least'} {allowed:.4g}"
         if self.unit:
             limit += f" ({share:g} x {self.unit.name}, {size:.4g})"
-        worst = answers.describe(int(self.badness(answers, tolerance).argmax()))
+        worst = paired.describe(int(self.badness(paired, tolerance).argmax()))
         return f"{self.figure} is {value:.4g}, allowed {limit}; worst: {worst}"
 
 
-def _relative(answers: Answers, tolerance: Tolerance) -> FloatArray:
-    return answers.relative_differences
+def _relative(paired: PairedLogits, tolerance: Tolerance) -> FloatArray:
+    return paired.relative_differences
 
 
 CHECKS = (
     Check(
         "max_abs_difference",
         "max_abs",
-        lambda answers, _: answers.differences.max(axis=1),
+        lambda paired, _: paired.differences.max(axis=1),
         at_most=True,
         unit=LARGEST,
         scaled=True,
@@ -112,30 +112,30 @@ CHECKS = (
     Check(
         "mean_abs_difference",
         "mean_abs",
-        lambda answers, _: answers.differences.mean(axis=1),
+        lambda paired, _: paired.differences.mean(axis=1),
         at_most=True,
         unit=LARGEST,
         scaled=True,
     ),
-    Check("min_cosine", "min_cosine", lambda answers, _: -np.nan_to_num(answers.cosines, nan=1.0)),
+    Check("min_cosine", "min_cosine", lambda paired, _: -np.nan_to_num(paired.cosines, nan=1.0)),
     Check("median_difference", "max_median", _relative, at_most=True, unit=SPREAD),
     Check("p95_difference", "max_p95", _relative, at_most=True, unit=SPREAD),
     Check(
         "edge_difference",
         "max_edge",
-        lambda answers, _: answers.relative_differences * answers.edge_rows,
+        lambda paired, _: paired.relative_differences * paired.edge_rows,
         at_most=True,
         unit=SPREAD,
     ),
     Check(
         "decided_agreement_high",
         "min_agreement",
-        lambda answers, tolerance: answers.gaps * (answers.decided(tolerance) & ~answers.agrees),
+        lambda paired, tolerance: paired.gaps * (paired.decided(tolerance) & ~paired.agrees),
     ),
     Check(
         "score_change_high",
         "min_score_change",
-        lambda answers, _: answers.gaps * ~answers.agrees,
+        lambda paired, _: paired.gaps * ~paired.agrees,
     ),
 )
 
@@ -151,42 +151,44 @@ class Truth:
     """The names, for metrics that read names."""
 
 
-def measure_figures(answers: Answers, tolerance: Tolerance, truth: Truth | None = None) -> Figures:
+def measure_figures(
+    paired: PairedLogits, tolerance: Tolerance, truth: Truth | None = None
+) -> Figures:
     """Return the figures of some logits; those of the score need the truth.
 
     Means, percentiles, decided agreement and score are those of the worst arrangement: damage that
     only batches show would be halved by the texts that stood alone.
     """
-    strong = answers.cosines[~np.isnan(answers.cosines)]
-    relative, decided = answers.relative_differences, answers.decided(tolerance)
-    cases, edges = answers.wide_cases(), answers.edge_cases()
-    agreements = [answers.agrees[decided & case] for case in cases if (decided & case).any()]
-    changes = [_score_change(answers, case, truth) for case in cases] if truth else []
+    strong = paired.cosines[~np.isnan(paired.cosines)]
+    relative, decided = paired.relative_differences, paired.decided(tolerance)
+    cases, edges = paired.wide_cases(), paired.edge_cases()
+    agreements = [paired.agrees[decided & case] for case in cases if (decided & case).any()]
+    changes = [_score_change(paired, case, truth) for case in cases] if truth else []
     return Figures(
-        max_abs_difference=largest(answers.differences),
-        mean_abs_difference=largest(np.array([answers.differences[case].mean() for case in cases])),
+        max_abs_difference=largest(paired.differences),
+        mean_abs_difference=largest(np.array([paired.differences[case].mean() for case in cases])),
         min_cosine=float(strong.min()) if len(strong) else None,
         median_difference=largest(np.array([np.median(relative[case]) for case in cases])),
         p95_difference=largest(np.array([np.quantile(relative[case], 0.95) for case in cases])),
         edge_difference=largest(np.array([np.median(relative[case]) for case in edges])),
-        agreement=mean(answers.agrees) if len(answers) else None,
+        agreement=mean(paired.agrees) if len(paired) else None,
         decided_agreement=min(map(mean, agreements), default=None),
         decided_agreement_high=min(map(_high_share, agreements), default=None),
         score_change=min((change.value for change in changes), default=None),
         score_change_high=min((change.high for change in changes), default=None),
         near_ties=int((~decided).sum()),
-        near_ties_turned=int((~decided & ~answers.agrees).sum()),
+        near_ties_turned=int((~decided & ~paired.agrees).sum()),
     )
 
 
-def _score_change(answers: Answers, case: BoolArray, truth: Truth) -> Change:
+def _score_change(paired: PairedLogits, case: BoolArray, truth: Truth) -> Change:
     """Return what the candidate's predictions gain in one arrangement of the task's texts."""
     return paired_change(
         truth.metric,
-        [truth.label_ids[text] for text in answers.texts_in(case)],
-        answers.predictions(answers.expected, case),
-        answers.predictions(answers.answered, case),
-        label_count=answers.expected.shape[1],
+        [truth.label_ids[text] for text in paired.texts_in(case)],
+        paired.predictions(paired.expected, case),
+        paired.predictions(paired.actual, case),
+        label_count=paired.expected.shape[1],
         labels=truth.labels,
     )
 

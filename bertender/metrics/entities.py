@@ -26,7 +26,7 @@ Sentence = Sequence[str]
 """The tags of a sentence."""
 
 Counts = npt.NDArray[np.float64]
-"""Entities that are found, true and answered, (sentences, 3)."""
+"""Entities that are right, true and predicted, (sentences, 3)."""
 
 
 class EntityF1:
@@ -36,9 +36,9 @@ class EntityF1:
         self, label_ids: Any, predictions: Any, known: LabelSet, seed: int
     ) -> tuple[float, float, float]:
         """Return the value and its interval."""
-        truth, answers = (_tags(numbers, known.names) for numbers in (label_ids, predictions))
-        found = entity_f1(truth, answers, seed=seed)
-        return found.value, found.low, found.high
+        truth, predicted = (_tags(numbers, known.names) for numbers in (label_ids, predictions))
+        f1 = entity_f1(truth, predicted, seed=seed)
+        return f1.value, f1.low, f1.high
 
     def resampled(
         self,
@@ -55,24 +55,24 @@ class EntityF1:
         return values, [_f1(draws @ each) for each in counts]
 
 
-def entity_f1(truth: Sequence[Sentence], answers: Sequence[Sentence], *, seed: int = 0) -> Score:
+def entity_f1(truth: Sequence[Sentence], predicted: Sequence[Sentence], *, seed: int = 0) -> Score:
     """Return the F1 of entities over all sentences, with a bootstrap interval over sentences.
 
     Args:
         truth: the tags of each sentence.
-        answers: a tagger's, one for each word.
+        predicted: a tagger's, one for each word.
         seed: what the bootstrap draws from.
 
     Raises:
-        DataError: there are no sentences, or not one answer for each word.
+        DataError: there are no sentences, or not one tag for each word.
     """
-    if not truth or [len(tags) for tags in truth] != [len(tags) for tags in answers]:
+    if not truth or [len(tags) for tags in truth] != [len(tags) for tags in predicted]:
         raise DataError(
-            f"{len(answers)} answered sentences cannot be scored against {len(truth)}: there must "
-            "be some, and one answer for each of their words."
+            f"{len(predicted)} predicted sentences cannot be scored against {len(truth)}: there "
+            "must be some, and one tag for each of their words."
         )
-    value = f1_score(list(map(list, truth)), list(map(list, answers)), zero_division=0)
-    counts = entity_counts(truth, answers)
+    value = f1_score(list(map(list, truth)), list(map(list, predicted)), zero_division=0)
+    counts = entity_counts(truth, predicted)
     low, high = _percentiles(_f1(_drawn(len(counts), seed) @ counts))
     return Score(metric=METRIC, value=float(value), low=low, high=high, n=len(truth))
 
@@ -85,7 +85,7 @@ def entity_change(
     Args:
         reference: `entity_counts` of one tagger for each seed that it was trained with.
         candidate: the same of the other.
-        seed: what the bootstrap draws from; it draws sentences, which all taggers answered.
+        seed: what the bootstrap draws from; it draws sentences, which all taggers have read.
     """
     whole = np.ones((1, len(reference[0])))
     draws = _drawn(len(reference[0]), seed)
@@ -94,11 +94,11 @@ def entity_change(
     return Change(value=POINTS * float(value[0]), low=POINTS * low, high=POINTS * high)
 
 
-def entity_counts(truth: Sequence[Sentence], answers: Sequence[Sentence]) -> Counts:
-    """Return the entities that are found, true and answered in each sentence, (sentences, 3)."""
+def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> Counts:
+    """Return the entities that are right, true and predicted in each sentence, (sentences, 3)."""
     pairs = [
-        (set(get_entities(list(tags))), set(get_entities(list(answered))))
-        for tags, answered in zip(truth, answers, strict=True)
+        (set(get_entities(list(tags))), set(get_entities(list(ours))))
+        for tags, ours in zip(truth, predicted, strict=True)
     ]
     return np.array([(len(a & b), len(a), len(b)) for a, b in pairs], dtype=np.float64)
 
@@ -119,8 +119,8 @@ def _mean_f1(draws: npt.NDArray[np.float64], taggers: Sequence[Counts]) -> npt.N
 
 def _f1(counts: Counts) -> npt.NDArray[np.float64]:
     """Return the F1 of each row of sums, (rows, 3) -> (rows,)."""
-    found, true, answered = counts.T
-    shares = np.divide(2 * found, true + answered, out=np.zeros_like(found), where=found > 0)
+    right, true, predicted = counts.T
+    shares = np.divide(2 * right, true + predicted, out=np.zeros_like(right), where=right > 0)
     return np.asarray(shares)
 
 

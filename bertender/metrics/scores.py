@@ -77,10 +77,10 @@ class Metric:
         self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
     ) -> tuple[float, float, float]:
         """Return the value and its interval."""
-        truth, (answers,) = _aligned(label_ids, predictions)
-        labels = _labels_in(known.count, truth, answers)
-        low, high = self.interval(self, truth, answers, labels, seed)
-        return self.value(truth, answers, labels), low, high
+        truth, (predicted,) = _aligned(label_ids, predictions)
+        labels = _labels_in(known.count, truth, predicted)
+        low, high = self.interval(self, truth, predicted, labels, seed)
+        return self.value(truth, predicted, labels), low, high
 
     def resampled(
         self,
@@ -90,13 +90,13 @@ class Metric:
         seed: int,
     ) -> tuple[list[float], list[FloatArray]]:
         """Return the value of each model's predictions, and its values (resamples,)."""
-        truth, answers = _aligned(label_ids, *predictions)
-        labels = _labels_in(known.count, truth, *answers)
-        cells, draws = resampled_cells(np.stack([truth, *answers]), seed)
+        truth, predicted = _aligned(label_ids, *predictions)
+        labels = _labels_in(known.count, truth, *predicted)
+        cells, draws = resampled_cells(np.stack([truth, *predicted]), seed)
         of_draws = [
             self.from_counts(count_labels(cells[0], own, draws, labels)) for own in cells[1:]
         ]
-        return [self.value(truth, own, labels) for own in answers], of_draws
+        return [self.value(truth, own, labels) for own in predicted], of_draws
 
 
 def score(
@@ -247,10 +247,10 @@ METRICS: Table[AnyMetric] = Table(
 
 
 def _aligned(
-    label_ids: Sequence[int] | IntArray, *answers: Sequence[int] | IntArray
+    label_ids: Sequence[int] | IntArray, *predicted: Sequence[int] | IntArray
 ) -> tuple[IntArray, list[IntArray]]:
     truth = np.asarray(label_ids, dtype=np.int64)
-    columns = [np.asarray(column, dtype=np.int64) for column in answers]
+    columns = [np.asarray(column, dtype=np.int64) for column in predicted]
     if not len(truth):
         raise DataError("no rows to score: the split is empty. Give at least one labelled example.")
     for column in columns:

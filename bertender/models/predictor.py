@@ -127,15 +127,15 @@ class BagOfWordsPredictor:
 
 
 class FakePredictor:
-    """A predictor for tests: `answer` computes the logits of a batch."""
+    """A predictor for tests: `compute` computes the logits of a batch."""
 
-    def __init__(self, answer: Callable[[Batch], FloatArray]) -> None:
-        self.answer = answer
+    def __init__(self, compute: Callable[[Batch], FloatArray]) -> None:
+        self.compute = compute
         self.batches: list[Batch] = []
 
     def logits(self, batch: Batch) -> FloatArray:
         self.batches.append(batch)
-        return self.answer(batch)
+        return self.compute(batch)
 
 
 def open_classifier(

@@ -98,7 +98,7 @@ def _arrays(
     }
 
 
-def _read_answer(
+def _read_response(
     tensors: Mapping[str, npt.NDArray[Any]], row: int, example: Example
 ) -> dict[str, Any]:
     return {
@@ -144,7 +144,7 @@ SINGLE_LABEL: ProblemType[int] = ProblemType(
         to_example=lambda texts: texts,
         to_texts=lambda example: example,
         arrays=_arrays,
-        read=_read_answer,
+        read=_read_response,
         logits=_joined_logits,
     ),
     model_class="AutoModelForSequenceClassification",

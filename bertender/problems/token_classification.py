@@ -179,7 +179,7 @@ def _to_texts(example: Example) -> Example:
     return (" ".join(example),)
 
 
-def _read_answer(
+def _read_response(
     tensors: Mapping[str, npt.NDArray[Any]], row: int, example: Example
 ) -> dict[str, Any]:
     count = len(example)
@@ -231,7 +231,7 @@ TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
         to_example=_to_example,
         to_texts=_to_texts,
         arrays=_arrays,
-        read=_read_answer,
+        read=_read_response,
         logits=_joined_logits,
     ),
     model_class="AutoModelForTokenClassification",

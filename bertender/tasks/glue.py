@@ -14,7 +14,7 @@ from huggingface_hub import constants
 
 from bertender.core.environment import DATA_VARIABLE, data_directory
 from bertender.core.errors import HubUnreachableError
-from bertender.core.hub import PROBE_SECONDS, hub_answers
+from bertender.core.hub import PROBE_SECONDS, hub_knows
 from bertender.tasks.files import Labelled, read_labelled
 from bertender.tasks.rows import read_delimited
 from bertender.tasks.task import Split
@@ -111,7 +111,7 @@ def read_hub(glue: GlueSet, repository: str = HUB_REPOSITORY) -> tuple[Split, Sp
     Raises:
         HubUnreachableError: the data are in none of these places; known within seconds.
     """
-    if not (constants.HF_HUB_OFFLINE or Path(repository).is_dir() or hub_answers(HUB_PLACE)):
+    if not (constants.HF_HUB_OFFLINE or Path(repository).is_dir() or hub_knows(HUB_PLACE)):
         raise _unreachable(glue, f"{constants.ENDPOINT} did not answer in {PROBE_SECONDS:.0f} s")
     import datasets  # a second of imports that local files do without
 

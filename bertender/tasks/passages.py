@@ -191,15 +191,15 @@ def _batches(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 def _read_batch(module: str, library: str, root: Path, files: Sequence[str]) -> list[Row]:
     """Read some files in a process of its own."""
-    answer = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-I", "-S", "-c", READER, str(PACKAGES), module, str(root)],
         input=json.dumps(files).encode(),
         capture_output=True,
         check=False,
     )
-    if answer.returncode:
-        raise RuntimeError(f"reading {library} failed: {answer.stderr.decode(errors='replace')}")
-    return [(library, *row) for row in json.loads(answer.stdout)]
+    if completed.returncode:
+        raise RuntimeError(f"reading {library} failed: {completed.stderr.decode(errors='replace')}")
+    return [(library, *row) for row in json.loads(completed.stdout)]
 
 
 def docstrings_of(root: Path, file: str) -> Iterator[str]:

@@ -73,7 +73,9 @@ def masked_words(
             piece = texts[place : place + TEXTS_PER_PIECE]
             blanks = blanks_of(language_model.tokenizer, whole, piece)
             for blank, ids in zip(
-                blanks, _answers(language_model, digest, whole, blanks, count, bf16), strict=True
+                blanks,
+                _likeliest_words(language_model, digest, whole, blanks, count, bf16),
+                strict=True,
             ):
                 found[blank.text][blank.span] = tuple(whole.words[number] for number in ids)
             bar.advance(len(piece))
@@ -130,7 +132,7 @@ def _window(tokens: BatchEncoding, row: int, place: int, room: int) -> Span | No
     return offsets[first][0], offsets[first + room - 1][1]
 
 
-def _answers(
+def _likeliest_words(
     language_model: LanguageModel,
     digest: str,
     whole: WholeWords,
@@ -159,7 +161,7 @@ def _compute(
     """Return the ids (questions, count) of the likeliest of the allowed ids, but never its own."""
     model = language_model.model
     device = model.device
-    answers = torch.empty(len(questions), count, dtype=torch.int32)
+    likeliest = torch.empty(len(questions), count, dtype=torch.int32)
     for bucket in length_buckets(questions.lengths, TOKENS_PER_BATCH):
         batch = questions.collate([questions[index] for index in bucket])
         inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
@@ -169,5 +171,5 @@ def _compute(
         asked = logits[rows, batch["position"].to(device)].float().cpu()  # (batch, vocab)
         asked.scatter_(1, batch["own_id"][:, None], -torch.inf)
         likeliest = asked[:, allowed].topk(count).indices
-        answers[bucket] = allowed[likeliest].int()
-    return answers
+        likeliest[bucket] = allowed[likeliest].int()
+    return likeliest

@@ -29,10 +29,10 @@ def nearest_words(
     table = functional.normalize(embeddings[known].float(), dim=-1)  # (words, hidden)
     places = torch.searchsorted(known, torch.tensor(ids, dtype=torch.long))
     nearest = [_nearest(table, some, count) for some in places.split(WORDS_AT_ONCE)]
-    answers = known[torch.cat(nearest)].tolist()
+    neighbours = known[torch.cat(nearest)].tolist()
     return {
-        asked: tuple(whole.words[number] for number in answer)
-        for asked, answer in zip(ids, answers, strict=True)
+        asked: tuple(whole.words[number] for number in numbers)
+        for asked, numbers in zip(ids, neighbours, strict=True)
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import constants
 
 from bertender.core.errors import ConfigError, DataError, HubUnreachableError, nearest_hint
-from bertender.core.hub import hub_answers
+from bertender.core.hub import hub_knows
 from distill.corpora.files import documents_of_rows, text_of_row
 
 __all__ = ["HUB_NAME", "read_hub"]
@@ -28,7 +28,7 @@ def read_hub(name: str, text_column: str) -> Iterator[str]:
         DataError: its rows have no such column, or another type than text in it.
     """
     repository, _, subset = name.partition(":")
-    if constants.HF_HUB_OFFLINE or not hub_answers(f"api/datasets/{repository}"):
+    if constants.HF_HUB_OFFLINE or not hub_knows(f"api/datasets/{repository}"):
         raise HubUnreachableError(
             f"corpus {name!r} is no file, and no hub that answers knows a data set of this name. "
             "Give files, or go online (and unset HF_HUB_OFFLINE)."

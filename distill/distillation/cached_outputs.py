@@ -24,7 +24,7 @@ from distill.methods.method import Method
 from distill.teachers.outputs import (
     LOGITS,
     size_bytes,
-    teacher_answers,
+    teacher_outputs,
     teacher_token_logits,
     worth_keeping,
 )
@@ -119,7 +119,7 @@ def student_examples(
     known = {str(source): examples} if shared else {}
     with clock.running():
         first, *more = (
-            _answers(teacher, task, config, known, kept if place == 0 else _logits_of(kept))
+            _outputs(teacher, task, config, known, kept if place == 0 else _logits_of(kept))
             for place, teacher in enumerate(teachers)
         )
     if LOGITS in first:
@@ -149,7 +149,7 @@ def averaged(logits: Sequence[torch.Tensor]) -> torch.Tensor:
     return mean - mean.mean(-1, keepdim=True) + level
 
 
-def _answers(
+def _outputs(
     teacher: Teacher,
     task: Task,
     config: TrainingConfig,
@@ -166,4 +166,4 @@ def _answers(
     if HEADS[task.problem_type].per_token:
         digest = teacher.artifact.digest
         return {LOGITS: teacher_token_logits(teacher.model, digest, texts, bf16)}
-    return teacher_answers(teacher.model, teacher.artifact.digest, texts, wanted, bf16)
+    return teacher_outputs(teacher.model, teacher.artifact.digest, texts, wanted, bf16)

@@ -148,10 +148,10 @@ def _refuse_uneven_start(config: PretrainedConfig, method: Method) -> None:
 
 def _refuse_closed(config: PretrainedConfig, method: Method, student: str | None) -> None:
     """Raise ModelError where layers are wanted of a teacher that is no row of FAMILIES."""
-    reads_answers_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
-    if family_name(config) in FAMILIES or (student and reads_answers_alone):
+    reads_logits_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
+    if family_name(config) in FAMILIES or (student and reads_logits_alone):
         return
-    others = method.weights_for_answers_alone
+    others = method.weights_for_logits_alone
     weights = ",".join(f"{name}=0" for name in others or ())
     own = f"{method.name} with weights {weights}" if weights else method.name
     works = own if others is not None else "distilbert with weights cosine=0"

@@ -175,7 +175,7 @@ class Method:
         return f"the teacher runs in each step of {' and '.join(online)}"
 
     @property
-    def weights_for_answers_alone(self) -> Mapping[str, float] | None:
+    def weights_for_logits_alone(self) -> Mapping[str, float] | None:
         """The weights that leave what reads no more than logits; None where they cannot."""
         reading_more = {t.name: 0.0 for t in self.terms if t.needs - {"logits"}}
         emptied = any(

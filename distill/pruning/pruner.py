@@ -42,7 +42,7 @@ from distill.pruning.rounds import PruningContext, in_rounds, without_some_layer
 from distill.pruning.target import find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
 from distill.scoring import choice_score, dev_score
-from distill.teachers.outputs import teacher_answers
+from distill.teachers.outputs import teacher_outputs
 from distill.teachers.teacher import Teacher
 from distill.writing import write_classifier
 
@@ -140,7 +140,7 @@ class _Ready:
         teacher, task, config = self.teacher, self.task, self.config
         texts = token_dataset(task.train, self.tokenizer, config.max_length)
         target = find_target(teacher.model, texts.lengths, config, self.stopwatches, work)
-        examples = texts.with_columns(**_answers(teacher, self.whole, task, config))
+        examples = texts.with_columns(**_teacher_logits(teacher, self.whole, task, config))
         return PruningContext(
             teacher, task, config, self.tokenizer, examples, work, description, target
         )
@@ -183,13 +183,13 @@ def _refuse_impossible(model: PreTrainedModel, config: PruneConfig) -> None:
             )
 
 
-def _answers(
+def _teacher_logits(
     teacher: Teacher, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
 ) -> dict[str, torch.Tensor]:
     """Return what the unpruned model answers to the training texts, where it is learned."""
     if not config.recovers:
         return {}
-    return teacher_answers(
+    return teacher_outputs(
         teacher.model,
         teacher.artifact.digest,
         token_dataset(task.train, tokenizer, config.max_length),

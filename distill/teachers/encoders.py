@@ -22,7 +22,7 @@ from transformers import (
 
 from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
-from bertender.core.hub import hub_answers
+from bertender.core.hub import hub_knows
 from bertender.core.hub_code import open_pretrained
 from bertender.models.families import padding_embedding
 from bertender.models.own_models import load_pretrained
@@ -81,7 +81,7 @@ def find_encoder(name: str, *, setting: str = "teacher") -> str:
         return _checked_folder(Path(name), setting)
     if name in PACKAGED:
         return str(_packaged_folder(name, PACKAGED[name], setting))
-    if not _is_cached(name) and (constants.HF_HUB_OFFLINE or not hub_answers(f"api/models/{name}")):
+    if not _is_cached(name) and (constants.HF_HUB_OFFLINE or not hub_knows(f"api/models/{name}")):
         raise HubUnreachableError(
             f"encoder {name!r} is no folder, is not on this machine, and no hub that answers knows "
             f"it. Give --{setting} a folder with config.json and model.safetensors, or the "

@@ -27,7 +27,7 @@ __all__ = [
     "LOGITS",
     "kept_in",
     "size_bytes",
-    "teacher_answers",
+    "teacher_outputs",
     "teacher_token_logits",
     "worth_keeping",
 ]
@@ -68,7 +68,7 @@ def kept_in(batch: TensorBatch, wanted: Wanted) -> dict[str, Any]:
     return kept
 
 
-def teacher_answers(
+def teacher_outputs(
     model: PreTrainedModel,
     digest: str,
     examples: TokenDataset,
@@ -104,7 +104,7 @@ def teacher_token_logits(
 ) -> tuple[torch.Tensor, ...]:
     """Return a tagger's logits (seq, labels) on each example, computed once and kept on disk.
 
-    Arguments are those of `teacher_answers`. The file holds all tokens below one another without
+    Arguments are those of `teacher_outputs`. The file holds all tokens below one another without
     padding, 4 bytes for each label of each.
     """
     path = _path(_key(model, digest, examples, bf16), TAGGER_LOGITS)
@@ -115,9 +115,9 @@ def teacher_token_logits(
 def _token_logits(model: PreTrainedModel, examples: TokenDataset, bf16: bool) -> torch.Tensor:
     """Return the logits of all tokens, (tokens, labels), in the order of the examples."""
     rows = [torch.empty(0)] * len(examples)
-    for bucket, signals in _answered(model, examples, {"logits": frozenset()}, bf16):
-        for row, answer in zip(bucket, signals.logits.float().cpu(), strict=True):
-            rows[row] = answer[: examples.lengths[row]]
+    for bucket, signals in _batch_outputs(model, examples, {"logits": frozenset()}, bf16):
+        for row, logits in zip(bucket, signals.logits.float().cpu(), strict=True):
+            rows[row] = logits[: examples.lengths[row]]
     return torch.cat(rows)
 
 
@@ -147,7 +147,7 @@ def _compute(
     columns: dict[str, torch.Tensor] = {}
     if not wanted:
         return columns
-    for bucket, signals in _answered(model, examples, wanted, bf16):
+    for bucket, signals in _batch_outputs(model, examples, wanted, bf16):
         for name, values in _columns(signals, wanted, _state_type(bf16)).items():
             if name not in columns:
                 shape = len(examples), values.shape[-1]
@@ -156,7 +156,7 @@ def _compute(
     return columns
 
 
-def _answered(
+def _batch_outputs(
     model: PreTrainedModel, examples: TokenDataset, wanted: Wanted, bf16: bool
 ) -> Iterator[tuple[list[int], Signals]]:
     """Yield batches of examples of like length, and what the teacher answers to each."""

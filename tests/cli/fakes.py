@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from bertender.problems import SINGLE_LABEL
 from bertender.text.example import Example
-from serve.client import Answer
+from serve.client import Classification
 
 
 class FakeEndpoint:
@@ -26,6 +26,8 @@ class FakeEndpoint:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def classify(self, examples: Sequence[Example]) -> list[Answer]:
+    def classify(self, examples: Sequence[Example]) -> list[Classification]:
         self.asked.extend(examples)
-        return [Answer(label=e[0].split()[0], score=0.5, logits=(0.0, 1.0)) for e in examples]
+        return [
+            Classification(label=e[0].split()[0], score=0.5, logits=(0.0, 1.0)) for e in examples
+        ]

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import reset_sessions
 
-from bertender.core.hub import hub_answers
+from bertender.core.hub import hub_knows
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -49,7 +49,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, online: None) -> Iterator[None]:
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(("name", "answer"), [("known", True), ("unknown", False)])
 def test_a_hub_answers(name: str, answer: bool) -> None:
-    assert hub_answers(f"api/models/{name}") is answer
+    assert hub_knows(f"api/models/{name}") is answer
 
 
 @pytest.mark.usefixtures("online")
@@ -61,9 +61,9 @@ def test_no_answer_within_the_wait(listens: bool, monkeypatch: pytest.MonkeyPatc
             silent.listen()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         start = time.monotonic()
-        assert not hub_answers("api/models/known", seconds=0.3)
+        assert not hub_knows("api/models/known", seconds=0.3)
         assert time.monotonic() - start < 2
 
 
 def test_offline_mode_asks_nobody() -> None:
-    assert constants.HF_HUB_OFFLINE and not hub_answers("api/models/known")
+    assert constants.HF_HUB_OFFLINE and not hub_knows("api/models/known")

@@ -31,7 +31,7 @@ from distill.finetuning.finetune import FinetuneConfig, finetune, finetune_by_na
 from distill.losses.signals import Wanted
 from distill.methods import METHODS
 from distill.teachers.encoders import load_classifier
-from distill.teachers.outputs import LOGITS, teacher_answers
+from distill.teachers.outputs import LOGITS, teacher_outputs
 from export.onnx_export import ExportConfig, export
 from tests.distill.architectures import ARCHITECTURES, save_teacher
 from tests.listening import interrupted_at
@@ -104,7 +104,7 @@ def test_answers_that_are_kept_for_students_are_those_of_each_text_alone(
     split = Split(examples, (0,) * len(examples))
     tokens = token_dataset(split, load_tokenizer(trained.artifact.path), LONGEST)
     wanted: Wanted = {"logits": frozenset()}
-    answers = teacher_answers(trained.model, trained.artifact.digest, tokens, wanted)
+    answers = teacher_outputs(trained.model, trained.artifact.digest, tokens, wanted)
     kept = answers[LOGITS].numpy()
     alone = [classifier.logits([example]) for example in examples]
     np.testing.assert_allclose(kept, np.concatenate(alone), atol=NOISE)

@@ -67,7 +67,7 @@ def test_a_gain_is_that_of_the_mean_scores_and_paired_by_sentence() -> None:
 
 @pytest.mark.parametrize("answers", [(), TRUTH[:2], (("O",), *TRUTH[1:])])
 def test_answers_to_other_words_are_refused(answers: tuple[tuple[str, ...], ...]) -> None:
-    with pytest.raises(DataError, match="one answer for each of their words"):
+    with pytest.raises(DataError, match="one tag for each of their words"):
         entity_f1(TRUTH, answers)
 
 

@@ -17,7 +17,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils._http import reset_sessions
 
 from bertender.core.errors import DataError, HubUnreachableError
-from bertender.core.hub import hub_answers
+from bertender.core.hub import hub_knows
 from bertender.tasks.glue import GLUE, HUB_PLACE, load_glue, read_hub
 from bertender.text.example import Example
 from tests.tasks.writers import write_glue
@@ -135,7 +135,7 @@ def test_hubs_that_answer(status: int, answer: bool, monkeypatch: pytest.MonkeyP
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        assert hub_answers(HUB_PLACE) is answer
+        assert hub_knows(HUB_PLACE) is answer
         thread.join()
 
 
@@ -146,7 +146,7 @@ def test_a_hub_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         silent.listen()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         started = time.monotonic()
-        assert not hub_answers(HUB_PLACE, seconds=0.5)
+        assert not hub_knows(HUB_PLACE, seconds=0.5)
         assert 0.4 < time.monotonic() - started < 3
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distill.losses.terms.answers import HardLabels, LogitMatch, MaskedWords, SoftLabels, SoftWords
 from distill.losses.terms.layers import Match, Relations
+from distill.losses.terms.logits import HardLabels, LogitMatch, MaskedWords, SoftLabels, SoftWords
 from distill.losses.terms.term import Term, wanted_by
 from distill.losses.terms.vocabularies import MixedWords, ProjectedWeights
 

@@ -19,7 +19,7 @@ from huggingface_hub.utils import reset_sessions
 from safetensors.torch import load_file, save_file
 
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
-from bertender.core.hub import hub_answers
+from bertender.core.hub import hub_knows
 from distill.teachers import encoders
 from distill.teachers.encoders import PACKAGED, find_encoder, load_classifier
 from tests.toy_models import save_encoder
@@ -105,7 +105,7 @@ def silent_server() -> Iterator[socket.socket]:
 def go_online(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
-    monkeypatch.setattr(encoders, "hub_answers", partial(hub_answers, seconds=0.5))
+    monkeypatch.setattr(encoders, "hub_answers", partial(hub_knows, seconds=0.5))
     reset_sessions()  # the session that refuses everything offline was kept
 
 

@@ -15,7 +15,7 @@ from distill.data import token_dataset
 from distill.losses.signals import Signals, Wanted
 from distill.methods import METHODS
 from distill.teachers import outputs
-from distill.teachers.outputs import kept_in, size_bytes, teacher_answers, worth_keeping
+from distill.teachers.outputs import kept_in, size_bytes, teacher_outputs, worth_keeping
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 
@@ -49,7 +49,7 @@ def examples(task: Task, longest: int = 64) -> TokenDataset:
 
 def test_answers_are_the_teachers_in_the_order_of_the_examples(task: Task, cache: Path) -> None:
     model, texts = tiny_classifier("bert"), examples(task)
-    columns = teacher_answers(model, "digest", texts, WANTED)
+    columns = teacher_outputs(model, "digest", texts, WANTED)
     assert sorted(columns) == COLUMNS
     for row in (0, 17, 95):
         ids = torch.tensor([texts.columns["input_ids"][row]])
@@ -65,7 +65,7 @@ def test_states_are_kept_in_the_precision_that_they_are_computed_in(
 ) -> None:
     model, texts = tiny_classifier("bert"), examples(task)
     exact, rounded = (
-        teacher_answers(model, "digest", texts, WANTED, bf16) for bf16 in (False, True)
+        teacher_outputs(model, "digest", texts, WANTED, bf16) for bf16 in (False, True)
     )
     assert {exact[name].dtype for name in COLUMNS} == {torch.float32}
     assert [rounded[name].dtype for name in COLUMNS] == [torch.float32, *[torch.bfloat16] * 2]
@@ -80,11 +80,11 @@ def test_only_what_is_not_there_yet_is_computed(
     task: Task, cache: Path, computed: list[Wanted]
 ) -> None:
     model, texts = tiny_classifier("bert"), examples(task)
-    first = teacher_answers(model, "one", texts, WANTED)
-    again = teacher_answers(model, "one", texts, WANTED)
+    first = teacher_outputs(model, "one", texts, WANTED)
+    again = teacher_outputs(model, "one", texts, WANTED)
     assert computed == [WANTED]
     assert all(torch.equal(first[name], again[name]) for name in COLUMNS)
-    more = teacher_answers(model, "one", texts, {"sentence_states": frozenset({3, 4})})
+    more = teacher_outputs(model, "one", texts, {"sentence_states": frozenset({3, 4})})
     assert computed[1:] == [{"sentence_states": frozenset({4})}]
     assert torch.equal(more[COLUMNS[-1]], first[COLUMNS[-1]])
     for digest, given, bf16 in (
@@ -93,7 +93,7 @@ def test_only_what_is_not_there_yet_is_computed(
         ("one", examples(task, 8), False),
         ("one", texts, True),
     ):
-        teacher_answers(model, digest, given, WANTED, bf16)
+        teacher_outputs(model, digest, given, WANTED, bf16)
     assert computed[2:] == [WANTED] * 4
     assert len(list(cache.rglob("*.safetensors"))) == 3 * 5 + 1
 
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_made_again(
     damage: str, task: Task, cache: Path, computed: list[Wanted], caplog: pytest.LogCaptureFixture
 ) -> None:
     model, texts = tiny_classifier("bert"), examples(task)
-    first = teacher_answers(model, "one", texts, WANTED)
+    first = teacher_outputs(model, "one", texts, WANTED)
     expected = first[COLUMNS[1]].clone()
     (path,) = cache.rglob(f"*{COLUMNS[1]}.safetensors")
     (logits,) = cache.rglob("*logits.safetensors")
@@ -116,11 +116,11 @@ def test_a_damaged_file_is_made_again(
     path.write_bytes(damaged)
     if damage == "other rows":
         few = token_dataset(task.dev, tiny_tokenizer(), 64)
-        teacher_answers(model, "one", few, WANTED)
+        teacher_outputs(model, "one", few, WANTED)
         (other,) = {*cache.rglob(f"*{COLUMNS[1]}.safetensors")} - {path}
         path.write_bytes(other.read_bytes())
     computed.clear()
-    again = teacher_answers(model, "one", texts, WANTED)
+    again = teacher_outputs(model, "one", texts, WANTED)
     assert computed == [{"sentence_states": frozenset({0})}]
     assert torch.equal(again[COLUMNS[1]], expected)
     assert "made again" in caplog.text
@@ -134,7 +134,7 @@ def test_an_interrupted_computation_leaves_no_file(
 
     monkeypatch.setattr(cached_tensors, "save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        teacher_answers(tiny_classifier("bert"), "one", examples(task), WANTED)
+        teacher_outputs(tiny_classifier("bert"), "one", examples(task), WANTED)
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 

@@ -18,7 +18,7 @@ from bertender.models.predictor import Classifier
 from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
 from bertender.text.example import Example
 
-__all__ = ["Answers", "collect_answers", "no_answers"]
+__all__ = ["PairedLogits", "pair_logits", "no_logits"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ largest logit on."""
 
 
 @dataclass(frozen=True)
-class Answers:
+class PairedLogits:
     """Finite logits side by side; each array has one row for a prediction of the candidate: of a
     text, or of a word.
 
@@ -45,7 +45,7 @@ class Answers:
     text_ids: IntArray
     case_ids: IntArray
     expected: FloatArray
-    answered: FloatArray
+    actual: FloatArray
     scale: float
     spread: float
     problems: tuple[str, ...]
@@ -59,14 +59,14 @@ class Answers:
     @cached_property
     def differences(self) -> FloatArray:
         """Absolute differences (rows, labels)."""
-        return np.asarray(np.abs(self.answered - self.expected))
+        return np.asarray(np.abs(self.actual - self.expected))
 
     @cached_property
     def cosines(self) -> FloatArray:
         """Cosine of each row with its reference (rows,); NaN where the reference is near 0."""
         norms = np.linalg.norm(self.expected, axis=1)
-        lengths = norms * np.linalg.norm(self.answered, axis=1)
-        products = (self.expected * self.answered).sum(axis=1)
+        lengths = norms * np.linalg.norm(self.actual, axis=1)
+        products = (self.expected * self.actual).sum(axis=1)
         cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
         strong = (norms > 0) & (norms >= STRONG * self.scale)
         return np.asarray(np.where(strong, cosines, np.nan))
@@ -79,7 +79,7 @@ class Answers:
     @cached_property
     def agrees(self) -> npt.NDArray[np.bool_]:
         """Whether the predictions are equal (rows,)."""
-        return np.asarray(self.expected.argmax(axis=1) == self.answered.argmax(axis=1))
+        return np.asarray(self.expected.argmax(axis=1) == self.actual.argmax(axis=1))
 
     @cached_property
     def relative_differences(self) -> FloatArray:
@@ -88,7 +88,7 @@ class Answers:
         The root mean square over labels of the centred logits' differences: what is added to all
         logits of a text changes no probability.
         """
-        moved = _centred(self.answered) - _centred(self.expected)  # (rows, labels)
+        moved = _centred(self.actual) - _centred(self.expected)  # (rows, labels)
         of_rows = np.sqrt((moved**2).mean(axis=1))
         return np.asarray(of_rows / self.spread if self.spread else of_rows)
 
@@ -140,19 +140,19 @@ class Answers:
         return f"{self.texts[int(self.text_ids[row])].quote()} ({case})"
 
 
-def no_answers(labels: int) -> Answers:
+def no_logits(labels: int) -> PairedLogits:
     """Return the answers of a candidate that could not be asked."""
     nothing = np.empty((0, labels))
-    return Answers((), (), NOBODY, NOBODY, nothing, nothing, 0.0, 0.0, (), NOBODY)
+    return PairedLogits((), (), NOBODY, NOBODY, nothing, nothing, 0.0, 0.0, (), NOBODY)
 
 
-def collect_answers(
+def pair_logits(
     reference: Classifier,
     candidate: Classifier,
     examples: Sequence[Example],
     batch_sizes: Sequence[int],
     seed: int,
-) -> Answers:
+) -> PairedLogits:
     """Ask both classifiers; the reference one text at a time, the candidate in every case.
 
     Whatever makes rows incomparable (an error of the candidate, a wrong shape, NaN) is described
@@ -165,12 +165,12 @@ def collect_answers(
     problems: list[str] = []
     with progress_bar(f"parity {candidate.name}", total) as bar:
         truth = _ask_reference(reference, texts, bar)
-        answers = [
+        paired = [
             (case_id, text_id, logits)
             for case_id, case in enumerate(cases)
             for text_id, logits in _ask_candidate(candidate, texts, truth, case, bar, problems)
         ]
-    return _side_by_side(reference, texts, cases, truth, answers, examples, problems)
+    return _side_by_side(reference, texts, cases, truth, paired, examples, problems)
 
 
 def _side_by_side(
@@ -178,36 +178,36 @@ def _side_by_side(
     texts: tuple[Question, ...],
     cases: tuple[Case, ...],
     truth: Sequence[Outputs],
-    answers: Sequence[tuple[int, int, npt.NDArray[np.float32]]],
+    paired: Sequence[tuple[int, int, npt.NDArray[np.float32]]],
     examples: Sequence[Example],
     problems: Sequence[str],
-) -> Answers:
+) -> PairedLogits:
     """Return all that both models answered, row by row, without what is not finite."""
     labels = len(reference.labels)
-    counts = [len(logits) for _, _, logits in answers]
-    asked = [text_id for _, text_id, _ in answers]
-    case_ids = np.repeat(np.array([case_id for case_id, _, _ in answers], dtype=np.int64), counts)
+    counts = [len(logits) for _, _, logits in paired]
+    asked = [text_id for _, text_id, _ in paired]
+    case_ids = np.repeat(np.array([case_id for case_id, _, _ in paired], dtype=np.int64), counts)
     text_ids = np.repeat(np.array(asked, dtype=np.int64), counts)
     places = np.concatenate([NOBODY, *(truth[text_id].places for text_id in asked)])
     expected = _below(labels, [truth[text_id].logits for text_id in asked])
-    answered = _below(labels, [logits for _, _, logits in answers])
+    actual = _below(labels, [logits for _, _, logits in paired])
     whole = _below(labels, [each.logits for each in truth])
     of_texts = _below(labels, [each.logits for each in truth[: len(examples)]])
     owners = [text for text, own in zip(texts, truth, strict=True) for _ in own.places]
-    finite = np.isfinite(expected).all(axis=1) & np.isfinite(answered).all(axis=1)
-    return Answers(
+    finite = np.isfinite(expected).all(axis=1) & np.isfinite(actual).all(axis=1)
+    return PairedLogits(
         texts=texts,
         cases=cases,
         text_ids=text_ids[finite],
         case_ids=case_ids[finite],
         expected=expected[finite],
-        answered=answered[finite],
+        actual=actual[finite],
         scale=float(np.abs(whole[np.isfinite(whole)]).max(initial=0.0)),
         spread=_spread(of_texts),
         problems=(
             *problems,
             *_non_finite("reference", whole, owners),
-            *_non_finite("candidate", answered, [texts[index] for index in text_ids]),
+            *_non_finite("candidate", actual, [texts[index] for index in text_ids]),
         ),
         places=places[finite],
         problem=reference.problem,
