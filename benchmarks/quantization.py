@@ -89,9 +89,9 @@ def _made(
     kept, refused = [onnx], {}
     for name, settings in VARIANTS.items():
         trains = SCHEMES[settings["scheme"]].source == "torch"
-        source, given = (teacher, {**settings, **training}) if trains else (onnx, settings)
+        source, settings = (teacher, {**settings, **training}) if trains else (onnx, settings)
         try:
-            kept.append(_stage("quantize", given, [source], task, work / name))
+            kept.append(_stage("quantize", settings, [source], task, work / name))
         except (AccuracyError, ModelError, ParityError) as error:
             refused[name] = _reason(error).replace(f"{work}/", "")
             typer.echo(f"{name}: {error}", err=True)
@@ -138,7 +138,7 @@ def run(
         comparison=compare(artifacts, task, config),
         long=_timed_long(artifacts, task, config),
         refused=refused,
-        found={each.name: _said(each) for each in artifacts[1:]},
+        found={each.name: _findings(each) for each in artifacts[1:]},
         kernels={each.name: _kernels(each, task, config) for each in artifacts},
         choices=_choices(artifacts, task),
     )
@@ -171,7 +171,7 @@ def _kernels(artifact: Artifact, task: Task, config: CompareConfig) -> KernelTim
     return kernel_times(onnx_file(artifact), batch, threads_of(config), config.noisy)
 
 
-def _said(artifact: Artifact) -> dict[str, Any]:
+def _findings(artifact: Artifact) -> dict[str, Any]:
     """Return what a card says of the quantization, without what is long.
 
     The names of the parts that returned are those of earlier results.

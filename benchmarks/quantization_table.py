@@ -87,8 +87,8 @@ def _table(result: QuantizationBenchmark, notes: Sequence[str]) -> str:
     lines = markdown_rows(headings, cells, [False, *[True] * (len(headings) - 1)])
     refused = [f"`{name}` was refused: {reason}" for name, reason in result.refused.items()]
     title = f"**{under.task}: {under.metric}, n = {under.n}**"
-    said = [*map(_item, (*refused, *notes)), ""] if refused or notes else []
-    return "\n".join([title, "", *lines, "", *said])
+    parts = [*map(_item, (*refused, *notes)), ""] if refused or notes else []
+    return "\n".join([title, "", *lines, "", *parts])
 
 
 def _choice(result: QuantizationBenchmark, row: ComparisonRow) -> Cell:

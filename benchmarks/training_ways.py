@@ -160,7 +160,7 @@ def distil_by(
         MachineBusyError: other work disturbs the times, and noisy ones are not wanted.
     """
     way = WAYS[name]
-    given = {
+    settings = {
         "precision": way.precision,
         "batches": way.batches,
         "pool_batches": way.pool_batches,
@@ -169,7 +169,7 @@ def distil_by(
     with TemporaryDirectory(dir=work) as folder:
         os.environ[CACHE_VARIABLE] = str(Path(folder) / "cache")
         gc.collect()
-        ready = on_task(artifact, task, config.model_copy(update=given))
+        ready = on_task(artifact, task, config.model_copy(update=settings))
         epochs = _EpochClock()
         distillation = replace(ready.distillation, evaluate=epochs)
         with watched_load(noisy) as meter:
@@ -178,7 +178,7 @@ def distil_by(
             texts = padded(examples, config.max_length) if way.padded else examples
             epochs.begin()
             trained = replace(distillation, examples=lambda: texts).run(
-                config.model_copy(update=given), Path(folder), f"{name}, seed {config.seed}"
+                config.model_copy(update=settings), Path(folder), f"{name}, seed {config.seed}"
             )
     scored = partial(_scored, trained, ready, config.max_length)
     score, predictions = scored(task.dev)

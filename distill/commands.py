@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertender.cli.flags import JsonFlag
-from bertender.cli.output import print_json, print_listing, say
+from bertender.cli.output import print_json, print_listing, print_words
 from distill.methods import GENERAL_METHODS, METHODS
 
 if TYPE_CHECKING:  # it imports PyTorch, and a list of names and summaries should not
@@ -34,7 +34,9 @@ def methods_command() -> Callable[..., None]:
             print_json(rows)
             return
         print_listing(rows)
-        say("In full: bertender methods METHOD. Any of them: bertender distill --method METHOD")
+        print_words(
+            "In full: bertender methods METHOD. Any of them: bertender distill --method METHOD"
+        )
 
     return command
 

@@ -26,7 +26,7 @@ PATTERNS = "bert"
 """The optimizer's name for the patterns of encoders."""
 
 
-def _nothing(*given: Any) -> None:
+def _nothing(*arguments: Any) -> None:
     return None
 
 

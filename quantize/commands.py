@@ -41,8 +41,8 @@ def schemes_command() -> Callable[..., None]:
             print_json({"schemes": rows, **{key: _as_rows(of) for key, of in choices.items()}})
             return
         print_listing(rows)
-        for setting, said in choices.items():
-            for name, lines in said.items():
+        for setting, lines_by_name in choices.items():
+            for name, lines in lines_by_name.items():
                 print_entry(f"--{setting} {name}", lines, "")
 
     return command
@@ -56,9 +56,9 @@ def _turn(scheme: str) -> str:
     return f"tried as number {names.index(scheme) + 1} of {len(names)}"
 
 
-def _as_rows(said: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+def _as_rows(lines_by_name: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     """Return what can be chosen: its name, what it is, and why it is refused, if it is."""
     return [
         dict(zip(("name", "summary", "refused"), (name, *filter(None, lines)), strict=False))
-        for name, lines in said.items()
+        for name, lines in lines_by_name.items()
     ]

@@ -80,7 +80,7 @@ def returned(
     search = _Search(context, target, write, level)
     # mostly nothing has to go back: parts are weighed, which takes long, where something has
     if (held := search.tried(())) is not None:
-        return _told(*held, Sensitivities({}), search.drops, level)
+        return _reported(*held, Sensitivities({}), search.drops, level)
     sensitivities = SENSITIVITIES[context.config.sensitivity].measure(
         context, write, nodes, level.error
     )
@@ -88,7 +88,7 @@ def returned(
     with progress_bar(f"return to {level.name}", len(ranking)) as bar:
         for count in range(1, len(ranking) + level.may_take_all):
             if (held := search.tried(ranking[:count])) is not None:
-                return _told(*held, sensitivities, search.drops, level)
+                return _reported(*held, sensitivities, search.drops, level)
             bar.advance()
     raise AccuracyError(
         f"with one part of {len(ranking)} quantized, the model still lost {min(search.drops):.4g} "
@@ -121,7 +121,7 @@ class _Search:
         return replace(written, score=score), back
 
 
-def _told(
+def _reported(
     written: Written,
     back: Sequence[str],
     sensitivities: Sensitivities,

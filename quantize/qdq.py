@@ -89,8 +89,8 @@ class _Editor:
         zero = self._constant(f"{tensor}_zero_point", kind(scale.zero_point))
         self.rounded[tensor] = f"{tensor}_rounded"
         return [
-            helper.make_node(operator, [*given, step, zero], [f"{tensor}_{result}"], name=name)
-            for operator, given, result, name in (
+            helper.make_node(operator, [*inputs, step, zero], [f"{tensor}_{result}"], name=name)
+            for operator, inputs, result, name in (
                 ("QuantizeLinear", [tensor], "quantized", f"{tensor}_quantize"),
                 ("DequantizeLinear", [f"{tensor}_quantized"], "rounded", f"{tensor}_dequantize"),
             )

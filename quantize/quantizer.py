@@ -157,8 +157,8 @@ def _quantized(
     scheme = SCHEMES[config.scheme]
     target_name, target = target_named(config.target)
     with _checkpoints(source, task, config, out) as work, TemporaryDirectory() as folder:
-        given = (onnx_file(source), work, task, config, target, Path(folder), write_onnx)
-        context = QuantizationContext(source, *given)
+        shared = (onnx_file(source), work, task, config, target, Path(folder), write_onnx)
+        context = QuantizationContext(source, *shared)
 
         def write(directory: Path) -> Proof:
             copy_companions(source, directory)

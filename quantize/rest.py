@@ -50,7 +50,7 @@ class _Cut:
     """The float graph without its quantized nodes: what those gave is read as input."""
 
     model: onnx.ModelProto
-    given: tuple[str, ...]
+    produced: tuple[str, ...]
     """Outputs of the quantized nodes."""
     asked: Mapping[str, str]
     """Inputs of the quantized nodes, and the graph's outputs: tensor here -> in the other graph."""
@@ -73,7 +73,7 @@ def check_rest(
     with TemporaryDirectory() as folder:
         rest = Path(folder) / "rest.onnx"
         onnx.save(cut.model, rest, save_as_external_data=True)  # above 2 GB, too
-        whole = open_watched(quantized_graph, (*cut.given, *cut.asked.values()), Path(folder))
+        whole = open_watched(quantized_graph, (*cut.produced, *cut.asked.values()), Path(folder))
         sessions = open_session(rest), whole
         for batch in itertools.chain(batches, [_of_two_lengths(batches)]):
             for name, difference in _differences(cut, *sessions, batch.arrays):
@@ -113,7 +113,7 @@ def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto, parts: Conta
     changed = [
         node for node in floats.graph.node if node.name in parts and _signature(node) not in same
     ]
-    given = tuple(dict.fromkeys(name for node in changed for name in node.output if name))
+    produced = tuple(dict.fromkeys(name for node in changed for name in node.output if name))
     constants = {item.name for item in floats.graph.initializer}
     asked = {output.name: output.name for output in floats.graph.output}
     makers = {name: node for node in quantized.graph.node for name in node.output}
@@ -121,9 +121,9 @@ def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto, parts: Conta
         asked |= {name: name for name in node.input if name}
         if node.op_type == "Gather":
             asked[node.input[1]] = _looked_up(makers, node)
-    asked = {name: other for name, other in asked.items() if name not in {*constants, *given}}
-    _refuse_unknown(quantized, (*given, *asked.values()))
-    return _Cut(_without(floats, changed, given, asked), given, asked)
+    asked = {name: other for name, other in asked.items() if name not in {*constants, *produced}}
+    _refuse_unknown(quantized, (*produced, *asked.values()))
+    return _Cut(_without(floats, changed, produced, asked), produced, asked)
 
 
 def _looked_up(makers: Mapping[str, onnx.NodeProto], lookup: onnx.NodeProto) -> str:
@@ -152,7 +152,7 @@ def _refuse_unknown(quantized: onnx.ModelProto, names: Sequence[str]) -> None:
 def _without(
     model: onnx.ModelProto,
     changed: Sequence[onnx.NodeProto],
-    given: Sequence[str],
+    produced: Sequence[str],
     asked: Iterable[str],
 ) -> onnx.ModelProto:
     """Return the graph less some nodes, which reads what they gave and answers what they read."""
@@ -162,7 +162,7 @@ def _without(
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     model.graph.input.extend(
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in given
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in produced
     )
     del model.graph.output[:]
     model.graph.output.extend(
@@ -176,9 +176,9 @@ def _differences(
     cut: _Cut, rest: Any, whole: Any, arrays: Mapping[str, Array]
 ) -> Iterator[tuple[str, float]]:
     """Yield each tensor that was asked for, with its relative difference for one batch."""
-    values = _run(whole, arrays, (*cut.given, *cut.asked.values()))
-    given = {name: values[name] for name in cut.given}
-    wanted = _run(rest, {**arrays, **given}, cut.asked)
+    values = _run(whole, arrays, (*cut.produced, *cut.asked.values()))
+    produced = {name: values[name] for name in cut.produced}
+    wanted = _run(rest, {**arrays, **produced}, cut.asked)
     for name, other in cut.asked.items():
         right, found = (each.astype(np.float64) for each in (wanted[name], values[other]))
         size = float(np.sqrt(np.square(right).mean()))

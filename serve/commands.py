@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags, given, option_values
-from bertender.cli.output import console, print_json, say
+from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.output import console, print_json, print_words
 from bertender.core.artifact import Artifact
 from serve.config import ServeConfig
 from serve.repository import write_repository
@@ -32,7 +32,7 @@ def serve_command() -> Callable[..., None]:
         ] = None,
         as_json: JsonFlag = False,
     ) -> None:
-        config = ServeConfig.parse(given(option_values(ServeConfig, values)))
+        config = ServeConfig.parse(explicit(option_values(ServeConfig, values)))
         source = Artifact.load(artifact)
         if repository_only:
             written = write_repository(source, repository_only, config)
@@ -58,4 +58,4 @@ def _tell(as_json: bool, result: dict[str, str], words: str) -> None:
     if as_json:
         print_json(result)
     else:
-        say(words)
+        print_words(words)

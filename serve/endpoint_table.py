@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertender.cli.output import print_rows, say
+from bertender.cli.output import print_rows, print_words
 from serve.check import EndpointCheck, Served
 
 __all__ = ["show_endpoint"]
@@ -22,8 +22,8 @@ def show_endpoint(output: Path) -> None:
     ]
     right = sum(served.answer.label == served.true_label for served in check.served)
     print_rows(("held-out text", "label", "score", "true label"), rows)
-    say(f"{right} of {len(rows)} labelled as in the data")
-    say(
+    print_words(f"{right} of {len(rows)} labelled as in the data")
+    print_words(
         f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
         "model's"
     )

@@ -95,15 +95,15 @@ def _others(tried: Comparison, file: str) -> str:
     """Say what the chains that were tried came to, in the order in which they were."""
     first = next(row for row in tried.rows if row.name == FIRST)
     ends = [row for row in tried.rows if row.name.endswith("-static")]
-    said = (
+    scores = (
         f"{row.score.value / first.score.value:.1%} of the score with "
         f"{_smaller(first, row):.1f} times fewer bytes (`{row.name}`)"
         for row in ends
     )
     flattered = tried.circumstances.chosen_on != ("selection",)
     return paragraph(
-        f"{len(ends)} chains were tried. In 8 bits with static scales they came to {listed(said)}; "
-        f"`{file}` has all of them beside each other.",
+        f"{len(ends)} chains were tried. In 8 bits with static scales they came to "
+        f"{listed(scores)}; `{file}` has all of them beside each other.",
         "The chain above was chosen by the texts that score it, which flatters it."
         if flattered
         else "",

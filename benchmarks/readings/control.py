@@ -45,7 +45,7 @@ def control_words(comparison: Comparison) -> str:
         f"Distilled students score {statistics.mean(distilled):.4f} on average over "
         f"{_counted(distilled)}; the control `{CONTROL}`, the same student trained on labels "
         f"alone, scores {statistics.mean(control):.4f} over {_counted(control)}. "
-        f"{_told_apart(distilled, control)}"
+        f"{_distinguished(distilled, control)}"
     )
 
 
@@ -61,7 +61,7 @@ def _seeds(comparison: Comparison, name: str) -> list[float]:
     return [row.score.value for row in comparison.rows if SEED.sub("", row.name) == name]
 
 
-def _told_apart(distilled: Sequence[float], control: Sequence[float]) -> str:
+def _distinguished(distilled: Sequence[float], control: Sequence[float]) -> str:
     """Say whether every seed of one is above every seed of the other."""
     if min(distilled) > max(control):
         return "Every distilled seed is above every seed of the control; so few seeds prove little."
@@ -75,10 +75,10 @@ def _told_apart(distilled: Sequence[float], control: Sequence[float]) -> str:
 
 def _first_words(distilled: Sequence[float], control: Sequence[float], file: str) -> str:
     means = statistics.mean(distilled), statistics.mean(control)
-    said = "did not beat the control" if means[0] <= means[1] else "stood above the control"
+    sentence = "did not beat the control" if means[0] <= means[1] else "stood above the control"
     return (
         f"In the first run, with another teacher and one epoch for each student, distilling "
-        f"{said}: {means[0]:.4f} against {means[1]:.4f} (`{file}`)."
+        f"{sentence}: {means[0]:.4f} against {means[1]:.4f} (`{file}`)."
     )
 
 

@@ -30,12 +30,12 @@ def fusion_reading(files: Mapping[str, Path]) -> str:
 
 def _line(name: str, result: FusionBenchmark) -> str:
     ratios = {shape.title: ratio_to_plain(shape, name, result) for shape in SHAPES}
-    said = (
+    sentence = (
         f"{words} {_shown(titles, ratios)}"
         for words, chosen in SIDES
         if (titles := chosen(ratios, 1.0))
     )
-    return f"- `{name}`: {'; '.join(said)}."
+    return f"- `{name}`: {'; '.join(sentence)}."
 
 
 def _shown(titles: list[str], ratios: Mapping[str, Speedup]) -> str:

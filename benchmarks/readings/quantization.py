@@ -37,7 +37,7 @@ def quantization_reading(files: Mapping[str, Path]) -> str:
             f"- **Static and dynamic.** {_static(results)}",
             f"- **`{FOUR_BIT}`.** {_four_bit(results)}",
             *map(_loss, results),
-            *(line for result in results for line in _given_back(result)),
+            *(line for result in results for line in _returned(result)),
             "",
         ]
     )
@@ -105,7 +105,7 @@ def _kernels(results: Results) -> str:
 def _static(results: Results) -> str:
     """Compare static scales with dynamic ones at the long length, where both passed."""
     both = [each for each in results if DYNAMIC in {row.name for row in each.long.rows}]
-    said = []
+    sentence = []
     for result in both:
         rows = {row.name: row.speedup for row in result.long.rows}
         static = {name: each for name, each in rows.items() if name.startswith(STATIC)}
@@ -115,16 +115,16 @@ def _static(results: Results) -> str:
             if apart
             else "all intervals meet, so that neither is shown to be faster"
         )
-        said.append(
+        sentence.append(
             f"On {_task(result)}, at {LONG_TOKENS} tokens, `{DYNAMIC}` is {ratio(rows[DYNAMIC])} "
             f"as fast as `{FLOAT}`, static rows "
             f"{_range([each.value for each in static.values()])}; {shown}."
         )
-    said.append(
+    sentence.append(
         "ONNX Runtime adds the bias of a dynamic product inside its kernel, and that of a QDQ "
         "product after it, which counts as elsewhere."
     )
-    return " ".join(said)
+    return " ".join(sentence)
 
 
 def _four_bit(results: Results) -> str:
@@ -163,7 +163,7 @@ def _loss(result: QuantizationBenchmark) -> str:
     )
 
 
-def _given_back(result: QuantizationBenchmark) -> list[str]:
+def _returned(result: QuantizationBenchmark) -> list[str]:
     """Say of each scheme that gave parts back how many, and how its loss went."""
     return [
         f"- **`{name}` on {_task(result)}** gave {len(card['returned'])} of "

@@ -47,10 +47,11 @@ def _times(runs: Mapping[str, list[TrainingRun]]) -> str:
     }
     usual, fastest = next(iter(runs)), min(median, key=lambda name: median[name])
     ratio = speedup_of(runs[usual], runs[fastest]).value
-    said = f"The fastest, `{fastest}`, has {ratio:.1f} times the speed of `{usual}`"
+    sentence = f"The fastest, `{fastest}`, has {ratio:.1f} times the speed of `{usual}`"
     if RANDOM in median and fastest != RANDOM:
-        said += f"; `--batches {RANDOM}` takes {median[RANDOM] / median[fastest]:.1f} times as long"
-    return f"{said}."
+        times = median[RANDOM] / median[fastest]
+        sentence += f"; `--batches {RANDOM}` takes {times:.1f} times as long"
+    return f"{sentence}."
 
 
 def _differences(gains: Mapping[str, Change], usual: str, texts: str) -> str:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from bertender.core.config import Config
 
-__all__ = ["JsonFlag", "command_with_flags", "given", "option_values"]
+__all__ = ["JsonFlag", "command_with_flags", "explicit", "option_values"]
 
 WIDEST_METAVAR = 16
 PLAIN_TYPES = (int, float, bool, str, Path)
@@ -21,7 +21,7 @@ PLAIN_TYPES = (int, float, bool, str, Path)
 CONTEXT = inspect.Parameter(
     "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
 )
-GIVEN = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
+EXPLICIT = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
 """Typer's names of where a value comes from that is not a default."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="print one line of JSON at the end")]
@@ -52,7 +52,7 @@ def command_with_flags(
 
     def command(**arguments: Any) -> None:
         context = arguments[CONTEXT.name] if wants_context else arguments.pop(CONTEXT.name)
-        values = {name: _if_given(context, name, arguments.pop(name)) for name in flags}
+        values = {name: _if_explicit(context, name, arguments.pop(name)) for name in flags}
         function(**arguments, values=values)
 
     command.__doc__ = function.__doc__
@@ -63,9 +63,9 @@ def command_with_flags(
     return command
 
 
-def _if_given(context: typer.Context, name: str, value: Any) -> Any:
+def _if_explicit(context: typer.Context, name: str, value: Any) -> Any:
     source = context.get_parameter_source(name)
-    return value if source is not None and source.name in GIVEN else None
+    return value if source is not None and source.name in EXPLICIT else None
 
 
 def option_values(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def option_values(config: type[Config], values: Mapping[str, Any]) -> dict[str, 
     return {name: value for name, value in values.items() if name in config.model_fields}
 
 
-def given(values: Mapping[str, Any]) -> dict[str, Any]:
+def explicit(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that the user gave; 0, False and empty text are values."""
     return {name: value for name, value in values.items() if value is not None}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bertender.cli.flags import JsonFlag
-from bertender.cli.output import print_entry, print_json, print_listing, say
+from bertender.cli.output import print_entry, print_json, print_listing, print_words
 from bertender.core.environment import environment
 from bertender.pipeline.doctor import findings
 from bertender.pipeline.recipe import recipe_names
@@ -31,7 +31,7 @@ def tasks_command() -> Callable[..., None]:
             print_json(rows)
             return
         print_listing(rows)
-        say("Or your own files: --train F --dev F --text-column C --label-column C")
+        print_words("Or your own files: --train F --dev F --text-column C --label-column C")
 
     return command
 

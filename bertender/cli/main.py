@@ -91,7 +91,7 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="log what i
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress bars")]
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         print(metadata.version("bertender"))
         raise typer.Exit
@@ -99,7 +99,7 @@ def _say_version(wanted: bool) -> None:
 
 VersionOption = Annotated[
     bool,
-    typer.Option("--version", callback=_say_version, is_eager=True, help="show the version"),
+    typer.Option("--version", callback=_print_version, is_eager=True, help="show the version"),
 ]
 
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.measure import Measurement
 
-from bertender.cli.flags import JsonFlag, command_with_flags, given, option_values
-from bertender.cli.output import console, left_out_rows, print_json, say
+from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.output import console, left_out_rows, print_json, print_words
 from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -75,7 +75,7 @@ def verify_command() -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         artifacts = Artifact.load(reference), Artifact.load(candidate)
-        config = VerifyConfig.parse(given(option_values(VerifyConfig, values)))
+        config = VerifyConfig.parse(explicit(option_values(VerifyConfig, values)))
         task = recorded_task(artifacts[0], task_settings(values))
         parity = verify(*artifacts, task, config, provided_by("quantize"))
         if out:
@@ -104,7 +104,7 @@ def compare_command() -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         _refuse_other_forms(as_json, {"--markdown": markdown, "--wide": wide})
-        _refuse_idle_flags(context, saved, values)
+        _check_flags_used(context, saved, values)
         _refuse_directory("--out", out, "JSON")
         _refuse_directory("--html", html, "HTML")
         comparison, left_out = (_read(saved), None) if saved else _measure(artifacts or [], values)
@@ -125,7 +125,7 @@ def compare_command() -> Callable[..., None]:
 def show_parity(output: Path) -> None:
     """Print what a saved parity says."""
     parity = Parity.model_validate_json(output.read_text(encoding="utf-8"))
-    say(
+    print_words(
         f"{parity.candidate} predicts as {parity.reference} does: agreement "
         f"{parity.agreement:.4f} over {parity.texts} texts in {parity.rows} arrangements"
     )
@@ -156,15 +156,15 @@ def _refuse_other_forms(as_json: bool, flags: Mapping[str, bool]) -> None:
             raise typer.BadParameter(f"--json and {name}: give one of them.")
 
 
-def _refuse_idle_flags(context: typer.Context, saved: Path | None, values: dict[str, Any]) -> None:
+def _check_flags_used(context: typer.Context, saved: Path | None, values: dict[str, Any]) -> None:
     """Raise BadParameter for what would be read and ignored."""
-    idle = [
+    unused = [
         name
         for name in ("artifacts", *values)
         if saved and getattr(context.get_parameter_source(name), "name", "") == ON_THE_COMMAND_LINE
     ]
-    if idle:
-        raise typer.BadParameter(f"--saved measures nothing, so it takes no {', '.join(idle)}.")
+    if unused:
+        raise typer.BadParameter(f"--saved measures nothing, so it takes no {', '.join(unused)}.")
 
 
 def _refuse_directory(flag: str, path: Path | None, kind: str) -> None:
@@ -177,7 +177,7 @@ def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dic
     """Return the comparison, and what is said of rows that were left out of its task."""
     if not paths:
         raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
-    config = CompareConfig.parse(given(option_values(CompareConfig, values)))
+    config = CompareConfig.parse(explicit(option_values(CompareConfig, values)))
     artifacts = [Artifact.load(path) for path in paths]
     task = recorded_task(artifacts[0], task_settings(values))
     return compare(artifacts, task, config), left_out_rows(task)

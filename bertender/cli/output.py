@@ -36,7 +36,7 @@ __all__ = [
     "print_json",
     "print_listing",
     "print_rows",
-    "say",
+    "print_words",
     "show_artifact",
 ]
 
@@ -50,7 +50,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(_plain(value), default=str, allow_nan=False), flush=True)
 
 
-def say(words: str, style: str = "") -> None:
+def print_words(words: str, style: str = "") -> None:
     """Print words as they are: nothing in them is markup, and no line is broken."""
     console.print(Text(words, style=style), soft_wrap=True)
 
@@ -81,12 +81,12 @@ def print_artifact(artifact: Artifact) -> None:
     card = artifact.card
     size = measure_size(artifact, card.findings.parameters)
     parameters = DASH if size.millions is None else f"{size.millions:.1f}M"
-    say(
+    print_words(
         f"{artifact.path}: {card.kind}, {card.precision}, {parameters} parameters, "
         f"{size.artifact_size_bytes / 1e6:.1f} MB"
     )
     for line in (*_measured(card.findings), *_timed(read_timing(artifact))):
-        say(f"  {line}")
+        print_words(f"  {line}")
 
 
 def show_artifact(output: Path) -> None:
@@ -96,12 +96,12 @@ def show_artifact(output: Path) -> None:
 
 def print_entry(title: str, lines: Iterable[str], style: str = "bold") -> None:
     """Print a title and, indented below it, lines wrapped to the terminal's width."""
-    say(title, style)
+    print_words(title, style)
     for line in lines:
         # a path is never cut: it would no longer be one
         width = max(console.width - 4, 20)
         for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False):
-            say(f"    {part}")
+            print_words(f"    {part}")
 
 
 def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -15,7 +15,7 @@ from bertender.cli.output import (
     messages,
     print_entry,
     print_json,
-    say,
+    print_words,
 )
 from bertender.core.errors import ConfigError
 from bertender.core.table import load_place
@@ -131,7 +131,7 @@ def _announce(recipe: Recipe) -> Callable[[Step, int], None]:
 def _show(outcome: StepOutcome) -> None:
     load_place(STAGES[outcome.step.stage].shown_by)(outcome.output)
     how = "unchanged, reused" if outcome.reused else f"done in {outcome.seconds:.0f} s"
-    say(f"{outcome.output}: {how}", "dim")
+    print_words(f"{outcome.output}: {how}", "dim")
 
 
 def _show_next(recipe: Recipe) -> None:
@@ -139,9 +139,9 @@ def _show_next(recipe: Recipe) -> None:
         print_entry("\nNext, for your own data:", ())
         activate = Path(sys.prefix) / "bin" / "activate"
         if shutil.which("bertender") is None and activate.is_file():
-            say(f"  . {activate}")
+            print_words(f"  . {activate}")
         for line in recipe.next:
-            say(f"  {line}")
+            print_words(f"  {line}")
 
 
 def _as_json(outcome: StepOutcome) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bertender.cli.flags import JsonFlag
-from bertender.cli.output import artifact_summary, print_json, say
+from bertender.cli.output import artifact_summary, print_json, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.lineage import lineage
 
@@ -43,13 +43,13 @@ def _entry(ancestor: Artifact | str) -> dict[str, Any]:
 
 def _print_ancestor(ancestor: Artifact | str, indent: str) -> None:
     if isinstance(ancestor, str):
-        say(f"{indent}{ancestor}", "yellow")
+        print_words(f"{indent}{ancestor}", "yellow")
         return
     card = ancestor.card
     settings = ", ".join(f"{key}={value}" for key, value in card.config.items())
-    say(
+    print_words(
         f"{indent}{ancestor.name} {ancestor.digest[:12]}  stage {card.stage}, {card.kind}, "
         f"{card.family}, {card.precision}, task {card.task.name}",
         "bold",
     )
-    say(f"{indent}  {settings}")
+    print_words(f"{indent}  {settings}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags, given, option_values
+from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
 from bertender.cli.output import artifact_summary, print_artifact, print_json
 from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
@@ -81,7 +81,7 @@ def _run_from(stage: Stage, path: Path, values: dict[str, Any], out: Path, as_js
 
 def _config(stage: Stage, values: dict[str, Any]) -> Config:
     """Read the stage's flags; first of all, because a task may take long to load."""
-    return stage.config.parse(given(option_values(stage.config, values)))
+    return stage.config.parse(explicit(option_values(stage.config, values)))
 
 
 def _run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertender.cli.flags import given, option_values
+from bertender.cli.flags import explicit, option_values
 from bertender.tasks.task import TaskConfig
 
 __all__ = ["task_settings"]
@@ -13,4 +13,4 @@ __all__ = ["task_settings"]
 
 def task_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the task flags that the user gave."""
-    return given(option_values(TaskConfig, values))
+    return explicit(option_values(TaskConfig, values))

@@ -114,11 +114,11 @@ def _mpnet_heads(attention: Any, heads: Sequence[int], size: int) -> None:
 
 
 def _of_heads(
-    attention: Any, given: tuple[Any, ...], named: dict[str, Any], *, heads: list[int]
+    attention: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], *, heads: list[int]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of an attention with the position bias (batch, heads, seq, seq) of some
     heads; also where none is given."""
-    call = inspect.signature(attention.forward).bind(*given, **named)
+    call = inspect.signature(attention.forward).bind(*arguments, **keywords)
     if (bias := call.arguments.get("position_bias")) is not None:
         call.arguments["position_bias"] = bias[:, heads]
     return call.args, call.kwargs

@@ -95,8 +95,8 @@ def _compared(parity: Parity) -> Iterator[str]:
     if parity.inputs_compared is not None:
         yield "tokens compared" if parity.inputs_compared else "tokens not comparable"
     if parity.graphs_compared is not None:
-        said = "compared" if parity.graphs_compared else "not compared: the float one is gone"
-        yield f"products of both graphs {said}"
+        state = "compared" if parity.graphs_compared else "not compared: the float one is gone"
+        yield f"products of both graphs {state}"
 
 
 def _cells(case: CaseParity) -> tuple[str, ...]:

@@ -228,10 +228,10 @@ def _some(path: Path, examples: tuple[Example, ...]) -> tuple[Example, ...]:
 
 def _both_files(config: TaskConfig) -> tuple[Path, Path]:
     if config.train is None or config.dev is None:
-        given, missing = ("--train", "--dev") if config.train else ("--dev", "--train")
+        explicit, missing = ("--train", "--dev") if config.train else ("--dev", "--train")
         raise ConfigError(
-            f"{given} {config.train or config.dev} is given without {missing}. A task of your own "
-            "needs both: a file to learn from, and one that is held out."
+            f"{explicit} {config.train or config.dev} is given without {missing}. A task of your "
+            "own needs both: a file to learn from, and one that is held out."
         )
     return config.train, config.dev
 

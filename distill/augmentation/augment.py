@@ -51,11 +51,11 @@ class AugmentedConfig(TrainingConfig):
     @model_validator(mode="after")
     def _augments(self) -> Self:
         """Refuse settings of an augmentation that is not there or does not read them."""
-        given = [n for n in ("augmented_copies", "augmentation_model") if getattr(self, n)]
-        if given and self.augmentation is None:
+        unused = [n for n in ("augmented_copies", "augmentation_model") if getattr(self, n)]
+        if unused and self.augmentation is None:
             raise ConfigError(
-                f"{given[0]}={getattr(self, given[0])!r} is given without augmentation. Name one: "
-                f"{', '.join(AUGMENTATIONS)}; or leave it out."
+                f"{unused[0]}={getattr(self, unused[0])!r} is given without augmentation. "
+                f"Name one: {', '.join(AUGMENTATIONS)}; or leave it out."
             )
         asking = [name for name, row in AUGMENTATIONS.items() if row.asks_language_model]
         if self.augmentation_model is not None and self.augmentation not in asking:

@@ -86,8 +86,8 @@ class StudentConfig(PhasedConfig):
                     f"{name}={getattr(self, name)}: method {self.method!r} has one phase only, "
                     f"for {name.removeprefix('earlier_')}. Leave it out."
                 )
-        given = len(self.teacher_layers or ())
-        if method.layer_by_layer and given and self.layers and given != self.layers:
+        count = len(self.teacher_layers or ())
+        if method.layer_by_layer and count and self.layers and count != self.layers:
             raise ConfigError(
                 f"teacher_layers={self.teacher_layers}: give {self.layers}, one for each of the "
                 "student's layers, or leave it out for the method's choice."

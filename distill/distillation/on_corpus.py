@@ -21,7 +21,7 @@ from distill.data import fitting_tokenizer
 from distill.distillation.distillation import Distillation
 from distill.distillation.general_config import MASK_PROBABILITY, VOCABULARY_SIZE, GeneralConfig
 from distill.distillation.general_teacher import GeneralTeacher
-from distill.distillation.phases import refuse_misfits, unmasked
+from distill.distillation.phases import check_compatible, unmasked
 from distill.distillation.reading import Reading, as_its_teacher, in_both_vocabularies
 from distill.methods.method import Method
 from distill.teachers.encoders import tensors_digest
@@ -103,7 +103,7 @@ def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralC
     # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
     stand_in = theirs if method.own_vocabulary else None
     student = _new_student(teacher, method, config, stand_in)
-    refuse_misfits(method, student, teacher.model)
+    check_compatible(method, student, teacher.model)
     tokenizer = fitting_tokenizer(teacher.source, student)
     found = survey(passages)
     found.refuse_too_few()

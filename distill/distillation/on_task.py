@@ -76,10 +76,10 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
     """
     method, problem = config.changed_method(), task.problem
     refuse_unread(task, config)
-    given = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
+    extended = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, task, config)
-    texts = with_augmented(given, teachers, start, config)
+    texts = with_augmented(extended, teachers, start, config)
     bf16, limit_mb = computes_in_bf16(config), config.teacher_cache_mb
     kept = choose_kept(method, student, teachers, start, texts, bf16, limit_mb)
     tokenizer = fitting_tokenizer(start.source, student, **problem.tokenizer_settings)
@@ -97,8 +97,8 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         clock=clock,
     )
     digests = [start.digest, *(each.artifact.digest for each in teachers)]
-    added = _added(config, task, given, texts)
-    return OnTask(distillation, given, (texts.fingerprint(), digests), added)
+    added = _added(config, task, extended, texts)
+    return OnTask(distillation, extended, (texts.fingerprint(), digests), added)
 
 
 def refuse_own_sources(out: Path, teacher: Artifact, config: DistillConfig) -> None:
@@ -160,11 +160,11 @@ def _refuse_copy(student: PreTrainedModel, teacher: PreTrainedModel, config: Dis
     logger.warning("student=%s: it is %s. Give layers for a smaller one", config.student, large)
 
 
-def _added(config: DistillConfig, task: Task, given: Task, texts: Task) -> dict[str, int]:
+def _added(config: DistillConfig, task: Task, extended: Task, texts: Task) -> dict[str, int]:
     """Return how many texts were added to the task's own, of each kind that was asked for."""
     added = {}
     if config.unlabelled or config.unlabelled_texts:
-        added["unlabelled_texts"] = len(given.train) - len(task.train)
+        added["unlabelled_texts"] = len(extended.train) - len(task.train)
     if config.augmentation:
-        added["augmented_texts"] = len(texts.train) - len(given.train)
+        added["augmented_texts"] = len(texts.train) - len(extended.train)
     return added

@@ -26,7 +26,7 @@ __all__ = [
     "PhasedConfig",
     "labelled",
     "phase_settings",
-    "refuse_misfits",
+    "check_compatible",
     "unmasked",
 ]
 
@@ -112,20 +112,20 @@ def phase_settings(phase: Phase, config: TrainingConfig) -> TrainingConfig:
         "epochs": config.earlier_epochs,
         "learning_rate": config.earlier_learning_rate,
     }
-    given = {name: value for name, value in wanted.items() if value is not None}
-    return config.model_copy(update={"epochs": phase.epochs, **phase.settings, **given})
+    explicit = {name: value for name, value in wanted.items() if value is not None}
+    return config.model_copy(update={"epochs": phase.epochs, **phase.settings, **explicit})
 
 
-def refuse_misfits(method: Method, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
+def check_compatible(method: Method, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
     """Raise ModelError where a term cannot compare this student with this teacher."""
-    misfits = [
-        term.misfit(student.config, teacher.config)
+    incompatibilities = [
+        term.incompatibility(student.config, teacher.config)
         for phase in method.phases(student.config.num_hidden_layers)
         for term in phase.terms
         if term.weight
     ]
-    if found := sorted({misfit for misfit in misfits if misfit}):
-        raise ModelError(f"method {method.name!r}: {'; '.join(found)}.")
+    if reasons := sorted(set(filter(None, incompatibilities))):
+        raise ModelError(f"method {method.name!r}: {'; '.join(reasons)}.")
 
 
 def labelled(examples: TokenDataset) -> TokenDataset:

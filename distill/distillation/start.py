@@ -12,7 +12,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, family_name
 from bertender.text.batch import load_tokenizer
 from distill.distillation.config import StudentConfig
-from distill.distillation.phases import refuse_misfits
+from distill.distillation.phases import check_compatible
 from distill.losses.signals import ATTENTION_SIGNALS, Signal
 from distill.methods import METHODS
 from distill.methods.method import Method
@@ -71,7 +71,7 @@ def start_student(
     start = find_start(teacher, method, encoder)
     shape = config.shape(method, start.depth, texts, own_start=not start.is_teacher)
     student = head(method.student(start.model, shape))
-    refuse_misfits(method, student, teacher.model)
+    check_compatible(method, student, teacher.model)
     return start, student
 
 

@@ -78,8 +78,12 @@ def finetune(
     """
     config.check_rules()
     examples = token_dataset(task.train, tokenizer, config.max_length, task.problem_type)
-    given: dict[str, Any] = {"tokenizer": tokenizer, "task": task, "max_length": config.max_length}
-    score, final = partial(choice_score, **given), partial(final_score, **given)
+    settings: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "task": task,
+        "max_length": config.max_length,
+    }
+    score, final = partial(choice_score, **settings), partial(final_score, **settings)
     return train_on_labels(
         model, tokenizer, task, examples, config, out, score, parent=parent, final=final
     )

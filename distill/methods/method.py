@@ -199,13 +199,13 @@ class Method:
             ConfigError: a weight names no term, no weight is left above 0, or no term has what is
                 to be changed.
         """
-        given = {name: value for name, value in settings.items() if value is not None}
+        explicit = {name: value for name, value in settings.items() if value is not None}
         self._refuse_unknown(weights)
-        self._refuse_idle(given, weights)
+        self._check_used(explicit, weights)
 
         def phases(layers: int) -> tuple[Phase, ...]:
             return tuple(
-                replace(phase, terms=tuple(_changed(t, weights, given) for t in phase.terms))
+                replace(phase, terms=tuple(_changed(t, weights, explicit) for t in phase.terms))
                 for phase in self.phases(layers)
             )
 
@@ -221,13 +221,13 @@ class Method:
                     f"{nearest_hint(name, names)} Its terms: {', '.join(names)}."
                 )
 
-    def _refuse_idle(self, given: Mapping[str, Any], weights: Mapping[str, float]) -> None:
+    def _check_used(self, explicit: Mapping[str, Any], weights: Mapping[str, float]) -> None:
         active = [term for term in self.terms if weights.get(term.name, term.weight)]
         names = ", ".join(term.name for term in active)
-        for name, value in given.items():
+        for name, value in explicit.items():
             if not any(hasattr(term, name) for term in active):
                 raise ConfigError(
-                    f"{_as_given(name, value)}: method {self.name!r} has no term with {name} to "
+                    f"{_as_set(name, value)}: method {self.name!r} has no term with {name} to "
                     f"change (its terms: {names}). Leave it out, or choose another method."
                 )
 
@@ -241,7 +241,7 @@ class Method:
                 )
 
 
-def _as_given(name: str, value: Any) -> str:
+def _as_set(name: str, value: Any) -> str:
     """Return a setting of terms as the user gave it: of layer maps, its name."""
     named = next((known for known, row in LAYER_MAPS.items() if row is value), None)
     return f"layer_map={named}" if named else f"{name}={value}"

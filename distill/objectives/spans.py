@@ -82,8 +82,8 @@ class BoundaryHead(nn.Module):
         row, place = chosen.nonzero(as_tuple=True)
         first, last = first[chosen], last[chosen]
         before, after = states[row, first - 1], states[row, last + 1]
-        told = torch.cat([before, after, self.places(place - first)], dim=-1)
-        logits: torch.Tensor = self.layers(told) @ words.T + self.bias
+        read = torch.cat([before, after, self.places(place - first)], dim=-1)
+        logits: torch.Tensor = self.layers(read) @ words.T + self.bias
         return logits
 
 

@@ -72,7 +72,7 @@ class _Sums:
     """Of what heads or neurons give, (width, width)."""
     moments: torch.Tensor
     """Of that with what is missing in the output, (width, hidden)."""
-    given: torch.Tensor
+    inputs: torch.Tensor
     """Sum of what heads or neurons give, (width,)."""
     shift: torch.Tensor
     """Sum of what is missing, (hidden,)."""
@@ -88,15 +88,15 @@ class _Sums:
         empty = partial(linear.weight.new_zeros, dtype=torch.float64)
         return cls(empty((width, width)), empty((width, hidden)), empty(width), empty(hidden))
 
-    def add(self, given: torch.Tensor, output: torch.Tensor, wanted: torch.Tensor) -> None:
+    def add(self, inputs: torch.Tensor, output: torch.Tensor, wanted: torch.Tensor) -> None:
         """Count tokens: what the part reads (tokens, width), its output (tokens, hidden) and the
         unpruned model's."""
         missing = wanted - output
-        self.products += given.T @ given  # in the model's own precision; the sums are in float64
-        self.moments += given.T @ missing
-        self.given += given.sum(0)
+        self.products += inputs.T @ inputs  # in the model's own precision; the sums are in float64
+        self.moments += inputs.T @ missing
+        self.inputs += inputs.sum(0)
         self.shift += missing.sum(0)
-        self.tokens += len(given)
+        self.tokens += len(inputs)
         self.missing += float(missing.double().square().sum())
         self.whole += float(wanted.double().square().sum())
 
@@ -105,8 +105,8 @@ class _Sums:
         """The products, the moments and what is missing when a constant may be added."""
         mean = self.shift / self.tokens
         return (
-            self.products - self.given.outer(self.given) / self.tokens,
-            self.moments - self.given.outer(mean),
+            self.products - self.inputs.outer(self.inputs) / self.tokens,
+            self.moments - self.inputs.outer(mean),
             self.missing - float(self.shift @ mean),
         )
 
@@ -169,7 +169,7 @@ def _rescale_part(
         sums.add(*tokens)
     changes, error = _solved(sums, linear, part.counts(pruned.config)[layer], damping)
     width = linear.in_features // len(changes)
-    written = linear.weight.double() @ (changes.repeat_interleave(width) * sums.given)
+    written = linear.weight.double() @ (changes.repeat_interleave(width) * sums.inputs)
     fold(linear, 1 + changes, (sums.shift - written) / sums.tokens)
     square = max(sums.whole, torch.finfo(torch.float64).tiny)
     errors = {"error_before": sums.missing / square, "error_after": error / square}
@@ -189,20 +189,20 @@ def _tokens(
         read = batch["attention_mask"].bool().clone()  # (batch, seq)
         if last:
             read[:, 1:] = False
-        given, output = _inputs_of(pruned, layer, paths, batch)
+        inputs, output = _inputs_of(pruned, layer, paths, batch)
         (wanted,) = _inputs_of(whole, layer, paths[1:], batch)
-        yield given[read], output[read], wanted[read]
+        yield inputs[read], output[read], wanted[read]
 
 
 def _inputs_of(
     model: PreTrainedModel, layer: int, paths: Sequence[str], batch: TensorBatch
 ) -> list[torch.Tensor]:
     """Run a model up to some modules of a layer; return what each is given, in their order."""
-    given: list[torch.Tensor] = []
+    reached: list[torch.Tensor] = []
 
     def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        given.append(inputs[0])
-        if len(given) == len(paths):
+        reached.append(inputs[0])
+        if len(reached) == len(paths):
             raise _Reached
 
     module = encoder_layers(model)[layer]
@@ -213,7 +213,7 @@ def _inputs_of(
     finally:
         for hook in hooks:
             hook.remove()
-    return given
+    return reached
 
 
 def _solved(

@@ -76,10 +76,8 @@ class StudentShape:
             "feed_forward_size": getattr(config, "intermediate_size", None)
             or getattr(config, "hidden_dim", None),
         }
-        given = {name: getattr(self, name) for name in own}
-        return {
-            name: width for name, width in given.items() if width is not None and width != own[name]
-        }
+        wanted = {name: getattr(self, name) for name in own}
+        return {name: width for name, width in wanted.items() if width not in (None, own[name])}
 
 
 StudentBuilder = Callable[[PreTrainedModel, StudentShape], PreTrainedModel]
@@ -113,9 +111,9 @@ def chosen_layers(teacher: PreTrainedModel, shape: StudentShape) -> tuple[int, .
 def refuse_widths(teacher: PreTrainedModel, shape: StudentShape, what: str, instead: str) -> None:
     """Raise ModelError where a student that keeps its teacher's width is asked for another."""
     if other := shape.other_widths(teacher):
-        given = ", ".join(f"{name}={width}" for name, width in other.items())
+        explicit = ", ".join(f"{name}={width}" for name, width in other.items())
         raise ModelError(
-            f"{given}: {what} is as wide as its teacher. Leave it out, or choose a method whose "
+            f"{explicit}: {what} is as wide as its teacher. Leave it out, or choose a method whose "
             f"students have a width of their own, such as {instead}."
         )
 

@@ -10,7 +10,7 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from bertender.cli.flags import command_with_flags, given, option_values
+from bertender.cli.flags import command_with_flags, explicit, option_values
 from bertender.core.config import Config
 from bertender.core.errors import UnknownNameError
 from bertender.measure.comparison import CompareConfig
@@ -61,7 +61,7 @@ def parsed(*words: str, optional: tuple[type[Config], ...] = ()) -> dict[str, An
 
 def test_without_flags_the_values_are_the_defaults() -> None:
     values = parsed()
-    assert Many.parse(given(option_values(Many, values))) == Many()
+    assert Many.parse(explicit(option_values(Many, values))) == Many()
     assert values["extra"] is None and values["own"] == "own"
 
 
@@ -85,16 +85,16 @@ def test_without_flags_the_values_are_the_defaults() -> None:
 )
 def test_what_is_given_arrives(words: tuple[str, ...], name: str, value: Any) -> None:
     for optional in ((), (Many, Other)):
-        kept = given(parsed(*words, optional=optional))
+        kept = explicit(parsed(*words, optional=optional))
         assert kept[name] == value and type(kept[name]) is type(value)
 
 
 def test_optional_configs_give_only_what_was_given() -> None:
-    assert given(parsed("--loud", optional=(Many, Other))) == {"loud": True, "own": "own"}
+    assert explicit(parsed("--loud", optional=(Many, Other))) == {"loud": True, "own": "own"}
 
 
 def test_given_keeps_values_that_are_false() -> None:
-    assert given({"a": 0, "b": False, "c": "", "d": None, "e": ()}) == {
+    assert explicit({"a": 0, "b": False, "c": "", "d": None, "e": ()}) == {
         "a": 0,
         "b": False,
         "c": "",
@@ -247,7 +247,7 @@ def read_flags(config: type[Config], *words: str) -> Config:
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
     # as `parse` does, but for rules on several settings: here flags stand alone
-    return config.model_validate(given(option_values(config, received)))
+    return config.model_validate(explicit(option_values(config, received)))
 
 
 def another(field: str, default: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bertender.cli import output
-from bertender.cli.output import print_artifact, print_entry, print_json, print_rows, say
+from bertender.cli.output import print_artifact, print_entry, print_json, print_rows, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.findings import Findings
 
@@ -33,7 +33,7 @@ def test_json_is_one_plain_line(value: Any, line: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("words", ["[bold]x[/bold]", "[/nothing]", f"{LONG} and more", ":smile:"])
 def test_words_are_printed_as_they_are(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    say(words)
+    print_words(words)
     assert capsys.readouterr().out == words + "\n"
 
 

@@ -48,7 +48,7 @@ class Match:
     def shared(self) -> str:
         return "" if self.projected else _SAME[self.signal]
 
-    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         has_embeddings = self.signal in STATE_SIGNALS
         if missing := unmatched(self.name, self.pairs, student, teacher, has_embeddings):
             return missing
@@ -101,7 +101,7 @@ class Relations:
     def pairs(self, student: int, teacher: int) -> Pairs:
         return self.layers(student, teacher)
 
-    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         if missing := unmatched(self.name, self.pairs, student, teacher, False):
             return missing
         if self.relation_heads is None:

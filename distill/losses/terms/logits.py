@@ -27,7 +27,7 @@ class _FromLogits:
     def pairs(self, student: int, teacher: int) -> Pairs:
         return ()
 
-    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         return ""
 
 

@@ -43,7 +43,7 @@ class Term(Protocol):
         """Return the pairs of layers that are compared at these depths; none where no layer is."""
         ...
 
-    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         """Say why the two models cannot be matched, and what would work; empty where they can."""
         ...
 

@@ -31,7 +31,7 @@ class MixedWords:
     def pairs(self, student: int, teacher: int) -> Pairs:
         return ()
 
-    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         return ""
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
@@ -57,7 +57,7 @@ class ProjectedWeights:
     def pairs(self, student: int, teacher: int) -> Pairs:
         return ()  # of signals none
 
-    def misfit(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         if missing := unmatched(self.name, self.layers, student, teacher, False):
             return missing
         family = FAMILIES.get(teacher.model_type)

@@ -17,7 +17,7 @@ from bertender.text.words import pieces_of_words
 from bertender.training.examples import TokenDataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
-from distill.distillation.phases import DistillationObjective, refuse_misfits
+from distill.distillation.phases import DistillationObjective, check_compatible
 from distill.losses import NO_LABEL
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
@@ -303,7 +303,7 @@ def test_a_teacher_that_cannot_serve_is_refused_before_training(tmp_path: Path) 
     source = GeneralTeacher("", tiny_classifier("deberta-v2"), language_model)
     student = source.student(METHOD, StudentShape(2, hidden_size=16, heads=4))
     with pytest.raises(ModelError, match=r"'up' compares the weights.*'deberta-v2'.*roberta"):
-        refuse_misfits(METHOD, student, language_model)
+        check_compatible(METHOD, student, language_model)
 
 
 def test_the_task_stage_wants_a_student_of_its_own(
