@@ -86,16 +86,16 @@ def _made(
 ) -> tuple[list[Artifact], dict[str, str]]:
     """Export and quantize what is not there yet; return what there is, and what was refused."""
     onnx = _stage("export", {}, [teacher], task, work / "float32")
-    kept, refused = [onnx], {}
+    made, refused = [onnx], {}
     for name, settings in VARIANTS.items():
         trains = SCHEMES[settings["scheme"]].source == "torch"
         source, settings = (teacher, {**settings, **training}) if trains else (onnx, settings)
         try:
-            kept.append(_stage("quantize", settings, [source], task, work / name))
+            made.append(_stage("quantize", settings, [source], task, work / name))
         except (AccuracyError, ModelError, ParityError) as error:
             refused[name] = _reason(error).replace(f"{work}/", "")
             typer.echo(f"{name}: {error}", err=True)
-    return kept, refused
+    return made, refused
 
 
 def _reason(error: Exception) -> str:

@@ -107,7 +107,7 @@ class TrainingRun(Record):
 
     way: str
     seed: int
-    kept_s: float = Field(description="computing the teacher's answers, once for all epochs")
+    cached_s: float = Field(description="computing the teacher's answers, once for all epochs")
     epoch_s: tuple[float, ...] = Field(description="raw: each epoch's training, without scoring")
     teacher_s: float = Field(description="in the teacher, before and in the epochs")
     score: Score
@@ -174,7 +174,7 @@ def distil_by(
         distillation = replace(ready.distillation, evaluate=epochs)
         with watched_load(noisy) as meter:
             examples = distillation.examples()
-            kept_s = distillation.clock.seconds
+            cached_s = distillation.clock.seconds
             texts = padded(examples, config.max_length) if way.padded else examples
             epochs.begin()
             trained = replace(distillation, examples=lambda: texts).run(
@@ -186,7 +186,7 @@ def distil_by(
     return TrainingRun(
         way=name,
         seed=config.seed,
-        kept_s=kept_s,
+        kept_s=cached_s,
         epoch_s=tuple(epochs.seconds),
         teacher_s=distillation.clock.seconds,
         score=score,

@@ -17,7 +17,7 @@ def drop_aliases(model: onnx.ModelProto) -> None:
     constants = {tensor.name for tensor in graph.initializer}
     outputs = {output.name for output in graph.output}
     named: dict[str, str] = {}
-    kept = []
+    remaining = []
     for node in graph.node:
         source = named.get(node.input[0], node.input[0]) if node.input else ""
         if node.op_type == "Identity" and source in constants and node.output[0] not in outputs:
@@ -25,6 +25,6 @@ def drop_aliases(model: onnx.ModelProto) -> None:
             continue
         for place, name in enumerate(node.input):
             node.input[place] = named.get(name, name)
-        kept.append(node)
+        remaining.append(node)
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(remaining)

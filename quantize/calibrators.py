@@ -85,12 +85,12 @@ def _percentile(seen: Histogram, percentile: float, integers: Integers) -> Range
     return float(edges[first]), float(edges[last + 1])
 
 
-def _largest_share(seen: Histogram, kept: float) -> Range:
+def _largest_share(seen: Histogram, held: float) -> Range:
     """Return the symmetric range that holds a share of the values."""
     sizes = np.abs(seen.centers)
     order = np.argsort(sizes)
     share = np.cumsum(seen.counts[order]) / max(seen.counts.sum(), 1)
-    last = order[int(np.searchsorted(share, kept, side="left"))]
+    last = order[int(np.searchsorted(share, held, side="left"))]
     half_a_bin = (seen.high - seen.low) / len(seen.counts) / 2
     largest = float(sizes[last] + half_a_bin)
     return -largest, largest
@@ -136,15 +136,15 @@ def divergence(seen: Histogram, clipped: Range, integers: Integers) -> float:
     if not inside.size:
         return np.inf
     first, last = inside[0], inside[-1]
-    kept = counts[first : last + 1]
-    reference = kept.copy()
+    held = counts[first : last + 1]
+    reference = held.copy()
     reference[0] += counts[:first].sum()
     reference[-1] += counts[last + 1 :].sum()
     steps = affine(low, high, integers).quantized(centers[first : last + 1]) - integers.lowest
     levels = integers.highest - integers.lowest + 1
-    mass = np.bincount(steps, weights=kept, minlength=levels)
-    filled = np.bincount(steps, weights=(kept > 0).astype(float), minlength=levels)
-    spread = np.where(kept > 0, mass[steps] / np.maximum(filled[steps], 1), 0.0)
+    mass = np.bincount(steps, weights=held, minlength=levels)
+    filled = np.bincount(steps, weights=(held > 0).astype(float), minlength=levels)
+    spread = np.where(held > 0, mass[steps] / np.maximum(filled[steps], 1), 0.0)
     return _kl(reference, spread)
 
 

@@ -155,6 +155,6 @@ class _Editor:
         del self.graph.node[:]
         self.graph.node.extend(nodes)
         read = {name for node in nodes for name in node.input}
-        kept = [item for item in self.graph.initializer if item.name in read]
+        remaining = [item for item in self.graph.initializer if item.name in read]
         del self.graph.initializer[:]
-        self.graph.initializer.extend(kept)
+        self.graph.initializer.extend(remaining)

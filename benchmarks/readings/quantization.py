@@ -71,7 +71,7 @@ def _speed(results: Results) -> str:
         row.speedup.value
         for each in results
         for row in each.long.rows
-        if row.name in {kept.name for kept in _in_8_bits(each)}
+        if row.name in {quantized.name for quantized in _in_8_bits(each)}
     ]
     megabytes = [row.size.artifact_size_bytes / MEGABYTE for r in results for row in _in_8_bits(r)]
     first = results[0].comparison.rows[0]

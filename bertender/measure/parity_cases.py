@@ -122,13 +122,13 @@ def _cut(batch: Batch, limits: Sequence[int | None], padding: Padding) -> Batch:
     mask = batch.arrays["attention_mask"]  # (batch, seq)
     longest = mask.shape[1]
     left = np.array([longest if limit is None else limit for limit in limits])
-    kept = (np.arange(longest) < left[:, None]) & (mask > 0)
-    width = int(kept.sum(axis=1).max())
+    attended = (np.arange(longest) < left[:, None]) & (mask > 0)
+    width = int(attended.sum(axis=1).max())
     arrays = {
-        name: np.where(kept, array, padding.value(name) or 0)[:, :width]
+        name: np.where(attended, array, padding.value(name) or 0)[:, :width]
         for name, array in batch.arrays.items()
     }
-    words = None if batch.words is None else np.where(kept, batch.words, NO_WORD)[:, :width]
+    words = None if batch.words is None else np.where(attended, batch.words, NO_WORD)[:, :width]
     return Batch(batch.examples, arrays, words)
 
 

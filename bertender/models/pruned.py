@@ -70,8 +70,8 @@ class _PrunedModel(PreTrainedModel):
         super().__init__(config)
         size, row = head_size(config), PRUNABLE[config.pruned_from]
         layers = encoder_layers(self)
-        kept = zip(layers, head_numbers_of(config), neurons_of(config), strict=True)
-        for layer, heads, neurons in kept:
+        remaining = zip(layers, head_numbers_of(config), neurons_of(config), strict=True)
+        for layer, heads, neurons in remaining:
             self._keep_heads(layer, heads, size, row)
             self._keep_neurons(layer, neurons)
 
@@ -189,8 +189,8 @@ def head_size(config: PretrainedConfig) -> int:
 
 def heads_of(config: PretrainedConfig) -> list[int]:
     """Return the number of heads of each layer."""
-    kept = getattr(config, "heads_kept", None)
-    return list(kept or [config.num_attention_heads] * config.num_hidden_layers)
+    remaining = getattr(config, "heads_kept", None)
+    return list(remaining or [config.num_attention_heads] * config.num_hidden_layers)
 
 
 def head_numbers_of(config: PretrainedConfig) -> list[list[int]]:
@@ -201,7 +201,7 @@ def head_numbers_of(config: PretrainedConfig) -> list[list[int]]:
 
 def neurons_of(config: PretrainedConfig) -> list[int]:
     """Return the number of neurons of each layer's feed-forward part."""
-    kept = getattr(config, "neurons_kept", None)
+    remaining = getattr(config, "neurons_kept", None)
     row = PRUNABLE.get(family_name(config))
     width = getattr(config, row.width if row else "intermediate_size")
-    return list(kept or [width] * config.num_hidden_layers)
+    return list(remaining or [width] * config.num_hidden_layers)

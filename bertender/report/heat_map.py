@@ -15,7 +15,7 @@ class HeadCell:
 
     words: str
     colour: str
-    kept: bool
+    remains: bool
 
 
 def heat_map(pruned: PrunedHeads) -> list[tuple[int, list[HeadCell]]]:
@@ -23,11 +23,11 @@ def heat_map(pruned: PrunedHeads) -> list[tuple[int, list[HeadCell]]]:
     most = max((score for layer in pruned.importance for score in layer), default=0.0) or 1.0
     rows = zip(pruned.layers, pruned.importance, pruned.kept, strict=True)
     return [
-        (number, [_cell(number, head, s, s / most, head in kept) for head, s in enumerate(scores)])
-        for number, scores, kept in rows
+        (number, [_cell(number, h, s, s / most, h in remaining) for h, s in enumerate(scores)])
+        for number, scores, remaining in rows
     ]
 
 
-def _cell(layer: int, head: int, score: float, share: float, kept: bool) -> HeadCell:
-    words = f"layer {layer}, head {head}: {score:.4g}, {'kept' if kept else 'cut'}"
-    return HeadCell(words, f"hsl(210 70% {95 - 50 * share:.0f}%)", kept)
+def _cell(layer: int, head: int, score: float, share: float, remains: bool) -> HeadCell:
+    words = f"layer {layer}, head {head}: {score:.4g}, {'remains' if remains else 'cut'}"
+    return HeadCell(words, f"hsl(210 70% {95 - 50 * share:.0f}%)", remains)

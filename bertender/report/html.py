@@ -57,7 +57,7 @@ cut.</p>
 <tr><th>layer {{ layer }}</th>
 {%- for head in heads %}
 <td title="{{ head.words }}" style="background: {{ head.colour }}">
-{%- if not head.kept %}&times;{% endif %}</td>
+{%- if not head.remains %}&times;{% endif %}</td>
 {%- endfor %}
 </tr>
 {%- endfor %}

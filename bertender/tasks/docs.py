@@ -139,12 +139,12 @@ def _balanced(by_label: Mapping[str, list[Passage]], labels: tuple[str, ...], as
 
 def _at_most_a_file(passages: Iterable[Passage]) -> list[Passage]:
     taken: Counter[str] = Counter()
-    kept = []
+    remaining = []
     for passage in passages:
         taken[passage.file] += 1
         if taken[passage.file] <= MOST_A_FILE:
-            kept.append(passage)
-    return kept
+            remaining.append(passage)
+    return remaining
 
 
 def _lot(passage: Passage) -> float:

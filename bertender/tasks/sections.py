@@ -82,15 +82,15 @@ def read_sections(docstring: str) -> Iterator[tuple[str, str]]:
 
 def _without_code(lines: Sequence[str]) -> Block:
     """Return the lines with empty ones instead of doctests, their output and fenced code."""
-    kept = []
+    remaining = []
     fenced = in_doctest = False
     for line in lines:
         stripped = line.strip()
         in_doctest = stripped.startswith((">>>", "In [")) or (in_doctest and stripped != "")
         fence = stripped.startswith("```")
-        kept.append("" if fence or fenced or in_doctest else line.rstrip())
+        remaining.append("" if fence or fenced or in_doctest else line.rstrip())
         fenced ^= fence
-    return kept
+    return remaining
 
 
 def _first_paragraph(lines: Sequence[str]) -> tuple[str, Sequence[str]]:

@@ -88,10 +88,10 @@ class TokenDataset(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {name: column[index] for name, column in self.columns.items()}
 
-    def where(self, kept: Sequence[bool]) -> TokenDataset:
+    def where(self, chosen: Sequence[bool]) -> TokenDataset:
         """Return the examples that are kept, a truth for each."""
         columns = {
-            name: [value for value, keep in zip(column, kept, strict=True) if keep]
+            name: [value for value, keep in zip(column, chosen, strict=True) if keep]
             for name, column in self.columns.items()
         }
         return TokenDataset(columns, self.padding)

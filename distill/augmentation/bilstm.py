@@ -56,12 +56,12 @@ def _cut(text: str, spans: list[Span], run: list[Span], words: dict[Span, str]) 
     if len(run) == len(spans):
         return with_words(text, words)
     start, end = run[0][0], run[-1][1]
-    kept = {
+    weights = {
         (first - start, last - start): words[first, last]
         for first, last in run
         if (first, last) in words
     }
-    return with_words(text[start:end], kept)
+    return with_words(text[start:end], weights)
 
 
 def _rewriter(material: Material) -> Rewrite:

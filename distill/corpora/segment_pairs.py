@@ -46,7 +46,7 @@ SENTENCE_ORDER = "sentence_order_label"
 SHORT_SHARE = 0.1
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""
-KEPT_ROWS = 1000
+REMEMBERED_ROWS = 1000
 """Earlier rows that other segments are drawn from."""
 
 Segment = Sentence
@@ -192,7 +192,7 @@ class Elsewhere:
     """Keeps some earlier fillings, to draw segments from that do not follow."""
 
     generator: np.random.Generator
-    kept: list[_Filling] = field(default_factory=list)
+    remembered: list[_Filling] = field(default_factory=list)
 
     def pair(self, filling: _Filling, generator: np.random.Generator) -> _Pair:
         """Build a true pair, or one whose second segment is from elsewhere."""
@@ -210,10 +210,10 @@ class Elsewhere:
 
         Of the same document it must end before: what was displaced is in a filling twice.
         """
-        others = [kept for kept in self.kept if kept.document != filling.document] or [
-            kept for kept in self.kept if kept.place + len(kept.sentences) <= filling.place
+        others = [each for each in self.remembered if each.document != filling.document] or [
+            each for each in self.remembered if each.place + len(each.sentences) <= filling.place
         ]
-        others = [kept for kept in others if kept.length >= displaced] or others
+        others = [each for each in others if each.length >= displaced] or others
         return others[int(self.generator.integers(len(others)))] if others else None
 
     def _segment(self, filling: _Filling, length: int) -> Segment:
@@ -225,10 +225,10 @@ class Elsewhere:
 
     def keep(self, filling: _Filling) -> None:
         """Keep a filling, instead of a random earlier one when there are enough of them."""
-        if len(self.kept) < KEPT_ROWS:
-            self.kept.append(filling)
+        if len(self.remembered) < REMEMBERED_ROWS:
+            self.remembered.append(filling)
         else:
-            self.kept[int(self.generator.integers(KEPT_ROWS))] = filling
+            self.remembered[int(self.generator.integers(REMEMBERED_ROWS))] = filling
 
 
 def _cut(pair: _Pair, length: int, generator: np.random.Generator) -> tuple[Segment, Segment]:

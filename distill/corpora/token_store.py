@@ -94,8 +94,8 @@ def stored_parts(
 
     def part(name: str, *, held_out: bool) -> StoredTokens:
         watched = Watched(passages, found, f"tokenise {name} text")
-        kept = part_of(watched, held_out=held_out, run=run)
-        return stored(lambda: rows(kept), directory / name, padding)
+        part = part_of(watched, held_out=held_out, run=run)
+        return stored(lambda: rows(part), directory / name, padding)
 
     return part("training", held_out=False), part("held-out", held_out=True)
 

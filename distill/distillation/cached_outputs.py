@@ -30,12 +30,12 @@ from distill.teachers.outputs import (
 )
 from distill.teachers.teacher import Teacher
 
-__all__ = ["averaged", "choose_kept", "student_examples"]
+__all__ = ["averaged", "choose_cached", "student_examples"]
 
 logger = logging.getLogger(__name__)
 
 
-def choose_kept(
+def choose_cached(
     method: Method,
     student: PreTrainedModel,
     teachers: Sequence[Teacher],
@@ -62,14 +62,14 @@ def choose_kept(
     depth, teacher_depth = (m.config.num_hidden_layers for m in (student, teachers[0].model))
     reads = [phase.reads(depth, teacher_depth) for phase in method.phases(depth)]
     several: Wanted = {"logits": frozenset()} if len(teachers) > 1 else {}
-    kept = joined((worth_keeping(reads), several))
+    cached = joined((worth_keeping(reads), several))
     per_token, texts, rows = HEADS[task.problem_type].per_token, len(task.train), len(task.train)
     if per_token:
-        kept, rows = _logits_of(kept), _tokens_of(task, teachers[0])
-    size_mb = size_bytes(teachers[0].model.config, kept, rows, bf16) / 1e6
+        cached, rows = _logits_of(cached), _tokens_of(task, teachers[0])
+    size_mb = size_bytes(teachers[0].model.config, cached, rows, bf16) / 1e6
     if size_mb <= limit_mb:
-        return kept
-    large = f"the teacher's {_words(kept)} of {texts} texts are {size_mb:.1f} MB"
+        return cached
+    large = f"the teacher's {_words(cached)} of {texts} texts are {size_mb:.1f} MB"
     if several or not start.reads_teacher_tokens:
         why = "several teachers" if several else "a student with a vocabulary of its own"
         raise ConfigError(
@@ -94,7 +94,7 @@ def _words(wanted: Wanted) -> str:
 
 
 def student_examples(
-    kept: Wanted,
+    cached: Wanted,
     teachers: Sequence[Teacher],
     start: Start,
     tokenizer: PreTrainedTokenizerBase,
@@ -119,7 +119,7 @@ def student_examples(
     known = {str(source): examples} if shared else {}
     with clock.running():
         first, *more = (
-            _outputs(teacher, task, config, known, kept if place == 0 else _logits_of(kept))
+            _outputs(teacher, task, config, known, cached if place == 0 else _logits_of(cached))
             for place, teacher in enumerate(teachers)
         )
     if LOGITS in first:
@@ -130,8 +130,8 @@ def student_examples(
     return examples.with_columns(**first)
 
 
-def _logits_of(kept: Wanted) -> Wanted:
-    return {signal: layers for signal, layers in kept.items() if signal == "logits"}
+def _logits_of(cached: Wanted) -> Wanted:
+    return {signal: layers for signal, layers in cached.items() if signal == "logits"}
 
 
 def averaged(logits: Sequence[torch.Tensor]) -> torch.Tensor:

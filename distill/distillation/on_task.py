@@ -20,7 +20,7 @@ from bertender.training.config import computes_in_bf16
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS
 from distill.data import fitting_tokenizer
-from distill.distillation.cached_outputs import choose_kept, student_examples
+from distill.distillation.cached_outputs import choose_cached, student_examples
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distillation import Distillation, Trained
 from distill.distillation.start import Start, start_student
@@ -81,7 +81,7 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
     start, student = new_student(teachers[0], method, task, config)
     texts = with_augmented(extended, teachers, start, config)
     bf16, limit_mb = computes_in_bf16(config), config.teacher_cache_mb
-    kept = choose_kept(method, student, teachers, start, texts, bf16, limit_mb)
+    cached = choose_cached(method, student, teachers, start, texts, bf16, limit_mb)
     tokenizer = fitting_tokenizer(start.source, student, **problem.tokenizer_settings)
     clock = Stopwatch()
     distillation = Distillation(
@@ -89,7 +89,9 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         teacher=teachers[0].model,
         tokenizer=tokenizer,
         phases=method.phases(student.config.num_hidden_layers),
-        examples=partial(student_examples, kept, teachers, start, tokenizer, texts, config, clock),
+        examples=partial(
+            student_examples, cached, teachers, start, tokenizer, texts, config, clock
+        ),
         evaluate=lambda training_module, objective: choice_score(
             training_module.student, tokenizer, task, config.max_length
         ),

@@ -18,7 +18,7 @@ from bertender.training.loop import LossParts
 from distill.losses import NO_LABEL
 from distill.losses.signals import Signals, Wanted, read_signals
 from distill.methods.method import Method, Phase
-from distill.teachers.outputs import kept_in
+from distill.teachers.outputs import cached_in
 
 __all__ = [
     "DistillationObjective",
@@ -83,13 +83,13 @@ class DistillationObjective:
         return parts
 
     def _teacher_signals(self, batch: TensorBatch) -> Signals:
-        kept = kept_in(batch, self.reads)
-        online = {signal: self.reads[signal] for signal in self.reads if signal not in kept}
+        cached = cached_in(batch, self.reads)
+        online = {signal: self.reads[signal] for signal in self.reads if signal not in cached}
         if not online:
             nothing = Signals(torch.empty(0), self.teacher.config.num_hidden_layers)
-            return replace(nothing, **kept)
+            return replace(nothing, **cached)
         with self.clock.running():
-            return replace(self._online_signals(batch, online), **kept)
+            return replace(self._online_signals(batch, online), **cached)
 
     def _online_signals(self, batch: TensorBatch, wanted: Wanted) -> Signals:
         device = batch["input_ids"].device
@@ -130,5 +130,5 @@ def check_compatible(method: Method, student: PreTrainedModel, teacher: PreTrain
 
 def labelled(examples: TokenDataset) -> TokenDataset:
     """Return what a phase can learn from that reads labels alone."""
-    kept = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in examples.columns["labels"]]
-    return examples if all(kept) else examples.where(kept)
+    cached = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in examples.columns["labels"]]
+    return examples if all(cached) else examples.where(cached)

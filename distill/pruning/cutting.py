@@ -13,7 +13,7 @@ from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_name, family_of
 from bertender.models.pruned import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
 
-__all__ = ["Kept", "cut", "filled", "refuse_uncuttable"]
+__all__ = ["Remaining", "cut", "filled", "refuse_uncuttable"]
 
 
 OF_A_CLASS = frozenset(
@@ -32,14 +32,14 @@ OF_A_CLASS = frozenset(
 
 
 @dataclass(frozen=True)
-class Kept:
+class Remaining:
     """What each layer keeps, by its numbers before the cut, from 0."""
 
     heads: tuple[tuple[int, ...], ...]
     neurons: tuple[tuple[int, ...], ...]
 
 
-def cut(model: PreTrainedModel, kept: Kept) -> PreTrainedModel:
+def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     """Return a model that has these heads and neurons alone.
 
     It answers as the model does with all others gated off. It is of the pruned form, or, where
@@ -55,8 +55,8 @@ def cut(model: PreTrainedModel, kept: Kept) -> PreTrainedModel:
             is not there.
     """
     refuse_uncuttable(model)
-    _refuse_impossible(model.config, kept)
-    return filled(_untrained(model.config, kept), _remaining(model, kept), model)
+    _refuse_impossible(model.config, remaining)
+    return filled(_untrained(model.config, remaining), _remaining_weights(model, remaining), model)
 
 
 def filled(
@@ -69,18 +69,20 @@ def filled(
     return smaller
 
 
-def _untrained(config: PretrainedConfig, kept: Kept) -> PreTrainedModel:
+def _untrained(config: PretrainedConfig, remaining: Remaining) -> PreTrainedModel:
     """Return a model of the shape that is left."""
     row = PRUNABLE[family_name(config)]
     settings = {name: value for name, value in config.to_dict().items() if name not in OF_A_CLASS}
-    heads, neurons = ([len(layer) for layer in layers] for layers in (kept.heads, kept.neurons))
+    heads, neurons = (
+        [len(layer) for layer in layers] for layers in (remaining.heads, remaining.neurons)
+    )
     if set(heads) == {config.num_attention_heads} and len(set(neurons)) == 1:
         own: Any = row.origin.config_class
         plain: PreTrainedModel = row.origin(own(**{**settings, row.width: neurons[0]}))
         return plain
     numbers = [
         [before[head] for head in sorted(stay)]
-        for before, stay in zip(head_numbers_of(config), kept.heads, strict=True)
+        for before, stay in zip(head_numbers_of(config), remaining.heads, strict=True)
     ]
     uneven = row.config(**settings, heads_kept=heads, neurons_kept=neurons, head_numbers=numbers)
     return row.classifier(uneven)
@@ -96,10 +98,12 @@ def refuse_uncuttable(model: PreTrainedModel) -> None:
         )
 
 
-def _refuse_impossible(config: PretrainedConfig, kept: Kept) -> None:
+def _refuse_impossible(config: PretrainedConfig, remaining: Remaining) -> None:
     counted = {"heads": heads_of(config), "neurons": neurons_of(config)}
     for what, counts in counted.items():
-        for layer, (numbers, count) in enumerate(zip(getattr(kept, what), counts, strict=True)):
+        for layer, (numbers, count) in enumerate(
+            zip(getattr(remaining, what), counts, strict=True)
+        ):
             if not numbers or not set(numbers) <= set(range(count)):
                 raise ModelError(
                     f"layer {layer} cannot keep {what} {list(numbers)} of its {count}: keep one at "
@@ -107,12 +111,12 @@ def _refuse_impossible(config: PretrainedConfig, kept: Kept) -> None:
                 )
 
 
-def _remaining(model: PreTrainedModel, kept: Kept) -> dict[str, torch.Tensor]:
+def _remaining_weights(model: PreTrainedModel, remaining: Remaining) -> dict[str, torch.Tensor]:
     """Return a model's weights without the rows and columns of what is cut."""
     family, size = family_of(model), head_size(model.config)
     by_head = PRUNABLE[family_name(model.config)].by_head
     weights = dict(model.state_dict())
-    layers = zip(encoder_layers(model), kept.heads, kept.neurons, strict=True)
+    layers = zip(encoder_layers(model), remaining.heads, remaining.neurons, strict=True)
     for number, (layer, heads, neurons) in enumerate(layers):
         prefix = f"{model.base_model_prefix}.{family.layers}.{number}"
         channels = [head * size + channel for head in sorted(heads) for channel in range(size)]

@@ -27,7 +27,7 @@ from bertender.measure.samples import Speedup, speedup
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.training.examples import TensorBatch, model_inputs
-from distill.pruning.cutting import Kept, cut
+from distill.pruning.cutting import Remaining, cut
 
 __all__ = ["HERE", "NEURON_STEP", "LatencyTable", "Point", "Stopwatches"]
 
@@ -136,7 +136,7 @@ def _copied(model: PreTrainedModel, share: float) -> PreTrainedModel:
         tuple(tuple(range(_share_of(count, share, step))) for count in counts)
         for counts, step in ((heads_of(model.config), 1), (neurons_of(model.config), NEURON_STEP))
     )
-    smaller = cut(model, Kept(heads, neurons))  # which is built on the CPU
+    smaller = cut(model, Remaining(heads, neurons))  # which is built on the CPU
     smaller.eval()
     return smaller
 

@@ -60,16 +60,16 @@ def refuse_too_many_layers(model: PreTrainedModel, count: int) -> None:
         )
 
 
-def without_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
+def without_layers(model: PreTrainedModel, remaining: Sequence[int]) -> PreTrainedModel:
     """Return a model of the same class that has these layers alone, in their order."""
     config: Any = copy.deepcopy(model.config)
-    config.num_hidden_layers = len(kept)
+    config.num_hidden_layers = len(remaining)
     for name in BY_LAYER:
         if values := getattr(config, name, None):
-            setattr(config, name, [values[layer] for layer in kept])
+            setattr(config, name, [values[layer] for layer in remaining])
     shorter: PreTrainedModel = type(model)(config)
     prefix = f"{model.base_model_prefix}.{family_of(model).layers}."
-    numbers = {str(layer): str(place) for place, layer in enumerate(kept)}
+    numbers = {str(layer): str(place) for place, layer in enumerate(remaining)}
     weights = {}
     for name, weight in model.state_dict().items():
         found = re.match(rf"{re.escape(prefix)}(\d+)(\..*)", name)

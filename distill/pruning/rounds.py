@@ -25,7 +25,7 @@ from distill.losses.terms import HardLabels, SoftLabels
 from distill.methods.method import Phase
 from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.config import PruneConfig
-from distill.pruning.cutting import Kept, cut
+from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import Importance, importance_of
 from distill.pruning.latency import LatencyTable
 from distill.pruning.layers import least_missed, without_layers
@@ -37,7 +37,7 @@ from distill.teachers.teacher import Teacher, on_device
 
 __all__ = ["PruningContext", "in_rounds", "without_some_layers"]
 
-Choice = Callable[[Importance], Kept]
+Choice = Callable[[Importance], Remaining]
 """What heads and neurons are worth, as it is measured -> which ones stay"""
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
@@ -99,9 +99,11 @@ def in_rounds(
     for choose in _choices(model, context):
         importance = _importance(model, context) if choose else None
         if choose and importance:
-            kept = choose(importance)
-            stay = [[old[new] for new in each] for old, each in zip(stay, kept.heads, strict=True)]
-            model = on_device(cut(model, kept))
+            remaining = choose(importance)
+            stay = [
+                [old[new] for new in each] for old, each in zip(stay, remaining.heads, strict=True)
+            ]
+            model = on_device(cut(model, remaining))
         score = after_cut = context.score(model)
         rescaled = _rescaled(model, whole, context)
         if rescaled:
@@ -146,16 +148,16 @@ def _by_share(
     before: tuple[list[int], list[int]],
     shares: tuple[float, float],
     across: Across,
-) -> Kept:
+) -> Remaining:
     """Return what is left when shares of the heads and of the neurons have gone."""
     scores = importance.normalised
-    return Kept(
+    return Remaining(
         chosen(scores.heads, before[0], shares[0], across),
         chosen(scores.neurons, before[1], shares[1], across),
     )
 
 
-def _by_time(importance: Importance, table: LatencyTable, limit_ms: float) -> Kept:
+def _by_time(importance: Importance, table: LatencyTable, limit_ms: float) -> Remaining:
     """Return what is worth most of what fits into a time."""
     return fitting(importance.by_layer, table, limit_ms)
 

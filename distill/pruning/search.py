@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 
 from distill.pruning.choice import the_best
-from distill.pruning.cutting import Kept
+from distill.pruning.cutting import Remaining
 from distill.pruning.importance import Importance
 from distill.pruning.latency import NEURON_STEP, LatencyTable
 
@@ -71,7 +71,7 @@ def fastest_ms(table: LatencyTable, layers: int) -> float:
 
 def fitting(
     importance: Importance, table: LatencyTable, limit_ms: float, step: int = NEURON_STEP
-) -> Kept:
+) -> Remaining:
     """Return the heads and neurons that are worth most together of those that fit into a time.
 
     Each layer keeps one head and one neuron at least, whatever the limit (see `fastest_ms`).
@@ -88,7 +88,7 @@ def fitting(
     left_ms = limit_ms - float(np.median(table.rest_ms))
     places = _filled(parts, _priced(parts, left_ms), left_ms)
     counts = [int(part.counts[place]) for part, place in zip(parts, places, strict=True)]
-    return Kept(
+    return Remaining(
         tuple(map(the_best, importance.heads, counts[: len(heads)])),
         tuple(map(the_best, importance.neurons, counts[len(heads) :])),
     )

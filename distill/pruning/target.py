@@ -80,8 +80,8 @@ def find_target(
     tokens = config.latency_tokens or max(round(sum(lengths) / len(lengths)), 1)
     load = LatencyLoad(texts=config.latency_texts, tokens=tokens, threads=environment().cores)
     write = partial(_write_table, model, load, stopwatches)
-    kept = directory_once(work / "latency", load.model_dump(mode="json"), write)
-    table = LatencyTable.model_validate_json((kept / TABLE_NAME).read_bytes())
+    directory = directory_once(work / "latency", load.model_dump(mode="json"), write)
+    table = LatencyTable.model_validate_json((directory / TABLE_NAME).read_bytes())
     target = Target(config.target_latency, table, model)
     _refuse_unreachable(target, model.config.num_hidden_layers - config.layers)
     return target

@@ -170,13 +170,13 @@ def _closed(description: dict[str, Any], kind: _Kind, used: set[int]) -> list[in
     }
     parts = kind.parts(description["model"])
     waiting = [pieces[number] for number in used if number < len(pieces)]
-    kept = used | added | characters
+    remaining = used | added | characters
     while waiting:
         for part in parts.get(waiting.pop(), ()):
-            if numbers[part] not in kept:
-                kept.add(numbers[part])
+            if numbers[part] not in remaining:
+                remaining.add(numbers[part])
                 waiting.append(part)
-    return sorted(kept)
+    return sorted(remaining)
 
 
 def _rebuilt(
@@ -229,10 +229,10 @@ def _keep_scores(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
 
 
 def _keep_merges(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
-    kept = _keep_mapping(model, rows)
-    merges = [pair for pair in map(_pair, model["merges"]) if _merged(pair) in kept["vocab"]]
-    whole = [pair for pair in merges if set(pair) <= kept["vocab"].keys()]
-    return {**kept, "merges": whole}
+    remaining = _keep_mapping(model, rows)
+    merges = [pair for pair in map(_pair, model["merges"]) if _merged(pair) in remaining["vocab"]]
+    whole = [pair for pair in merges if set(pair) <= remaining["vocab"].keys()]
+    return {**remaining, "merges": whole}
 
 
 def _pair(merge: str | list[str]) -> list[str]:

@@ -59,9 +59,9 @@ def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) ->
         teacher: a masked language model.
     """
     model: PreTrainedModel = AutoModelForMaskedLM.from_config(student.config)
-    kept = set(model.base_model.state_dict())  # which has no pooler
+    names = set(model.base_model.state_dict())  # which has no pooler
     weights = student.base_model.state_dict()
-    model.base_model.load_state_dict({key: weights[key] for key in kept})
+    model.base_model.load_state_dict({key: weights[key] for key in names})
     own, source = (LANGUAGE_HEADS[each.config.model_type] for each in (model, teacher))
     with torch.no_grad():
         for theirs, ours in zip(source.parts, own.parts, strict=False):

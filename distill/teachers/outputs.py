@@ -25,7 +25,7 @@ from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_s
 
 __all__ = [
     "LOGITS",
-    "kept_in",
+    "cached_in",
     "size_bytes",
     "teacher_outputs",
     "teacher_token_logits",
@@ -56,16 +56,16 @@ def size_bytes(config: PretrainedConfig, wanted: Wanted, examples: int, bf16: bo
     return examples * (logits + len(wanted.get("sentence_states", ())) * state)
 
 
-def kept_in(batch: TensorBatch, wanted: Wanted) -> dict[str, Any]:
+def cached_in(batch: TensorBatch, wanted: Wanted) -> dict[str, Any]:
     """Return those of the wanted signals that a batch holds as columns, as fields of Signals.
 
     Of the states it holds all wanted layers, or they count as none.
     """
     columns = {layer: STATES.format(layer=layer) for layer in wanted.get("sentence_states", ())}
-    kept: dict[str, Any] = {"logits": batch[LOGITS]} if LOGITS in batch else {}
+    cached: dict[str, Any] = {"logits": batch[LOGITS]} if LOGITS in batch else {}
     if columns and all(name in batch for name in columns.values()):
-        kept["sentence_states"] = {layer: batch[name] for layer, name in columns.items()}
-    return kept
+        cached["sentence_states"] = {layer: batch[name] for layer, name in columns.items()}
+    return cached
 
 
 def teacher_outputs(

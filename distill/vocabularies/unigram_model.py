@@ -27,7 +27,7 @@ __all__ = ["Lattice", "estimate_pieces"]
 
 LONGEST_PIECE = 16
 SEEDS_AN_ENTRY = 10
-KEPT_SHARE = 0.75
+REMAINING_SHARE = 0.75
 EM_STEPS = 2
 FEWEST_EXPECTED = 0.5
 """No piece is thought rarer than this, so that every word keeps a segmentation."""
@@ -132,7 +132,7 @@ def estimate_pieces(words: Mapping[str, int], size: int) -> list[tuple[str, floa
             expected = lattice.expected_counts(p, counts)
         if len(left) <= size:
             return _ranked([pieces[number] for number in left], np.log(p[left]))
-        most = max(size, int(KEPT_SHARE * len(left)))
+        most = max(size, int(REMAINING_SHARE * len(left)))
         loss = expected[left] * np.log(p[left] / np.maximum(alone.probabilities(p)[left], TINY))
         loss[: len(letters)] = np.inf  # nothing can stand in for a letter
         left = np.sort(left[np.argsort(-loss, kind="stable")[:most]])

@@ -13,7 +13,7 @@ from bertender.core.errors import DataError, UnknownNameError
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.pruned import PRUNABLE
 from distill.pruning.choice import Across, chosen, shares_of_rounds
-from distill.pruning.cutting import Kept, cut
+from distill.pruning.cutting import Remaining, cut
 from distill.pruning.gates import gated
 from distill.pruning.importance import IMPORTANCES, Importance, importance_of
 from tests.distill.pruning.toys import everything
@@ -122,7 +122,7 @@ def test_chance_is_drawn_from_the_seed_alone() -> None:
 def test_scores_of_a_pruned_model_are_those_of_what_is_left() -> None:
     model = precise()
     importance = importance_of(model, "magnitude", []).normalised
-    kept = Kept(chosen(importance.heads, [4] * 4, 0.5), everything(model.config).neurons)
+    kept = Remaining(chosen(importance.heads, [4] * 4, 0.5), everything(model.config).neurons)
     pruned = importance_of(cut(model, kept), "magnitude", []).normalised
     for before, after, heads in zip(importance.heads, pruned.heads, kept.heads, strict=True):
         expected = functional.normalize(before[list(heads)], dim=0)

@@ -17,14 +17,14 @@ from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import load_pretrained
 from bertender.models.pruned import PRUNABLE, head_numbers_of, heads_of, neurons_of
 from distill.losses.signals import read_signals
-from distill.pruning.cutting import Kept, cut
+from distill.pruning.cutting import Remaining, cut
 from distill.pruning.gates import gated
 from distill.pruning.layers import least_missed, without_layers
 from tests.distill.pruning.toys import everything
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 
-UNEVEN = Kept(
+UNEVEN = Remaining(
     heads=((0, 2), (1,), (0, 1, 2, 3), (3, 1, 0)),
     neurons=(tuple(range(0, 64, 2)), (5,), tuple(range(64)), tuple(range(40, 64))),
 )
@@ -45,7 +45,7 @@ def precise(model_type: str) -> PreTrainedModel:
 
 
 def gates(
-    model: PreTrainedModel, kept: Kept, dtype: torch.dtype = torch.float64
+    model: PreTrainedModel, kept: Remaining, dtype: torch.dtype = torch.float64
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """1 for what is kept, 0 for what is not, layer by layer: heads and neurons."""
 
@@ -105,7 +105,7 @@ def test_each_layer_of_mpnet_has_its_own_columns_of_the_shared_bias() -> None:
         assert head_numbers_of(shorter.config) == [[0, 2], [0, 1, 3]]
         torch.testing.assert_close(
             shorter(**batch).logits,
-            cut(without_layers(model, (0, 3)), Kept(UNEVEN.heads[::3], UNEVEN.neurons[::3]))(
+            cut(without_layers(model, (0, 3)), Remaining(UNEVEN.heads[::3], UNEVEN.neurons[::3]))(
                 **batch
             ).logits,
             rtol=0,
@@ -129,8 +129,8 @@ def test_it_opens_again_with_bertender_and_nowhere_else(model_type: str, tmp_pat
 def test_a_model_can_be_cut_twice(model_type: str) -> None:
     model, batch = precise(model_type), tokens()
     once = cut(model, UNEVEN)
-    more = Kept(((1,), (0,), (0, 3), (0, 2)), ((0, 4), (0,), tuple(range(8)), (23,)))
-    both = Kept(((2,), (1,), (0, 3), (0, 3)), ((0, 8), (5,), tuple(range(8)), (63,)))
+    more = Remaining(((1,), (0,), (0, 3), (0, 2)), ((0, 4), (0,), tuple(range(8)), (23,)))
+    both = Remaining(((2,), (1,), (0, 3), (0, 3)), ((0, 8), (5,), tuple(range(8)), (63,)))
     with torch.inference_mode():
         twice = cut(once, more)(**batch).logits
         torch.testing.assert_close(twice, cut(model, both)(**batch).logits, rtol=0, atol=1e-9)
@@ -147,7 +147,7 @@ def test_everything_changes_nothing() -> None:
 def test_even_layers_open_in_plain_transformers(model_type: str, tmp_path: Path) -> None:
     model, batch = tiny_classifier(model_type).eval(), tokens()
     whole = everything(model.config)
-    even = Kept(whole.heads, (tuple(range(5)), tuple(range(1, 6)), *[tuple(range(9, 14))] * 2))
+    even = Remaining(whole.heads, (tuple(range(5)), tuple(range(1, 6)), *[tuple(range(9, 14))] * 2))
     pruned = cut(model, even).eval()
     assert type(pruned) is type(model) and neurons_of(pruned.config) == [5] * 4
     pruned.save_pretrained(tmp_path)
@@ -156,7 +156,7 @@ def test_even_layers_open_in_plain_transformers(model_type: str, tmp_path: Path)
         expected = model(**batch).logits
     with torch.inference_mode():
         torch.testing.assert_close(opened(**batch).logits, expected)
-    uneven = cut(pruned, Kept(everything(pruned.config).heads, ((0,), (0, 1), (2,), (3,))))
+    uneven = cut(pruned, Remaining(everything(pruned.config).heads, ((0,), (0, 1), (2,), (3,))))
     assert type(uneven) is not type(model), "an even model can be cut again"
 
 
@@ -191,10 +191,10 @@ def test_what_cannot_be_cut_is_refused() -> None:
         cut(tiny_classifier("albert"), UNEVEN)
     model = tiny_classifier("bert")
     whole = everything(model.config)
-    nothing = Kept(((), *whole.heads[1:]), whole.neurons)
+    nothing = Remaining(((), *whole.heads[1:]), whole.neurons)
     with pytest.raises(ModelError, match=r"layer 0 cannot keep heads \[\] of its 4"):
         cut(model, nothing)
-    beyond = Kept(whole.heads, (*whole.neurons[:3], (64,)))
+    beyond = Remaining(whole.heads, (*whole.neurons[:3], (64,)))
     with pytest.raises(ModelError, match=r"layer 3 cannot keep neurons \[64\] of its 64"):
         cut(model, beyond)
 

@@ -15,7 +15,7 @@ from bertender.models.predictor import load_torch_classifier
 from bertender.models.pruned import PRUNABLE, heads_of, neurons_of
 from bertender.tasks.task import Task
 from distill.data import token_dataset
-from distill.pruning.cutting import Kept, cut
+from distill.pruning.cutting import Remaining, cut
 from distill.pruning.gates import gated
 from distill.pruning.rescaling import fold, rescale
 from distill.scoring import dev_score
@@ -23,11 +23,11 @@ from tests.distill.pruning.toys import everything, twice_as_wide, with_copied_pa
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 
-UNEVEN = Kept(
+UNEVEN = Remaining(
     heads=((0, 2), (1,), (0, 1, 2, 3), (3, 1, 0)),
     neurons=(tuple(range(0, 64, 2)), (5,), tuple(range(64)), tuple(range(40, 64))),
 )
-WITHOUT_COPIES = Kept(((0, 2, 3),) * 4, ((0, *range(2, 64)),) * 4)
+WITHOUT_COPIES = Remaining(((0, 2, 3),) * 4, ((0, *range(2, 64)),) * 4)
 TEXTS = [
     "apple pear",
     "saw",
@@ -156,7 +156,7 @@ def test_planted_redundancy_is_worth_its_score(trained_teacher: Artifact, task: 
     """Of two of each head and neuron the one goes that made up for what the other writes."""
     teacher = load_torch_classifier(trained_teacher)
     whole, tokenizer = twice_as_wide(teacher, share=-0.5), tiny_tokenizer()
-    kept = Kept((tuple(range(4)),) * 4, (tuple(range(64)),) * 4)
+    kept = Remaining((tuple(range(4)),) * 4, (tuple(range(64)),) * 4)
     plain, rescaled = cut(whole, kept), cut(whole, kept)
     texts = token_dataset(task.train, tokenizer, 64)
     rescale(rescaled, whole, [texts.collate([texts[row] for row in range(48)])])

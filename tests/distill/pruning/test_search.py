@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bertender.core.findings import LatencyLoad
 from bertender.models.pruned import PRUNABLE, heads_of
 from distill.pruning import latency
-from distill.pruning.cutting import Kept, cut
+from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import Importance
 from distill.pruning.latency import HERE, LatencyTable, Point
 from distill.pruning.search import fastest_ms, fitting
@@ -51,11 +51,11 @@ def table(given_curves: tuple[list[float], list[float]]) -> LatencyTable:
     return made_up_table(attention=attention, feed_forward=feed_forward)
 
 
-def predicted_ms(kept: Kept, times: LatencyTable) -> float:
+def predicted_ms(kept: Remaining, times: LatencyTable) -> float:
     return times.predicted_ms([len(each) for each in kept.heads], [*map(len, kept.neurons)])
 
 
-def lost(kept: Kept, worths: Importance) -> float:
+def lost(kept: Remaining, worths: Importance) -> float:
     whole = sum(float(layer.double().sum()) for layer in (*worths.heads, *worths.neurons))
     parts = zip((*worths.heads, *worths.neurons), (*kept.heads, *kept.neurons), strict=True)
     return whole - sum(float(layer.double()[list(numbers)].sum()) for layer, numbers in parts)
@@ -141,7 +141,7 @@ def test_a_table_has_times_of_all_parts(model_type: str, monkeypatch: pytest.Mon
     """What the clock says is another matter, and no test's."""
     monkeypatch.setattr(latency, "ROUNDS", 2)
     whole = tiny_classifier(model_type)
-    uneven = cut(whole, Kept(((0, 1), *[(0,)] * 3), everything(whole.config).neurons))
+    uneven = cut(whole, Remaining(((0, 1), *[(0,)] * 3), everything(whole.config).neurons))
     load = LatencyLoad(texts=2, tokens=7, threads=1)
     for model, heads in ((whole, [1, 2, 3, 4]), (uneven, [1, 2])):
         found = HERE.table(model, load)

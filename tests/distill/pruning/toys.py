@@ -13,17 +13,17 @@ from transformers import (
 from bertender.measure.samples import Speedup
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.pruned import PRUNABLE, head_size, heads_of, neurons_of
-from distill.pruning.cutting import Kept
+from distill.pruning.cutting import Remaining
 from distill.pruning.latency import LatencyLoad, LatencyTable, Point, Stopwatches
 
 
-def everything(config: PretrainedConfig) -> Kept:
+def everything(config: PretrainedConfig) -> Remaining:
     """All heads and neurons of a model."""
     heads, neurons = (
         tuple(tuple(range(count)) for count in counts)
         for counts in (heads_of(config), neurons_of(config))
     )
-    return Kept(heads, neurons)
+    return Remaining(heads, neurons)
 
 
 def with_copied_parts(model: PreTrainedModel, share: float = 0.5) -> PreTrainedModel:

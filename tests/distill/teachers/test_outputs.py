@@ -15,7 +15,7 @@ from distill.data import token_dataset
 from distill.losses.signals import Signals, Wanted
 from distill.methods import METHODS
 from distill.teachers import outputs
-from distill.teachers.outputs import kept_in, size_bytes, teacher_outputs, worth_keeping
+from distill.teachers.outputs import cached_in, size_bytes, teacher_outputs, worth_keeping
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 
@@ -140,12 +140,12 @@ def test_an_interrupted_computation_leaves_no_file(
 
 def test_a_batch_gives_back_what_is_kept() -> None:
     batch = {name: torch.full((2, 3), place) for place, name in enumerate(COLUMNS)}
-    kept = kept_in({**batch, "input_ids": torch.ones(2, 3)}, WANTED)
+    kept = cached_in({**batch, "input_ids": torch.ones(2, 3)}, WANTED)
     assert kept["logits"] is batch[COLUMNS[0]]
     assert kept["sentence_states"] == {0: batch[COLUMNS[1]], 3: batch[COLUMNS[2]]}
-    assert kept_in({"input_ids": torch.ones(2, 3)}, WANTED) == {}
+    assert cached_in({"input_ids": torch.ones(2, 3)}, WANTED) == {}
     del batch[COLUMNS[2]]
-    assert set(kept_in(batch, WANTED)) == {"logits"}, "some layers are as good as none"
+    assert set(cached_in(batch, WANTED)) == {"logits"}, "some layers are as good as none"
 
 
 NEVER_RUN = {"bilstm", "hard", "pd", "pkd", "theseus", "theseus-constant"}
