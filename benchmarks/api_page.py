@@ -31,8 +31,8 @@ def example_of(name: str) -> str:
 def _section(name: str) -> str:
     parts = _sections(name)
     lists = [_entries(head, parts[head]) for head in ("Args", "Raises") if head in parts]
-    pieces = [f"### {name}", _signature(name), _summary(name), *lists]
-    return "\n\n".join([*pieces, f"```python\n{parts['Example']}\n```\n"])
+    head = [f"### {name}", _signature(name), _summary(name), *lists]
+    return "\n\n".join([*head, f"```python\n{parts['Example']}\n```\n"])
 
 
 def _signature(name: str) -> str:

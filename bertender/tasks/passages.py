@@ -171,10 +171,10 @@ def prose(docstring: str) -> list[str]:
 
 def cut(words: Sequence[str]) -> Iterator[str]:
     """Yield pieces of LONGEST_WORDS words, without short remainders and tables of symbols."""
-    for piece in _batches(words, LONGEST_WORDS):
-        readable = sum(TWO_LETTERS.search(word) is not None for word in piece)
-        if len(piece) >= SHORTEST_WORDS and readable >= len(piece) / 2:
-            yield " ".join(piece)
+    for some in _batches(words, LONGEST_WORDS):
+        readable = sum(TWO_LETTERS.search(word) is not None for word in some)
+        if len(some) >= SHORTEST_WORDS and readable >= len(some) / 2:
+            yield " ".join(some)
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:

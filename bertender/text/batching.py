@@ -190,10 +190,10 @@ def _pools_in_turn(
     pools: list[list[list[int]]] = [[] for _ in range(_rounded(sum(counts), batches_per_pool))]
     for group, count in zip(members, counts, strict=True):
         order = np.asarray(group)[generator.permutation(len(group))].tolist()
-        pieces = _pieces(order, count, min(count, len(pools)), limits.processes)
-        places = generator.permutation(len(pools))[: len(pieces)].tolist()
-        for place, piece in zip(places, pieces, strict=True):
-            pools[place] += limits.batches(piece)
+        parts = _parts(order, count, min(count, len(pools)), limits.processes)
+        places = generator.permutation(len(pools))[: len(parts)].tolist()
+        for place, part in zip(places, parts, strict=True):
+            pools[place] += limits.batches(part)
     return [batch for pool in pools for batch in _shuffled(pool, generator)]
 
 
@@ -202,17 +202,17 @@ def _rounded(batches: int, batches_per_pool: int) -> int:
     return max(1, round(batches / batches_per_pool))
 
 
-def _pieces(order: list[int], batches: int, count: int, multiple: int) -> list[list[int]]:
-    """Cut examples into `count` pieces of about equal numbers of whole batches.
+def _parts(order: list[int], batches: int, count: int, multiple: int) -> list[list[int]]:
+    """Cut examples into `count` parts of about equal numbers of whole batches.
 
-    A piece that ended in the middle of a batch would leave one that is not full.
+    A part that ended in the middle of a batch would leave one that is not full.
     """
     size = -(-len(order) // batches)
     size += -size % multiple
     whole = -(-len(order) // size)
-    ends = [whole * piece // count * size for piece in range(count + 1)]
-    pieces = [order[start:end] for start, end in pairwise(ends)]
-    return [piece for piece in pieces if piece]
+    ends = [whole * part // count * size for part in range(count + 1)]
+    parts = [order[start:end] for start, end in pairwise(ends)]
+    return [part for part in parts if part]
 
 
 def _shuffled(batches: list[list[int]], generator: np.random.Generator) -> list[list[int]]:

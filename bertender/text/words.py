@@ -1,6 +1,6 @@
-"""Sentences of words on their way into a model: word pieces, and which word each begins.
+"""Sentences of words on their way into a model: tokens, and which word each begins.
 
-The first piece of a word answers for it; its other pieces and special tokens answer nothing.
+The first token of a word answers for it; its other tokens and special tokens answer nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 from bertender.text.batch import NO_WORD, Batch, Tokenize, longest_input
 from bertender.text.example import Example
 
-__all__ = ["TokenizeWords", "begun_words", "encode_words", "keep_words", "pieces_of_words"]
+__all__ = ["TokenizeWords", "begun_words", "encode_words", "keep_words", "tokens_of_words"]
 
 
 def encode_words(
@@ -27,7 +27,7 @@ def encode_words(
     """Tokenise sentences that are split into words.
 
     Args:
-        tokenizer: a fast one, which tells the word of each piece (`word_ids`).
+        tokenizer: a fast one, which tells the word of each token (`word_ids`).
         sentences: words.
         max_length: longer sentences are cut to so many tokens, or to what the model takes.
         settings: more of the tokenizer's own (padding, kind of tensors).
@@ -43,18 +43,18 @@ def encode_words(
 
 
 def begun_words(word_ids: Sequence[int | None]) -> list[int | None]:
-    """Return the word that each token begins; None for other pieces and special tokens."""
+    """Return the word that each token begins; None for other tokens and special tokens."""
     pairs = pairwise((None, *word_ids))
     return [word if word != before else None for before, word in pairs]
 
 
-def pieces_of_words(
+def tokens_of_words(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[Sequence[str]]
 ) -> list[list[list[int]]]:
-    """Return the numbers of the pieces of each word, without special tokens, of any length.
+    """Return the numbers of the tokens of each word, without special tokens, of any length.
 
     Args:
-        tokenizer: a fast one, which tells the word of each piece.
+        tokenizer: a fast one, which tells the word of each token.
         sentences: words.
     """
     tokens = tokenizer(
@@ -65,9 +65,9 @@ def pieces_of_words(
     )
     found: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
     for row, words in enumerate(found):
-        for piece, word in zip(tokens["input_ids"][row], tokens.word_ids(row), strict=True):
+        for token, word in zip(tokens["input_ids"][row], tokens.word_ids(row), strict=True):
             assert word is not None  # only special tokens are of no word
-            words[word].append(piece)
+            words[word].append(token)
     return found
 
 

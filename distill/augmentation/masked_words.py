@@ -26,9 +26,9 @@ from distill.augmentation.language_models import LanguageModel
 from distill.augmentation.whole_words import WholeWords
 from distill.augmentation.words import Span, replaceable_words
 
-__all__ = ["TEXTS_PER_PIECE", "Blank", "blanks_of", "masked_words", "questions_of"]
+__all__ = ["TEXTS_AT_ONCE", "Blank", "blanks_of", "masked_words", "questions_of"]
 
-TEXTS_PER_PIECE = 256
+TEXTS_AT_ONCE = 256
 TOKENS_PER_BATCH = 2048
 """Less than for other forward passes: an answer is as wide as the vocabulary, for each token."""
 
@@ -69,16 +69,16 @@ def masked_words(
     count, digest = min(count, len(whole.words) - 1), language_model.digest
     found: dict[str, dict[Span, tuple[str, ...]]] = {text: {} for text in texts}
     with progress_bar("masked words", len(texts)) as bar:
-        for place in range(0, len(texts), TEXTS_PER_PIECE):
-            piece = texts[place : place + TEXTS_PER_PIECE]
-            blanks = blanks_of(language_model.tokenizer, whole, piece)
+        for place in range(0, len(texts), TEXTS_AT_ONCE):
+            some = texts[place : place + TEXTS_AT_ONCE]
+            blanks = blanks_of(language_model.tokenizer, whole, some)
             for blank, ids in zip(
                 blanks,
                 _likeliest_words(language_model, digest, whole, blanks, count, bf16),
                 strict=True,
             ):
                 found[blank.text][blank.span] = tuple(whole.words[number] for number in ids)
-            bar.advance(len(piece))
+            bar.advance(len(some))
     return dict(found)
 
 
@@ -91,7 +91,7 @@ def blanks_of(
     room = (longest_input(tokenizer) - special) // 2
     blanks = []
     for row, text in enumerate(texts):
-        for span, place in _single_pieces(tokens, row, text):
+        for span, place in _single_tokens(tokens, row, text):
             own_id = tokens["input_ids"][row][place]
             if own_id in whole.words:
                 start, end = _window(tokens, row, place, room) or (0, len(text))
@@ -115,7 +115,7 @@ def questions_of(tokenizer: PreTrainedTokenizerBase, blanks: Sequence[Blank]) ->
     return TokenDataset(columns, Padding.of(tokenizer))
 
 
-def _single_pieces(tokens: BatchEncoding, row: int, text: str) -> Iterator[tuple[Span, int]]:
+def _single_tokens(tokens: BatchEncoding, row: int, text: str) -> Iterator[tuple[Span, int]]:
     """Yield the replaceable words of a text that lie in one token, and its place."""
     for start, end in replaceable_words(text):
         first, last = tokens.char_to_token(row, start), tokens.char_to_token(row, end - 1)

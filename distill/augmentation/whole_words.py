@@ -37,7 +37,7 @@ class WholeWords:
         decoded = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
         words = [word.strip() for word in decoded]
         letters = {n: word for n, word in enumerate(words) if len(word) > 1 and word.isalpha()}
-        each = zip(letters.items(), _pieces(tokenizer, letters.values()), strict=True)
+        each = zip(letters.items(), _tokens(tokenizer, letters.values()), strict=True)
         found = cls({number: word for (number, word), ids in each if ids == [number]})
         if len(found.words) < 2:
             raise ModelError(
@@ -54,11 +54,11 @@ class WholeWords:
     def numbered(self, words: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
         """Return the id of each of some words that is a single piece; others are left out."""
         each = list(words)
-        found = zip(each, _pieces(tokenizer, each), strict=True)
+        found = zip(each, _tokens(tokenizer, each), strict=True)
         return {word: ids[0] for word, ids in found if len(ids) == 1 and ids[0] in self.words}
 
 
-def _pieces(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[list[int]]:
+def _tokens(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[list[int]]:
     """Return the ids of each word as it stands inside a text."""
     spaced = [f" {word}" for word in words]
     if not spaced:

@@ -138,12 +138,12 @@ def _fillings(
             short = generator.random() < SHORT_SHARE
             length = int(generator.integers(2, room + 1)) if short else room
             taken = _taken(waiting, rest, length)
-            pieces = taken if len(taken) > 1 else _halves(taken)
-            if not pieces:
+            segments = taken if len(taken) > 1 else _halves(taken)
+            if not segments:
                 break
-            length = min(length, sum(map(len, pieces)))
+            length = min(length, sum(map(len, segments)))
             left = len(waiting)
-            yield _Filling(pieces, document, place, length, halves=len(taken) == 1), waiting
+            yield _Filling(segments, document, place, length, halves=len(taken) == 1), waiting
             place += len(taken) - (len(waiting) - left)
 
 

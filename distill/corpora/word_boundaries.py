@@ -1,7 +1,7 @@
-"""Which pieces of a vocabulary continue a word, read from how its tokenizer marks them.
+"""Which tokens of a vocabulary continue a word, read from how its tokenizer marks them.
 
 WordPiece marks what continues ("##ing"); byte-level BPE and SentencePiece mark what begins ("Ġ"
-and "▁" stand for the space before a word). Of the latter, a piece of punctuation alone begins a
+and "▁" stand for the space before a word). Of the latter, a token of punctuation alone begins a
 word of its own, although no space stands before it.
 """
 
@@ -20,7 +20,7 @@ from bertender.core.errors import ModelError
 __all__ = ["continues_word"]
 
 Rule = Callable[[str], bool]
-"""piece -> whether it continues a word"""
+"""token -> whether it continues a word"""
 Part = Mapping[str, Any]
 """The description of a tokenizer's model, pre-tokenizer or decoder."""
 
@@ -28,37 +28,37 @@ BYTE_LEVEL_SPACE = "Ġ"
 
 
 def continues_word(tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
-    """Return for each piece of the vocabulary whether it continues a word: (vocab,), boolean.
+    """Return for each token of the vocabulary whether it continues a word: (vocab,), boolean.
 
     Raises:
         ModelError: the tokenizer marks neither beginnings nor continuations.
     """
     rule = _rule_of(tokenizer)
-    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    return torch.tensor([rule(piece) for piece in pieces])
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    return torch.tensor([rule(token) for token in tokens])
 
 
-def _word_piece(part: Part) -> Rule:
+def _wordpiece(part: Part) -> Rule:
     prefix: str = part["continuing_subword_prefix"]
-    return lambda piece: piece.startswith(prefix)
+    return lambda token: token.startswith(prefix)
 
 
 def _byte_level(part: Part) -> Rule:
-    def continues(piece: str) -> bool:
+    def continues(token: str) -> bool:
         # what is not ASCII stands for a byte of a longer character
-        alone = piece.isascii() and _is_punctuation(piece)
-        return not piece.startswith(BYTE_LEVEL_SPACE) and not alone
+        alone = token.isascii() and _is_punctuation(token)
+        return not token.startswith(BYTE_LEVEL_SPACE) and not alone
 
     return continues
 
 
 def _metaspace(part: Part) -> Rule:
     space: str = part["replacement"]
-    return lambda piece: not piece.startswith(space) and not _is_punctuation(piece)
+    return lambda token: not token.startswith(space) and not _is_punctuation(token)
 
 
 RULES: Mapping[str, Callable[[Part], Rule]] = {
-    "WordPiece": _word_piece,
+    "WordPiece": _wordpiece,
     "ByteLevel": _byte_level,
     "Metaspace": _metaspace,
 }
@@ -90,5 +90,5 @@ def _is_parts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(v, dict) and "type" in v for v in value)
 
 
-def _is_punctuation(piece: str) -> bool:
-    return all(unicodedata.category(letter)[0] in "PS" for letter in piece)
+def _is_punctuation(token: str) -> bool:
+    return all(unicodedata.category(letter)[0] in "PS" for letter in token)

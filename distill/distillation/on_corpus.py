@@ -99,7 +99,7 @@ def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralC
     """
     method = config.changed_method()
     theirs = fitting_tokenizer(teacher.source, teacher.model)
-    _refuse_unread_pieces(theirs, teacher)
+    _check_tokens_known(theirs, teacher)
     # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
     stand_in = theirs if method.own_vocabulary else None
     student = _new_student(teacher, method, config, stand_in)
@@ -122,7 +122,7 @@ def _new_student(
     return teacher.student(method, replace(shape, tokenizer=tokenizer))
 
 
-def _refuse_unread_pieces(tokenizer: PreTrainedTokenizerBase, teacher: GeneralTeacher) -> None:
+def _check_tokens_known(tokenizer: PreTrainedTokenizerBase, teacher: GeneralTeacher) -> None:
     """Raise ModelError where a tokenizer has pieces that its model has no embedding for."""
     rows = teacher.model.config.vocab_size
     if len(tokenizer) > rows:

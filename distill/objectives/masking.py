@@ -20,7 +20,7 @@ from distill.losses import NO_LABEL
 __all__ = [
     "Chooser",
     "Masking",
-    "Pieces",
+    "Tokens",
     "WordSpans",
     "each_alone",
     "each_run",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class Pieces(Protocol):
+class Tokens(Protocol):
     """What masking asks of a vocabulary; a tokenizer is one."""
 
     @property
@@ -189,7 +189,7 @@ class Masking:
 
     def __init__(
         self,
-        pieces: Pieces,
+        tokens: Tokens,
         share: float,
         choose: Chooser = single_tokens,
         fates: Fates = each_alone,
@@ -197,9 +197,9 @@ class Masking:
         self.share = share
         self.choose = choose
         self.fates = fates
-        self.mask_token_id = int(pieces.mask_token_id)
-        self.vocabulary_size = len(pieces)
-        self.special_ids = torch.tensor(pieces.all_special_ids)
+        self.mask_token_id = int(tokens.mask_token_id)
+        self.vocabulary_size = len(tokens)
+        self.special_ids = torch.tensor(tokens.all_special_ids)
 
     def __call__(
         self, input_ids: torch.Tensor, generator: torch.Generator

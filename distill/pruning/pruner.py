@@ -1,7 +1,7 @@
 """Pruning: the least important parts of a classifier go, and the rest recovers.
 
 torch artifact + task + PruneConfig
-  -> pieces of the vocabulary, then layers, then heads and neurons in rounds (`pruning.rounds`)
+  -> tokens of the vocabulary, then layers, then heads and neurons in rounds (`pruning.rounds`)
   -> torch artifact, of the pruned form where its layers are uneven
 """
 
@@ -40,7 +40,7 @@ from distill.pruning.latency import HERE, Stopwatches
 from distill.pruning.layers import refuse_too_many_layers
 from distill.pruning.rounds import PruningContext, in_rounds, without_some_layers
 from distill.pruning.target import find_target
-from distill.pruning.vocabulary import cut_vocabulary, needed_pieces, read
+from distill.pruning.vocabulary import cut_vocabulary, needed_tokens, read
 from distill.scoring import choice_score, dev_score
 from distill.teachers.outputs import teacher_outputs
 from distill.teachers.teacher import Teacher
@@ -94,8 +94,8 @@ class _Ready:
     @property
     def identity(self) -> tuple[Any, ...]:
         """What shapes the run besides the settings."""
-        pieces = sorted(self.tokenizer.get_vocab().items())
-        return self.task.fingerprint(), self.teacher.artifact.digest, pieces
+        tokens = sorted(self.tokenizer.get_vocab().items())
+        return self.task.fingerprint(), self.teacher.artifact.digest, tokens
 
     def prune(self, description: str, work: Path) -> Writer:
         """Cut layers, heads and neurons, and recover; return what writes the rest.
@@ -151,7 +151,7 @@ def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopw
     teacher = Teacher.load(parent, task)
     _refuse_impossible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
-    tokenizer, vocabulary = _with_fewer_pieces(model, whole, task, config)
+    tokenizer, vocabulary = _with_fewer_tokens(model, whole, task, config)
     return _Ready(teacher, whole, model, tokenizer, vocabulary, task, config, stopwatches)
 
 
@@ -198,20 +198,20 @@ def _teacher_logits(
     )
 
 
-def _with_fewer_pieces(
+def _with_fewer_tokens(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
 ) -> tuple[PreTrainedTokenizerBase, VocabularyFindings | None]:
     """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
 
-    The held-out texts choose nothing: which pieces stay, the training texts or a corpus say.
+    The held-out texts choose nothing: which tokens stay, the training texts or a corpus say.
     """
     if config.vocab is None:
         return tokenizer, None
     needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)
-    pieces = needed_pieces(tokenizer, needed, config.vocab_floor)
-    cut_vocabulary(model, pieces)
-    before, after = (read(each, _texts(task.dev)) for each in (tokenizer, pieces.tokenizer))
-    return pieces.tokenizer, VocabularyFindings(before=before, after=after)
+    tokens = needed_tokens(tokenizer, needed, config.vocab_floor)
+    cut_vocabulary(model, tokens)
+    before, after = (read(each, _texts(task.dev)) for each in (tokenizer, tokens.tokenizer))
+    return tokens.tokenizer, VocabularyFindings(before=before, after=after)
 
 
 def _texts(split: Split) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Vocabulary pruning: the pieces that some texts need stay, with all single characters.
+"""Vocabulary pruning: the tokens that some texts need stay, with all single characters.
 
-A text whose pieces all stay is cut as before, and answered as before. Any other is cut into smaller
-ones, down to characters; where each of these is a piece of its own, none becomes unknown that was
+A text whose tokens all stay is cut as before, and answered as before. Any other is cut into smaller
+ones, down to characters; where each of these is a token of its own, none becomes unknown that was
 not.
 """
 
@@ -23,13 +23,13 @@ from bertender.core.errors import DataError, ModelError
 from bertender.core.findings import VocabularyReading
 from bertender.models.families import FAMILIES, family_name
 
-__all__ = ["Pieces", "cut_vocabulary", "needed_pieces", "read"]
+__all__ = ["RemainingTokens", "cut_vocabulary", "needed_tokens", "read"]
 
 TEXTS_AT_ONCE = 1000
 NOT_OF_A_TOKENIZER = frozenset(
     {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
 )
-"""Settings that number the pieces of a tokenizer or say where it came from."""
+"""Settings that number the tokens of a tokenizer or say where it came from."""
 OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
 TokenizerModel = dict[str, Any]
@@ -38,25 +38,25 @@ TokenizerModel = dict[str, Any]
 
 @dataclass(frozen=True)
 class _Kind:
-    """A row of KINDS: how the pieces of one kind of tokenizer hang together."""
+    """A row of KINDS: how the tokens of one kind of tokenizer hang together."""
 
-    pieces: Callable[[TokenizerModel], list[str]]
-    """Its pieces in the order of their numbers."""
+    tokens: Callable[[TokenizerModel], list[str]]
+    """Its tokens in the order of their numbers."""
     mark: str
-    """What stands before pieces that are no characters of their own for it."""
+    """What stands before tokens that are no characters of their own for it."""
     parts: Callable[[TokenizerModel], Mapping[str, list[str]]]
-    """What each piece is merged from, where pieces are."""
+    """What each token is merged from, where tokens are."""
     keep: Callable[[TokenizerModel, list[int]], TokenizerModel]
     """(model, numbers that stay, in order) -> the model with these alone"""
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """A tokenizer with fewer pieces."""
+class RemainingTokens:
+    """A tokenizer with fewer tokens."""
 
     tokenizer: PreTrainedTokenizerFast
     rows: tuple[int, ...]
-    """The number that each piece had before, in order."""
+    """The number that each token had before, in order."""
 
 
 def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> VocabularyReading:
@@ -71,15 +71,15 @@ def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Vocabulary
     )
 
 
-def needed_pieces(
+def needed_tokens(
     tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], floor: int = 1
-) -> Pieces:
-    """Return a tokenizer with the pieces that occur in texts, characters and special tokens.
+) -> RemainingTokens:
+    """Return a tokenizer with the tokens that occur in texts, characters and special tokens.
 
     Args:
-        tokenizer: a fast one, of word pieces, a unigram model or merged bytes.
-        texts: what the pieces are needed for.
-        floor: a piece must occur so often to stay.
+        tokenizer: a fast one, of tokens, a unigram model or merged bytes.
+        texts: what the tokens are needed for.
+        floor: a token must occur so often to stay.
 
     Raises:
         ModelError: the tokenizer is of another kind.
@@ -87,7 +87,7 @@ def needed_pieces(
     """
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its pieces "
+            f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its tokens "
             "cannot be pruned. Give a model with one."
         )
     description = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -99,24 +99,24 @@ def needed_pieces(
     _refuse_gaps(description["model"])
     counts = _counted(tokenizer, texts)
     if not counts:
-        raise DataError("there is no text to find the needed word pieces in. Give some.")
-    used = {piece for piece, count in counts.items() if count >= floor}
+        raise DataError("there is no text to find the needed tokens in. Give some.")
+    used = {token for token, count in counts.items() if count >= floor}
     rows = _closed(description, KINDS[name], used | set(tokenizer.all_special_ids))
-    return Pieces(_rebuilt(tokenizer, description, KINDS[name], rows), tuple(rows))
+    return RemainingTokens(_rebuilt(tokenizer, description, KINDS[name], rows), tuple(rows))
 
 
 def _refuse_gaps(model: TokenizerModel) -> None:
-    """Raise ModelError where the pieces are not numbered one after another."""
+    """Raise ModelError where the tokens are not numbered one after another."""
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
         raise ModelError(
-            "the numbers of the tokenizer's pieces have gaps (a line of its vocabulary is there "
+            "the numbers of the tokenizer's tokens have gaps (a line of its vocabulary is there "
             "twice, perhaps), so that it cannot be pruned. Save it anew without them."
         )
 
 
-def cut_vocabulary(model: PreTrainedModel, pieces: Pieces) -> None:
-    """Keep the rows of a model's word embeddings that are those of the pieces, in place.
+def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
+    """Keep the rows of a model's word embeddings that are those of the tokens, in place.
 
     Raises:
         ModelError: the architecture counts positions from the number of the padding, which would
@@ -124,12 +124,12 @@ def cut_vocabulary(model: PreTrainedModel, pieces: Pieces) -> None:
     """
     old = model.get_input_embeddings()
     assert isinstance(old, nn.Embedding)
-    numbers = {row: number for number, row in enumerate(pieces.rows)}
+    numbers = {row: number for number, row in enumerate(tokens.rows)}
     _refuse_moved_padding(model, numbers)
-    table = old.weight.detach()[torch.tensor(pieces.rows, device=old.weight.device)]
+    table = old.weight.detach()[torch.tensor(tokens.rows, device=old.weight.device)]
     padding = None if old.padding_idx is None else numbers.get(old.padding_idx)
     model.set_input_embeddings(nn.Embedding.from_pretrained(table.clone(), False, padding))
-    model.config.vocab_size = len(pieces.rows)
+    model.config.vocab_size = len(tokens.rows)
     for name in OF_SPECIAL_TOKENS:
         if (number := getattr(model.config, name, None)) is not None:
             setattr(model.config, name, numbers.get(number))
@@ -141,14 +141,14 @@ def _refuse_moved_padding(model: PreTrainedModel, numbers: Mapping[int, int]) ->
         return
     if numbers.get(padding) != padding:
         raise ModelError(
-            f"the padding of this {model.config.model_type!r} model is piece {padding}, from which "
-            "its positions are counted, and pieces before it would go. Its vocabulary cannot be "
+            f"the padding of this {model.config.model_type!r} model is token {padding}, from which "
+            "its positions are counted, and tokens before it would go. Its vocabulary cannot be "
             "pruned."
         )
 
 
 def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[int]:
-    """Count the pieces of texts."""
+    """Count the tokens of texts."""
     counts: Counter[int] = Counter()
     source: Iterator[str] = filter(None, iter(texts))
     while batch := list(islice(source, TEXTS_AT_ONCE)):
@@ -159,17 +159,17 @@ def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counte
 
 
 def _closed(description: dict[str, Any], kind: _Kind, used: set[int]) -> list[int]:
-    """Return the numbers of what stays: also characters, added tokens, and what pieces are of."""
-    pieces = kind.pieces(description["model"])
-    numbers = {piece: number for number, piece in enumerate(pieces)}
+    """Return the numbers of what stays: also characters, added tokens, and what tokens are of."""
+    tokens = kind.tokens(description["model"])
+    numbers = {token: number for number, token in enumerate(tokens)}
     added = {token["id"] for token in description["added_tokens"]}
     characters = {
         number
-        for number, piece in enumerate(pieces)
-        if len(piece.removeprefix(kind.mark)) <= 1 or piece.startswith("<0x")  # a byte's own
+        for number, token in enumerate(tokens)
+        if len(token.removeprefix(kind.mark)) <= 1 or token.startswith("<0x")  # a byte's own
     }
     parts = kind.parts(description["model"])
-    waiting = [pieces[number] for number in used if number < len(pieces)]
+    waiting = [tokens[number] for number in used if number < len(tokens)]
     remaining = used | added | characters
     while waiting:
         for part in parts.get(waiting.pop(), ()):
@@ -182,9 +182,9 @@ def _closed(description: dict[str, Any], kind: _Kind, used: set[int]) -> list[in
 def _rebuilt(
     tokenizer: PreTrainedTokenizerFast, description: dict[str, Any], kind: _Kind, rows: list[int]
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with some of its pieces, numbered anew in the same order."""
+    """Return the tokenizer with some of its tokens, numbered anew in the same order."""
     numbers = {row: number for number, row in enumerate(rows)}
-    of_model = len(kind.pieces(description["model"]))
+    of_model = len(kind.tokens(description["model"]))
     description["model"] = kind.keep(description["model"], [row for row in rows if row < of_model])
     for token in description["added_tokens"]:
         token["id"] = numbers[token["id"]]
@@ -204,8 +204,8 @@ def _renumber(processor: dict[str, Any], numbers: Mapping[int, int]) -> None:
         token["ids"] = [numbers[number] for number in token["ids"]]
     for name in ("cls", "sep"):
         if name in processor:
-            piece, number = processor[name]
-            processor[name] = [piece, numbers[number]]
+            token, number = processor[name]
+            processor[name] = [token, numbers[number]]
     for part in processor.get("processors", ()):
         _renumber(part, numbers)
 
@@ -215,8 +215,8 @@ def _by_number(model: TokenizerModel) -> list[str]:
 
 
 def _keep_mapping(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
-    pieces = _by_number(model)
-    return {**model, "vocab": {pieces[row]: number for number, row in enumerate(rows)}}
+    tokens = _by_number(model)
+    return {**model, "vocab": {tokens[row]: number for number, row in enumerate(rows)}}
 
 
 def _keep_scores(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
@@ -244,7 +244,7 @@ def _merged(pair: list[str]) -> str:
 
 
 def _merge_parts(model: TokenizerModel) -> Mapping[str, list[str]]:
-    """Return what each piece is merged from, by every merge that gives it."""
+    """Return what each token is merged from, by every merge that gives it."""
     parts: dict[str, list[str]] = {}
     for pair in map(_pair, model["merges"]):
         parts.setdefault(_merged(pair), []).extend(pair)
@@ -254,7 +254,7 @@ def _merge_parts(model: TokenizerModel) -> Mapping[str, list[str]]:
 KINDS: Mapping[str, _Kind] = {
     "WordPiece": _Kind(_by_number, "##", lambda model: {}, _keep_mapping),
     "Unigram": _Kind(
-        lambda model: [piece for piece, _ in model["vocab"]], "▁", lambda model: {}, _keep_scores
+        lambda model: [token for token, _ in model["vocab"]], "▁", lambda model: {}, _keep_scores
     ),
     "BPE": _Kind(_by_number, "Ġ", _merge_parts, _keep_merges),
 }

@@ -1,7 +1,7 @@
 """Rows of text in two vocabularies at once, for dual training (Zhao et al. 2019, section 3.2).
 
-The student reads its own pieces. The teacher reads the same words, each cut by one of the two
-vocabularies, as a coin falls: pieces of the student's are numbered after all of the teacher's.
+The student reads its own tokens. The teacher reads the same words, each cut by one of the two
+vocabularies, as a coin falls: tokens of the student's are numbered after all of the teacher's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertender.text.words import pieces_of_words
+from bertender.text.words import tokens_of_words
 from bertender.training.examples import Padding, TensorBatch
 from distill.corpora.corpus import PASSAGES_AT_ONCE
 from distill.corpora.token_store import TokenRow
@@ -35,19 +35,19 @@ class MixedVocabulary:
     student: PreTrainedTokenizerBase
     teacher: PreTrainedTokenizerBase
     teacher_entries: int
-    """Rows of the teacher's table, which may be more than its tokenizer has pieces."""
+    """Rows of the teacher's table, which may be more than its tokenizer has tokens."""
 
     def __len__(self) -> int:
         return self.teacher_entries + len(self.student)
 
     @property
     def mask_token_id(self) -> int:
-        """The teacher's, whichever vocabulary a masked piece is of."""
+        """The teacher's, whichever vocabulary a masked token is of."""
         return int(self.teacher.mask_token_id)
 
     @property
     def all_special_ids(self) -> list[int]:
-        own = [self.teacher_entries + piece for piece in self.student.all_special_ids]
+        own = [self.teacher_entries + token for token in self.student.all_special_ids]
         return [*self.teacher.all_special_ids, *own]
 
     @property
@@ -86,8 +86,8 @@ class MixedVocabulary:
         """Yield both readings of each word, and of the end of each passage."""
         while batch := [passage.split() for passage in islice(passages, PASSAGES_AT_ONCE)]:
             readings = zip(
-                pieces_of_words(self.student, batch),
-                pieces_of_words(self.teacher, batch),
+                tokens_of_words(self.student, batch),
+                tokens_of_words(self.teacher, batch),
                 strict=True,
             )
             for sentence in readings:
@@ -95,7 +95,7 @@ class MixedVocabulary:
                 for own, theirs, is_own in zip(*sentence, falls.tolist(), strict=True):
                     if not (own and theirs):
                         continue  # one drops what the other keeps: both must read the same words
-                    shifted = [self.teacher_entries + piece for piece in own]
+                    shifted = [self.teacher_entries + token for token in own]
                     yield own, shifted if is_own else theirs
                 yield [self.student.sep_token_id], [self.teacher.sep_token_id]
 

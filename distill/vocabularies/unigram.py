@@ -1,7 +1,7 @@
-"""Pieces of a unigram language model, uncased, as ALBERT's (Kudo 2018, arXiv 1804.10959, 3.2).
+"""Tokens of a unigram language model, uncased, as ALBERT's (Kudo 2018, arXiv 1804.10959, 3.2).
 
-A text is split into its likeliest sequence of pieces; white space is the mark ▁ at the start of a
-word, so that the pieces joined are the text again. BERT's tokens frame a text: [CLS] A [SEP] B
+A text is split into its likeliest sequence of tokens; white space is the mark ▁ at the start of a
+word, so that the tokens joined are the text again. BERT's tokens frame a text: [CLS] A [SEP] B
 [SEP], with segments. The probabilities are estimated in `unigram_model`.
 Departures from SentencePiece, which the paper describes: the corpus is counted as words, of which
 the commonest 100,000 are learned from, and accents are stripped with a text's case. So neither
@@ -18,7 +18,7 @@ from itertools import islice
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AlbertTokenizerFast
 
-from distill.vocabularies.unigram_model import estimate_pieces
+from distill.vocabularies.unigram_model import estimate_tokens
 
 __all__ = ["train_unigram"]
 
@@ -29,7 +29,7 @@ LONGEST_RUN = 24
 RUNS = re.compile(
     rf"{SPACE}?(?:[^\W\d_]{{1,{LONGEST_RUN}}}|\d{{1,{LONGEST_RUN}}}|[^\w{SPACE}]|_)|{SPACE}"
 )
-"""What a piece keeps within: letters, or digits, or one other character; with the mark of a space
+"""What a token keeps within: letters, or digits, or one other character; with the mark of a space
 before it. SentencePiece divides by script, likewise."""
 PASSAGES_AT_ONCE = 1000
 MOST_LETTERS = 1000
@@ -47,9 +47,9 @@ def train_unigram(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     )
     words = _learned(_word_counts(tokenizer, iter(passages)), vocabulary_size)
-    pieces = estimate_pieces(words, vocabulary_size - len(SPECIAL_TOKENS))
+    tokens = estimate_tokens(words, vocabulary_size - len(SPECIAL_TOKENS))
     special = [(token, 0.0) for token in SPECIAL_TOKENS]
-    tokenizer.model = models.Unigram([*special, *pieces], SPECIAL_TOKENS.index(UNKNOWN))
+    tokenizer.model = models.Unigram([*special, *tokens], SPECIAL_TOKENS.index(UNKNOWN))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE)]

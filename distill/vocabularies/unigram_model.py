@@ -1,15 +1,15 @@
-"""The estimation of a unigram language model's pieces (Kudo 2018, arXiv 1804.10959, 3.2).
+"""The estimation of a unigram language model's tokens (Kudo 2018, arXiv 1804.10959, 3.2).
 
 P(word) is the sum over its segmentations x of the product of p(x_i), eq. (1). Seeds are the letters
 and the substrings with the highest count times length. Then, until few enough are left: estimate p
 by EM over all segmentations of the words (with SentencePiece's sparse prior, the exponential of
-digamma for the counts), and drop the quarter of the pieces that is missed least.
-Departure: the loss of a piece is its expected count times log p(piece) - log P(piece without
+digamma for the counts), and drop the quarter of the tokens that is missed least.
+Departure: the loss of a token is its expected count times log p(token) - log P(token without
 itself), from all its other segmentations; the paper divides the corpus anew, SentencePiece takes
 the second-best segmentation alone.
 
 The trainer of the `tokenizers` library estimates the same, but visits the words in an order that
-changes from run to run, and with it the last digits of the sums, and the order of the pieces.
+changes from run to run, and with it the last digits of the sums, and the order of the tokens.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma
 
-__all__ = ["Lattice", "estimate_pieces"]
+__all__ = ["Lattice", "estimate_tokens"]
 
-LONGEST_PIECE = 16
+LONGEST_TOKEN = 16
 SEEDS_AN_ENTRY = 10
 REMAINING_SHARE = 0.75
 EM_STEPS = 2
 FEWEST_EXPECTED = 0.5
-"""No piece is thought rarer than this, so that every word keeps a segmentation."""
+"""No token is thought rarer than this, so that every word keeps a segmentation."""
 DECIMALS = 6
 """Of the log probabilities: the digits that every machine agrees on."""
 
 TINY = 1e-300
-"""Stands for the probability of what no other pieces make."""
+"""Stands for the probability of what no other tokens make."""
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 
 class Lattice:
-    """Every segmentation of some words into pieces, in flat arrays.
+    """Every segmentation of some words into tokens, in flat arrays.
 
-    A word of n letters has nodes 0 to n, between its letters; an edge is a piece between two. All
+    A word of n letters has nodes 0 to n, between its letters; an edge is a token between two. All
     arrays of edges are sorted by the place of their end within the word, so that each place is
     one step for all words together.
     """
 
-    def __init__(self, words: Sequence[str], pieces: Mapping[str, int], whole: bool = True) -> None:
+    def __init__(self, words: Sequence[str], tokens: Mapping[str, int], whole: bool = True) -> None:
         """Lay out the edges.
 
         Args:
-            words: what to segment; every single letter of them is a piece.
-            pieces: their numbers.
-            whole: whether a word that is a piece may be its own segmentation.
+            words: what to segment; every single letter of them is a token.
+            tokens: their numbers.
+            whole: whether a word that is a token may be its own segmentation.
         """
         self.sizes = np.array([len(word) + 1 for word in words])
         self.last = np.cumsum(self.sizes) - 1
@@ -63,36 +63,36 @@ class Lattice:
         for word, last in zip(words, self.last.tolist(), strict=True):
             first = last - len(word)
             for start in range(len(word)):
-                for end in range(start + 1, min(start + LONGEST_PIECE, len(word)) + 1):
-                    piece = pieces.get(word[start:end])
-                    if piece is not None and (whole or end - start < len(word)):
-                        flat.extend((end, first + start, first + end, piece))
+                for end in range(start + 1, min(start + LONGEST_TOKEN, len(word)) + 1):
+                    token = tokens.get(word[start:end])
+                    if token is not None and (whole or end - start < len(word)):
+                        flat.extend((end, first + start, first + end, token))
         edges = np.array(flat, dtype=np.int32).reshape(-1, 4)
         self.edges = edges[np.argsort(edges[:, 0], kind="stable")].T.copy()
 
-    def keep(self, pieces: Numbers) -> None:
-        """Drop the edges of all other pieces."""
-        self.edges = self.edges[:, np.isin(self.edges[3], pieces)]
+    def keep(self, tokens: Numbers) -> None:
+        """Drop the edges of all other tokens."""
+        self.edges = self.edges[:, np.isin(self.edges[3], tokens)]
 
     def probabilities(self, p: Floats) -> Floats:
-        """Return P of each word, from p (pieces): the sum over all of its segmentations."""
+        """Return P of each word, from p (tokens): the sum over all of its segmentations."""
         return np.asarray(self._forward(p)[self.last])
 
     def expected_counts(self, p: Floats, counts: Floats) -> Floats:
-        """Return how often each piece occurs, expected over the segmentations of all words."""
-        _, start, end, piece = self.edges
+        """Return how often each token occurs, expected over the segmentations of all words."""
+        _, start, end, token = self.edges
         forward, backward = self._forward(p), self._backward(p)
         scale = np.repeat(counts / forward[self.last], self.sizes)
-        weights = forward[start] * p[piece] * backward[end] * scale[start]
-        return np.asarray(np.bincount(piece, weights, len(p)), dtype=np.float64)
+        weights = forward[start] * p[token] * backward[end] * scale[start]
+        return np.asarray(np.bincount(token, weights, len(p)), dtype=np.float64)
 
     def _forward(self, p: Floats) -> Floats:
         """Return for each node the probability of what stands before it in the word."""
         result = np.zeros(self.last[-1] + 1)
         result[self.last - self.sizes + 1] = 1
         for step in self._steps():
-            _, start, end, piece = self.edges[:, step]
-            result += np.bincount(end, result[start] * p[piece], len(result))
+            _, start, end, token = self.edges[:, step]
+            result += np.bincount(end, result[start] * p[token], len(result))
         return result
 
     def _backward(self, p: Floats) -> Floats:
@@ -100,8 +100,8 @@ class Lattice:
         result = np.zeros(self.last[-1] + 1)
         result[self.last] = 1
         for step in reversed(self._steps()):
-            _, start, end, piece = self.edges[:, step]
-            result += np.bincount(start, result[end] * p[piece], len(result))
+            _, start, end, token = self.edges[:, step]
+            result += np.bincount(start, result[end] * p[token], len(result))
         return result
 
     def _steps(self) -> list[slice]:
@@ -111,27 +111,27 @@ class Lattice:
         return [slice(*bound) for bound in pairwise(bounds)]
 
 
-def estimate_pieces(words: Mapping[str, int], size: int) -> list[tuple[str, float]]:
-    """Return the pieces that explain words best, likeliest first, with their log probabilities.
+def estimate_tokens(words: Mapping[str, int], size: int) -> list[tuple[str, float]]:
+    """Return the tokens that explain words best, likeliest first, with their log probabilities.
 
     Args:
         words: how often each occurs.
-        size: the most pieces; every letter of the words is one, so more than there are letters.
+        size: the most tokens; every letter of the words is one, so more than there are letters.
     """
     occurrences = _substrings(words)
-    letters = sorted(piece for piece in occurrences if len(piece) == 1)
-    pieces = [*letters, *_seeds(occurrences, most=SEEDS_AN_ENTRY * size)]
-    numbers = {piece: number for number, piece in enumerate(pieces)}
-    lattice, alone = Lattice(list(words), numbers), Lattice(pieces, numbers, whole=False)
+    letters = sorted(token for token in occurrences if len(token) == 1)
+    tokens = [*letters, *_seeds(occurrences, most=SEEDS_AN_ENTRY * size)]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    lattice, alone = Lattice(list(words), numbers), Lattice(tokens, numbers, whole=False)
     counts = np.array(list(words.values()), dtype=float)
-    expected = np.array([occurrences[piece] for piece in pieces], dtype=float)
-    left = np.arange(len(pieces))
+    expected = np.array([occurrences[token] for token in tokens], dtype=float)
+    left = np.arange(len(tokens))
     while True:
         for _ in range(EM_STEPS):
             p = _probabilities(expected, left)
             expected = lattice.expected_counts(p, counts)
         if len(left) <= size:
-            return _ranked([pieces[number] for number in left], np.log(p[left]))
+            return _ranked([tokens[number] for number in left], np.log(p[left]))
         most = max(size, int(REMAINING_SHARE * len(left)))
         loss = expected[left] * np.log(p[left] / np.maximum(alone.probabilities(p)[left], TINY))
         loss[: len(letters)] = np.inf  # nothing can stand in for a letter
@@ -141,25 +141,25 @@ def estimate_pieces(words: Mapping[str, int], size: int) -> list[tuple[str, floa
 
 
 def _probabilities(expected: Floats, left: Numbers) -> Floats:
-    """Return p of each piece from its expected count; 0 for those that are no longer left."""
+    """Return p of each token from its expected count; 0 for those that are no longer left."""
     counts = np.maximum(expected[left], FEWEST_EXPECTED)
     p = np.zeros(len(expected))
     p[left] = np.exp(digamma(counts) - digamma(counts.sum()))
     return p
 
 
-def _ranked(pieces: Sequence[str], scores: Floats) -> list[tuple[str, float]]:
-    """Return pieces with their rounded scores, best first, ties in the order of the alphabet."""
+def _ranked(tokens: Sequence[str], scores: Floats) -> list[tuple[str, float]]:
+    """Return tokens with their rounded scores, best first, ties in the order of the alphabet."""
     rounded = np.round(scores, DECIMALS).tolist()
-    return sorted(zip(pieces, rounded, strict=True), key=lambda entry: (-entry[1], entry[0]))
+    return sorted(zip(tokens, rounded, strict=True), key=lambda entry: (-entry[1], entry[0]))
 
 
 def _substrings(words: Mapping[str, int]) -> Counter[str]:
-    """Count every substring of the words that may be a piece."""
+    """Count every substring of the words that may be a token."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for start in range(len(word)):
-            for end in range(start + 1, min(start + LONGEST_PIECE, len(word)) + 1):
+            for end in range(start + 1, min(start + LONGEST_TOKEN, len(word)) + 1):
                 counts[word[start:end]] += count
     return counts
 
@@ -170,8 +170,8 @@ def _seeds(occurrences: Mapping[str, int], most: int) -> list[str]:
     Those that occur only within one longer substring are left out, and those that occur once.
     """
     within: set[str] = set()
-    for piece, count in occurrences.items():
-        within.update(part for part in (piece[1:], piece[:-1]) if occurrences.get(part) == count)
-    free = (piece for piece in occurrences.keys() - within if len(piece) > 1)
-    repeated = (piece for piece in free if occurrences[piece] > 1)
-    return sorted(repeated, key=lambda piece: (-occurrences[piece] * len(piece), piece))[:most]
+    for token, count in occurrences.items():
+        within.update(part for part in (token[1:], token[:-1]) if occurrences.get(part) == count)
+    free = (token for token in occurrences.keys() - within if len(token) > 1)
+    repeated = (token for token in free if occurrences[token] > 1)
+    return sorted(repeated, key=lambda token: (-occurrences[token] * len(token), token))[:most]

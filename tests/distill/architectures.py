@@ -57,8 +57,8 @@ def _template(single: str, pair: str) -> Callable[[Tokenizer], None]:
 
     def apply(tokenizer: Tokenizer) -> None:
         names = [name for name in {*single.split(), *pair.split()} if not name.startswith("$")]
-        pieces = sorted({name.partition(":")[0] for name in names})
-        tokens = [(piece, tokenizer.token_to_id(piece)) for piece in pieces]
+        tokens = sorted({name.partition(":")[0] for name in names})
+        tokens = [(piece, tokenizer.token_to_id(piece)) for piece in tokens]
         tokenizer.post_processor = processors.TemplateProcessing(single, pair, tokens)
 
     return apply
@@ -66,10 +66,10 @@ def _template(single: str, pair: str) -> Callable[[Tokenizer], None]:
 
 def _unigram(specials: Sequence[str], template: Callable[[Tokenizer], None]) -> Tokenizer:
     """A unigram tokenizer of whole toy words and single letters."""
-    pieces = [(special, 0.0) for special in specials]
-    pieces += [(f"\N{LOWER ONE EIGHTH BLOCK}{word}", -1.0) for word in WORDS]
-    pieces += [(letter, -5.0) for letter in (*LETTERS, "\N{LOWER ONE EIGHTH BLOCK}")]
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=list(specials).index("<unk>")))
+    tokens = [(special, 0.0) for special in specials]
+    tokens += [(f"\N{LOWER ONE EIGHTH BLOCK}{word}", -1.0) for word in WORDS]
+    tokens += [(letter, -5.0) for letter in (*LETTERS, "\N{LOWER ONE EIGHTH BLOCK}")]
+    tokenizer = Tokenizer(models.Unigram(tokens, unk_id=list(specials).index("<unk>")))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(list(specials))
@@ -106,8 +106,8 @@ def _roberta() -> PreTrainedTokenizerFast:
 
 def _t5() -> PreTrainedTokenizerFast:
     template = _template("$A </s>", "$A </s> $B </s>")
-    pieces = _unigram(["<pad>", "</s>", "<unk>"], template)
-    return T5TokenizerFast(tokenizer_object=pieces, extra_ids=0)
+    tokens = _unigram(["<pad>", "</s>", "<unk>"], template)
+    return T5TokenizerFast(tokenizer_object=tokens, extra_ids=0)
 
 
 def _xlnet() -> PreTrainedTokenizerFast:
@@ -122,14 +122,14 @@ def _albert() -> PreTrainedTokenizerFast:
 
 
 def _deberta() -> PreTrainedTokenizerFast:
-    pieces = _unigram(["[PAD]", "[CLS]", "[SEP]", "<unk>", "[MASK]"], BETWEEN_BRACKETS)
-    return DebertaV2TokenizerFast(tokenizer_object=pieces, unk_token="<unk>")
+    tokens = _unigram(["[PAD]", "[CLS]", "[SEP]", "<unk>", "[MASK]"], BETWEEN_BRACKETS)
+    return DebertaV2TokenizerFast(tokenizer_object=tokens, unk_token="<unk>")
 
 
 def _xlm_roberta() -> PreTrainedTokenizerFast:
     template = _template("<s> $A </s>", "<s> $A </s> </s> $B </s>")
-    pieces = _unigram(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], template)
-    return XLMRobertaTokenizerFast(tokenizer_object=pieces)
+    tokens = _unigram(["<s>", "<pad>", "</s>", "<unk>", "<mask>"], template)
+    return XLMRobertaTokenizerFast(tokenizer_object=tokens)
 
 
 def _mpnet() -> PreTrainedTokenizerFast:

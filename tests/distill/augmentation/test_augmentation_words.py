@@ -64,9 +64,9 @@ def test_whole_words_are_pieces_that_begin_and_end_a_word(name: str) -> None:
     tokenizer = TOKENIZERS[name]()
     whole = WholeWords.of(tokenizer)
     assert {*FRUIT, *TOOLS} <= set(whole.words.values())
-    pieces = {number: tokenizer.convert_ids_to_tokens(number) for number in whole.words}
+    tokens = {number: tokenizer.convert_ids_to_tokens(number) for number in whole.words}
     expected = {number: _as_piece(word, name) for number, word in whole.words.items()}
-    assert pieces == expected
+    assert tokens == expected
     assert whole.ids.tolist() == sorted(whole.words)
 
 

@@ -57,11 +57,11 @@ def student(teacher: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Arti
 def test_the_first_piece_of_a_word_has_its_tag() -> None:
     split = Split((("number", "98765432", "saw"),), ((0, 1, 2),))
     examples = token_dataset(split, tiny_tokenizer(), 64, TASK.problem_type)
-    pieces = len(tiny_tokenizer().tokenize("98765432"))
-    others = [-100] * (pieces - 1)
-    assert pieces > 1
+    tokens = len(tiny_tokenizer().tokenize("98765432"))
+    others = [-100] * (tokens - 1)
+    assert tokens > 1
     assert examples.columns["labels"] == [[-100, 0, 1, *others, 2, -100]]
-    assert examples.columns["word_starts"] == [[0, 1, 1, *[0] * (pieces - 1), 1, 0]]
+    assert examples.columns["word_starts"] == [[0, 1, 1, *[0] * (tokens - 1), 1, 0]]
 
 
 def test_a_cut_sentence_keeps_the_tags_of_what_is_left() -> None:

@@ -13,7 +13,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, encoder_layers
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from bertender.text.words import pieces_of_words
+from bertender.text.words import tokens_of_words
 from bertender.training.examples import TokenDataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
@@ -58,14 +58,14 @@ def vocabulary(own: PreTrainedTokenizerBase) -> MixedVocabulary:
     return MixedVocabulary(own, teacher, len(teacher) + 5)
 
 
-def spelt(vocabulary: MixedVocabulary, pieces: list[int]) -> str:
+def spelt(vocabulary: MixedVocabulary, tokens: list[int]) -> str:
     """What pieces of either vocabulary say, letter by letter."""
     first = vocabulary.teacher_entries
     tokens = [
         vocabulary.student.convert_ids_to_tokens(piece - first)
         if piece >= first
         else vocabulary.teacher.convert_ids_to_tokens(piece)
-        for piece in pieces
+        for piece in tokens
     ]
     return "".join(token.removeprefix("##") for token in tokens)
 
@@ -73,9 +73,9 @@ def spelt(vocabulary: MixedVocabulary, pieces: list[int]) -> str:
 def test_pieces_of_words_are_those_of_each_word() -> None:
     tokenizer = tiny_tokenizer()
     sentences = [["apple", "saw", "pear"], [], ["hammer"]]
-    pieces = pieces_of_words(tokenizer, sentences)
-    assert [len(row) for row in pieces] == [3, 0, 1]
-    for row, words in zip(pieces, sentences, strict=True):
+    tokens = tokens_of_words(tokenizer, sentences)
+    assert [len(row) for row in tokens] == [3, 0, 1]
+    for row, words in zip(tokens, sentences, strict=True):
         together = tokenizer(" ".join(words), add_special_tokens=False)["input_ids"]
         assert [piece for word in row for piece in word] == together
 
@@ -112,12 +112,12 @@ def test_the_same_seed_mixes_the_same_way(vocabulary: MixedVocabulary) -> None:
 
 def test_a_word_longer_than_a_row_is_cut(vocabulary: MixedVocabulary) -> None:
     word = "e" * 30
-    pieces = pieces_of_words(vocabulary.student, [[word]])[0][0]
-    assert len(pieces) > 11 and vocabulary.student.unk_token_id not in pieces
+    tokens = tokens_of_words(vocabulary.student, [[word]])[0][0]
+    assert len(tokens) > 11 and vocabulary.student.unk_token_id not in tokens
     for seed in range(4):  # the coin falls both ways
         rows = list(vocabulary.rows(["the box", word, "the tree"], 12, seed))
         assert all(len(row["input_ids"]) <= 12 and len(row[MIXED]) <= 12 for row in rows)
-        assert any(row["input_ids"][1:] == pieces[:11] for row in rows)
+        assert any(row["input_ids"][1:] == tokens[:11] for row in rows)
 
 
 def test_words_that_one_vocabulary_drops_are_left_out(own: PreTrainedTokenizerBase) -> None:
@@ -125,7 +125,7 @@ def test_words_that_one_vocabulary_drops_are_left_out(own: PreTrainedTokenizerBa
     teacher = TOKENIZERS["unigram"].train(passages(), 200, LONGEST)
     vocabulary = MixedVocabulary(own, teacher, len(teacher))
     odd = "\u200b"
-    assert pieces_of_words(own, [[odd]]) == [[[]]] and pieces_of_words(teacher, [[odd]])[0][0]
+    assert tokens_of_words(own, [[odd]]) == [[[]]] and tokens_of_words(teacher, [[odd]])[0][0]
     with_them = list(vocabulary.rows([f"the box {odd} " + f"{odd} " * 99, "the tree"], 12, 0))
     without = list(vocabulary.rows(["the box", "the tree"], 12, 0))
     assert [row["input_ids"] for row in with_them] == [row["input_ids"] for row in without]

@@ -14,7 +14,7 @@ from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedT
 
 from bertender.core.errors import DataError, ModelError
 from bertender.text.batch import load_tokenizer
-from distill.pruning.vocabulary import Pieces, cut_vocabulary, needed_pieces
+from distill.pruning.vocabulary import RemainingTokens, cut_vocabulary, needed_tokens
 from distill.vocabularies import TOKENIZERS
 from tests.toy_models import LONGEST, tiny_classifier
 from tests.toys import passages
@@ -28,9 +28,9 @@ def whole(name: str) -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
-def pair(request: pytest.FixtureRequest) -> tuple[PreTrainedTokenizerBase, Pieces]:
+def pair(request: pytest.FixtureRequest) -> tuple[PreTrainedTokenizerBase, RemainingTokens]:
     tokenizer = whole(request.param)
-    return tokenizer, needed_pieces(tokenizer, FEW)
+    return tokenizer, needed_tokens(tokenizer, FEW)
 
 
 def spelt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
@@ -38,85 +38,85 @@ def spelt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
 
 
 def test_texts_whose_pieces_stay_are_cut_as_before(
-    pair: tuple[PreTrainedTokenizerBase, Pieces],
+    pair: tuple[PreTrainedTokenizerBase, RemainingTokens],
 ) -> None:
-    tokenizer, pieces = pair
-    assert len(pieces.tokenizer) == len(pieces.rows) < len(tokenizer)
+    tokenizer, tokens = pair
+    assert len(tokens.tokenizer) == len(tokens.rows) < len(tokenizer)
     for text in (*FEW, "the plum from the saw", "box box"):
-        before, after = tokenizer(text)["input_ids"], pieces.tokenizer(text)["input_ids"]
-        assert spelt(pieces.tokenizer, text) == spelt(tokenizer, text)
-        assert [pieces.rows[number] for number in after] == before
+        before, after = tokenizer(text)["input_ids"], tokens.tokenizer(text)["input_ids"]
+        assert spelt(tokens.tokenizer, text) == spelt(tokenizer, text)
+        assert [tokens.rows[number] for number in after] == before
 
 
 def test_pairs_and_special_tokens_keep_their_places(
-    pair: tuple[PreTrainedTokenizerBase, Pieces],
+    pair: tuple[PreTrainedTokenizerBase, RemainingTokens],
 ) -> None:
-    tokenizer, pieces = pair
-    before, after = (each(FEW[0], FEW[1])["input_ids"] for each in (tokenizer, pieces.tokenizer))
-    assert [pieces.rows[number] for number in after] == before
-    assert pieces.tokenizer.special_tokens_map == tokenizer.special_tokens_map
-    assert pieces.tokenizer.pad_token_id == tokenizer.pad_token_id
+    tokenizer, tokens = pair
+    before, after = (each(FEW[0], FEW[1])["input_ids"] for each in (tokenizer, tokens.tokenizer))
+    assert [tokens.rows[number] for number in after] == before
+    assert tokens.tokenizer.special_tokens_map == tokenizer.special_tokens_map
+    assert tokens.tokenizer.pad_token_id == tokenizer.pad_token_id
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.text(max_size=30))
 def test_no_text_becomes_unknown(text: str) -> None:
     for name in TOKENIZERS:
-        tokenizer, pieces = CUT[name]
+        tokenizer, tokens = CUT[name]
         before, after = (
             each(text, add_special_tokens=False)["input_ids"]
-            for each in (tokenizer, pieces.tokenizer)
+            for each in (tokenizer, tokens.tokenizer)
         )
         unknown = tokenizer.unk_token_id
         if unknown not in before:
-            assert pieces.tokenizer.unk_token_id not in after
+            assert tokens.tokenizer.unk_token_id not in after
 
 
-CUT = {name: (whole(name), needed_pieces(whole(name), FEW)) for name in TOKENIZERS}
+CUT = {name: (whole(name), needed_tokens(whole(name), FEW)) for name in TOKENIZERS}
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_it_saves_and_opens_as_it_is(name: str, tmp_path: Path) -> None:
-    _, pieces = CUT[name]
-    pieces.tokenizer.save_pretrained(tmp_path)
+    _, tokens = CUT[name]
+    tokens.tokenizer.save_pretrained(tmp_path)
     again = load_tokenizer(tmp_path)
-    assert again.get_vocab() == pieces.tokenizer.get_vocab()
+    assert again.get_vocab() == tokens.tokenizer.get_vocab()
     for text in (*FEW, "the hammer and 17 drills"):
-        assert again(text)["input_ids"] == pieces.tokenizer(text)["input_ids"]
+        assert again(text)["input_ids"] == tokens.tokenizer(text)["input_ids"]
     assert again.model_max_length == LONGEST
 
 
 @pytest.mark.parametrize("model_type", ["bert", "distilbert", "electra", "mobilebert", "albert"])
 def test_a_model_answers_as_before(model_type: str) -> None:
-    tokenizer, pieces = CUT["wordpiece"]
+    tokenizer, tokens = CUT["wordpiece"]
     model = tiny_classifier(model_type, vocab_size=len(tokenizer)).eval()
     keys = ["input_ids", "attention_mask"]
     given_ = {
         name: {key: each(FEW, padding=True, return_tensors="pt")[key] for key in keys}
-        for name, each in (("before", tokenizer), ("after", pieces.tokenizer))
+        for name, each in (("before", tokenizer), ("after", tokens.tokenizer))
     }
     with torch.inference_mode():
         expected = model(**given_["before"]).logits
-        cut_vocabulary(model, pieces)
+        cut_vocabulary(model, tokens)
         found = model(**given_["after"]).logits
     torch.testing.assert_close(found, expected)
-    assert model.config.vocab_size == len(pieces.rows) == len(model.get_input_embeddings().weight)
+    assert model.config.vocab_size == len(tokens.rows) == len(model.get_input_embeddings().weight)
 
 
 def test_rare_pieces_go() -> None:
     tokenizer = whole("wordpiece")
     texts = ["the plum", "the saw", "the box"]
-    often = needed_pieces(tokenizer, texts, floor=3).tokenizer.get_vocab()
-    always = needed_pieces(tokenizer, texts).tokenizer.get_vocab()
+    often = needed_tokens(tokenizer, texts, floor=3).tokenizer.get_vocab()
+    always = needed_tokens(tokenizer, texts).tokenizer.get_vocab()
     assert "the" in often and "plum" not in often and "plum" in always
 
 
 def test_what_cannot_be_pruned_is_refused() -> None:
-    tokenizer, pieces = CUT["wordpiece"]
+    tokenizer, tokens = CUT["wordpiece"]
     with pytest.raises(DataError, match="no text to find"):
-        needed_pieces(tokenizer, ["", ""])
+        needed_tokens(tokenizer, ["", ""])
     model = tiny_classifier("roberta", vocab_size=len(tokenizer), pad_token_id=9)
-    gone = Pieces(pieces.tokenizer, tuple(row for row in pieces.rows if row != 3))
+    gone = RemainingTokens(tokens.tokenizer, tuple(row for row in tokens.rows if row != 3))
     with pytest.raises(ModelError, match="padding of this 'roberta' model is piece 9"):
         cut_vocabulary(model, gone)
     description = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -124,7 +124,7 @@ def test_what_cannot_be_pruned_is_refused() -> None:
     vocabulary[max(vocabulary, key=vocabulary.get)] += 1
     gaps = BertTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(description)))
     with pytest.raises(ModelError, match="have gaps"):
-        needed_pieces(gaps, FEW)
+        needed_tokens(gaps, FEW)
 
 
 def test_special_tokens_keep_their_meaning_where_their_numbers_change() -> None:
@@ -148,19 +148,19 @@ def test_special_tokens_keep_their_meaning_where_their_numbers_change() -> None:
         unk_token=trained.unk_token,
         pad_token=trained.pad_token,
     )
-    pieces = needed_pieces(tokenizer, FEW)
+    tokens = needed_tokens(tokenizer, FEW)
     model = tiny_classifier("bert", vocab_size=len(tokenizer), eos_token_id=len(trained))
-    cut_vocabulary(model, pieces)
-    assert model.config.eos_token_id == pieces.tokenizer.convert_tokens_to_ids("<last>")
-    before, after = (each(FEW[0])["input_ids"] for each in (tokenizer, pieces.tokenizer))
-    assert [pieces.rows[number] for number in after] == before
+    cut_vocabulary(model, tokens)
+    assert model.config.eos_token_id == tokens.tokenizer.convert_tokens_to_ids("<last>")
+    before, after = (each(FEW[0])["input_ids"] for each in (tokenizer, tokens.tokenizer))
+    assert [tokens.rows[number] for number in after] == before
 
 
 def test_a_bilstm_gives_up_words_too() -> None:
-    tokenizer, pieces = CUT["wordpiece"]
+    tokenizer, tokens = CUT["wordpiece"]
     model = tiny_classifier("bertender-bilstm", vocab_size=len(tokenizer)).eval()
     with torch.inference_mode():
         expected = model(torch.tensor([tokenizer(FEW[0])["input_ids"]])).logits
-        cut_vocabulary(model, pieces)
-        found = model(torch.tensor([pieces.tokenizer(FEW[0])["input_ids"]])).logits
+        cut_vocabulary(model, tokens)
+        found = model(torch.tensor([tokens.tokenizer(FEW[0])["input_ids"]])).logits
     torch.testing.assert_close(found, expected)

@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distill.vocabularies.unigram_model import Lattice, estimate_pieces
+from distill.vocabularies.unigram_model import Lattice, estimate_tokens
 
 PIECES = ["a", "b", "c", "ab", "bc", "abc", "aa"]
-NUMBERS = {piece: number for number, piece in enumerate(PIECES)}
+NUMBERS = {token: number for number, token in enumerate(PIECES)}
 
 
 def segmentations(word: str, whole: bool = True) -> Iterator[list[str]]:
     """Every way to put a word together from PIECES."""
     if not word:
         yield []
-    for piece in PIECES:
-        if word.startswith(piece) and (whole or piece != word):
-            yield from ([piece, *rest] for rest in segmentations(word[len(piece) :]))
+    for token in PIECES:
+        if word.startswith(token) and (whole or token != word):
+            yield from ([token, *rest] for rest in segmentations(word[len(token) :]))
 
 
-def likelihood(pieces: list[str], p: np.ndarray) -> float:
-    return math.prod(p[NUMBERS[piece]] for piece in pieces)
+def likelihood(tokens: list[str], p: np.ndarray) -> float:
+    return math.prod(p[NUMBERS[token]] for token in tokens)
 
 
 @settings(max_examples=60)
@@ -44,9 +44,9 @@ def test_all_segmentations_are_summed(words: list[str], whole: bool, seed: int) 
     if whole:
         expected = np.zeros(len(PIECES))
         for word, count, total in zip(words, counts, sums, strict=True):
-            for pieces in segmentations(word):
-                for piece in pieces:
-                    expected[NUMBERS[piece]] += count * likelihood(pieces, p) / total
+            for tokens in segmentations(word):
+                for token in tokens:
+                    expected[NUMBERS[token]] += count * likelihood(tokens, p) / total
         assert lattice.expected_counts(p, counts.astype(float)) == pytest.approx(expected)
 
 
@@ -54,7 +54,7 @@ def test_without_some_pieces_their_segmentations_are_gone() -> None:
     p = np.full(len(PIECES), 0.1)
     lattice = Lattice(["abc"], NUMBERS)
     assert lattice.probabilities(p) == pytest.approx([0.1**3 + 2 * 0.1**2 + 0.1])
-    lattice.keep(np.array([NUMBERS[piece] for piece in ("a", "b", "c", "bc")]))
+    lattice.keep(np.array([NUMBERS[token] for token in ("a", "b", "c", "bc")]))
     assert lattice.probabilities(p) == pytest.approx([0.1**3 + 0.1**2])
 
 
@@ -69,27 +69,27 @@ LETTERS = {letter for word in WORDS for letter in word}
 
 
 def test_it_finds_the_parts_that_words_are_made_of() -> None:
-    pieces = {piece for piece, _ in estimate_pieces(WORDS, len(LETTERS) + 20)}
+    tokens = {token for token, _ in estimate_tokens(WORDS, len(LETTERS) + 20)}
     longer_endings = {ending for ending in ENDINGS if len(ending) > 1}
-    assert {*LETTERS, *(f"▁{stem}" for stem in STEMS), *longer_endings} < pieces
+    assert {*LETTERS, *(f"▁{stem}" for stem in STEMS), *longer_endings} < tokens
 
 
 @pytest.mark.parametrize("size", [25, 40, 1000])
 def test_pieces_are_ranked_and_their_probabilities_sum_to_one_at_most(size: int) -> None:
     """Less than one by what the sparse prior takes from rare pieces."""
-    pieces = estimate_pieces(WORDS, size)
-    scores = [score for _, score in pieces]
-    assert len(pieces) <= size and scores == sorted(scores, reverse=True)
-    assert {piece for piece, _ in pieces} >= LETTERS
+    tokens = estimate_tokens(WORDS, size)
+    scores = [score for _, score in tokens]
+    assert len(tokens) <= size and scores == sorted(scores, reverse=True)
+    assert {token for token, _ in tokens} >= LETTERS
     assert 0.5 < sum(map(math.exp, scores)) <= 1
-    assert pieces == estimate_pieces(dict(WORDS), size)
+    assert tokens == estimate_tokens(dict(WORDS), size)
 
 
 def test_more_pieces_explain_words_better() -> None:
     def cost(size: int) -> float:
-        pieces = dict(estimate_pieces(WORDS, size))
-        numbers = {piece: number for number, piece in enumerate(pieces)}
-        p = np.exp(np.array(list(pieces.values())))
+        tokens = dict(estimate_tokens(WORDS, size))
+        numbers = {token: number for number, token in enumerate(tokens)}
+        p = np.exp(np.array(list(tokens.values())))
         likelihoods = Lattice(list(WORDS), numbers).probabilities(p / p.sum())
         return -float(np.log(likelihoods) @ np.array(list(WORDS.values())))
 
@@ -99,5 +99,5 @@ def test_more_pieces_explain_words_better() -> None:
 
 def test_a_piece_that_others_make_as_well_is_the_first_to_go() -> None:
     """Without "▁walk", four words would need other pieces; "▁wal" is part of it and of no other."""
-    pieces = {piece for piece, _ in estimate_pieces(WORDS, len(LETTERS) + 20)}
-    assert "▁walk" in pieces and "▁wal" not in pieces and "alk" not in pieces
+    tokens = {token for token, _ in estimate_tokens(WORDS, len(LETTERS) + 20)}
+    assert "▁walk" in tokens and "▁wal" not in tokens and "alk" not in tokens

@@ -178,8 +178,8 @@ def test_it_opens_without_bertender_and_frames_pairs(
 ) -> None:
     told = opened_alone[name]
     framing = [
-        piece
-        for piece, is_special in zip(told["pieces"], told["special"], strict=True)
+        token
+        for token, is_special in zip(told["pieces"], told["special"], strict=True)
         if is_special
     ]
     assert framing == PAIRS[name]
