@@ -49,8 +49,8 @@ def _summary(name: str) -> str:
 
 
 def _sections(name: str) -> dict[str, str]:
-    found = SECTION.findall(_docstring(name))
-    return {head: textwrap.dedent(body).strip() for head, body in found}
+    sections = SECTION.findall(_docstring(name))
+    return {head: textwrap.dedent(body).strip() for head, body in sections}
 
 
 def _docstring(name: str) -> str:

@@ -60,10 +60,10 @@ Students = Mapping[str, Sequence[StudentResult]]
 
 
 def _by_method(benchmark: MethodsBenchmark) -> Students:
-    found: dict[str, list[StudentResult]] = {}
+    by_method: dict[str, list[StudentResult]] = {}
     for student in benchmark.students:
-        found.setdefault(student.method, []).append(student)
-    return found
+        by_method.setdefault(student.method, []).append(student)
+    return by_method
 
 
 def _means(method: str, by_task: Sequence[Students]) -> tuple[float, ...]:
@@ -135,14 +135,14 @@ def _chosen(result: MethodsBenchmark) -> str:
 
 def _others(result: MethodsBenchmark, setting: str, common: float) -> str:
     """Say which methods have another value of a setting than the common one."""
-    found = {
+    by_method = {
         student.method: getattr(student, setting)
         for student in result.students
         if student.learning_rate is not None  # older records state neither
     }
     others = [
         f"`{method}`: {'its own' if value is None else f'{value:g}'}"
-        for method, value in found.items()
+        for method, value in by_method.items()
         if value != common
     ]
     return f" ({', '.join(others)})" if others else ""

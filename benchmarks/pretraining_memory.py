@@ -106,7 +106,7 @@ def measured(config: PretrainConfig, steps: int, work: Path) -> MemoryRun:
     """Go through the parts of a pre-training run in this process, which nothing else has used."""
     stages = _Stages()
     corpus = Corpus(config.corpus, config.text_column)
-    found = stages.run("reading", lambda: survey(corpus))
+    surveyed = stages.run("reading", lambda: survey(corpus))
     kind, objective = TOKENIZERS[config.tokenizer], OBJECTIVES[config.objective]
     tokenizer = stages.run(
         "vocabulary", lambda: kind.train(corpus, config.vocabulary_size, config.max_length)
@@ -114,7 +114,7 @@ def measured(config: PretrainConfig, steps: int, work: Path) -> MemoryRun:
     rows = partial(_rows, objective, tokenizer, config)
     padding, together = Padding.of(tokenizer), objective.held_out_run
     training, held_out = stages.run(
-        "rows", lambda: stored_parts(corpus, found, rows, work, padding, together)
+        "rows", lambda: stored_parts(corpus, surveyed, rows, work, padding, together)
     )
     stages.run(
         f"{steps} steps", lambda: _train(objective, training, tokenizer, config, work, steps)
@@ -169,12 +169,12 @@ def run(
             _in_own_process(config.model_copy(update={"tokenizer": name}), steps, Path(work) / name)
             for name in tokenizers.split(",")
         ]
-    found = survey(Corpus(config.corpus))
+    surveyed = survey(Corpus(config.corpus))
     benchmark = MemoryBenchmark(
         corpus=f"wiki: {', '.join(path.name for path in files)}",
         text_bytes=sum(len(passage.encode()) + 1 for passage in Corpus(config.corpus)),
-        passages=found.passages,
-        documents=found.documents,
+        passages=surveyed.passages,
+        documents=surveyed.documents,
         config=config.model_copy(update={"corpus": "wiki"}),
         steps=steps,
         note=NOTE,

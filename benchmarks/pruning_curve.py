@@ -87,9 +87,9 @@ def pruning_svg(result: PruningBenchmark) -> str:
     lines = []
     for recovered in (False, True):
         for name in IMPORTANCES_SHOWN:
-            found = {0.0: result.unpruned, **curve(result.points, name, recovered)}
-            if len(found) > 1:
-                path = " ".join(place(share, score) for share, score in found.items())
+            at_share = {0.0: result.unpruned, **curve(result.points, name, recovered)}
+            if len(at_share) > 1:
+                path = " ".join(place(share, score) for share, score in at_share.items())
                 dashes = ' stroke-dasharray="5 4"' if recovered else ""
                 lines.append(
                     f'<polyline fill="none" stroke="{COLOURS[name]}" stroke-width="2"{dashes} '

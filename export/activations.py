@@ -97,13 +97,13 @@ def largest_numbers(graph: Path, encode: Encode, examples: Sequence[Example]) ->
     """
     model = onnx.load(graph)
     givers = {name: node for node in model.graph.node for name in node.output}
-    found = [(f"weight {name}", largest) for name, largest in _weights(model)]
-    found += [
+    reached = [(f"weight {name}", largest) for name, largest in _weights(model)]
+    reached += [
         (f"{givers[name].op_type} {givers[name].name or name}", largest)
         for name, largest in _activations(model, encode, examples)
         if name in givers
     ]
-    reaches = [Reach(place=place, largest=largest) for place, largest in found]
+    reaches = [Reach(place=place, largest=largest) for place, largest in reached]
     return sorted(reaches, key=lambda reach: (-reach.largest, reach.place))
 
 
@@ -125,8 +125,8 @@ def _activations(
         calibrator.create_inference_session()
         inputs = [entry.name for entry in calibrator.infer_session.get_inputs()]
         calibrator.collect_data(_Reader(_feeds(encode, examples, inputs)))
-    for name, found in calibrator.compute_data().data.items():
-        yield name, _largest(np.array(found.range_value))
+    for name, reached in calibrator.compute_data().data.items():
+        yield name, _largest(np.array(reached.range_value))
 
 
 def _feeds(

@@ -150,9 +150,9 @@ def divergence(seen: Histogram, clipped: Range, integers: Integers) -> float:
 
 def _kl(reference: FloatArray, candidate: FloatArray) -> float:
     wanted = reference / max(reference.sum(), ALMOST_NOTHING)
-    found = np.maximum(candidate / max(candidate.sum(), ALMOST_NOTHING), ALMOST_NOTHING)
+    rounded = np.maximum(candidate / max(candidate.sum(), ALMOST_NOTHING), ALMOST_NOTHING)
     seen = wanted > 0
-    return float((wanted[seen] * np.log(wanted[seen] / found[seen])).sum())
+    return float((wanted[seen] * np.log(wanted[seen] / rounded[seen])).sum())
 
 
 CALIBRATORS = Table(

@@ -68,12 +68,12 @@ def _sensitivities(
         parts.append(estimator(gradients, weights, generator))
     curvatures = dict(zip(nodes, map(_over_parts, zip(*parts, strict=True)), strict=True))
     _warn_of_unsettled(curvatures)
-    found = {
+    by_node = {
         node: (curvatures[node].mean + curvatures[node].deviation)
         * error(context, node, weight.detach())
         for node, weight in zip(nodes, weights, strict=True)
     }
-    return Sensitivities(found, curvatures)
+    return Sensitivities(by_node, curvatures)
 
 
 def _over_parts(estimates: Sequence[Estimate]) -> Curvature:

@@ -107,9 +107,9 @@ def mean_diagonals(
     while len(probes) < MOST_PROBES and not settled.all():
         probes.append(_probe(gradients, weights, generator))
         if len(probes) >= FEWEST_PROBES:
-            found = torch.stack(probes)  # (probes, weights)
-            error = found.std(dim=0) / len(probes) ** 0.5
-            settled = error <= STANDARD_ERROR * found.mean(dim=0).abs()
+            drawn = torch.stack(probes)  # (probes, weights)
+            error = drawn.std(dim=0) / len(probes) ** 0.5
+            settled = error <= STANDARD_ERROR * drawn.mean(dim=0).abs()
     means = torch.stack(probes).mean(dim=0)
     return [
         Estimate(mean, len(probes), is_settled)

@@ -37,14 +37,14 @@ def operators(graph: Path) -> dict[str, int]:
     return dict(sorted(Counter(node.op_type for node in nodes).items()))
 
 
-def refuse_float_kernels(found: dict[str, int], wanted: int) -> int:
+def refuse_float_kernels(actual: dict[str, int], wanted: int) -> int:
     """Return how many products run in integers, or raise GateError if fewer than were quantized.
 
     Args:
         found: what `operators` counts.
         wanted: how many products were quantized.
     """
-    running = sum(count for name, count in found.items() if name in INTEGER_PRODUCTS)
+    running = sum(count for name, count in actual.items() if name in INTEGER_PRODUCTS)
     if running < wanted:
         raise GateError(
             f"{wanted} products were quantized and ONNX Runtime runs {running} of them in "

@@ -189,24 +189,24 @@ def _ratios(findings: ProductFindings) -> list[float]:
 def _tables(twins: Twins) -> Iterator[ProductFindings]:
     """Compare the rows of a table with the float ones."""
     rows = twins.table_rows()
-    (found,), (wanted,) = (run_cut(each, rows) for each in (twins.quantized, twins.floats))
-    yield ProductFindings(twins.parts[0].node, "table", _likeness("weights", found, wanted))
+    (actual,), (wanted,) = (run_cut(each, rows) for each in (twins.quantized, twins.floats))
+    yield ProductFindings(twins.parts[0].node, "table", _likeness("weights", actual, wanted))
 
 
 def _products(
     twins: Twins, values: FloatArray, intended: Range | None
 ) -> Iterator[ProductFindings]:
     opened = _Opened(twins)
-    wanted, found, same = _outputs(opened, values)
+    wanted, actual, same = _outputs(opened, values)
     # without a sign, what a wrong zero point adds to each weight adds up
     _, unsigned, of_unsigned = _outputs(opened, np.abs(values))
     of_activation = _activation_figures(opened, values, intended)
     for place, part in enumerate(twins.parts):
         offset = _likeness("offset", unsigned[place], of_unsigned[place])
-        figures = _likeness("weights", found[place], same[place])
+        figures = _likeness("weights", actual[place], same[place])
         figures["offset_snr_db"] = offset["offset_snr_db"]
         if not part.four_bits:
-            figures |= _likeness("outputs", found[place], wanted[place], of_each_row=True)
+            figures |= _likeness("outputs", actual[place], wanted[place], of_each_row=True)
             figures |= of_activation
         yield ProductFindings(part.node, _kind(part), figures)
 
@@ -237,7 +237,7 @@ def _outputs(opened: _Opened, values: FloatArray) -> tuple[list[FloatArray], ...
 
     What reads activations of 4-bit products is float: nothing is rounded before it.
     """
-    wanted, found = opened.floats(values), opened.exactly(values)
+    wanted, actual = opened.floats(values), opened.exactly(values)
     same = wanted
     if opened.rounding is not None:
         (seen,) = opened.rounding(values)
@@ -249,7 +249,7 @@ def _outputs(opened: _Opened, values: FloatArray) -> tuple[list[FloatArray], ...
     ]
     return tuple(
         [array - bias for array, bias in zip(arrays, opened.twins.biases, strict=True)]
-        for arrays in (wanted, found, of_rounded)
+        for arrays in (wanted, actual, of_rounded)
     )
 
 
@@ -275,7 +275,7 @@ def _kind(part: Part) -> str:
 
 
 def _likeness(
-    name: str, found: FloatArray, wanted: FloatArray, *, of_each_row: bool = False
+    name: str, actual: FloatArray, wanted: FloatArray, *, of_each_row: bool = False
 ) -> dict[str, float]:
     """Return the signal-to-noise ratio and the gain of outputs (rows, outputs).
 
@@ -287,11 +287,11 @@ def _likeness(
             a few tokens, which are as large as all others together.
     """
     axis = 1 if of_each_row else None
-    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
-    signal, noise = (wanted**2).sum(axis=axis), ((found - wanted) ** 2).sum(axis=axis)
+    actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
+    signal, noise = (wanted**2).sum(axis=axis), ((actual - wanted) ** 2).sum(axis=axis)
     ratios = 10 * np.log10(np.maximum(signal, TINY) / np.maximum(noise, TINY))
     ratios = np.where(noise > 0, ratios, NO_NOISE_DB)
-    gains = np.where(signal > 0, (found * wanted).sum(axis=axis) / np.maximum(signal, TINY), 1.0)
+    gains = np.where(signal > 0, (actual * wanted).sum(axis=axis) / np.maximum(signal, TINY), 1.0)
     return {
         f"{name}_snr_db": float(np.median(ratios)),
         f"{name}_gain": float(np.median(gains)),

@@ -40,15 +40,15 @@ def proven(
         target: the row of TARGETS that will serve it.
         tried: schemes that were refused or skipped before.
     """
-    here, found = runs_here(target), operators(graph)
+    here, kernels = runs_here(target), operators(graph)
     count = len(written.quantized)
-    running = refuse_float_kernels(found, count) if here else None
+    running = refuse_float_kernels(kernels, count) if here else None
     quantization = QuantizationFindings(
         target=target,
         products=count,
         running_in_integers=running,
         float_nodes=written.float_nodes,
-        operators=found,
+        operators=kernels,
         products_of_4_bits=written.products_of_4_bits,
         ranges=written.ranges,
         sensitivity=written.sensitivity,

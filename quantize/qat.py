@@ -121,20 +121,20 @@ def _examples(context: QuantizationContext) -> TokenDataset:
     if not config.soft_labels:
         return examples
     if HEADS[problem_type].per_token:
-        found = predict_outputs(context.classifier, split.examples)
-        columns = {**examples.columns, TEACHER_LOGITS: _at_words(examples, found)}
+        outputs = predict_outputs(context.classifier, split.examples)
+        columns = {**examples.columns, TEACHER_LOGITS: _at_words(examples, outputs)}
         return TokenDataset(columns, examples.padding.beside(**{TEACHER_LOGITS: 0}))
     logits = torch.from_numpy(predict(context.classifier, split.examples))
     return examples.with_columns(**{TEACHER_LOGITS: logits})
 
 
-def _at_words(examples: TokenDataset, found: Sequence[Outputs]) -> list[torch.Tensor]:
+def _at_words(examples: TokenDataset, outputs: Sequence[Outputs]) -> list[torch.Tensor]:
     """Return logits (seq, labels) of each example: the model's where words begin, else 0."""
     rows = []
-    for starts, outputs in zip(examples.columns[WORD_STARTS], found, strict=True):
-        whole = torch.zeros(len(starts), outputs.logits.shape[1])
+    for starts, own in zip(examples.columns[WORD_STARTS], outputs, strict=True):
+        whole = torch.zeros(len(starts), own.logits.shape[1])
         begun = torch.as_tensor(starts).bool()
-        whole[begun] = torch.from_numpy(outputs.logits[: int(begun.sum())])
+        whole[begun] = torch.from_numpy(own.logits[: int(begun.sum())])
         rows.append(whole)
     return rows
 

@@ -180,9 +180,9 @@ def _differences(
     produced = {name: values[name] for name in cut.produced}
     wanted = _run(rest, {**arrays, **produced}, cut.asked)
     for name, other in cut.asked.items():
-        right, found = (each.astype(np.float64) for each in (wanted[name], values[other]))
+        right, actual = (each.astype(np.float64) for each in (wanted[name], values[other]))
         size = float(np.sqrt(np.square(right).mean()))
-        yield name, float(np.sqrt(np.square(found - right).mean())) / (size or 1.0)
+        yield name, float(np.sqrt(np.square(actual - right).mean())) / (size or 1.0)
 
 
 def _run(session: Any, known: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:

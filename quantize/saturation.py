@@ -48,11 +48,11 @@ def probe(
         The largest deviation. MatMulNBits rounds inside its kernel and an LSTM cannot be
         cut open: neither has sums that can be compared, and they are not among the products.
     """
-    found = [each for group in twins for each in deviations(group, samples, run)]
-    refuse_saturated(found)
-    worst = max(found, key=lambda each: each.value, default=None)
+    actual = [each for group in twins for each in deviations(group, samples, run)]
+    refuse_saturated(actual)
+    worst = max(actual, key=lambda each: each.value, default=None)
     return SaturationFindings(
-        products=len(found),
+        products=len(actual),
         rows=max((len(each.largest) for each in samples.values()), default=0),
         largest_deviation=worst and worst.value,
         worst=worst and worst.node,
@@ -65,22 +65,22 @@ def deviations(twins: Twins, samples: Mapping[str, Sample], run: Run) -> Iterato
     if twins.is_table or all(part.four_bits for part in twins.parts):
         return
     values = samples[twins.start].largest
-    found = run(twins.quantized, values)
+    actual = run(twins.quantized, values)
     wanted = run_cut(exact(twins.quantized), values, optimize=False)
-    for part, *outputs in zip(twins.parts, found, wanted, twins.biases, strict=True):
+    for part, *outputs in zip(twins.parts, actual, wanted, twins.biases, strict=True):
         if not part.four_bits:
             yield Deviation(part.node, _deviation(*outputs))
 
 
-def _deviation(found: FloatArray, wanted: FloatArray, bias: FloatArray) -> float:
+def _deviation(actual: FloatArray, wanted: FloatArray, bias: FloatArray) -> float:
     largest = float(np.abs(wanted - bias).max())
-    return float(np.abs(found - wanted).max()) / (largest or 1.0)
+    return float(np.abs(actual - wanted).max()) / (largest or 1.0)
 
 
-def refuse_saturated(found: Iterable[Deviation]) -> None:
+def refuse_saturated(actual: Iterable[Deviation]) -> None:
     """Raise ModelError where a product is too far from an exact one."""
     beyond = sorted(
-        (each for each in found if not each.value <= TOLERATED), key=lambda each: -each.value
+        (each for each in actual if not each.value <= TOLERATED), key=lambda each: -each.value
     )
     if beyond:
         worst = beyond[0]

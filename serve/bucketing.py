@@ -57,13 +57,13 @@ class BucketedClassifier:
         """Return the outputs of any number of examples, in their order."""
         if not examples:
             return []
-        batch, found = self.encode(examples), dict[int, Outputs]()
+        batch, by_row = self.encode(examples), dict[int, Outputs]()
         lengths = batch.arrays["attention_mask"].sum(axis=1)
         for rows in length_buckets(lengths.tolist(), self.tokens_per_bucket):
             narrowed = _narrowed(batch, rows)
             outputs = self.problem.outputs(self.predictor.logits(narrowed), narrowed)
-            found.update(zip(rows, outputs, strict=True))
-        return [found[row] for row in range(len(examples))]
+            by_row.update(zip(rows, outputs, strict=True))
+        return [by_row[row] for row in range(len(examples))]
 
 
 def _narrowed(batch: Batch, rows: list[int]) -> Batch:

@@ -23,6 +23,6 @@ def failure_reason(log_file: Path) -> str:
     """Return the line of a server's log that says why it ended, or where to read on."""
     log = log_file.read_text(encoding="utf-8", errors="replace") if log_file.is_file() else ""
     for pattern in REASONS:
-        if found := pattern.findall(log):
-            return " ".join(found[-1].replace(r"\n", " ").split())  # Triton escapes newlines
+        if ports := pattern.findall(log):
+            return " ".join(ports[-1].replace(r"\n", " ").split())  # Triton escapes newlines
     return f"its log says no reason; its last lines: {' | '.join(log.splitlines()[-3:]) or '-'}"

@@ -16,11 +16,11 @@ __all__ = ["teachers_reading"]
 def teachers_reading(files: Mapping[str, Path]) -> str:
     """Return the scores of the teachers that were tried, the first being the one in use."""
     ((name, path),) = files.items()
-    found = json.loads(path.read_text(encoding="utf-8"))
-    first, *others = found["teachers"]
-    score, texts = _epochs(first)[-1], found["held_out_texts"]
+    results = json.loads(path.read_text(encoding="utf-8"))
+    first, *others = results["teachers"]
+    score, texts = _epochs(first)[-1], results["held_out_texts"]
     error = math.sqrt(score * (1 - score) / texts)
-    last = [_epochs(each)[-1] for each in found["teachers"]]
+    last = [_epochs(each)[-1] for each in results["teachers"]]
     tried = "; ".join(f"{_settings(each)} gave {_scores(each)}" for each in others)
     return paragraph(
         f"By learning rate, batch and epochs, with the score after each epoch: {_settings(first)} "

@@ -55,16 +55,16 @@ def doctor_command() -> Callable[..., None]:
 
     def command(as_json: JsonFlag = False) -> None:
         here = environment()
-        found = findings(here)
+        lines = findings(here)
         if as_json:
             print_json(
                 {
                     "environment": here.model_dump(mode="json"),
-                    "findings": [finding.model_dump(mode="json") for finding in found],
+                    "findings": [finding.model_dump(mode="json") for finding in lines],
                 }
             )
             return
-        for finding in found:
+        for finding in lines:
             mark, style = ("ok", "green") if finding.ok else ("--", "yellow")
             print_entry(f"{mark}  {finding.name}: {finding.value}", [finding.meaning], style)
         versions = ", ".join(f"{name} {version}" for name, version in here.versions.items())

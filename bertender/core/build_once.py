@@ -101,11 +101,11 @@ class _Stamp:
             return False
         try:
             recorded = json.loads(self.path.read_text(encoding="utf-8"))
-            found = self._record()
+            current = self._record()
         except (BertenderError, OSError, ValueError) as error:
             logger.warning("%s is damaged and is made again: %s", self.places[0], error)
             return False
-        return self._agrees(recorded, found)
+        return self._agrees(recorded, current)
 
     def forget(self) -> None:
         with suppress(OSError):  # absent, or where nothing can be written either
@@ -119,8 +119,8 @@ class _Stamp:
         fingerprints = [self.fingerprint(place) for place in self.places]
         return {"identity": self.identity, "fingerprints": fingerprints}
 
-    def _agrees(self, recorded: Any, found: dict[str, Any]) -> bool:
-        if recorded == found:
+    def _agrees(self, recorded: Any, current: dict[str, Any]) -> bool:
+        if recorded == current:
             return True
         if isinstance(recorded, dict) and recorded.get("identity") == self.identity:
             logger.warning(

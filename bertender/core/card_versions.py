@@ -122,14 +122,14 @@ def _numbers(metrics: Values) -> Values | None:
 
 
 def _quantization(metrics: Values) -> Values | None:
-    found = metrics.get("quantization")
-    if not found:
+    values = metrics.get("quantization")
+    if not values:
         return None
     return {
-        **_picked(found, *SAME_IN_QUANTIZATION),
-        "saturation": _saturation(found),
-        "product_check": _product_check(found),
-        "sensitivity": _sensitivity(found),
+        **_picked(values, *SAME_IN_QUANTIZATION),
+        "saturation": _saturation(values),
+        "product_check": _product_check(values),
+        "sensitivity": _sensitivity(values),
     }
 
 
@@ -146,14 +146,14 @@ SAME_IN_QUANTIZATION = (
 )
 
 
-def _saturation(found: Values) -> Values | None:
+def _saturation(values: Values) -> Values | None:
     """Return the deviation of sums; the earliest cards compared logits, which says less."""
-    saturation = found.get("saturation") or {}
+    saturation = values.get("saturation") or {}
     return saturation if "largest_deviation" in saturation else None
 
 
-def _product_check(found: Values) -> Values | None:
-    check = found.get("product_check")
+def _product_check(values: Values) -> Values | None:
+    check = values.get("product_check")
     if not check:
         return None
     worst = {
@@ -166,12 +166,12 @@ def _product_check(found: Values) -> Values | None:
     return {"checked": check["checked"], "worst": worst}
 
 
-def _sensitivity(found: Values) -> Values | None:
-    if "sensitivity" not in found:
+def _sensitivity(values: Values) -> Values | None:
+    if "sensitivity" not in values:
         return None
     return {
-        "by_node": {node: _number(value) for node, value in found["sensitivity"].items()},
-        **_picked(found, "curvature", "drops", "returned"),
+        "by_node": {node: _number(value) for node, value in values["sensitivity"].items()},
+        **_picked(values, "curvature", "drops", "returned"),
     }
 
 

@@ -144,7 +144,7 @@ def _check(source: Path | str, *, local_files_only: bool) -> _Checked:
     commit, is_hub_silent = None, False
     for name, rules in CHECKED_FILES.items():
         try:
-            path = _found(source, name, commit, is_local or is_hub_silent)
+            path = _located(source, name, commit, is_local or is_hub_silent)
         except LocalEntryNotFoundError:
             if commit is None:
                 raise  # nothing is cached, and a hub that is silent now may answer transformers
@@ -155,7 +155,7 @@ def _check(source: Path | str, *, local_files_only: bool) -> _Checked:
     return _Checked() if Path(source).exists() else _Checked(commit, is_hub_silent)
 
 
-def _found(source: Path | str, name: str, commit: str | None, is_local: bool) -> Path | None:
+def _located(source: Path | str, name: str, commit: str | None, is_local: bool) -> Path | None:
     """Return where transformers finds a file of a model; None where there is none."""
     if Path(source).is_dir():
         path = Path(source) / name

@@ -43,8 +43,8 @@ def predict(
     """Return the logits (examples, labels), in the order of the examples; of a model that labels
     words, (words, labels). Arguments and errors are those of `predict_outputs`.
     """
-    found = predict_outputs(classifier, examples, tokens_per_batch=tokens_per_batch)
-    return np.concatenate([each.logits for each in found])
+    outputs = predict_outputs(classifier, examples, tokens_per_batch=tokens_per_batch)
+    return np.concatenate([each.logits for each in outputs])
 
 
 def predict_outputs(
@@ -65,14 +65,14 @@ def predict_outputs(
     if not examples:
         raise DataError("no examples to predict: the split is empty. Give at least one example.")
     buckets = length_buckets(text_lengths(classifier.encode, examples), tokens_per_batch)
-    found: dict[int, Outputs] = {}
+    outputs: dict[int, Outputs] = {}
     with progress_bar(f"predict {classifier.name}", len(examples)) as bar:
         for bucket in reversed(buckets):
-            found.update(
+            outputs.update(
                 zip(bucket, classifier.outputs([examples[row] for row in bucket]), strict=True)
             )
             bar.advance(len(bucket))
-    return [found[row] for row in range(len(examples))]
+    return [outputs[row] for row in range(len(examples))]
 
 
 def evaluate(
@@ -87,12 +87,12 @@ def evaluate(
     Raises:
         ModelError: a logit is NaN or infinite, so there is no prediction to score.
     """
-    found = predict_outputs(classifier, split.examples, tokens_per_batch=tokens_per_batch)
-    _refuse_non_finite(classifier, split.examples, found)
+    outputs = predict_outputs(classifier, split.examples, tokens_per_batch=tokens_per_batch)
+    _refuse_non_finite(classifier, split.examples, outputs)
     problem, labels = classifier.problem, classifier.labels
     decoded = [
         problem.decode(each.logits.argmax(axis=1), each.places, example)
-        for each, example in zip(found, split.examples, strict=True)
+        for each, example in zip(outputs, split.examples, strict=True)
     ]
     predictions = problem.gather(decoded)
     measured = score(metric, split.label_ids, predictions, label_count=len(labels), labels=labels)
@@ -121,11 +121,11 @@ def _lengths(batch: Batch) -> Iterator[int]:
 
 
 def _refuse_non_finite(
-    classifier: Classifier, examples: Sequence[Example], found: Sequence[Outputs]
+    classifier: Classifier, examples: Sequence[Example], outputs: Sequence[Outputs]
 ) -> None:
-    broken = [row for row, each in enumerate(found) if not np.isfinite(each.logits).all()]
+    broken = [row for row, each in enumerate(outputs) if not np.isfinite(each.logits).all()]
     if broken:
         raise ModelError(
-            f"{classifier.name} answers {len(broken)} of {len(found)} examples with NaN or "
+            f"{classifier.name} answers {len(broken)} of {len(outputs)} examples with NaN or "
             f"infinite logits, first {examples[broken[0]]!r}. Train or export the model again."
         )

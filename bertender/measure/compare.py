@@ -191,8 +191,8 @@ def _conditions(
 def _chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
     """Return where the artifacts' settings were chosen: on a share set apart, or on `dev`."""
     shares = [artifact.card.task.source.get("select", 0.0) for artifact in artifacts]
-    found: dict[ChosenOn, bool] = {"dev": not all(shares), "selection": any(shares)}
-    return tuple(name for name, is_there in found.items() if is_there)
+    seen: dict[ChosenOn, bool] = {"dev": not all(shares), "selection": any(shares)}
+    return tuple(name for name, is_there in seen.items() if is_there)
 
 
 def _lengths(classifier: Classifier, split: Split) -> Lengths:

@@ -238,11 +238,11 @@ def _spread(logits: FloatArray) -> float:
 
 
 def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> list[Outputs]:
-    found = []
+    outputs = []
     for text in texts:
-        found += ask(reference, [text])
+        outputs += ask(reference, [text])
         bar.advance()
-    return found
+    return outputs
 
 
 def _ask_candidate(
@@ -256,9 +256,9 @@ def _ask_candidate(
     """Yield (text, logits (rows, labels)) of a case; the first problem is noted and ends it."""
     for batch in case.batches:
         try:
-            found = ask(candidate, [texts[index] for index in batch])
+            outputs = ask(candidate, [texts[index] for index in batch])
             wanted = [truth[index].places for index in batch]
-            logits = [_at(own, places) for own, places in zip(found, wanted, strict=True)]
+            logits = [_at(own, places) for own, places in zip(outputs, wanted, strict=True)]
         except Exception as error:  # runtimes share no base class, and all failures are wanted
             problems.append(f"{case.name}: the candidate failed with {_first_line(error)}")
             return
@@ -266,18 +266,18 @@ def _ask_candidate(
         bar.advance(len(batch))
 
 
-def _at(found: Outputs, places: IntArray) -> npt.NDArray[np.float32]:
+def _at(outputs: Outputs, places: IntArray) -> npt.NDArray[np.float32]:
     """Return the logits at the places that the reference predicts at.
 
     Raises:
         ModelError: there are none at one of them.
     """
-    if np.array_equal(found.places, places):
-        return found.logits
-    rows = {place: row for row, place in enumerate(found.places.tolist())}
+    if np.array_equal(outputs.places, places):
+        return outputs.logits
+    rows = {place: row for row, place in enumerate(outputs.places.tolist())}
     if missing := [place for place in places.tolist() if place not in rows]:
         raise ModelError(f"no prediction for word {missing[0] + 1}, which its reference predicts")
-    return found.logits[[rows[place] for place in places.tolist()]]
+    return outputs.logits[[rows[place] for place in places.tolist()]]
 
 
 def _non_finite(who: str, logits: FloatArray, texts: Sequence[Question]) -> list[str]:

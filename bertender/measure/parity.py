@@ -182,12 +182,14 @@ def _input_problems(
     reference: Classifier, candidate: Classifier, examples: Sequence[Example]
 ) -> list[str]:
     problems = []
-    expected, found = reference.labels, candidate.labels
-    if len(expected) != len(found):
-        problems.append(f"label count is {len(found)} {found}, must be {len(expected)} {expected}")
-    elif expected != found:
-        kind = "label order" if sorted(expected) == sorted(found) else "label names"
-        problems.append(f"{kind}: {found}, must be {expected}: answers would carry wrong names")
+    expected, actual = reference.labels, candidate.labels
+    if len(expected) != len(actual):
+        problems.append(
+            f"label count is {len(actual)} {actual}, must be {len(expected)} {expected}"
+        )
+    elif expected != actual:
+        kind = "label order" if sorted(expected) == sorted(actual) else "label names"
+        problems.append(f"{kind}: {actual}, must be {expected}: answers would carry wrong names")
     if not examples:
         problems.append("no examples to compare, allowed at least 1: give texts of the task")
     return [*problems, *input_problems(reference, candidate, _asked_of(reference, examples))]

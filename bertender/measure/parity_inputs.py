@@ -55,10 +55,10 @@ def _differing(
 ) -> Iterator[tuple[Example, str]]:
     """Yield each example that is read otherwise, with the name of the first input that differs."""
     for example in examples:
-        expected, found = (each.encode([example]).arrays for each in (reference, candidate))
+        expected, actual = (each.encode([example]).arrays for each in (reference, candidate))
         for name, array in expected.items():
             # models without token types read texts that have them none the less
-            other = found.get(name, np.zeros_like(array))
+            other = actual.get(name, np.zeros_like(array))
             if not np.array_equal(array, other):
                 yield example, name
                 break

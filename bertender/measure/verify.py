@@ -54,7 +54,7 @@ def verify(
         # texts of another task are texts, too, but their labels are not these models'
         truth=truth if task.labels == reference.card.task.labels else None,
     )
-    found = graph_failures(reference, candidate, task)
-    compared = found is not None if candidate.card.stage == "quantize" else None
-    failures = (*parity.failures, *(found or ()))
+    in_graphs = graph_failures(reference, candidate, task)
+    compared = in_graphs is not None if candidate.card.stage == "quantize" else None
+    failures = (*parity.failures, *(in_graphs or ()))
     return parity.model_copy(update={"failures": failures, "graphs_compared": compared})

@@ -62,7 +62,7 @@ def load_pretrained(
     for row in OWN_MODELS.values():
         AutoConfig.register(row.config.model_type, row.config, exist_ok=True)
         AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
-    model, found = open_pretrained(
+    model, report = open_pretrained(
         auto_class, source, use_safetensors=True, output_loading_info=True, **settings
     )
-    return model, found
+    return model, report

@@ -72,17 +72,20 @@ def _text(place: Path | None) -> str | None:
 
 CHECKS: tuple[Check, ...] = (
     Check(
-        "Python", lambda found: found.python, "bertender runs on 3.11 and 3.12", "no Python version"
+        "Python",
+        lambda environment: environment.python,
+        "bertender runs on 3.11 and 3.12",
+        "no Python version",
     ),
     Check(
         "cores",
-        lambda found: str(found.cores),
+        lambda environment: str(environment.cores),
         "training and ONNX Runtime use all of them unless told otherwise",
         "unknown",
     ),
     Check(
         "memory",
-        lambda found: f"{found.memory_bytes / 2**30:.1f} GiB",
+        lambda environment: f"{environment.memory_bytes / 2**30:.1f} GiB",
         "model, optimizer state and data must fit into it",
         "unknown",
     ),
@@ -113,7 +116,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "GPU",
-        lambda found: found.gpu,
+        lambda environment: environment.gpu,
         "training runs on it",
         "everything runs on the CPU",
     ),

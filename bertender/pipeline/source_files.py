@@ -24,18 +24,18 @@ def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, P
     package names below it. Those that only a type checker reads do not, nor do other packages than
     the project's own.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
         path = _path(module, project)
-        if path is not None and module not in found:
-            found[module] = path
+        if path is not None and module not in files:
+            files[module] = path
             source = path.read_bytes()
             waiting += _imported(source)
             waiting += [name for name in _places(source) if name.startswith(f"{module}.")]
             waiting += [module.rpartition(".")[0]]  # a package runs before its modules
-    return found
+    return files
 
 
 def source_digest(modules: Iterable[str], project: Path = PROJECT) -> str:

@@ -51,9 +51,9 @@ def _label(values: Mapping[str, object], column: str) -> str:
     return text_of_cell(values, column)
 
 
-def _labels(found: Sequence[str]) -> tuple[str, ...]:
+def _labels(names: Sequence[str]) -> tuple[str, ...]:
     """Return the labels in order: integers by value, others by alphabet."""
-    in_order = sorted(set(found))
+    in_order = sorted(set(names))
     integers = all(label.removeprefix("-").isdecimal() for label in in_order)
     return tuple(sorted(in_order, key=int) if integers else in_order)
 

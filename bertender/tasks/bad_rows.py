@@ -51,8 +51,8 @@ class SkippedRows:
 
 def together(*reports: LeftOutRows | None) -> LeftOutRows | None:
     """Return several reports as one; None where nothing was left out."""
-    found = [report for report in reports if report is not None]
-    if not found:
+    bad = [report for report in reports if report is not None]
+    if not bad:
         return None
-    first = tuple(chain.from_iterable(report.first for report in found))
-    return LeftOutRows(count=sum(report.count for report in found), first=first[:LISTED_ROWS])
+    first = tuple(chain.from_iterable(report.first for report in bad))
+    return LeftOutRows(count=sum(report.count for report in bad), first=first[:LISTED_ROWS])

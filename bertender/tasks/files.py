@@ -146,8 +146,8 @@ def read_labelled(
         places.append(row.place)
     if not examples:
         raise _no_rows(table.path, text_columns, label_column, unusable)
-    found = tuple(examples), tuple(labels), tuple(places)
-    return Labelled(table.path, label_column, *found, problem)
+    parts = tuple(examples), tuple(labels), tuple(places)
+    return Labelled(table.path, label_column, *parts, problem)
 
 
 def _no_rows(

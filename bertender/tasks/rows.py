@@ -156,8 +156,8 @@ def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str
             wrong = _malformed(path, line, error)
             (bad if reader.line_num == line else stop)(wrong)
             continue
-        if found := NOT_UTF8.search("\n".join(fields)):
-            bad(not_utf8(path, f"line {line}", found))
+        if match := NOT_UTF8.search("\n".join(fields)):
+            bad(not_utf8(path, f"line {line}", match))
         elif fields:
             yield f"line {line}", fields
 
@@ -199,8 +199,8 @@ def _objects(path: Path, text: str, bad: OnBadRow) -> Iterator[Row]:
 
 def _object(path: Path, place: str, content: str) -> dict[str, object]:
     """Return the JSON object of a line, or raise RowError."""
-    if found := NOT_UTF8.search(content):
-        raise not_utf8(path, place, found)
+    if match := NOT_UTF8.search(content):
+        raise not_utf8(path, place, match)
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -143,31 +143,31 @@ def _is_underlined(lines: Sequence[str], position: int) -> bool:
 
 
 def _google(lines: Sequence[str], position: int) -> Opening | None:
-    found = GOOGLE.fullmatch(lines[position].strip())
-    if found is None:
+    match = GOOGLE.fullmatch(lines[position].strip())
+    if match is None:
         return None
     end = _end_of_indented(lines, position)
     if end == position + 1:
         return None
-    section = HEADINGS.get(found[1].lower())
+    section = HEADINGS.get(match[1].lower())
     return section, "google", list(lines[position + 1 : end]), end
 
 
 def _field(lines: Sequence[str], position: int) -> Opening | None:
-    found = FIELD.fullmatch(lines[position].strip())
-    if found is None:
+    match = FIELD.fullmatch(lines[position].strip())
+    if match is None:
         return None
     end = _end_of_indented(lines, position, over_empty=False)
-    return FIELDS.get(found[1]), "plain", [found[2] or "", *lines[position + 1 : end]], end
+    return FIELDS.get(match[1]), "plain", [match[2] or "", *lines[position + 1 : end]], end
 
 
 def _directive(lines: Sequence[str], position: int) -> Opening | None:
-    found = DIRECTIVE.fullmatch(lines[position].strip())
-    if found is None:
+    match = DIRECTIVE.fullmatch(lines[position].strip())
+    if match is None:
         return None
     end = _end_of_indented(lines, position)
-    section = DIRECTIVES.get(found[1] or "")
-    return section, "plain", [found[2] or "", *lines[position + 1 : end]], end
+    section = DIRECTIVES.get(match[1] or "")
+    return section, "plain", [match[2] or "", *lines[position + 1 : end]], end
 
 
 def _end_of_indented(lines: Sequence[str], position: int, *, over_empty: bool = True) -> int:

@@ -84,8 +84,8 @@ def labelled_sentences(docstring: str) -> Iterator[tuple[str, str]]:
     later ones tell more of it, in words that would fit every section.
     """
     for section, paragraph in read_sections(docstring):
-        found = sentences(paragraph)
-        for sentence in found if section == NOTE else (next(found, None),):
+        parts = sentences(paragraph)
+        for sentence in parts if section == NOTE else (next(parts, None),):
             if sentence is not None:
                 yield section, sentence
 
@@ -104,8 +104,8 @@ def sentences(paragraph: str) -> Iterator[str]:
 
 
 def _without_markup(text: str) -> str:
-    text = ROLE.sub(lambda found: (found[1] or "").lstrip("~!."), text)
-    text = LINK.sub(lambda found: found[1] or found[2] or "", text)
+    text = ROLE.sub(lambda match: (match[1] or "").lstrip("~!."), text)
+    text = LINK.sub(lambda match: match[1] or match[2] or "", text)
     text = REFERENCE.sub(r"\1", CITATION.sub("", text))
     return MARKUP.sub("", text).strip()
 

@@ -130,10 +130,10 @@ class Task:
 
     def check_problem(self, artifact: Artifact) -> None:
         """Raise ConfigError for a model of another problem type than the task's."""
-        found = artifact.card.task.problem_type
-        if found != self.problem_type:
+        own = artifact.card.task.problem_type
+        if own != self.problem_type:
             raise ConfigError(
-                f"{artifact.path} was made for {found!r}, and task {self.name!r} is one of "
+                f"{artifact.path} was made for {own!r}, and task {self.name!r} is one of "
                 f"{self.problem_type!r}. Give a task of the model's problem type."
             )
 

@@ -40,16 +40,16 @@ def bytes_of(path: Path, size: int = -1) -> bytes:
 def text_of(path: Path) -> str:
     """Return a UTF-8 file's text; DataError names the line of a byte that is none."""
     text = decoded_bytes(path)
-    if found := NOT_UTF8.search(text):
-        raise not_utf8(path, f"line {text.count(LINE_END, 0, found.start()) + 1}", found)
+    if match := NOT_UTF8.search(text):
+        raise not_utf8(path, f"line {text.count(LINE_END, 0, match.start()) + 1}", match)
     return text
 
 
 def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[str]:
     """Yield the lines of a UTF-8 file."""
     for number, line in enumerate(decoded_bytes(path).splitlines(), start=1):
-        if found := NOT_UTF8.search(line):
-            bad(not_utf8(path, f"line {number}", found))
+        if match := NOT_UTF8.search(line):
+            bad(not_utf8(path, f"line {number}", match))
         else:
             yield line
 
@@ -59,7 +59,7 @@ def decoded_bytes(path: Path) -> str:
     return bytes_of(path).decode("utf-8-sig", errors="surrogateescape")
 
 
-def not_utf8(path: Path, place: str, found: re.Match[str]) -> RowError:
+def not_utf8(path: Path, place: str, match: re.Match[str]) -> RowError:
     """Return the error of a line in which NOT_UTF8 was found."""
-    byte = ord(found[0]) - ESCAPED_BYTE
+    byte = ord(match[0]) - ESCAPED_BYTE
     return RowError(path, place, f"byte 0x{byte:02x} is not UTF-8. Save the file as UTF-8.")

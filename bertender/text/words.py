@@ -63,12 +63,12 @@ def tokens_of_words(
         add_special_tokens=False,
         verbose=False,  # no word about inputs longer than the model takes
     )
-    found: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
-    for row, words in enumerate(found):
+    by_sentence: list[list[list[int]]] = [[[] for _ in sentence] for sentence in sentences]
+    for row, words in enumerate(by_sentence):
         for token, word in zip(tokens["input_ids"][row], tokens.word_ids(row), strict=True):
             assert word is not None  # only special tokens are of no word
             words[word].append(token)
-    return found
+    return by_sentence
 
 
 class TokenizeWords(Tokenize):

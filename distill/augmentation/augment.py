@@ -97,20 +97,20 @@ def augmented(
     if row.writes_mask:
         _refuse_other_masks(row, material.tokenizer, readers)
     rewrite = row.rewriter(material)
-    found: list[Example] = []
+    rewritten: list[Example] = []
     for number, example in enumerate(track(examples, "augmented texts", len(examples))):
         generator = np.random.default_rng((config.seed, number))
         copies = config.augmented_copies or row.copies
-        found += copies_of(example, rewrite, row.pair_turns, copies, generator)
+        rewritten += copies_of(example, rewrite, row.pair_turns, copies, generator)
     logger.info(
         "augmentation %s: %d texts made of %d; language model: %s",
         row.name,
-        len(found),
+        len(rewritten),
         len(examples),
         material.language_model.source if material.language_model else "none",
     )
-    labels = (*task.train.label_ids, *(NO_LABEL for _ in found))
-    return replace(task, train=Split((*examples, *found), labels))
+    labels = (*task.train.label_ids, *(NO_LABEL for _ in rewritten))
+    return replace(task, train=Split((*examples, *rewritten), labels))
 
 
 def copies_of(
@@ -121,12 +121,13 @@ def copies_of(
     generator: np.random.Generator,
 ) -> list[Example]:
     """Return the distinct ones of so many copies of an example that are not the example itself."""
-    found = {example: None}
+    rewritten = {example: None}
     for copy in range(copies):
         turn = pair_turns[copy % len(pair_turns)] if len(example) > 1 else (True,)
         texts = zip(example, turn, strict=True)
-        found[tuple(rewrite(text, generator) if chosen else text for text, chosen in texts)] = None
-    return list(found)[1:]
+        made = tuple(rewrite(text, generator) if chosen else text for text, chosen in texts)
+        rewritten[made] = None
+    return list(rewritten)[1:]
 
 
 def _material(

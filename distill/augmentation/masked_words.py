@@ -67,7 +67,7 @@ def masked_words(
     """
     whole = WholeWords.of(language_model.tokenizer)
     count, digest = min(count, len(whole.words) - 1), language_model.digest
-    found: dict[str, dict[Span, tuple[str, ...]]] = {text: {} for text in texts}
+    likeliest_words: dict[str, dict[Span, tuple[str, ...]]] = {text: {} for text in texts}
     with progress_bar("masked words", len(texts)) as bar:
         for place in range(0, len(texts), TEXTS_AT_ONCE):
             some = texts[place : place + TEXTS_AT_ONCE]
@@ -77,9 +77,10 @@ def masked_words(
                 _likeliest_words(language_model, digest, whole, blanks, count, bf16),
                 strict=True,
             ):
-                found[blank.text][blank.span] = tuple(whole.words[number] for number in ids)
+                words = tuple(whole.words[number] for number in ids)
+                likeliest_words[blank.text][blank.span] = words
             bar.advance(len(some))
-    return dict(found)
+    return dict(likeliest_words)
 
 
 def blanks_of(

@@ -37,11 +37,11 @@ def replacing(candidates: Callable[[str], Candidates], share: float) -> Rewrite:
     """Replace each word that has candidates by one of them, with probability `share`."""
 
     def rewrite(text: str, generator: np.random.Generator) -> str:
-        found = candidates(text)
-        draws = generator.random((len(found), 2))
+        choices = candidates(text)
+        draws = generator.random((len(choices), 2))
         chosen = {
             span: words[int(pick * len(words))]
-            for (span, words), (chance, pick) in zip(found.items(), draws, strict=True)
+            for (span, words), (chance, pick) in zip(choices.items(), draws, strict=True)
             if chance < share
         }
         return with_words(text, chosen)

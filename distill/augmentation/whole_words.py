@@ -38,13 +38,13 @@ class WholeWords:
         words = [word.strip() for word in decoded]
         letters = {n: word for n, word in enumerate(words) if len(word) > 1 and word.isalpha()}
         each = zip(letters.items(), _tokens(tokenizer, letters.values()), strict=True)
-        found = cls({number: word for (number, word), ids in each if ids == [number]})
-        if len(found.words) < 2:
+        whole = cls({number: word for (number, word), ids in each if ids == [number]})
+        if len(whole.words) < 2:
             raise ModelError(
-                f"the vocabulary of {tokenizer.name_or_path} has {len(found.words)} pieces that "
+                f"the vocabulary of {tokenizer.name_or_path} has {len(whole.words)} pieces that "
                 "are words. Augmentation needs one of whole words."
             )
-        return found
+        return whole
 
     @property
     def ids(self) -> torch.Tensor:
@@ -54,8 +54,8 @@ class WholeWords:
     def numbered(self, words: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
         """Return the id of each of some words that is a single piece; others are left out."""
         each = list(words)
-        found = zip(each, _tokens(tokenizer, each), strict=True)
-        return {word: ids[0] for word, ids in found if len(ids) == 1 and ids[0] in self.words}
+        pairs = zip(each, _tokens(tokenizer, each), strict=True)
+        return {word: ids[0] for word, ids in pairs if len(ids) == 1 and ids[0] in self.words}
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[list[int]]:

@@ -78,11 +78,11 @@ class Watched:
     """The passages of a surveyed corpus, with a bar that shows how far they are read."""
 
     passages: Iterable[str]
-    found: Survey
+    surveyed: Survey
     description: str
 
     def __iter__(self) -> Iterator[str]:
-        total = self.found.passages + self.found.documents
+        total = self.surveyed.passages + self.surveyed.documents
         return track(self.passages, self.description, total, every=PASSAGES_AT_ONCE)
 
 

@@ -72,7 +72,7 @@ def stored(
 
 def stored_parts(
     passages: Iterable[str],
-    found: Survey,
+    surveyed: Survey,
     rows: Callable[[Iterable[str]], Iterator[TokenRow]],
     directory: Path,
     padding: Padding,
@@ -93,7 +93,7 @@ def stored_parts(
     """
 
     def part(name: str, *, held_out: bool) -> StoredTokens:
-        watched = Watched(passages, found, f"tokenise {name} text")
+        watched = Watched(passages, surveyed, f"tokenise {name} text")
         part = part_of(watched, held_out=held_out, run=run)
         return stored(lambda: rows(part), directory / name, padding)
 

@@ -70,9 +70,9 @@ def _rule_of(tokenizer: PreTrainedTokenizerBase) -> Rule:
     for part in parts:
         if part["type"] in RULES:
             return RULES[part["type"]](part)
-    found = ", ".join(part["type"] for part in parts) or type(tokenizer).__name__
+    kinds = ", ".join(part["type"] for part in parts) or type(tokenizer).__name__
     raise ModelError(
-        f"this tokenizer ({found}) does not mark where a word begins, so that no whole word can be "
+        f"this tokenizer ({kinds}) does not mark where a word begins, so that no whole word can be "
         f"masked. Choose an objective that masks single tokens, or a tokenizer of these kinds: "
         f"{', '.join(RULES)}."
     )

@@ -43,14 +43,14 @@ class OnCorpus:
     """Over the teacher's vocabulary, also where it shall have one of its own."""
     tokenizer: PreTrainedTokenizerBase
     passages: Iterable[str]
-    found: Survey
+    surveyed: Survey
     config: GeneralConfig
 
     @property
     def identity(self) -> tuple[Any, ...]:
         """What shapes the run besides the settings."""
         weights = tensors_digest(self.teacher.model.state_dict())
-        return self.found.sha256, (weights, sorted(self.tokenizer.get_vocab().items()))
+        return self.surveyed.sha256, (weights, sorted(self.tokenizer.get_vocab().items()))
 
     def distillation(self, work: Path) -> Distillation:
         """Make what the student reads; a part that is in `work` already is not made again."""
@@ -58,7 +58,7 @@ class OnCorpus:
         if method.own_vocabulary:
             student = _new_student(self.teacher, method, self.config, reading.tokenizer)
         blocks = (reading.rows, work / "blocks", reading.padding)
-        training, held_out = stored_parts(self.passages, self.found, *blocks)
+        training, held_out = stored_parts(self.passages, self.surveyed, *blocks)
         share = self.config.mask_probability or MASK_PROBABILITY
         masks = method.predicts_words
         return Distillation(
@@ -79,7 +79,7 @@ class OnCorpus:
         if not self.method.own_vocabulary:
             return as_its_teacher(self.tokenizer, longest)
         sizes = config.vocabulary_size or VOCABULARY_SIZE, longest_input(self.tokenizer)
-        passages = Watched(self.passages, self.found, "train the student's vocabulary")
+        passages = Watched(self.passages, self.surveyed, "train the student's vocabulary")
         own = trained_once("wordpiece", passages, *sizes, directory)
         logger.info("the student's vocabulary has %d entries, %d were allowed", len(own), sizes[0])
         # without the space, RoBERTa's refuses single words; others have no use for it
@@ -105,9 +105,9 @@ def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralC
     student = _new_student(teacher, method, config, stand_in)
     check_compatible(method, student, teacher.model)
     tokenizer = fitting_tokenizer(teacher.source, student)
-    found = survey(passages)
-    found.refuse_too_few()
-    return OnCorpus(teacher, method, student, tokenizer, passages, found, config)
+    surveyed = survey(passages)
+    surveyed.refuse_too_few()
+    return OnCorpus(teacher, method, student, tokenizer, passages, surveyed, config)
 
 
 def _new_student(

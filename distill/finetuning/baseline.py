@@ -59,8 +59,8 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
 
 def refuse_missing_labels(task: Task) -> None:
     """Raise DataError unless every label has a training example: the baseline learns no other."""
-    found = set(task.train.label_ids)
-    missing = [label for index, label in enumerate(task.labels) if index not in found]
+    present = set(task.train.label_ids)
+    missing = [label for index, label in enumerate(task.labels) if index not in present]
     if missing:
         raise DataError(
             f"task {task.name!r}: none of the {len(task.train)} training examples is labelled "

@@ -62,21 +62,21 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     """
     chosen = OBJECTIVES[config.objective]
     config.check_rules()
-    found = survey(passages)
-    found.refuse_too_few()
+    surveyed = survey(passages)
+    surveyed.refuse_too_few()
     shallow = Artifact.load(config.stack_from) if config.stack_from else None
     refuse_unwritable(out, shallow)
     if shallow:
         refuse_unstackable(shallow, config, chosen.family)
 
     def trained(work: Path) -> Writer:
-        watched = Watched(passages, found, "train the vocabulary")
+        watched = Watched(passages, surveyed, "train the vocabulary")
         tokenizer = _tokenizer(watched, config, shallow, work / "vocabulary")
         torch.manual_seed(config.seed)
         pretraining_module = chosen.pretraining_module(_model(chosen, config, tokenizer, shallow))
         reports = train_lengths(
             pretraining_module,
-            partial(_rows, passages, found, chosen, tokenizer, config.seed, work),
+            partial(_rows, passages, surveyed, chosen, tokenizer, config.seed, work),
             chosen.objective(tokenizer, config.mask_probability, config.seed),
             config,
             work,
@@ -92,7 +92,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             problem_type=chosen.problem_type,
         )
 
-    identity = (found.sha256, shallow and shallow.digest)
+    identity = (surveyed.sha256, shallow and shallow.digest)
     return trained_artifact(out, "pretrain", config, trained, identity=identity, parent=shallow)
 
 
@@ -145,7 +145,7 @@ def _model(
 
 def _rows(
     passages: Iterable[str],
-    found: Survey,
+    surveyed: Survey,
     chosen: PretrainingObjective,
     tokenizer: PreTrainedTokenizerBase,
     seed: int,
@@ -158,4 +158,4 @@ def _rows(
         return chosen.rows(part, tokenizer, max_length, seed)
 
     directory, run = work / f"rows-{max_length}", chosen.held_out_run
-    return Rows(*stored_parts(passages, found, rows, directory, Padding.of(tokenizer), run))
+    return Rows(*stored_parts(passages, surveyed, rows, directory, Padding.of(tokenizer), run))

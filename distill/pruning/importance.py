@@ -98,8 +98,8 @@ def _gates(
         depth = model.config.num_hidden_layers
         with gated(model, gates[:depth], gates[depth:]):
             loss = _loss(model, batch)
-        found = [size_of(each).sum(0) for each in torch.autograd.grad(loss, gates)]
-        sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
+        gradients = [size_of(each).sum(0) for each in torch.autograd.grad(loss, gates)]
+        sums = gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
         examples += size
     return _mean(sums, examples, model.config.num_hidden_layers)
 
@@ -110,8 +110,8 @@ def _taylor(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -
     sums = [torch.zeros_like(weight) for weight in weights]
     examples = 0
     for batch in batches:
-        found = torch.autograd.grad(_loss(model, batch), weights)
-        sums = [total + each for total, each in zip(sums, found, strict=True)]
+        gradients = torch.autograd.grad(_loss(model, batch), weights)
+        sums = [total + each for total, each in zip(sums, gradients, strict=True)]
         examples += len(batch["labels"])
     changes = [(total * weight).detach().abs() for total, weight in zip(sums, weights, strict=True)]
     return _mean(_by_part(model, changes), examples, model.config.num_hidden_layers)

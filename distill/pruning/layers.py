@@ -72,11 +72,11 @@ def without_layers(model: PreTrainedModel, remaining: Sequence[int]) -> PreTrain
     numbers = {str(layer): str(place) for place, layer in enumerate(remaining)}
     weights = {}
     for name, weight in model.state_dict().items():
-        found = re.match(rf"{re.escape(prefix)}(\d+)(\..*)", name)
-        if found is None:
+        match = re.match(rf"{re.escape(prefix)}(\d+)(\..*)", name)
+        if match is None:
             weights[name] = weight
-        elif found[1] in numbers:
-            weights[f"{prefix}{numbers[found[1]]}{found[2]}"] = weight
+        elif match[1] in numbers:
+            weights[f"{prefix}{numbers[match[1]]}{match[2]}"] = weight
     return filled(shorter, weights, model)
 
 

@@ -130,7 +130,7 @@ def _load(
     **tokenizer_settings: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     try:
-        model, found = load_pretrained(
+        model, report = load_pretrained(
             auto_class,
             source,
             num_labels=len(labels),
@@ -140,7 +140,7 @@ def _load(
             ignore_mismatched_sizes=True,
             **settings,
         )
-        _refuse_unfitting_weights(source, model, found)
+        _refuse_unfitting_weights(source, model, report)
         tokenizer = fitting_tokenizer(source, model, **tokenizer_settings)
         _agree_on_padding(model, tokenizer)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -164,13 +164,13 @@ def load_masked_language_model(source: str) -> PreTrainedModel:
             weights cannot be read.
     """
     try:
-        model, found = load_pretrained(AutoModelForMaskedLM, source, dtype="float32")
+        model, report = load_pretrained(AutoModelForMaskedLM, source, dtype="float32")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(f"cannot load {source!r} as a masked language model: {error}") from None
-    if found["missing_keys"]:
+    if report["missing_keys"]:
         raise ModelError(
             f"{source!r} has no head that predicts words (first missing: "
-            f"{min(found['missing_keys'])}). Give an encoder that kept its own, such as an "
+            f"{min(report['missing_keys'])}). Give an encoder that kept its own, such as an "
             "artifact of `bertender pretrain`."
         )
     return model
@@ -201,11 +201,11 @@ def _agree_on_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
 
 def _refuse_unfitting_weights(
-    source: str, model: PreTrainedModel, found: Mapping[str, Any]
+    source: str, model: PreTrainedModel, report: Mapping[str, Any]
 ) -> None:
     """Raise ModelError where the encoder itself, not only its head, would start from noise."""
     prefix = f"{model.base_model_prefix}."
-    missing = [*found["missing_keys"], *found["mismatched_keys"]]
+    missing = [*report["missing_keys"], *report["mismatched_keys"]]
     encoder = sorted(key for key in missing if key.startswith(prefix) and ".pooler." not in key)
     if encoder:
         raise ModelError(
@@ -234,10 +234,10 @@ def _packaged_folder(name: str, encoder: PackagedEncoder, setting: str) -> Path:
         ) from None
     folder = Path(str(distribution.locate_file(encoder.folder)))
     weights = folder / "model.safetensors"
-    found = sha256_of(weights) if weights.is_file() else "none: there is no such file"
-    if found != encoder.sha256:
+    actual = sha256_of(weights) if weights.is_file() else "none: there is no such file"
+    if actual != encoder.sha256:
         raise DamagedArtifactError(
-            f"encoder {name!r}: sha256 of {weights} is {found}, must be "
+            f"encoder {name!r}: sha256 of {weights} is {actual}, must be "
             f"{encoder.sha256}. Install {encoder.distribution} again."
         )
     return folder
