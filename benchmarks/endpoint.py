@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
+from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -135,7 +135,7 @@ def run(
 ) -> None:
     """Time endpoints next to the same models in process."""
     show_progress()
-    refuse_noisy_out(noisy, out)
+    check_noisy_out(noisy, out)
     opened = [Artifact.load(path) for path in artifacts]
     task = recorded_task(opened[0], {} if max_dev is None else {"max_dev": max_dev})
     config = LatencyConfig(

@@ -20,7 +20,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from pydantic import Field
 
 from benchmarks.long_texts import LONG_TOKENS, long_texts
-from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
+from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment, has_int8_acceleration
@@ -91,7 +91,7 @@ def compare_graphs(
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
     reports = {name: export_.card.findings.graph for name, export_ in exports.items()}
-    models = _named(graphs, teacher)
+    models = _timed_models(graphs, teacher)
     natural = measure_models(models, task.dev.examples, config)
     long = measure_models(models, texts, alone, max_length=LONG_TOKENS)
     return FusionBenchmark(
@@ -122,7 +122,7 @@ def _graph_of(row: Graph, exported: Artifact, place: Path) -> Path:
     return place
 
 
-def _named(graphs: Mapping[str, Path], teacher: Artifact) -> list[TimedModel]:
+def _timed_models(graphs: Mapping[str, Path], teacher: Artifact) -> list[TimedModel]:
     return [
         TimedModel(name=name, artifact=teacher.path.resolve(), graph=path.resolve())
         for name, path in graphs.items()
@@ -141,7 +141,7 @@ def run(
 ) -> None:
     """Time what optimising a graph before it is written gains."""
     show_progress()
-    refuse_noisy_out(noisy, out)
+    check_noisy_out(noisy, out)
     source = Artifact.load(teacher)
     config = LatencyConfig(
         rounds=rounds,

@@ -49,10 +49,10 @@ from bertender.text.batch import Batch
 from quantize.calibrators import Range
 from quantize.context import QuantizationContext
 from quantize.cuts import run_cut
-from quantize.products import judge_products, refuse_unlike
+from quantize.products import check_products, judge_products
 from quantize.proof import PROBED_TEXTS
 from quantize.quantizer import QuantizeConfig
-from quantize.rest import check_rest, refuse_other_rest
+from quantize.rest import check_rest, compare_rest
 from quantize.saturation import probe
 from quantize.schemes import SCHEMES
 from quantize.targets import TARGETS
@@ -220,8 +220,8 @@ def _refusals_of_graph(
         return twins, sample_rows(graph, twins, texts)
 
     checks: Mapping[str, Callable[[], object]] = {
-        "products": lambda: refuse_unlike(judge_products(*parts(), ranges)),
-        "rest": lambda: refuse_other_rest(check_rest(floats, graph, texts)),
+        "products": lambda: check_products(judge_products(*parts(), ranges)),
+        "rest": lambda: check_rest(compare_rest(floats, graph, texts)),
         "saturation": lambda: probe(*parts(), run),
     }
     for name, check in checks.items():

@@ -177,7 +177,7 @@ def _completed(student: StudentResult, budget: Budget) -> StudentResult:
     return student.model_copy(update=stated)
 
 
-def _refuse_uncontrolled(chosen: Sequence[str], out: Path | None) -> None:
+def _check_control(chosen: Sequence[str], out: Path | None) -> None:
     """Raise ConfigError where the table would lack the control, which it pairs all others with."""
     if out is not None and CONTROL not in chosen:
         raise ConfigError(f"--methods leaves out {CONTROL!r}, which the others are compared with.")
@@ -208,7 +208,7 @@ def run(
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train})
     chosen: Sequence[str] = methods.split(",") if methods else _runnable()
-    _refuse_uncontrolled(chosen, out)
+    _check_control(chosen, out)
     earlier = _read(add_to) if add_to else None
     configs = [config_of(method, seed, budget) for method in chosen for seed in range(seeds)]
     results = [

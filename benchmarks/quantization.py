@@ -22,7 +22,7 @@ from pydantic import Field
 from benchmarks.kernel_times import KernelTimes, kernel_times
 from benchmarks.long_texts import LONG_TOKENS, long_texts
 from benchmarks.making import made_once
-from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
+from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import AccuracyError, ModelError, ParityError
@@ -126,7 +126,7 @@ def run(
 ) -> None:
     """Make every variant, measure them together and write the JSON."""
     show_progress()
-    refuse_noisy_out(noisy, out)
+    check_noisy_out(noisy, out)
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train} if max_train else {})
     training = {"epochs": epochs, "learning_rate": learning_rate}

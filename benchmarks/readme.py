@@ -27,7 +27,7 @@ from benchmarks.quantization_table import quantization_block
 from benchmarks.readings import READINGS
 from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
-from benchmarks.saving import refuse_noisy_files
+from benchmarks.saving import check_noisy_files
 from benchmarks.step_memory_table import step_memory_block
 from benchmarks.tagging_table import tagging_block
 from benchmarks.tolerance_table import tolerances_block
@@ -69,7 +69,7 @@ def rewritten(document: str, text: str) -> str:
         if block.document == document:
             pattern = re.compile(f"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.S)
             files = {file: ROOT / file for file in block.files}
-            refuse_noisy_files(files.values())
+            check_noisy_files(files.values())
             made = block.write(files)
             text = pattern.sub(rf"\g<1>{_literal(made)}\g<2>", text)
     return text

@@ -14,7 +14,7 @@ from bertender.core.errors import MachineBusyError
 from bertender.core.saving import save_result
 from bertender.measure.load import BUSY_SHARE, noisy_loads
 
-__all__ = ["NoisyFlag", "RESULTS", "refuse_noisy_files", "refuse_noisy_out", "save_benchmark"]
+__all__ = ["NoisyFlag", "RESULTS", "check_noisy_files", "check_noisy_out", "save_benchmark"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -39,7 +39,7 @@ def save_benchmark(result: Record, out: Path) -> None:
     save_result(result, out)
 
 
-def refuse_noisy_out(noisy: bool, out: Path | None) -> None:
+def check_noisy_out(noisy: bool, out: Path | None) -> None:
     """Raise BadParameter where figures are timed for nothing, since they could not be saved."""
     if noisy and out is not None and _is_published(out):
         raise typer.BadParameter(
@@ -48,7 +48,7 @@ def refuse_noisy_out(noisy: bool, out: Path | None) -> None:
         )
 
 
-def refuse_noisy_files(paths: Iterable[Path]) -> None:
+def check_noisy_files(paths: Iterable[Path]) -> None:
     """Raise MachineBusyError for raw results from which no document may be made."""
     for path in paths:
         if loads := noisy_loads(json.loads(path.read_text(encoding="utf-8"))):

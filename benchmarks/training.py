@@ -19,7 +19,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.resuming import continued
-from benchmarks.saving import NoisyFlag, refuse_noisy_out, save_benchmark
+from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.training_ways import WAYS, TrainingRun, distil_by
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -145,7 +145,7 @@ def run(
 ) -> None:
     """Distil by every way, and write what each took and scored."""
     show_progress()
-    refuse_noisy_out(noisy, out)
+    check_noisy_out(noisy, out)
     torch.set_num_threads(threads or environment().cores)
     source = Artifact.load(teacher)
     limits = {"max_train": max_train + further_texts, "max_select": max(further_texts, 1)}

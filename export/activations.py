@@ -33,7 +33,7 @@ __all__ = [
     "SAFE_SHARE",
     "Reach",
     "largest_numbers",
-    "refuse_overflow",
+    "check_overflow",
 ]
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ SAFE_SHARE = 0.5
 """Of it, as the texts that are looked at are few: others may reach further."""
 MASK = 1e30
 BATCH_TEXTS = 8
-NAMED = 3
+SHOWN = 3
 """Nodes that an error names, the worst first."""
 
 
@@ -64,7 +64,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
         return next(self.feeds, None)
 
 
-def refuse_overflow(reaches: Sequence[Reach], texts: int, *, allow: bool) -> None:
+def check_overflow(reaches: Sequence[Reach], texts: int, *, allow: bool) -> None:
     """Raise ModelError, or warn, where float16 could not hold what a graph computes.
 
     Args:
@@ -76,7 +76,7 @@ def refuse_overflow(reaches: Sequence[Reach], texts: int, *, allow: bool) -> Non
     beyond = [reach for reach in reaches if reach.largest > allowed]
     if not beyond:
         return
-    worst = "; ".join(f"{reach.place} reaches {reach.largest:.4g}" for reach in beyond[:NAMED])
+    worst = "; ".join(f"{reach.place} reaches {reach.largest:.4g}" for reach in beyond[:SHOWN])
     message = (
         f"{len(beyond)} places of this model compute numbers that float16 may not hold, on {texts} "
         f"texts: {worst}; allowed is {allowed:.4g}, {SAFE_SHARE:g} of the largest float16. Use "

@@ -16,15 +16,15 @@ def drop_aliases(model: onnx.ModelProto) -> None:
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
     outputs = {output.name for output in graph.output}
-    named: dict[str, str] = {}
+    origin: dict[str, str] = {}
     remaining = []
     for node in graph.node:
-        source = named.get(node.input[0], node.input[0]) if node.input else ""
+        source = origin.get(node.input[0], node.input[0]) if node.input else ""
         if node.op_type == "Identity" and source in constants and node.output[0] not in outputs:
-            named[node.output[0]] = source
+            origin[node.output[0]] = source
             continue
         for place, name in enumerate(node.input):
-            node.input[place] = named.get(name, name)
+            node.input[place] = origin.get(name, name)
         remaining.append(node)
     del graph.node[:]
     graph.node.extend(remaining)

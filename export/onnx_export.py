@@ -35,7 +35,7 @@ from export.optimization import OPTIMIZATIONS
 from export.own_export import OWN_WRITERS
 from export.precisions import PRECISIONS
 
-__all__ = ["RULES", "ExportConfig", "export", "refuse_unexportable", "write_onnx"]
+__all__ = ["RULES", "ExportConfig", "export", "check_exportable", "write_onnx"]
 
 ONNX_EXPORTER_LOG = "optimum.exporters.onnx"
 LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"
@@ -100,7 +100,7 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
         ParityError: the graph answers differently; nothing is written then.
     """
     config.check_rules()
-    refuse_unexportable(source)
+    check_exportable(source)
     return write_proven(
         source,
         task,
@@ -112,7 +112,7 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
     )
 
 
-def refuse_unexportable(source: Artifact) -> None:
+def check_exportable(source: Artifact) -> None:
     """Raise ModelError unless `source` is a torch classifier."""
     if source.card.kind != "torch" or not source.card.task.labels:
         raise ModelError(
@@ -131,7 +131,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     optimization = OPTIMIZATIONS[config.optimize]
     # eager attention is the pattern that graph fusions know
     model = load_torch_classifier(source, attn_implementation="eager")
-    _refuse_read_padding(source, model)
+    _check_padding_unread(source, model)
     optimization.prepare(model)
     _trace(source, model, config, directory)
     encode = problem_of(source).encoder(load_tokenizer(directory), None)
@@ -176,7 +176,7 @@ def _write_with_optimum(
         ) from None
 
 
-def _refuse_read_padding(source: Artifact, model: PreTrainedModel) -> None:
+def _check_padding_unread(source: Artifact, model: PreTrainedModel) -> None:
     """Raise ModelError where a text's answer would change with its padding, whatever the graph."""
     padding = padding_embedding(model)
     if padding is not None and padding.any():

@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 from bertender.core.findings import LargestNumber
 from bertender.text.batch import Encode
 from bertender.text.example import Example
-from export.activations import largest_numbers, refuse_overflow
+from export.activations import check_overflow, largest_numbers
 
 __all__ = ["PRECISIONS", "Precision"]
 
@@ -93,7 +93,7 @@ def _within_float16(
 ) -> LargestNumber:
     """Return the largest number of a graph, or refuse what float16 may not hold."""
     reaches = largest_numbers(graph, encode, examples)
-    refuse_overflow(reaches, len(examples), allow=allow)
+    check_overflow(reaches, len(examples), allow=allow)
     return LargestNumber(**dict(reaches[0]), texts=len(examples))
 
 

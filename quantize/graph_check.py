@@ -12,9 +12,9 @@ from bertender.models.predictor import onnx_file, problem_of
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from quantize.calibration import Batches
-from quantize.products import NO_RANGES, check_products
+from quantize.products import NO_RANGES, compare_products
 from quantize.proof import PROBED_TEXTS
-from quantize.rest import TOLERATED, check_rest
+from quantize.rest import TOLERATED, compare_rest
 
 __all__ = ["failures_if_quantized", "float_twin", "graph_failures"]
 
@@ -59,8 +59,8 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
     texts = Batches(encode, probed, "check products", problem_of(floats))
     graphs = onnx_file(floats), onnx_file(candidate)
     quantization = candidate.card.findings.quantization
-    products = check_products(*graphs, texts, quantization.ranges if quantization else NO_RANGES)
-    rest = check_rest(*graphs, texts)
+    products = compare_products(*graphs, texts, quantization.ranges if quantization else NO_RANGES)
+    rest = compare_rest(*graphs, texts)
     return (
         *(f"product {each.node}: {', '.join(each.failures)}" for each in products if each.failures),
         *(

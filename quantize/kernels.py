@@ -12,7 +12,7 @@ from bertender.core.errors import GateError
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.onnx_session import open_session
 
-__all__ = ["INTEGER_PRODUCTS", "operators", "refuse_float_kernels"]
+__all__ = ["INTEGER_PRODUCTS", "operators", "check_kernels"]
 
 INTEGER_PRODUCTS = frozenset(
     {
@@ -37,7 +37,7 @@ def operators(graph: Path) -> dict[str, int]:
     return dict(sorted(Counter(node.op_type for node in nodes).items()))
 
 
-def refuse_float_kernels(actual: dict[str, int], wanted: int) -> int:
+def check_kernels(actual: dict[str, int], wanted: int) -> int:
     """Return how many products run in integers, or raise GateError if fewer than were quantized.
 
     Args:

@@ -35,9 +35,9 @@ from quantize.twins import Part, Sample, Twins, find_twins, sample_rows
 __all__ = [
     "BOUNDS",
     "ProductFindings",
-    "check_products",
+    "compare_products",
     "judge_products",
-    "refuse_unlike",
+    "check_products",
     "summary_of",
 ]
 
@@ -128,7 +128,7 @@ def _words(low: float, high: float) -> str:
     return f"at least {low:g}" if high == NO_LIMIT else f"{low:g} to {high:g}"
 
 
-def check_products(
+def compare_products(
     float_graph: Path,
     quantized_graph: Path,
     batches: Batches,
@@ -151,7 +151,7 @@ def check_products(
 def judge_products(
     twins: Iterable[Twins], samples: Mapping[str, Sample], ranges: Mapping[str, Range] = NO_RANGES
 ) -> tuple[ProductFindings, ...]:
-    """Compare what was cut out of both graphs already; see `check_products`."""
+    """Compare what was cut out of both graphs already; see `compare_products`."""
     return tuple(
         each
         for group in twins
@@ -163,7 +163,7 @@ def judge_products(
     )
 
 
-def refuse_unlike(findings: Sequence[ProductFindings]) -> None:
+def check_products(findings: Sequence[ProductFindings]) -> None:
     """Raise GateError where a product is out of bounds; it names the worst few."""
     failed = [each for each in findings if each.failures]
     if failed:

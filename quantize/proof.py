@@ -9,9 +9,9 @@ from typing import Any
 from bertender.core.errors import AccuracyError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
 from quantize.context import QuantizationContext, Written
-from quantize.kernels import operators, refuse_float_kernels
-from quantize.products import judge_products, refuse_unlike, summary_of
-from quantize.rest import check_rest, refuse_other_rest
+from quantize.kernels import check_kernels, operators
+from quantize.products import check_products, judge_products, summary_of
+from quantize.rest import check_rest, compare_rest
 from quantize.saturation import probe
 from quantize.targets import runs_here
 from quantize.twins import find_twins, sample_rows
@@ -42,7 +42,7 @@ def proven(
     """
     here, kernels = runs_here(target), operators(graph)
     count = len(written.quantized)
-    running = refuse_float_kernels(kernels, count) if here else None
+    running = check_kernels(kernels, count) if here else None
     quantization = QuantizationFindings(
         target=target,
         products=count,
@@ -71,9 +71,9 @@ def _parts(
     samples = sample_rows(graph, twins, context.texts(PROBED_TEXTS, "check products"))
     saturation = probe(twins, samples) if here else None
     findings = judge_products(twins, samples, written.ranges)
-    refuse_unlike(findings)
-    rest = check_rest(floats, graph, context.texts(PROBED_TEXTS, "check the rest"))
-    refuse_other_rest(rest)
+    check_products(findings)
+    rest = compare_rest(floats, graph, context.texts(PROBED_TEXTS, "check the rest"))
+    check_rest(rest)
     return {
         "saturation": saturation,
         "product_check": summary_of(findings),

@@ -34,7 +34,7 @@ from quantize.fake_quantization import FakeQuantized
 from quantize.graph import Inventory, take_inventory
 from quantize.static import write_with_ranges
 
-__all__ = ["refuse_untrainable", "write_trained"]
+__all__ = ["check_trainable", "write_trained"]
 
 TEACHER_LOGITS = "teacher_logits"
 TOLERANCE = "fake-quantized"
@@ -59,7 +59,7 @@ def write_trained(context: QuantizationContext, target: Path) -> Written:
     )
 
 
-def refuse_untrainable(source: Artifact) -> None:
+def check_trainable(source: Artifact) -> None:
     """Raise ModelError for a model with an LSTM, before anything is trained."""
     lstms = [each for each in load_torch_classifier(source).modules() if isinstance(each, nn.LSTM)]
     if lstms:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, check_writable
 from bertender.core.config import Rule
 from bertender.core.errors import (
     AccuracyError,
@@ -32,14 +32,14 @@ from quantize.config import SchemeConfig
 from quantize.context import QuantizationContext
 from quantize.proof import proven
 from quantize.schemes import AUTO_SCHEME, RULES, SCHEMES, Scheme
-from quantize.targets import target_named
+from quantize.targets import target_of
 
 __all__ = [
     "QuantizeConfig",
     "copy_companions",
     "quantize",
-    "refuse_other_task",
-    "refuse_unquantizable",
+    "check_same_task",
+    "check_quantizable",
 ]
 
 
@@ -92,7 +92,7 @@ def quantize(
     """
     if config.scheme == AUTO_SCHEME:
         return _first_that_passes(source, task, config, out, write_onnx)
-    _refuse(source, task, config, out, write_onnx)
+    _check(source, task, config, out, write_onnx)
     try:
         return _quantized(source, task, config, out, write_onnx)
     except REFUSALS as error:
@@ -111,7 +111,7 @@ def _first_that_passes(
             logger.info("scheme %s is skipped: %s", candidate.scheme, candidate.skipped)
             tried.append(TriedScheme(scheme=candidate.scheme, skipped=candidate.skipped))
             continue
-        _refuse(source, task, chosen, out, write_onnx)
+        _check(source, task, chosen, out, write_onnx)
         try:
             return _quantized(source, task, chosen, out, write_onnx, tried)
         except REFUSALS as error:
@@ -130,17 +130,17 @@ def _reason(tried: TriedScheme) -> str:
     return f"skipped {tried.skipped}" if tried.refused is None else f"refused {tried.refused}"
 
 
-def _refuse(
+def _check(
     source: Artifact, task: Task, config: QuantizeConfig, out: Path, write_onnx: WriteOnnx | None
 ) -> None:
     """Raise what speaks against a quantization before any work."""
     scheme = SCHEMES[config.scheme]
     config.check_rules()
-    target_named(config.target)
-    refuse_unquantizable(source, scheme)
-    refuse_other_task(source, task)
-    scheme.refuse(source)
-    refuse_unwritable(out, source)
+    target_of(config.target)
+    check_quantizable(source, scheme)
+    check_same_task(source, task)
+    scheme.check(source)
+    check_writable(out, source)
     if scheme.source == "torch" and write_onnx is None:
         raise ConfigError(f"scheme {config.scheme!r} wants `write_onnx`, the way to a graph.")
 
@@ -155,7 +155,7 @@ def _quantized(
 ) -> Artifact:
     """Write an artifact by the scheme of the config; `tried` says what was refused before it."""
     scheme = SCHEMES[config.scheme]
-    target_name, target = target_named(config.target)
+    target_name, target = target_of(config.target)
     with _checkpoints(source, task, config, out) as work, TemporaryDirectory() as folder:
         shared = (onnx_file(source), work, task, config, target, Path(folder), write_onnx)
         context = QuantizationContext(source, *shared)
@@ -182,7 +182,7 @@ def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path
         yield work
 
 
-def refuse_unquantizable(source: Artifact, scheme: Scheme) -> None:
+def check_quantizable(source: Artifact, scheme: Scheme) -> None:
     """Raise ModelError unless `source` is what the scheme starts from."""
     kind, precision = source.card.kind, source.card.precision
     if precision != "float32":
@@ -204,7 +204,7 @@ def refuse_unquantizable(source: Artifact, scheme: Scheme) -> None:
         )
 
 
-def refuse_other_task(source: Artifact, task: Task) -> None:
+def check_same_task(source: Artifact, task: Task) -> None:
     """Raise ConfigError where the texts are of a task that the source does not answer."""
     labels, columns = source.card.task.labels, source.card.task.text_columns
     if (

@@ -27,7 +27,7 @@ from bertender.text.batch import Batch
 from quantize.calibration import Batches, open_watched
 from quantize.graph import Inventory, take_inventory
 
-__all__ = ["TOLERATED", "RestFinding", "check_rest", "refuse_other_rest"]
+__all__ = ["TOLERATED", "RestFinding", "compare_rest", "check_rest"]
 
 Array = npt.NDArray[Any]
 TOLERATED = 1e-5
@@ -56,7 +56,7 @@ class _Cut:
     """Inputs of the quantized nodes, and the graph's outputs: tensor here -> in the other graph."""
 
 
-def check_rest(
+def compare_rest(
     float_graph: Path, quantized_graph: Path, batches: Batches
 ) -> tuple[RestFinding, ...]:
     """Compare what lies between the quantized parts of a graph with the float graph.
@@ -81,7 +81,7 @@ def check_rest(
     return tuple(RestFinding(name, difference) for name, difference in worst.items())
 
 
-def refuse_other_rest(findings: Sequence[RestFinding]) -> None:
+def check_rest(findings: Sequence[RestFinding]) -> None:
     """Raise GateError where something beside the products is other than in the float graph."""
     beyond = [each for each in findings if not each.difference <= TOLERATED]
     if beyond:
@@ -122,7 +122,7 @@ def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto, parts: Conta
         if node.op_type == "Gather":
             asked[node.input[1]] = _looked_up(makers, node)
     asked = {name: other for name, other in asked.items() if name not in {*constants, *produced}}
-    _refuse_unknown(quantized, (*produced, *asked.values()))
+    _check_names(quantized, (*produced, *asked.values()))
     return _Cut(_without(floats, changed, produced, asked), produced, asked)
 
 
@@ -138,7 +138,7 @@ def _signature(node: onnx.NodeProto) -> tuple[Any, ...]:
     return node.name, node.op_type, tuple(node.input)
 
 
-def _refuse_unknown(quantized: onnx.ModelProto, names: Sequence[str]) -> None:
+def _check_names(quantized: onnx.ModelProto, names: Sequence[str]) -> None:
     """Raise ModelError where the quantized graph has no tensor of a name: it is of another one."""
     known = {entry.name for entry in quantized.graph.input}
     known |= {name for node in quantized.graph.node for name in node.output}

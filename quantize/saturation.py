@@ -21,7 +21,7 @@ from bertender.core.findings import SaturationFindings
 from quantize.cuts import exact, run_cut
 from quantize.twins import Sample, Twins
 
-__all__ = ["TOLERATED", "Deviation", "deviations", "probe", "refuse_saturated"]
+__all__ = ["TOLERATED", "Deviation", "deviations", "probe", "check_saturation"]
 
 FloatArray = npt.NDArray[np.float32]
 Run = Callable[[onnx.ModelProto, FloatArray], Sequence[FloatArray]]
@@ -49,7 +49,7 @@ def probe(
         cut open: neither has sums that can be compared, and they are not among the products.
     """
     actual = [each for group in twins for each in deviations(group, samples, run)]
-    refuse_saturated(actual)
+    check_saturation(actual)
     worst = max(actual, key=lambda each: each.value, default=None)
     return SaturationFindings(
         products=len(actual),
@@ -77,7 +77,7 @@ def _deviation(actual: FloatArray, wanted: FloatArray, bias: FloatArray) -> floa
     return float(np.abs(actual - wanted).max()) / (largest or 1.0)
 
 
-def refuse_saturated(actual: Iterable[Deviation]) -> None:
+def check_saturation(actual: Iterable[Deviation]) -> None:
     """Raise ModelError where a product is too far from an exact one."""
     beyond = sorted(
         (each for each in actual if not each.value <= TOLERATED), key=lambda each: -each.value

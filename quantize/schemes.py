@@ -16,7 +16,7 @@ from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
 from quantize.four_bit import write_four_bit
 from quantize.mixed import write_mixed
-from quantize.qat import refuse_untrainable, write_trained
+from quantize.qat import check_trainable, write_trained
 from quantize.static import write_static
 
 __all__ = ["AUTO_SCHEME", "DYNAMIC", "MIXED", "RULES", "SCHEMES", "STATIC", "Scheme", "Settings"]
@@ -48,7 +48,7 @@ class Scheme:
     """The row of the parity gate's tolerances."""
     source: Kind = "onnx"
     """What kind of artifact it starts from."""
-    refuse: Callable[[Artifact], None] = lambda source: None
+    check: Callable[[Artifact], None] = lambda source: None
     """Raises where it cannot quantize a source, before any work."""
     then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
     """What to try where it was refused: the first that was not tried just now."""
@@ -87,7 +87,7 @@ SCHEMES = Table(
             write=write_trained,
             reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
             source="torch",
-            refuse=refuse_untrainable,
+            check=check_trainable,
             then=({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
         ),
     },

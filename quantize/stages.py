@@ -17,7 +17,7 @@ from bertender.tasks.task import Task
 from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.schemes import AUTO_SCHEME, SCHEMES
-from quantize.targets import target_named
+from quantize.targets import target_of
 
 __all__ = ["QUANTIZE"]
 
@@ -38,7 +38,7 @@ def _wants(config: QuantizeConfig, position: int) -> Want:
 
 
 def _check(config: QuantizeConfig, task: Task) -> None:
-    target_named(config.target)
+    target_of(config.target)
 
 
 QUANTIZE = Stage(

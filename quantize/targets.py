@@ -13,7 +13,7 @@ from bertender.core.environment import Environment, environment, has_int8_accele
 from bertender.core.errors import ModelError
 from bertender.core.table import Table
 
-__all__ = ["AUTO", "TARGETS", "Target", "runs_here", "target_named"]
+__all__ = ["AUTO", "TARGETS", "Target", "runs_here", "target_of"]
 
 AUTO = "auto"
 ARM = ("aarch64", "arm64")
@@ -51,7 +51,7 @@ TARGETS = Table(
 )
 
 
-def target_named(name: str, machine: Environment | None = None) -> tuple[str, Target]:
+def target_of(name: str, machine: Environment | None = None) -> tuple[str, Target]:
     """Return a row of TARGETS with its name; for "auto", that of a machine, by default this one.
 
     Raises:

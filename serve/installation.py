@@ -87,11 +87,11 @@ def find_installation() -> Installation:
         python_backend=root / "backends" / "python",
         stub=root / "python_backend_stubs" / PYTHON / STUB_NAME,
     )
-    _refuse_incomplete(installation)
+    _check_complete(installation)
     return installation
 
 
-def _refuse_incomplete(installation: Installation) -> None:
+def _check_complete(installation: Installation) -> None:
     for path in (installation.binary, installation.python_backend):
         if not path.exists():
             raise ServerMissingError(f"no Triton server: {path} is missing. {INSTALL_HINT}")

@@ -22,7 +22,7 @@ def with_free_ports(config: ServeConfig) -> ServeConfig:
         ConfigError: two of the ports are the same.
         ServingError: `host` is no address of this machine, or the port is not allowed.
     """
-    _refuse_equal(config)
+    _check_distinct(config)
     host = _resolved(config.host)
     with ExitStack() as held:  # all are held at once, so that no two get the same
         ports = {
@@ -33,7 +33,7 @@ def with_free_ports(config: ServeConfig) -> ServeConfig:
     return config.model_copy(update={"host": host, **chosen})
 
 
-def _refuse_equal(config: ServeConfig) -> None:
+def _check_distinct(config: ServeConfig) -> None:
     asked = [port for name in PORT_FIELDS if (port := getattr(config, name))]
     if len(set(asked)) < len(asked):
         listed = ", ".join(f"{name}={getattr(config, name)}" for name in PORT_FIELDS)

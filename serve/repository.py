@@ -46,10 +46,10 @@ def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -
         DamagedArtifactError: the artifact's files are not what its card says.
         ArtifactError: `directory` exists and is not such a repository.
     """
-    _refuse_unservable(artifact)
+    _check_servable(artifact)
     artifact.check_files()
     directory = directory.resolve()
-    _refuse_foreign(directory)
+    _check_foreign(directory)
     with replacing_directory(directory) as draft:
         version = draft / MODEL_NAME / VERSION
         version.mkdir(parents=True)
@@ -68,7 +68,7 @@ def is_repository(directory: Path) -> bool:
     )
 
 
-def _refuse_foreign(directory: Path) -> None:
+def _check_foreign(directory: Path) -> None:
     if directory.exists() and not is_repository(directory) and any(directory.iterdir()):
         raise ArtifactError(
             f"{directory} exists and is no model repository of bertender, so it will not be "
@@ -76,7 +76,7 @@ def _refuse_foreign(directory: Path) -> None:
         )
 
 
-def _refuse_unservable(artifact: Artifact) -> None:
+def _check_servable(artifact: Artifact) -> None:
     card = artifact.card
     if card.kind != "onnx":
         raise ModelError(

@@ -12,8 +12,8 @@ from benchmarks import readme, saving
 from benchmarks.kernel_times import KernelTimes
 from benchmarks.saving import (
     RESULTS,
-    refuse_noisy_files,
-    refuse_noisy_out,
+    check_noisy_files,
+    check_noisy_out,
     save_benchmark,
 )
 from bertender.core.errors import MachineBusyError
@@ -46,11 +46,11 @@ def test_a_noisy_result_is_written_only_elsewhere(published: Path, tmp_path: Pat
 def test_a_noisy_run_for_publication_is_refused_before_it_starts(
     published: Path, tmp_path: Path
 ) -> None:
-    refuse_noisy_out(True, tmp_path / "noisy.json")
-    refuse_noisy_out(True, None)
-    refuse_noisy_out(False, published / "quiet.json")
+    check_noisy_out(True, tmp_path / "noisy.json")
+    check_noisy_out(True, None)
+    check_noisy_out(False, published / "quiet.json")
     with pytest.raises(typer.BadParameter, match=r"--noisy: .*never enter results/"):
-        refuse_noisy_out(True, published / "noisy.json")
+        check_noisy_out(True, published / "noisy.json")
 
 
 def test_no_document_is_made_of_a_noisy_file(
@@ -58,7 +58,7 @@ def test_no_document_is_made_of_a_noisy_file(
 ) -> None:
     (published / "noisy.json").write_text(NOISY.model_dump_json())
     with pytest.raises(MachineBusyError, match=r"noisy\.json holds figures of a busy machine"):
-        refuse_noisy_files([published / "noisy.json"])
+        check_noisy_files([published / "noisy.json"])
     block = readme.Block("README.md", ("results/noisy.json",), lambda files: "a table")
     monkeypatch.setattr(readme, "BLOCKS", {"some": block})
     monkeypatch.setattr(readme, "ROOT", published.parent)

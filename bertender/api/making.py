@@ -41,8 +41,8 @@ def load_task(task: str | None = None, /, **settings: Any) -> Task:
     from bertender.tasks.registry import load_task as load
     from bertender.tasks.task import TaskConfig
 
-    named = {} if task is None else {"task": task}
-    return load(TaskConfig.parse({**named, **settings}))
+    by_name = {} if task is None else {"task": task}
+    return load(TaskConfig.parse({**by_name, **settings}))
 
 
 def pretrain(corpus: PathLike, *, out: PathLike, **settings: Any) -> Artifact:

@@ -103,10 +103,10 @@ def compare_command() -> Callable[..., None]:
         wide: WideFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
-        _refuse_other_forms(as_json, {"--markdown": markdown, "--wide": wide})
+        _check_one_form(as_json, {"--markdown": markdown, "--wide": wide})
         _check_flags_used(context, saved, values)
-        _refuse_directory("--out", out, "JSON")
-        _refuse_directory("--html", html, "HTML")
+        _check_is_file("--out", out, "JSON")
+        _check_is_file("--html", html, "HTML")
         comparison, left_out = (_read(saved), None) if saved else _measure(artifacts or [], values)
         if out:
             save_result(comparison, out)
@@ -149,7 +149,7 @@ def _print_result(result: Record, left_out: dict[str, Any] | None) -> None:
     print_json({**result.model_dump(mode="json"), **more})
 
 
-def _refuse_other_forms(as_json: bool, flags: Mapping[str, bool]) -> None:
+def _check_one_form(as_json: bool, flags: Mapping[str, bool]) -> None:
     """Raise BadParameter for flags of a table where none is printed."""
     for name, is_set in flags.items():
         if as_json and is_set:
@@ -167,7 +167,7 @@ def _check_flags_used(context: typer.Context, saved: Path | None, values: dict[s
         raise typer.BadParameter(f"--saved measures nothing, so it takes no {', '.join(unused)}.")
 
 
-def _refuse_directory(flag: str, path: Path | None, kind: str) -> None:
+def _check_is_file(flag: str, path: Path | None, kind: str) -> None:
     """Raise ConfigError before minutes of measuring, not after."""
     if path and path.is_dir():
         raise ConfigError(f"{flag} {path} is a directory; give the name of a {kind} file.")

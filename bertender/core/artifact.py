@@ -36,8 +36,8 @@ __all__ = [
     "Draft",
     "digest_of",
     "new_artifact",
-    "refuse_foreign_directory",
-    "refuse_unwritable",
+    "check_replaceable",
+    "check_writable",
     "sha256_of",
 ]
 
@@ -131,7 +131,7 @@ def new_artifact(
             an artifact, so that writing it would destroy work.
     """
     out = out.resolve()
-    refuse_unwritable(out, parent)
+    check_writable(out, parent)
     with replacing_directory(out) as directory:
         draft = Draft(directory)
         yield draft
@@ -152,17 +152,17 @@ def new_artifact(
         (directory / CARD_NAME).write_text(text, encoding="utf-8")
 
 
-def refuse_unwritable(out: Path, parent: Artifact | None) -> None:
+def check_writable(out: Path, parent: Artifact | None) -> None:
     """Raise ArtifactError where writing an artifact at `out` would destroy work.
 
     It exists and is no artifact, is the parent itself, or lies inside an artifact.
     """
     out = out.resolve()
-    refuse_foreign_directory(out)
-    _refuse_own_source(out, parent)
+    check_replaceable(out)
+    _check_own_source(out, parent)
 
 
-def _refuse_own_source(out: Path, parent: Artifact | None) -> None:
+def _check_own_source(out: Path, parent: Artifact | None) -> None:
     if parent is not None and parent.path.resolve() == out:
         raise ArtifactError(
             f"{out} is the artifact to start from; writing there would destroy it. "
@@ -176,7 +176,7 @@ def _refuse_own_source(out: Path, parent: Artifact | None) -> None:
             )
 
 
-def refuse_foreign_directory(out: Path) -> None:
+def check_replaceable(out: Path) -> None:
     """Raise ArtifactError when `out` holds something that no stage has written."""
     if out.is_dir() and (not any(out.iterdir()) or (out / CARD_NAME).is_file()):
         return

@@ -31,7 +31,7 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from bertender.core.errors import HubCodeError
 
-__all__ = ["open_pretrained", "refuse_hub_code"]
+__all__ = ["open_pretrained", "check_hub_code"]
 
 BUILT_IN = ("eager", "sdpa", "flex_attention")
 """Attentions that PyTorch has; for `flash_attention_2` transformers asks the hub as well."""
@@ -111,7 +111,7 @@ def open_pretrained(auto_class: Any, source: Path | str, **settings: Any) -> Any
     )
 
 
-def refuse_hub_code(source: Path | str, *, local_files_only: bool = False) -> str | None:
+def check_hub_code(source: Path | str, *, local_files_only: bool = False) -> str | None:
     """Check the files of a model that lead transformers to code.
 
     Returns:
@@ -150,7 +150,7 @@ def _check(source: Path | str, *, local_files_only: bool) -> _Checked:
                 raise  # nothing is cached, and a hub that is silent now may answer transformers
             path, is_hub_silent = None, True
         if path is not None:
-            _refuse(path, rules)
+            _check_settings(path, rules)
             commit = extract_commit_hash(str(path), commit)
     return _Checked() if Path(source).exists() else _Checked(commit, is_hub_silent)
 
@@ -180,7 +180,7 @@ def _located(source: Path | str, name: str, commit: str | None, is_local: bool) 
         return None
 
 
-def _refuse(path: Path, rules: tuple[_Rule, ...]) -> None:
+def _check_settings(path: Path, rules: tuple[_Rule, ...]) -> None:
     """Raise HubCodeError for the first setting of a file that breaks a rule."""
     for trail, key, value in _settings(path):
         for rule in rules:

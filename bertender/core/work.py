@@ -19,21 +19,21 @@ from typing import Any, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
-from bertender.core.artifact import refuse_foreign_directory
+from bertender.core.artifact import check_replaceable
 from bertender.core.card import library_versions
 from bertender.core.errors import BusyError
 
 __all__ = ["forget_work", "in_order", "work_directory"]
 
 
-class _Named(Protocol):
+class _HasName(Protocol):
     """A part of a run."""
 
     @property
     def name(self) -> str: ...
 
 
-Phase = TypeVar("Phase", bound=_Named)
+Phase = TypeVar("Phase", bound=_HasName)
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
         BusyError: another process is at work for the same `out`.
     """
     out = out.resolve()
-    refuse_foreign_directory(out)
+    check_replaceable(out)
     folder = _folder(out)
     work = folder / _digest(*identity)
     work.mkdir(parents=True, exist_ok=True)

@@ -88,7 +88,7 @@ def evaluate(
         ModelError: a logit is NaN or infinite, so there is no prediction to score.
     """
     outputs = predict_outputs(classifier, split.examples, tokens_per_batch=tokens_per_batch)
-    _refuse_non_finite(classifier, split.examples, outputs)
+    _check_finite(classifier, split.examples, outputs)
     problem, labels = classifier.problem, classifier.labels
     decoded = [
         problem.decode(each.logits.argmax(axis=1), each.places, example)
@@ -120,7 +120,7 @@ def _lengths(batch: Batch) -> Iterator[int]:
     return iter(mask.sum(axis=1).tolist())
 
 
-def _refuse_non_finite(
+def _check_finite(
     classifier: Classifier, examples: Sequence[Example], outputs: Sequence[Outputs]
 ) -> None:
     broken = [row for row, each in enumerate(outputs) if not np.isfinite(each.logits).all()]

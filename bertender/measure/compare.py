@@ -31,7 +31,7 @@ from bertender.measure.comparison import (
 from bertender.measure.constant import constant_row
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import Latency, LatencyReport, threads_of
-from bertender.measure.load import refuse_busy_now
+from bertender.measure.load import check_load_now
 from bertender.measure.same_model import with_speedups_over_onnx_float32
 from bertender.measure.size import measure_size
 from bertender.metrics.scores import Change, Score, paired_change
@@ -71,9 +71,9 @@ def compare(
     """
     if not artifacts:
         raise ConfigError("nothing to compare: give at least one artifact, the reference first.")
-    _refuse_other_labels(artifacts, task)
+    _check_same_labels(artifacts, task)
     if not config.noisy:
-        refuse_busy_now()
+        check_load_now()
     parities = [artifact.card.findings.parity for artifact in artifacts]
     classifiers = _open(artifacts, threads_of(config))
     scores, predictions = _score(classifiers, task, config)
@@ -207,7 +207,7 @@ def _lengths(classifier: Classifier, split: Split) -> Lengths:
     )
 
 
-def _refuse_other_labels(artifacts: Sequence[Artifact], task: Task) -> None:
+def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
     others = [
         f"{artifact.path} answers {artifact.card.task.labels} of task {artifact.card.task.name!r}"
         for artifact in artifacts

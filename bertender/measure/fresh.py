@@ -29,7 +29,7 @@ from bertender.measure.latency import (
     merged,
     threads_of,
 )
-from bertender.measure.load import busiest, refuse_busy, refuse_busy_now
+from bertender.measure.load import busiest, check_load, check_load_now
 from bertender.models.predictor import Classifier, OnnxPredictor, open_classifier, problem_of
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
@@ -113,14 +113,14 @@ def measure_models(
 def _in_fresh_processes(request: TimingRequest) -> LatencyReport:
     config = request.config
     if not config.noisy:
-        refuse_busy_now()
+        check_load_now()
     # each tells its load and leaves the judgement to this process
     of_one = {"config": config.model_copy(update={"processes": 1, "noisy": True})}
     reports, numbers = [], range(config.processes)
     for number in track(numbers, "time in fresh processes", len(numbers)):
         reports.append(_in_fresh_process(request.model_copy(update={**of_one, "process": number})))
         if load := reports[-1].load:
-            refuse_busy(load, config.noisy)
+            check_load(load, config.noisy)
     load = busiest([report.load for report in reports if report.load])
     return merged(reports, config).model_copy(update={"load": load})
 

@@ -96,7 +96,7 @@ def write_proven(
         candidate = onnx_classifier(
             draft.directory, out.name, labels, parameters, problem=opened.problem
         )
-        _refuse_other_vocabulary(opened, candidate)
+        _check_same_vocabulary(opened, candidate)
         # a scheme may be chosen by whether it passes, so that these are not the texts that score
         examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)
         tolerance = TOLERANCES[proof.tolerance or precision]
@@ -110,7 +110,7 @@ def write_proven(
     return Artifact.load(out)
 
 
-def _refuse_other_vocabulary(source: Classifier, written: Classifier) -> None:
+def _check_same_vocabulary(source: Classifier, written: Classifier) -> None:
     """Raise ModelError where a graph has another tokenizer than the model that it is of."""
     if not inputs_comparable(source, written):
         raise ModelError(

@@ -28,8 +28,8 @@ __all__ = [
     "busiest",
     "cpu_seconds",
     "noisy_loads",
-    "refuse_busy",
-    "refuse_busy_now",
+    "check_load",
+    "check_load_now",
     "watched_load",
 ]
 
@@ -128,21 +128,21 @@ def watched_load(noisy: bool) -> Iterator[LoadMeter]:
         MachineBusyError: other work has more than BUSY_SHARE, before the block or in it.
     """
     if not noisy:
-        refuse_busy_now()
+        check_load_now()
     meter = LoadMeter()
     yield meter
-    refuse_busy(meter.stop(), noisy)
+    check_load(meter.stop(), noisy)
 
 
-def refuse_busy_now() -> None:
+def check_load_now() -> None:
     """Raise MachineBusyError where a short sample finds other work, before anybody waits."""
     meter = LoadMeter()
     if meter.began is not None:
         time.sleep(SAMPLE_S)
-        refuse_busy(meter.stop(), noisy=False)
+        check_load(meter.stop(), noisy=False)
 
 
-def refuse_busy(load: MachineLoad, noisy: bool) -> None:
+def check_load(load: MachineLoad, noisy: bool) -> None:
     """Raise MachineBusyError for a load that disturbs times, unless noisy ones are wanted."""
     if load.noisy and not noisy:
         raise MachineBusyError(

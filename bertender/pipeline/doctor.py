@@ -34,7 +34,7 @@ class Check:
 
     name: str
     look: Callable[[Environment], str | None]
-    found: str
+    present: str
     absent: str = ""
 
     def run(self, environment: Environment) -> Finding:
@@ -45,7 +45,7 @@ class Check:
         return Finding(
             name=self.name,
             value="absent" if value is None else value,
-            meaning=absent if value is None else self.found,
+            meaning=absent if value is None else self.present,
             ok=value is not None,
         )
 

@@ -40,7 +40,7 @@ def make_plan(recipe: Recipe, out: Path) -> list[Planned]:
         BertenderError: what is wrong, after the name of the step.
     """
     plan = [Planned(step, _config(step)) for step in recipe.steps]
-    _refuse_shared_outputs(plan, out)
+    _check_outputs_distinct(plan, out)
     _check_sources(plan)
     _check_files(plan, out.resolve())
     return plan
@@ -83,7 +83,7 @@ def _filled(step: Step, config: Config, out: Path) -> Config:
     return STAGES[step.stage].filled(config, [Source(name, out / name) for name in step.sources])
 
 
-def _refuse_shared_outputs(plan: Sequence[Planned], out: Path) -> None:
+def _check_outputs_distinct(plan: Sequence[Planned], out: Path) -> None:
     """Raise ConfigError where a step would write over what another step has made."""
     writers: dict[Path, str] = {}
     for step, config in plan:
@@ -102,7 +102,7 @@ def _check_sources(plan: Sequence[Planned]) -> None:
         stage = STAGES[step.stage]
         with naming(step):
             for position, source in enumerate(step.sources):
-                stage.wants(config, position).refuse(source, products[source])
+                stage.wants(config, position).check(source, products[source])
         if stage.makes is not None:
             products[step.name] = stage.makes(config)
 

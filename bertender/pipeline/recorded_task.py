@@ -39,7 +39,7 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     config = TaskConfig.parse(settings)
     if _is_own(artifact, config):
         config = TaskConfig.parse({**_set_apart(artifact), **settings})
-        _refuse_learned(artifact, config)
+        _check_not_learned(artifact, config)
     return load_task(config)
 
 
@@ -72,7 +72,7 @@ def _set_apart(artifact: Artifact) -> dict[str, float]:
     return {"select": source.get("select", 0.0)} if source else {}
 
 
-def _refuse_learned(artifact: Artifact, config: TaskConfig) -> None:
+def _check_not_learned(artifact: Artifact, config: TaskConfig) -> None:
     """Raise ConfigError where texts would be chosen on that the artifact has learned from."""
     share = _set_apart(artifact).get("select", 0.0)
     if config.select is not None and config.select > share:

@@ -70,7 +70,7 @@ class Want:
     suits: Callable[[Product], bool]
     next_step: str
 
-    def refuse(self, source: str, product: Product) -> None:
+    def check(self, source: str, product: Product) -> None:
         """Raise ConfigError where an earlier step will not make what is wanted."""
         if not self.suits(product):
             raise ConfigError(
@@ -229,7 +229,7 @@ class Stage:
         changes: dict[str, str] = {}
         for position, setting in self.fills.items():
             if position < len(sources):
-                _refuse_both(config, setting, sources[position])
+                _check_not_both(config, setting, sources[position])
                 changes[setting] = str(sources[position].path)
         return config.changed(changes)
 
@@ -241,7 +241,7 @@ def provided_by(stage: str) -> Callable[..., Any]:
     return provides
 
 
-def _refuse_both(config: Config, setting: str, source: Source) -> None:
+def _check_not_both(config: Config, setting: str, source: Source) -> None:
     value = getattr(config, setting)
     if value is not None and config.is_explicit(setting):
         raise ConfigError(

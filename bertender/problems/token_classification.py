@@ -57,7 +57,7 @@ def _read(values: Mapping[str, object], columns: Columns) -> tuple[Example, tupl
     if len(words) != len(tags):
         problem = f"{len(tags)} tags for {len(words)} words. There must be one for each"
         raise CellError(columns.label, problem)
-    _refuse_malformed(tags, columns.label)
+    _check_tags(tags, columns.label)
     return words, tags
 
 
@@ -75,7 +75,7 @@ def _without_spaces(text: str, column: str) -> str:
     return text
 
 
-def _refuse_malformed(tags: Sequence[str], column: str) -> None:
+def _check_tags(tags: Sequence[str], column: str) -> None:
     before = OUTSIDE
     for word, tag in enumerate(tags, start=1):
         entity = tag[len(BEGIN) :]

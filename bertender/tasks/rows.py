@@ -112,7 +112,7 @@ def read_delimited(
     lines = io.StringIO(decoded_bytes(path), newline="")
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     names = tuple(columns) or tuple(next(_fields(path, reader, stop), ("", ()))[1])
-    return Table(path, names, _named(path, names, _fields(path, reader, bad), bad), bad)
+    return Table(path, names, _with_columns(path, names, _fields(path, reader, bad), bad), bad)
 
 
 def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
@@ -171,7 +171,7 @@ def _malformed(path: Path, line: int, error: csv.Error) -> RowError:
     )
 
 
-def _named(
+def _with_columns(
     path: Path,
     columns: tuple[str, ...],
     rows: Iterator[tuple[str, list[str]]],

@@ -95,7 +95,7 @@ def augmented(
     examples = task.train.examples
     material = _material(row, examples, teacher, model, config)
     if row.writes_mask:
-        _refuse_other_masks(row, material.tokenizer, readers)
+        _check_masks(row, material.tokenizer, readers)
     rewrite = row.rewriter(material)
     rewritten: list[Example] = []
     for number, example in enumerate(track(examples, "augmented texts", len(examples))):
@@ -149,7 +149,7 @@ def _material(
     )
 
 
-def _refuse_other_masks(
+def _check_masks(
     row: Augmentation,
     tokenizer: PreTrainedTokenizerBase,
     readers: Sequence[str],

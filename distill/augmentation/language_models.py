@@ -84,13 +84,13 @@ def load_language_model(source: str) -> LanguageModel:
 
 def _origins(artifact: Artifact) -> Iterator[str]:
     """Yield what an artifact was made from, the nearest first: its parents, then an encoder."""
-    parent, named = artifact.card.parent, artifact.card.config.get("teacher")
+    parent, teacher = artifact.card.parent, artifact.card.config.get("teacher")
     try:
         if parent is not None:
             origin = Artifact.load(artifact.path / parent.path)
             yield str(origin.path)
             yield from _origins(origin)
-        elif isinstance(named, str) and is_at_hand(named):
-            yield find_encoder(named)
+        elif isinstance(teacher, str) and is_at_hand(teacher):
+            yield find_encoder(teacher)
     except BertenderError as error:
         logger.info("%s: what it was made from cannot be read: %s", artifact.path, error)

@@ -64,7 +64,7 @@ class Survey:
     passages: int
     documents: int
 
-    def refuse_too_few(self) -> None:
+    def check_enough(self) -> None:
         """Raise DataError when there are too few passages to train on some and hold out others."""
         if self.passages < HELD_OUT_EVERY:
             raise DataError(

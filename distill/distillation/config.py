@@ -18,7 +18,7 @@ from distill.students import StudentShape
 __all__ = ["StudentConfig", "methods_own"]
 
 
-def _named_numbers(value: Any) -> Any:
+def _numbers_by_name(value: Any) -> Any:
     """Read "soft=0.7,hard=0.3" as a mapping."""
     if not isinstance(value, str):
         return value
@@ -59,7 +59,7 @@ class StudentConfig(PhasedConfig):
     temperature: float | None = Field(
         None, gt=0, description="softness of the teacher's answers; the method's own by default"
     )
-    weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_named_numbers)] = Field(
+    weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_numbers_by_name)] = Field(
         default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"
     )
     layer_map: Annotated[str | None, LAYER_MAPS.validator()] = Field(

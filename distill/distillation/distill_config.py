@@ -64,7 +64,7 @@ class DistillConfig(StudentConfig, AugmentedConfig):
     )
 
     @model_validator(mode="after")
-    def _refuses_unlabelled_copies(self) -> Self:
+    def _check_copies(self) -> Self:
         """Refuse rewritten texts where nothing asks the teacher what they mean."""
         if self.augmentation is not None and not self.changed_method().needs:
             raise ConfigError(

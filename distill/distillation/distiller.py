@@ -12,7 +12,7 @@ from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
 from bertender.training.trained import Writer, trained_artifact
 from distill.distillation.distill_config import DistillConfig
-from distill.distillation.on_task import on_task, refuse_own_sources
+from distill.distillation.on_task import check_sources_stay, on_task
 
 __all__ = ["DistillConfig", "distill"]
 
@@ -27,7 +27,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
         DataError: the file of unlabelled texts is wrong.
     """
     config.check_rules()
-    refuse_own_sources(out, teacher, config)  # said before the teacher reads every text
+    check_sources_stay(out, teacher, config)  # said before the teacher reads every text
     ready = on_task(teacher, task, config)
 
     def train(work: Path) -> Writer:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, check_writable
 from bertender.models.families import padding_embedding
 from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus
@@ -32,7 +32,7 @@ def distill_general_by_name(config: GeneralConfig, out: Path) -> Artifact:
     """Find and load what the config names, then `distill_general`."""
     method = config.changed_method()
     source = find_encoder(config.teacher)
-    refuse_unwritable(out, artifact_at(source))
+    check_writable(out, artifact_at(source))
     torch.manual_seed(config.seed)  # an encoder without a pooler gets a random one
     teacher = GeneralTeacher.load(source, method)
     return distill_general(teacher, Corpus(config.corpus, config.text_column), config, out)
@@ -58,7 +58,7 @@ def distill_general(
     """
     config.check_rules()
     parent = artifact_at(teacher.source)
-    refuse_unwritable(out, parent)
+    check_writable(out, parent)
     ready = on_corpus(teacher, passages, config)
 
     def train(work: Path) -> Writer:

@@ -106,7 +106,7 @@ def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralC
     check_compatible(method, student, teacher.model)
     tokenizer = fitting_tokenizer(teacher.source, student)
     surveyed = survey(passages)
-    surveyed.refuse_too_few()
+    surveyed.check_enough()
     return OnCorpus(teacher, method, student, tokenizer, passages, surveyed, config)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import Findings
 from bertender.core.timing import Stopwatch, write_timing
@@ -31,7 +31,7 @@ from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
 from distill.writing import artifact_at, write_classifier
 
-__all__ = ["OnTask", "new_student", "on_task", "refuse_own_sources", "refuse_unread"]
+__all__ = ["OnTask", "new_student", "on_task", "check_sources_stay", "check_texts_read"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         DataError: the file of unlabelled texts is wrong.
     """
     method, problem = config.changed_method(), task.problem
-    refuse_unread(task, config)
+    check_texts_read(task, config)
     extended = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, task, config)
@@ -103,11 +103,11 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
     return OnTask(distillation, extended, (texts.fingerprint(), digests), added)
 
 
-def refuse_own_sources(out: Path, teacher: Artifact, config: DistillConfig) -> None:
+def check_sources_stay(out: Path, teacher: Artifact, config: DistillConfig) -> None:
     """Raise ArtifactError where writing at `out` would destroy work, or what is learned from."""
-    refuse_unwritable(out, teacher)
+    check_writable(out, teacher)
     for source in filter(None, (config.student, config.augmentation_model, *config.more_teachers)):
-        refuse_unwritable(out, artifact_at(str(source)))
+        check_writable(out, artifact_at(str(source)))
 
 
 def new_student(
@@ -118,12 +118,12 @@ def new_student(
     start, student = start_student(
         teacher, method, config, config.student, texts=len(task.text_columns), head=head
     )
-    _refuse_copy(student, teacher.model, config)
-    _refuse_other_tokens(method, start, task)
+    _check_not_copy(student, teacher.model, config)
+    _check_same_tokens(method, start, task)
     return start, student
 
 
-def refuse_unread(task: Task, config: DistillConfig) -> None:
+def check_texts_read(task: Task, config: DistillConfig) -> None:
     """Raise ConfigError for settings of texts where the words of texts have labels."""
     names = ("unlabelled", "unlabelled_texts", "augmentation", "more_teachers")
     unread = [name for name in names if getattr(config, name)]
@@ -134,7 +134,7 @@ def refuse_unread(task: Task, config: DistillConfig) -> None:
         )
 
 
-def _refuse_other_tokens(method: Method, start: Start, task: Task) -> None:
+def _check_same_tokens(method: Method, start: Start, task: Task) -> None:
     """Raise ModelError where teacher and student would predict for different pieces of words."""
     per_token = HEADS[task.problem_type].per_token
     if per_token and method.needs and not start.reads_teacher_tokens:
@@ -145,7 +145,9 @@ def _refuse_other_tokens(method: Method, start: Start, task: Task) -> None:
         )
 
 
-def _refuse_copy(student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig) -> None:
+def _check_not_copy(
+    student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig
+) -> None:
     """Raise ModelError where nothing would be smaller, and nobody has asked for that.
 
     An encoder that the student starts from may be so large; then only a warning is logged.

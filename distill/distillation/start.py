@@ -22,7 +22,7 @@ from distill.teachers.teacher import Teacher
 __all__ = [
     "Start",
     "find_start",
-    "refuse_start",
+    "check_start",
     "start_student",
 ]
 
@@ -85,15 +85,15 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             logits, and more is asked of it.
     """
     artifact = teacher.artifact
-    _refuse_closed(teacher.model.config, method, student)
-    _refuse_uneven_teacher(teacher.model.config, method)
-    refuse_start(method, student)
+    _check_layers_known(teacher.model.config, method, student)
+    _check_even_teacher(teacher.model.config, method)
+    check_start(method, student)
     if student is None:
-        _refuse_uneven_start(teacher.model.config, method)
+        _check_even_start(teacher.model.config, method)
         return Start(str(artifact.path), teacher.model, "", is_teacher=True)
     source = find_encoder(student, setting="student")
     model, tokenizer = load_classifier(source, artifact.card.task.labels)
-    _refuse_uneven_start(model.config, method)
+    _check_even_start(model.config, method)
     same = tokenizer.get_vocab() == load_tokenizer(artifact.path).get_vocab()
     if method.wants_teacher_tokens and not same:
         free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
@@ -105,7 +105,7 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
     return Start(source, model, weights_digest(model), reads_teacher_tokens=same)
 
 
-def refuse_start(method: Method, student: str | None) -> None:
+def check_start(method: Method, student: str | None) -> None:
     """Raise where a method's student cannot start from what `student` names, or from the teacher.
 
     Raises:
@@ -125,7 +125,7 @@ def refuse_start(method: Method, student: str | None) -> None:
         )
 
 
-def _refuse_uneven_teacher(config: PretrainedConfig, method: Method) -> None:
+def _check_even_teacher(config: PretrainedConfig, method: Method) -> None:
     """Raise ModelError where attention is read of a teacher whose heads or neurons were pruned."""
     reads_layers = bool(method.needs & ATTENTION_SIGNALS) or method.uses_teacher_layers
     if family_name(config) != config.model_type and reads_layers:
@@ -136,7 +136,7 @@ def _refuse_uneven_teacher(config: PretrainedConfig, method: Method) -> None:
         )
 
 
-def _refuse_uneven_start(config: PretrainedConfig, method: Method) -> None:
+def _check_even_start(config: PretrainedConfig, method: Method) -> None:
     """Raise ModelError where a student would start from layers that are not alike."""
     if family_name(config) != config.model_type and method.starts_from_layers:
         raise ModelError(
@@ -146,7 +146,7 @@ def _refuse_uneven_start(config: PretrainedConfig, method: Method) -> None:
         )
 
 
-def _refuse_closed(config: PretrainedConfig, method: Method, student: str | None) -> None:
+def _check_layers_known(config: PretrainedConfig, method: Method, student: str | None) -> None:
     """Raise ModelError where layers are wanted of a teacher that is no row of FAMILIES."""
     reads_logits_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
     if family_name(config) in FAMILIES or (student and reads_logits_alone):

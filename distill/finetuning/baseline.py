@@ -17,7 +17,7 @@ from bertender.core.errors import DataError
 from bertender.core.findings import Findings
 from bertender.tasks.task import Task
 
-__all__ = ["BagOfWordsConfig", "refuse_missing_labels", "train_bag_of_words"]
+__all__ = ["BagOfWordsConfig", "check_labels_present", "train_bag_of_words"]
 
 
 class BagOfWordsConfig(Config):
@@ -35,7 +35,7 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     Raises:
         DataError: a label has no training example.
     """
-    refuse_missing_labels(task)
+    check_labels_present(task)
     vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)
     texts = [" ".join(example) for example in task.train.examples]
     features = vectorizer.fit_transform(texts)
@@ -57,7 +57,7 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     return Artifact.load(out)
 
 
-def refuse_missing_labels(task: Task) -> None:
+def check_labels_present(task: Task) -> None:
     """Raise DataError unless every label has a training example: the baseline learns no other."""
     present = set(task.train.label_ids)
     missing = [label for index, label in enumerate(task.labels) if index not in present]

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, check_writable
 from bertender.core.findings import Findings, ScoreFindings
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import Task
@@ -48,7 +48,7 @@ def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
     """Find and load the encoder that `config.teacher` names, then `finetune` it."""
     source = find_encoder(config.teacher)
     parent = artifact_at(source)
-    refuse_unwritable(out, parent)
+    check_writable(out, parent)
     torch.manual_seed(config.seed)  # the new head is random
     model, tokenizer = load_classifier(source, task.labels, task.problem)
     return finetune(model, tokenizer, task, config, out, parent=parent)

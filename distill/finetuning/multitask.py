@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, check_writable
 from bertender.core.config import parts_of
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.findings import Findings, OtherTask
@@ -49,8 +49,8 @@ __all__ = [
     "finetune_tasks",
     "finetune_tasks_by_name",
     "load_more_tasks",
-    "refuse_twice",
-    "refuse_words",
+    "check_distinct",
+    "check_word_labels",
     "sibling_paths",
 ]
 
@@ -59,11 +59,11 @@ def _known_once(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in TASKS:
             raise UnknownNameError("task (of more_tasks)", name, TASKS)
-    refuse_twice(names)
+    check_distinct(names)
     return names
 
 
-def refuse_twice(names: Sequence[str]) -> None:
+def check_distinct(names: Sequence[str]) -> None:
     """Raise ConfigError where a task is named more than once."""
     for name in names:
         if names.count(name) > 1:
@@ -129,12 +129,12 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     """
     if not config.more_tasks:
         return finetune_by_name(task, config, out)
-    refuse_twice((task.name, *config.more_tasks))
-    refuse_words(task, config)
+    check_distinct((task.name, *config.more_tasks))
+    check_word_labels(task, config)
     source = find_encoder(config.teacher)
     parent = artifact_at(source)
     for path in (out, *sibling_paths(config, out)):
-        refuse_unwritable(path, parent)
+        check_writable(path, parent)
     tasks = (task, *load_more_tasks(config, task))
     torch.manual_seed(config.seed)  # the new heads are random
     loaded = [load_classifier(source, each.labels) for each in tasks]
@@ -142,7 +142,7 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     return finetune_tasks(classifiers, tokenizers[0], tasks, config, out, parent=parent)
 
 
-def refuse_words(task: Task, config: MultiTaskConfig) -> None:
+def check_word_labels(task: Task, config: MultiTaskConfig) -> None:
     """Raise ConfigError where texts of one label would be mixed with words that have labels."""
     if config.more_tasks and task.problem is not SINGLE_LABEL:
         raise ConfigError(

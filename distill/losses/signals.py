@@ -189,8 +189,8 @@ def _append_to(states: list[torch.Tensor]) -> Callable[..., None]:
 
 
 def _append_call_to(calls: list[tuple[nn.Module, Mapping[str, Any]]]) -> Callable[..., None]:
-    def hook(module: nn.Module, positional: Any, named: Mapping[str, Any]) -> None:
-        bound = inspect.signature(module.forward).bind(*positional, **named)
+    def hook(module: nn.Module, positional: Any, keywords: Mapping[str, Any]) -> None:
+        bound = inspect.signature(module.forward).bind(*positional, **keywords)
         calls.append((module, cast("Mapping[str, Any]", bound.arguments)))
 
     return hook

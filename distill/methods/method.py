@@ -130,8 +130,8 @@ class Method:
     @property
     def terms(self) -> tuple[Term, ...]:
         """The terms of all phases by name, for a student of two layers."""
-        named = {term.name: term for phase in self.phases(2) for term in phase.terms}
-        return tuple(named.values())
+        known = {term.name: term for phase in self.phases(2) for term in phase.terms}
+        return tuple(known.values())
 
     @property
     def needs(self) -> frozenset[Signal]:
@@ -200,7 +200,7 @@ class Method:
                 to be changed.
         """
         explicit = {name: value for name, value in settings.items() if value is not None}
-        self._refuse_unknown(weights)
+        self._check_known(weights)
         self._check_used(explicit, weights)
 
         def phases(layers: int) -> tuple[Phase, ...]:
@@ -209,10 +209,10 @@ class Method:
                 for phase in self.phases(layers)
             )
 
-        self._refuse_nothing(phases(2))
+        self._check_learns(phases(2))
         return replace(self, phases=phases)
 
-    def _refuse_unknown(self, weights: Mapping[str, float]) -> None:
+    def _check_known(self, weights: Mapping[str, float]) -> None:
         names = [term.name for term in self.terms]
         for name in weights:
             if name not in names:
@@ -231,7 +231,7 @@ class Method:
                     f"change (its terms: {names}). Leave it out, or choose another method."
                 )
 
-    def _refuse_nothing(self, phases: tuple[Phase, ...]) -> None:
+    def _check_learns(self, phases: tuple[Phase, ...]) -> None:
         for phase in phases:
             if not any(term.weight and term.teaches for term in phase.terms):
                 where = f" in phase {phase.name!r}" if self.has_phases else ""
@@ -243,8 +243,8 @@ class Method:
 
 def _as_set(name: str, value: Any) -> str:
     """Return a setting of terms as the user gave it: of layer maps, its name."""
-    named = next((known for known, row in LAYER_MAPS.items() if row is value), None)
-    return f"layer_map={named}" if named else f"{name}={value}"
+    known = next((known for known, row in LAYER_MAPS.items() if row is value), None)
+    return f"layer_map={known}" if known else f"{name}={value}"
 
 
 def _changed(term: Any, weights: Mapping[str, float], settings: Mapping[str, Any]) -> Term:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, check_writable
 from bertender.text.batch import load_tokenizer
 from bertender.training.examples import Padding
 from bertender.training.trained import Writer, trained_artifact
@@ -22,7 +22,7 @@ from distill.corpora.token_store import TokenRow, stored_parts
 from distill.objectives import OBJECTIVES, PretrainingObjective
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.phases import Rows, train_lengths
-from distill.pretraining.stacking import positions_of_shallow, refuse_unstackable, stack
+from distill.pretraining.stacking import check_stackable, positions_of_shallow, stack
 from distill.vocabularies import trained_once
 from distill.writing import write_encoder
 
@@ -63,11 +63,11 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     chosen = OBJECTIVES[config.objective]
     config.check_rules()
     surveyed = survey(passages)
-    surveyed.refuse_too_few()
+    surveyed.check_enough()
     shallow = Artifact.load(config.stack_from) if config.stack_from else None
-    refuse_unwritable(out, shallow)
+    check_writable(out, shallow)
     if shallow:
-        refuse_unstackable(shallow, config, chosen.family)
+        check_stackable(shallow, config, chosen.family)
 
     def trained(work: Path) -> Writer:
         watched = Watched(passages, surveyed, "train the vocabulary")

@@ -18,13 +18,13 @@ from bertender.core.hub_code import open_pretrained
 from bertender.models.families import family_of
 from distill.pretraining.config import PretrainConfig
 
-__all__ = ["positions_of_shallow", "refuse_unstackable", "stack"]
+__all__ = ["positions_of_shallow", "check_stackable", "stack"]
 
 MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
 """Fields of PretrainConfig that a deeper encoder shares with the shallower one."""
 
 
-def refuse_unstackable(shallow: Artifact, config: PretrainConfig, family: str) -> None:
+def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> None:
     """Raise ConfigError where an encoder as `config` wants it cannot grow from `shallow`."""
     name = f"stack_from={str(shallow.path)!r}"
     if shallow.card.stage != "pretrain":

@@ -13,7 +13,7 @@ from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_name, family_of
 from bertender.models.pruned import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
 
-__all__ = ["Remaining", "cut", "filled", "refuse_uncuttable"]
+__all__ = ["Remaining", "cut", "filled", "check_prunable"]
 
 
 OF_A_CLASS = frozenset(
@@ -54,8 +54,8 @@ def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
         ModelError: the architecture cannot be cut, or a layer would keep nothing, or keeps what
             is not there.
     """
-    refuse_uncuttable(model)
-    _refuse_impossible(model.config, remaining)
+    check_prunable(model)
+    _check_possible(model.config, remaining)
     return filled(_untrained(model.config, remaining), _remaining_weights(model, remaining), model)
 
 
@@ -88,7 +88,7 @@ def _untrained(config: PretrainedConfig, remaining: Remaining) -> PreTrainedMode
     return row.classifier(uneven)
 
 
-def refuse_uncuttable(model: PreTrainedModel) -> None:
+def check_prunable(model: PreTrainedModel) -> None:
     """Raise ModelError where it is not known how an architecture's layers are cut."""
     name = family_name(model.config)
     if name not in PRUNABLE:
@@ -98,7 +98,7 @@ def refuse_uncuttable(model: PreTrainedModel) -> None:
         )
 
 
-def _refuse_impossible(config: PretrainedConfig, remaining: Remaining) -> None:
+def _check_possible(config: PretrainedConfig, remaining: Remaining) -> None:
     counted = {"heads": heads_of(config), "neurons": neurons_of(config)}
     for what, counts in counted.items():
         for layer, (numbers, count) in enumerate(

@@ -22,7 +22,7 @@ from bertender.models.families import encoder_layers, family_of
 from bertender.training.examples import TensorBatch, model_inputs
 from distill.pruning.cutting import filled
 
-__all__ = ["least_missed", "refuse_too_many_layers", "without_layers"]
+__all__ = ["least_missed", "check_layers_left", "without_layers"]
 
 BY_LAYER = ("head_numbers", "heads_kept", "neurons_kept")
 """Settings of pruned models that have a value a layer."""
@@ -41,7 +41,7 @@ def least_missed(
     Raises:
         ModelError: no layer would be left.
     """
-    refuse_too_many_layers(model, count)
+    check_layers_left(model, count)
     depth = len(encoder_layers(model))
     model.eval()
     gone: list[int] = []
@@ -51,7 +51,7 @@ def least_missed(
     return tuple(layer for layer in range(depth) if layer not in gone)
 
 
-def refuse_too_many_layers(model: PreTrainedModel, count: int) -> None:
+def check_layers_left(model: PreTrainedModel, count: int) -> None:
     """Raise ModelError when no layer would be left."""
     depth = len(encoder_layers(model))
     if count >= depth:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, refuse_unwritable
+from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import AccuracyError, ConfigError
 from bertender.core.findings import (
     Findings,
@@ -35,9 +35,9 @@ from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus
 from distill.data import token_dataset
 from distill.pruning.config import OF_THE_TASK, PruneConfig
-from distill.pruning.cutting import refuse_uncuttable
+from distill.pruning.cutting import check_prunable
 from distill.pruning.latency import HERE, Stopwatches
-from distill.pruning.layers import refuse_too_many_layers
+from distill.pruning.layers import check_layers_left
 from distill.pruning.rounds import PruningContext, in_rounds, without_some_layers
 from distill.pruning.target import find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_tokens, read
@@ -68,7 +68,7 @@ def prune(
             which the same run with another `max_drop` goes on.
     """
     config.check_rules()
-    refuse_unwritable(out, parent)
+    check_writable(out, parent)
     ready = _ready(parent, task, config, stopwatches)
     train = partial(ready.prune, f"prune {out.name}")
     return trained_artifact(out, "prune", config, train, identity=ready.identity, parent=parent)
@@ -108,7 +108,7 @@ class _Ready:
         before = choice_score(self.teacher.model, self.whole, task, length)[task.metric]
         model, layers = without_some_layers(self.model, context)
         model, reports, rounds = in_rounds(model, context)
-        _refuse_drop(task.metric, before, rounds[-1].score, self.config)
+        _check_drop(task.metric, before, rounds[-1].score, self.config)
         pruning = PruningFindings(
             unpruned=before, rounds=rounds, layers=layers, vocabulary=self.vocabulary
         )
@@ -149,7 +149,7 @@ class _Ready:
 def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopwatches) -> _Ready:
     """Load a classifier and check that it can be cut as the config says; cut its vocabulary."""
     teacher = Teacher.load(parent, task)
-    _refuse_impossible(teacher.model, config)
+    _check_possible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
     tokenizer, vocabulary = _with_fewer_tokens(model, whole, task, config)
     return _Ready(teacher, whole, model, tokenizer, vocabulary, task, config, stopwatches)
@@ -170,11 +170,11 @@ def _held_out(
     return ScoreFindings(chosen_on=task.chosen_on, score_before=before, score=after)
 
 
-def _refuse_impossible(model: PreTrainedModel, config: PruneConfig) -> None:
+def _check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
     """Raise what can be said before anything is computed."""
     if config.cuts_parts or config.layers:
-        refuse_uncuttable(model)
-        refuse_too_many_layers(model, config.layers)
+        check_prunable(model)
+        check_layers_left(model, config.layers)
     shares = {"heads": (config.heads, heads_of), "ffn": (config.ffn, neurons_of)}
     for name, (share, count) in shares.items():
         if share and round(sum(count(model.config)) * share) == 0:
@@ -227,7 +227,7 @@ def _joined(reports: Sequence[TrainingReport]) -> TrainingReport:
     )
 
 
-def _refuse_drop(metric: str, before: float, after: float, config: PruneConfig) -> None:
+def _check_drop(metric: str, before: float, after: float, config: PruneConfig) -> None:
     drop = round(100 * (before - after), 6)  # 0.5 points are not more than 0.5
     if config.max_drop is not None and drop > config.max_drop:
         raise AccuracyError(

@@ -83,7 +83,7 @@ def find_target(
     directory = directory_once(work / "latency", load.model_dump(mode="json"), write)
     table = LatencyTable.model_validate_json((directory / TABLE_NAME).read_bytes())
     target = Target(config.target_latency, table, model)
-    _refuse_unreachable(target, model.config.num_hidden_layers - config.layers)
+    _check_reachable(target, model.config.num_hidden_layers - config.layers)
     return target
 
 
@@ -94,7 +94,7 @@ def _write_table(
     (directory / TABLE_NAME).write_text(table.model_dump_json(), encoding="utf-8")
 
 
-def _refuse_unreachable(target: Target, layers: int) -> None:
+def _check_reachable(target: Target, layers: int) -> None:
     """Raise ConfigError where one head and one neuron in each of so many layers take longer."""
     best, load = target.before_ms / fastest_ms(target.table, layers), target.table.load
     if target.factor > best:

@@ -96,7 +96,7 @@ def needed_tokens(
         raise ModelError(
             f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: {', '.join(KINDS)}."
         )
-    _refuse_gaps(description["model"])
+    _check_gaps(description["model"])
     counts = _counted(tokenizer, texts)
     if not counts:
         raise DataError("there is no text to find the needed tokens in. Give some.")
@@ -105,7 +105,7 @@ def needed_tokens(
     return RemainingTokens(_rebuilt(tokenizer, description, KINDS[name], rows), tuple(rows))
 
 
-def _refuse_gaps(model: TokenizerModel) -> None:
+def _check_gaps(model: TokenizerModel) -> None:
     """Raise ModelError where the tokens are not numbered one after another."""
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
@@ -125,7 +125,7 @@ def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
     old = model.get_input_embeddings()
     assert isinstance(old, nn.Embedding)
     numbers = {row: number for number, row in enumerate(tokens.rows)}
-    _refuse_moved_padding(model, numbers)
+    _check_padding_stays(model, numbers)
     table = old.weight.detach()[torch.tensor(tokens.rows, device=old.weight.device)]
     padding = None if old.padding_idx is None else numbers.get(old.padding_idx)
     model.set_input_embeddings(nn.Embedding.from_pretrained(table.clone(), False, padding))
@@ -135,7 +135,7 @@ def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
             setattr(model.config, name, numbers.get(number))
 
 
-def _refuse_moved_padding(model: PreTrainedModel, numbers: Mapping[int, int]) -> None:
+def _check_padding_stays(model: PreTrainedModel, numbers: Mapping[int, int]) -> None:
     family, padding = FAMILIES.get(family_name(model.config)), model.config.pad_token_id
     if family is None or padding is None or family.first_position(model.config) == 0:
         return

@@ -10,8 +10,8 @@ from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
 from bertender.pipeline.stage import TORCH_CLASSIFIER, TORCH_MODEL, Inputs, Product, Stage, Want
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation.on_task import refuse_unread
-from distill.distillation.start import refuse_start
+from distill.distillation.on_task import check_texts_read
+from distill.distillation.start import check_start
 from distill.stages.encoder_folder import Encoder
 
 __all__ = ["DISTILL"]
@@ -35,8 +35,8 @@ def _files(config: DistillConfig) -> Iterator[NamedFile]:
 
 
 def _check(config: DistillConfig, task: Task) -> None:
-    refuse_start(config.changed_method(), config.student)
-    refuse_unread(task, config)
+    check_start(config.changed_method(), config.student)
+    check_texts_read(task, config)
 
 
 DISTILL = Stage(

@@ -11,9 +11,9 @@ from bertender.pipeline.stage import TORCH_MODEL, Inputs, Product, Stage
 from bertender.tasks.task import Task
 from distill.finetuning.multitask import (
     MultiTaskConfig,
+    check_distinct,
+    check_word_labels,
     finetune_tasks_by_name,
-    refuse_twice,
-    refuse_words,
     sibling_paths,
 )
 from distill.stages.encoder_folder import Encoder
@@ -31,8 +31,8 @@ def _files(config: MultiTaskConfig) -> Iterator[NamedFile]:
 
 
 def _check(config: MultiTaskConfig, task: Task) -> None:
-    refuse_twice((task.name, *config.more_tasks))
-    refuse_words(task, config)
+    check_distinct((task.name, *config.more_tasks))
+    check_word_labels(task, config)
 
 
 FINETUNE = Stage(

@@ -8,7 +8,7 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrain
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, Family, encoder_layers
-from distill.students.shape import StudentShape, plain_family, refuse_factorised, refuse_widths
+from distill.students.shape import StudentShape, check_not_factorised, check_widths, plain_family
 from distill.students.weights import (
     LAYER_PARTS,
     factors,
@@ -36,8 +36,8 @@ def albert_student(
         ModelError: the teacher's layers are of another kind, or the shape asks for another width.
     """
     family = plain_family(teacher)
-    refuse_widths(teacher, shape, "an ALBERT student", "tinybert")
-    refuse_factorised(teacher, "an ALBERT student")
+    check_widths(teacher, shape, "an ALBERT student", "tinybert")
+    check_not_factorised(teacher, "an ALBERT student")
     sources = _averaged_layers(teacher, shape)
     student = AlbertForSequenceClassification(_config(teacher, family, shape.layers))
     with torch.no_grad():

@@ -32,8 +32,8 @@ def bilstm_student(
         ModelError: the shape asks for what only transformers have, or the teacher's tokenizer may
             put padding in front of a text, or no separator at its end (XLNet).
     """
-    _refuse_other_tokenizers(teacher)
-    _refuse_transformer_parts(shape)
+    _check_tokenizers(teacher)
+    _check_parts(shape)
     words = _word_embeddings(teacher)
     student = BiLstmForSequenceClassification(_config(teacher, shape, words))
     with torch.no_grad():
@@ -75,7 +75,7 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, words: torch.Tensor) 
     )
 
 
-def _refuse_other_tokenizers(teacher: PreTrainedModel) -> None:
+def _check_tokenizers(teacher: PreTrainedModel) -> None:
     """Raise ModelError where it is not known how the start's tokenizer lays out its texts."""
     known = {*FAMILIES, *OWN_MODELS}
     if teacher.config.model_type not in known:
@@ -86,7 +86,7 @@ def _refuse_other_tokenizers(teacher: PreTrainedModel) -> None:
         )
 
 
-def _refuse_transformer_parts(shape: StudentShape) -> None:
+def _check_parts(shape: StudentShape) -> None:
     """Raise ModelError where a student without layers and heads is asked for some."""
     if shape.layers != 1:
         raise ModelError(

@@ -8,10 +8,10 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification, 
 from bertender.models.families import FAMILIES, Family, encoder_layers
 from distill.students.shape import (
     StudentShape,
+    check_not_factorised,
+    check_widths,
     chosen_layers,
     plain_family,
-    refuse_factorised,
-    refuse_widths,
 )
 from distill.students.weights import (
     copy_layer,
@@ -42,8 +42,8 @@ def distilbert_student(
     """
     family = plain_family(teacher)
     chosen = chosen_layers(teacher, shape)
-    refuse_widths(teacher, shape, "a DistilBERT student", "tinybert")
-    refuse_factorised(teacher, "a DistilBERT student")
+    check_widths(teacher, shape, "a DistilBERT student", "tinybert")
+    check_not_factorised(teacher, "a DistilBERT student")
     student = DistilBertForSequenceClassification(_student_config(teacher, family, shape.layers))
     with torch.no_grad():
         _copy_embeddings(teacher, student, family)

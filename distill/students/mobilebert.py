@@ -61,7 +61,7 @@ def tiny_mobilebert_student(
     return _student(teacher, shape, num_feedforward_networks=2, **LIGHT)
 
 
-def _refuse_layers(shape: StudentShape) -> None:
+def _check_layers(shape: StudentShape) -> None:
     if shape.teacher_layers:
         raise ModelError(
             f"teacher_layers={shape.teacher_layers}: a MobileBERT student starts from its "
@@ -96,7 +96,7 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, **kind: int) -> Mobil
 def _student(
     teacher: PreTrainedModel, shape: StudentShape, **kind: int
 ) -> MobileBertForSequenceClassification:
-    _refuse_layers(shape)
+    _check_layers(shape)
     if isinstance(teacher, MobileBertForSequenceClassification) and _is_it(teacher, shape, kind):
         return copy.deepcopy(teacher)
     config = _config(teacher, shape, **kind)

@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 
 from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers
-from distill.students.shape import StudentShape, chosen_layers, plain_family, refuse_widths
+from distill.students.shape import StudentShape, check_widths, chosen_layers, plain_family
 from distill.students.weights import copy_module, positions_of
 
 __all__ = ["any_width_student", "shorter_student"]
@@ -23,7 +23,7 @@ def shorter_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrained
     """
     family = plain_family(teacher)
     chosen = chosen_layers(teacher, shape)
-    refuse_widths(teacher, shape, "a shorter copy of the teacher", "tinybert")
+    check_widths(teacher, shape, "a shorter copy of the teacher", "tinybert")
     config = copy.deepcopy(teacher.config)
     config.num_hidden_layers = shape.layers
     student: PreTrainedModel = type(teacher)(config)

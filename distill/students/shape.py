@@ -20,8 +20,8 @@ __all__ = [
     "chosen_layers",
     "first_layers",
     "plain_family",
-    "refuse_factorised",
-    "refuse_widths",
+    "check_not_factorised",
+    "check_widths",
     "spread_layers",
 ]
 
@@ -104,11 +104,11 @@ def chosen_layers(teacher: PreTrainedModel, shape: StudentShape) -> tuple[int, .
     """
     depth = len(encoder_layers(teacher))
     chosen = shape.teacher_layers or shape.start_layers(depth, shape.layers)
-    _refuse_impossible(depth, shape.layers, chosen)
+    _check_layers_there(depth, shape.layers, chosen)
     return chosen
 
 
-def refuse_widths(teacher: PreTrainedModel, shape: StudentShape, what: str, instead: str) -> None:
+def check_widths(teacher: PreTrainedModel, shape: StudentShape, what: str, instead: str) -> None:
     """Raise ModelError where a student that keeps its teacher's width is asked for another."""
     if other := shape.other_widths(teacher):
         explicit = ", ".join(f"{name}={width}" for name, width in other.items())
@@ -118,7 +118,7 @@ def refuse_widths(teacher: PreTrainedModel, shape: StudentShape, what: str, inst
         )
 
 
-def _refuse_impossible(depth: int, layers: int, chosen: tuple[int, ...]) -> None:
+def _check_layers_there(depth: int, layers: int, chosen: tuple[int, ...]) -> None:
     if layers > depth:
         raise ModelError(
             f"layers={layers}: the teacher has only {depth}. Choose 1 to {depth} (half is usual)."
@@ -130,7 +130,7 @@ def _refuse_impossible(depth: int, layers: int, chosen: tuple[int, ...]) -> None
         )
 
 
-def refuse_factorised(teacher: PreTrainedModel, what: str) -> None:
+def check_not_factorised(teacher: PreTrainedModel, what: str) -> None:
     """Raise ModelError where a teacher's embeddings are narrower than its layers (ELECTRA)."""
     table = teacher.get_input_embeddings()
     assert isinstance(table, nn.Embedding)

@@ -140,7 +140,7 @@ def _load(
             ignore_mismatched_sizes=True,
             **settings,
         )
-        _refuse_unfitting_weights(source, model, report)
+        _check_weights(source, model, report)
         tokenizer = fitting_tokenizer(source, model, **tokenizer_settings)
         _agree_on_padding(model, tokenizer)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -200,9 +200,7 @@ def _agree_on_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
         model.config.pad_token_id = tokenizer.pad_token_id
 
 
-def _refuse_unfitting_weights(
-    source: str, model: PreTrainedModel, report: Mapping[str, Any]
-) -> None:
+def _check_weights(source: str, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
     """Raise ModelError where the encoder itself, not only its head, would start from noise."""
     prefix = f"{model.base_model_prefix}."
     missing = [*report["missing_keys"], *report["mismatched_keys"]]

@@ -15,10 +15,10 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.predictor import load_torch_classifier
 from bertender.tasks.task import Task
 
-__all__ = ["Teacher", "load_teachers", "on_device", "refuse_other_labels"]
+__all__ = ["Teacher", "load_teachers", "on_device", "check_same_labels"]
 
 
-def refuse_other_labels(teacher: Artifact, task: Task) -> None:
+def check_same_labels(teacher: Artifact, task: Task) -> None:
     """Refuse a teacher that does not answer this task's labels in this order.
 
     Raises:
@@ -53,8 +53,8 @@ class Teacher:
 
     @classmethod
     def load(cls, artifact: Artifact, task: Task) -> Self:
-        """Load a classifier of the task's labels, or raise what `refuse_other_labels` does."""
-        refuse_other_labels(artifact, task)
+        """Load a classifier of the task's labels, or raise what `check_same_labels` does."""
+        check_same_labels(artifact, task)
         return cls(artifact, on_device(load_torch_classifier(artifact)))
 
 

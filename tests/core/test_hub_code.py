@@ -22,7 +22,7 @@ from transformers.utils import hub as transformers_hub
 from bertender.core import hub_code
 from bertender.core.artifact import Artifact
 from bertender.core.errors import HubCodeError, ModelError
-from bertender.core.hub_code import open_pretrained, refuse_hub_code
+from bertender.core.hub_code import check_hub_code, open_pretrained
 from bertender.models.predictor import load_torch_classifier, open_classifier
 from bertender.problems import TOKEN_CLASSIFICATION
 from bertender.text.batch import load_tokenizer
@@ -153,7 +153,7 @@ def test_hostile_configs(settings: Settings, copy: Path, fetched: list[str]) -> 
 
 @pytest.mark.parametrize("settings", HARMLESS.values(), ids=HARMLESS)
 def test_harmless_configs(settings: Settings, copy: Path) -> None:
-    assert refuse_hub_code(spoil(copy, settings)) is None
+    assert check_hub_code(spoil(copy, settings)) is None
     load_tokenizer(copy)
 
 
@@ -234,14 +234,14 @@ def test_a_cached_model_opens_without_a_network(cached: Path) -> None:
 def test_a_hostile_cached_model_without_a_network(cached: Path, settings: Settings) -> None:
     spoil(cached, settings)
     with pytest.raises(HubCodeError):
-        refuse_hub_code("some/model")
+        check_hub_code("some/model")
 
 
 @pytest.mark.usefixtures("silent_hub")
 def test_a_cached_adapter_without_a_network(cached: Path) -> None:
     (cached / "adapter_config.json").write_text('{"base_model_name_or_path": "evil/model"}')
     with pytest.raises(HubCodeError, match="evil/model"):
-        refuse_hub_code("some/model")
+        check_hub_code("some/model")
 
 
 @pytest.mark.parametrize("settings", RUNS_IT.values(), ids=RUNS_IT)
@@ -266,7 +266,7 @@ def test_a_hub_that_does_not_answer_now_is_not_trusted_later(
 
     monkeypatch.setattr(hub_code, "hf_hub_download", silent)
     with pytest.raises(OSError, match="no answer"):
-        refuse_hub_code("some/other")
+        check_hub_code("some/other")
 
 
 def test_an_address_is_no_model() -> None:

@@ -18,7 +18,7 @@ from bertender.measure.tolerances import TOLERANCES
 from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer
-from export.activations import FLOAT16_LARGEST, SAFE_SHARE, Reach, largest_numbers, refuse_overflow
+from export.activations import FLOAT16_LARGEST, SAFE_SHARE, Reach, check_overflow, largest_numbers
 from export.fusion import FUSIONS
 from export.onnx_export import ExportConfig, export
 from export.precisions import PRECISIONS
@@ -197,10 +197,10 @@ def test_half_of_what_float16_holds_is_allowed(
 ) -> None:
     reaches = [Reach(place="Add /a", largest=largest), Reach(place="Add /b", largest=1.0)]
     if not refused:
-        refuse_overflow(reaches, 5, allow=False)
+        check_overflow(reaches, 5, allow=False)
         return
     with pytest.raises(ModelError, match=r"1 places .* on 5 texts: Add /a reaches 3\.3e\+04;"):
-        refuse_overflow(reaches, 5, allow=False)
+        check_overflow(reaches, 5, allow=False)
     with caplog.at_level(logging.WARNING):
-        refuse_overflow(reaches, 5, allow=True)
+        check_overflow(reaches, 5, allow=True)
     assert "Add /a" in caplog.text

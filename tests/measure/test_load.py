@@ -20,10 +20,10 @@ from bertender.measure.load import (
     LoadMeter,
     MachineLoad,
     busiest,
+    check_load,
+    check_load_now,
     cpu_seconds,  # as it is before a fixture hides the machine from the other tests
     noisy_loads,
-    refuse_busy,
-    refuse_busy_now,
     watched_load,
 )
 
@@ -74,18 +74,18 @@ def test_other_work_is_what_is_left_of_the_cores_time_without_ones_own(
 )
 def test_more_than_5_percent_is_noisy_and_refused(load: MachineLoad, noisy: bool) -> None:
     assert load.noisy is noisy and BUSY_SHARE == 0.05
-    refuse_busy(load, noisy=True)
+    check_load(load, noisy=True)
     if not noisy:
-        refuse_busy(load, noisy=False)
+        check_load(load, noisy=False)
         return
     with pytest.raises(MachineBusyError, match=r"other work had .*allowed are 5%.*--noisy"):
-        refuse_busy(load, noisy=False)
+        check_load(load, noisy=False)
 
 
 def test_a_busy_machine_is_refused_before_anything_is_timed(counters: Counters) -> None:
     counters(START, after(2.0, 1.0))
     with pytest.raises(MachineBusyError, match=r"other work had 50\.0%"):
-        refuse_busy_now()
+        check_load_now()
     counters(START, after(2.0, 1.0))
     with pytest.raises(MachineBusyError), watched_load(noisy=False):
         pytest.fail("timed on a busy machine")

@@ -35,7 +35,7 @@ def config_with(**settings: Any) -> QuantizeConfig:
     return QuantizeConfig.parse({**quick, **settings})
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, scheme: str, error: Exception) -> None:
+def check(monkeypatch: pytest.MonkeyPatch, scheme: str, error: Exception) -> None:
     def write(context: Any, target: Path) -> Any:
         raise error
 
@@ -59,7 +59,7 @@ def test_a_refused_scheme_gives_way_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    refuse(monkeypatch, "dynamic", error)
+    check(monkeypatch, "dynamic", error)
     artifact = quantize(float_model, task, config_with(), tmp_path / "int8")
     config, findings = artifact.card.config, artifact.card.findings
     assert (config["scheme"], config["calibrator"]) == ("static", "mse")
@@ -73,7 +73,7 @@ def test_all_refused_says_why_and_what_is_left(
     float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for row, error in zip(CANDIDATES, REFUSALS, strict=True):
-        refuse(monkeypatch, row["scheme"], error)
+        check(monkeypatch, row["scheme"], error)
     with pytest.raises(GateError, match=r"moved.*refused lost.*refused runs in float") as all_:
         quantize(float_model, task, config_with(), tmp_path / "int8")
     assert "Try next: bertender quantize" in str(all_.value)
@@ -91,8 +91,8 @@ def test_what_no_gate_raised_is_raised_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It meets every scheme: none is tried after it, and none is recommended."""
-    refuse(monkeypatch, "dynamic", error)
-    refuse(monkeypatch, "static", ParityError("never tried"))
+    check(monkeypatch, "dynamic", error)
+    check(monkeypatch, "static", ParityError("never tried"))
     with pytest.raises(ModelError) as caught:
         quantize(float_model, task, config_with(scheme=scheme), tmp_path / "int8")
     assert caught.value is error and not any(tmp_path.iterdir())
@@ -223,7 +223,7 @@ def test_an_explicit_scheme_that_is_refused_ends_with_the_next_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert all(row["scheme"] in SCHEMES for scheme in SCHEMES.values() for row in scheme.then)
-    refuse(monkeypatch, scheme, ParityError("it moved."))
+    check(monkeypatch, scheme, ParityError("it moved."))
     source = float_model
     if SCHEMES[scheme].source == "torch":
         assert float_model.card.parent is not None

@@ -11,7 +11,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.predictor import onnx_file
 from bertender.tasks.task import Task
-from quantize.kernels import INTEGER_PRODUCTS, operators, refuse_float_kernels
+from quantize.kernels import INTEGER_PRODUCTS, check_kernels, operators
 from quantize.static import write_static
 from tests.quantize.contexts import context_of
 
@@ -30,7 +30,7 @@ def test_a_product_that_is_not_fused_is_seen(
     """A weight turned back with a scale that is computed while running has no integer kernel."""
     context = context_of(float_model, task, tmp_path, calibration_texts=16)
     quantized = len(write_static(context, tmp_path / "model.onnx").quantized)
-    assert refuse_float_kernels(operators(tmp_path / "model.onnx"), quantized) == quantized
+    assert check_kernels(operators(tmp_path / "model.onnx"), quantized) == quantized
     model = onnx.load(tmp_path / "model.onnx")
     product = next(node for node in model.graph.node if node.name.endswith("query/MatMul"))
     (pair,) = [node for node in model.graph.node if product.input[1] in node.output]
@@ -39,4 +39,4 @@ def test_a_product_that_is_not_fused_is_seen(
     model.graph.node.insert(list(model.graph.node).index(product), doubled)
     onnx.save(model, tmp_path / "broken.onnx")
     with pytest.raises(ModelError, match=r"26 products were quantized and .* runs 25 of them"):
-        refuse_float_kernels(operators(tmp_path / "broken.onnx"), quantized)
+        check_kernels(operators(tmp_path / "broken.onnx"), quantized)

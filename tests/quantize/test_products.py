@@ -17,7 +17,7 @@ from quantize.products import (
     WRONG,
     ProductFindings,
     check_products,
-    refuse_unlike,
+    compare_products,
     summary_of,
 )
 from quantize.quantizer import QuantizeConfig
@@ -56,11 +56,11 @@ def test_healthy_products_and_tables_pass(
     quantized: tuple[str, QuantizationContext, Path, Written],
 ) -> None:
     _, context, graph, written = quantized
-    findings = check_products(context.graph, graph, context.texts(64, ""), ranges_of(written))
+    findings = compare_products(context.graph, graph, context.texts(64, ""), ranges_of(written))
     assert [each.kind for each in findings].count("8-bit") == 6 * LAYERS + 2
     assert [each.kind for each in findings].count("table") == 3
     assert not [each for each in findings if each.failures]
-    refuse_unlike(findings)
+    check_products(findings)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -80,7 +80,7 @@ def test_a_fault_of_one_product_is_caught_and_named(
         for layer in (2, 3)
     )
     broken = planted(graph, plant, product, other, tmp_path / "broken.onnx")
-    findings = check_products(context.graph, broken, context.texts(64, ""), ranges_of(written))
+    findings = compare_products(context.graph, broken, context.texts(64, ""), ranges_of(written))
     failed = {each.node for each in findings if each.failures}
     same_input = {
         each.node for each in context.inventory.products if each.activation == product.activation
@@ -88,7 +88,7 @@ def test_a_fault_of_one_product_is_caught_and_named(
     assert product.node in failed
     assert failed <= {other.node, *same_input}, "no other is blamed"
     with pytest.raises(ModelError, match=r"do not compute what.* is .*, allowed is .*again, with"):
-        refuse_unlike(findings)
+        check_products(findings)
 
 
 NEXT_STEPS = [
@@ -104,7 +104,7 @@ def test_the_next_step_is_one_that_helps(
     kinds: list[str], named: list[str], unnamed: list[str]
 ) -> None:
     with pytest.raises(GateError) as caught:
-        refuse_unlike([ProductFindings("a", kind, {"weights_gain": 1.1}) for kind in kinds])
+        check_products([ProductFindings("a", kind, {"weights_gain": 1.1}) for kind in kinds])
     counts = {flag: str(caught.value).count(flag) for flag in (*named, *unnamed)}
     assert counts == {**dict.fromkeys(named, 1), **dict.fromkeys(unnamed, 0)}
 
@@ -121,7 +121,7 @@ def test_four_bits_have_bounds_of_their_own(
 ) -> None:
     _, context, _, _ = quantized
     SCHEMES["four-bit"].write(context, tmp_path / "model.onnx")
-    findings = check_products(context.graph, tmp_path / "model.onnx", context.texts(64, ""))
+    findings = compare_products(context.graph, tmp_path / "model.onnx", context.texts(64, ""))
     assert [each.kind for each in findings].count("4-bit") == 6 * LAYERS
     assert not [each for each in findings if each.failures]
 
@@ -130,7 +130,7 @@ def test_the_worst_few_are_recorded(
     quantized: tuple[str, QuantizationContext, Path, Written],
 ) -> None:
     _, context, graph, _ = quantized
-    findings = check_products(context.graph, graph, context.texts(64, ""))
+    findings = compare_products(context.graph, graph, context.texts(64, ""))
     summary = summary_of(findings)
     assert summary.checked == len(findings)
     worst = [min(v for k, v in row.figures.items() if "snr" in k) for row in summary.worst.values()]

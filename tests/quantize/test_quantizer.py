@@ -28,11 +28,11 @@ from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
 from quantize import proof, quantizer
-from quantize.kernels import refuse_float_kernels
-from quantize.products import ProductFindings, refuse_unlike
+from quantize.kernels import check_kernels
+from quantize.products import ProductFindings, check_products
 from quantize.quantizer import QuantizeConfig
-from quantize.rest import RestFinding, refuse_other_rest
-from quantize.saturation import Deviation, refuse_saturated
+from quantize.rest import RestFinding, check_rest
+from quantize.saturation import Deviation, check_saturation
 from quantize.schemes import SCHEMES, SHARED
 from tests.exports import PlainExport
 from tests.listening import listed_steps, no_training
@@ -182,7 +182,7 @@ def test_answers_that_move_too_far_are_refused_and_gone(
         onnx.save(model, target)
         return written
 
-    monkeypatch.setattr(proof, "refuse_unlike", lambda findings: None)  # it would be the first
+    monkeypatch.setattr(proof, "check_products", lambda findings: None)  # it would be the first
     monkeypatch.setitem(SCHEMES, scheme, replace(SCHEMES[scheme], write=write_negated))
     with pytest.raises(ParityError, match="int8 does not answer as"):
         quantize(source_of(scheme, sources), task, config_of(scheme), tmp_path / "int8")
@@ -310,9 +310,9 @@ def test_a_gpu_is_refused_whatever_the_scheme(
 
 
 GATES: dict[str, Callable[[], object]] = {
-    "products": lambda: refuse_unlike([ProductFindings("a", "8-bit", {"weights_gain": 1.1})]),
-    "rest": lambda: refuse_other_rest([RestFinding("a", 1.0)]),
-    "kernels": lambda: refuse_float_kernels({}, 1),
+    "products": lambda: check_products([ProductFindings("a", "8-bit", {"weights_gain": 1.1})]),
+    "rest": lambda: check_rest([RestFinding("a", 1.0)]),
+    "kernels": lambda: check_kernels({}, 1),
 }
 
 
@@ -326,7 +326,7 @@ def test_what_a_gate_raises_lets_another_scheme_be_tried(gate: str) -> None:
 def test_sums_that_saturate_end_the_search() -> None:
     """Every scheme adds with the same instructions."""
     with pytest.raises(ModelError, match="--target avx2") as caught:
-        refuse_saturated([Deviation("a", 1.0)])
+        check_saturation([Deviation("a", 1.0)])
     assert not isinstance(caught.value, quantizer.REFUSALS)
 
 

@@ -18,7 +18,7 @@ from bertender.models.predictor import onnx_file
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
 from quantize.calibration import Batches
-from quantize.rest import TOLERATED, check_rest, refuse_other_rest
+from quantize.rest import TOLERATED, check_rest, compare_rest
 from quantize.schemes import SCHEMES
 from tests.quantize.contexts import SETTINGS, context_of
 from tests.toy_models import save_artifact, tiny_classifier
@@ -41,8 +41,8 @@ def test_nothing_else_is_changed_by_a_scheme(
 ) -> None:
     context = context_of(float_model, task, tmp_path, scheme=scheme, **SETTINGS[scheme])
     SCHEMES[scheme].write(context, tmp_path / "model.onnx")
-    findings = check_rest(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
-    refuse_other_rest(findings)
+    findings = compare_rest(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
+    check_rest(findings)
     assert "logits" in {each.tensor for each in findings} or len(findings) > 10
     assert max(each.difference for each in findings) < TOLERATED / 10
 
@@ -69,9 +69,9 @@ def test_a_fault_beside_the_products_is_found(
     onnx.save(model, tmp_path / "faulty.onnx")
     faulty = replace(context, graph=tmp_path / "faulty.onnx")
     SCHEMES["dynamic"].write(faulty, tmp_path / "model.onnx")
-    findings = check_rest(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
+    findings = compare_rest(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
     with pytest.raises(ModelError, match="are not what the float graph computes"):
-        refuse_other_rest(findings)
+        check_rest(findings)
 
 
 def test_a_graph_of_something_else_is_refused_by_name(
@@ -84,7 +84,7 @@ def test_a_graph_of_something_else_is_refused_by_name(
         node.output[:] = [f"other/{name}" if "/" in name else name for name in node.output]
     onnx.save(model, tmp_path / "other.onnx")
     with pytest.raises(ModelError, match="has no tensor"):
-        check_rest(
+        compare_rest(
             context.graph, tmp_path / "other.onnx", Batches(context.classifier.encode, [("a",)])
         )
 
@@ -100,7 +100,7 @@ def test_what_is_no_number_is_no_equal_one(
     norm.CopyFrom(numpy_helper.from_array(broken, norm.name))
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="nan"):
-        refuse_other_rest(check_rest(context.graph, tmp_path / "model.onnx", context.texts(8, "")))
+        check_rest(compare_rest(context.graph, tmp_path / "model.onnx", context.texts(8, "")))
 
 
 def test_an_ignored_mask_is_found_among_texts_of_one_length(
@@ -115,4 +115,4 @@ def test_an_ignored_mask_is_found_among_texts_of_one_length(
     )
     texts = Batches(context.classifier.encode, [("apple pear plum",)] * 8)
     with pytest.raises(ModelError, match="are not what the float graph computes"):
-        refuse_other_rest(check_rest(context.graph, tmp_path / "model.onnx", texts))
+        check_rest(compare_rest(context.graph, tmp_path / "model.onnx", texts))

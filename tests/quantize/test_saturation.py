@@ -22,7 +22,7 @@ from quantize.cuts import exact, run_cut
 from quantize.dynamic import write_dynamic
 from quantize.kernels import INTEGER_PRODUCTS, operators
 from quantize.products import judge_products
-from quantize.saturation import TOLERATED, Deviation, probe, refuse_saturated
+from quantize.saturation import TOLERATED, Deviation, check_saturation, probe
 from quantize.schemes import SCHEMES
 from quantize.twins import Sample, Twins, find_twins, sample_rows
 from tests.quantize.contexts import SETTINGS, config_of, context_of
@@ -168,8 +168,8 @@ def test_what_has_no_sums_is_not_counted(float_model: Artifact, task: Task, tmp_
 
 def test_a_deviation_that_is_no_number_is_refused() -> None:
     with pytest.raises(ModelError, match="off by nan"):
-        refuse_saturated([Deviation("/product", float("nan"))])
-    refuse_saturated([Deviation("/product", TOLERATED)])
+        check_saturation([Deviation("/product", float("nan"))])
+    check_saturation([Deviation("/product", TOLERATED)])
 
 
 def test_a_product_that_is_always_zero_is_no_deviation(

@@ -8,7 +8,7 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError, UnknownNameError
 from quantize.affine import INTEGERS
 from quantize.config import SchemeConfig
-from quantize.targets import TARGETS, target_named
+from quantize.targets import TARGETS, target_of
 
 
 def machine(platform: str = "Linux x86_64", *flags: str) -> Environment:
@@ -27,13 +27,13 @@ def machine(platform: str = "Linux x86_64", *flags: str) -> Environment:
     ],
 )
 def test_auto_is_what_the_machine_adds_exactly(here: Environment, expected: str) -> None:
-    assert target_named("auto", here) == (expected, TARGETS[expected])
-    assert target_named("avx2", here)[0] == "avx2"
+    assert target_of("auto", here) == (expected, TARGETS[expected])
+    assert target_of("avx2", here)[0] == "avx2"
 
 
 def test_a_gpu_is_refused_with_the_reason_and_what_to_do() -> None:
     with pytest.raises(ModelError, match=r"gpu.*no 8-bit kernels.*slower than 16 bits.*float16"):
-        target_named("gpu")
+        target_of("gpu")
 
 
 @pytest.mark.parametrize("name", [name for name, row in TARGETS.items() if not row.refused])

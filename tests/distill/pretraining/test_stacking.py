@@ -16,7 +16,7 @@ from bertender.models.families import encoder_layers
 from bertender.text.batch import load_tokenizer
 from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, encoder_config, pretrain
-from distill.pretraining.stacking import positions_of_shallow, refuse_unstackable, stack
+from distill.pretraining.stacking import check_stackable, positions_of_shallow, stack
 from tests.distill.pretraining.settings import BRIEF, OPENS_AS
 from tests.toys import passages
 
@@ -61,7 +61,7 @@ def test_layers_repeat_and_all_else_is_taken_over(shallow: Artifact, layers: int
 def test_a_card_without_a_field_had_its_default(shallow: Artifact) -> None:
     older = {key: value for key, value in shallow.card.config.items() if key != "tokenizer"}
     card = shallow.card.model_copy(update={"config": older})
-    refuse_unstackable(replace(shallow, card=card), deeper(shallow), shallow.card.family)
+    check_stackable(replace(shallow, card=card), deeper(shallow), shallow.card.family)
 
 
 def test_copies_are_not_the_same_weights(shallow: Artifact) -> None:
