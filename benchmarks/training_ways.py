@@ -107,7 +107,7 @@ class TrainingRun(Record):
 
     way: str
     seed: int
-    cached_s: float = Field(description="computing the teacher's answers, once for all epochs")
+    kept_s: float = Field(description="computing the teacher's answers, once for all epochs")
     epoch_s: tuple[float, ...] = Field(description="raw: each epoch's training, without scoring")
     teacher_s: float = Field(description="in the teacher, before and in the epochs")
     score: Score

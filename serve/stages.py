@@ -13,7 +13,7 @@ __all__ = ["ENDPOINT"]
 
 def _check(inputs: Inputs, config: EndpointConfig, out: Path) -> EndpointCheck:
     task = inputs.task
-    true_labels = [task.problem.named(target, task.labels) for target in task.dev.label_ids]
+    true_labels = [task.problem.by_names(target, task.labels) for target in task.dev.label_ids]
     return check_endpoint(inputs.sources[0], task.dev.examples, config, true_labels)
 
 

@@ -120,7 +120,7 @@ class ProblemType(Generic[Target]):
     """the labels of all training rows -> the names of the task, in the order of the logits"""
     number: Callable[[Any, Mapping[str, int]], Target]
     """(labels of a row, number of each name) -> target; KeyError for a name that is not known"""
-    named: Callable[[Target, Sequence[str]], Any]
+    by_names: Callable[[Target, Sequence[str]], Any]
     """(target, names of the labels) -> the same by names"""
     labels_of: Callable[[Target], Sequence[int]]
     """target -> the numbers of its labels"""

@@ -162,7 +162,7 @@ def _compute(
     """Return the ids (questions, count) of the likeliest of the allowed ids, but never its own."""
     model = language_model.model
     device = model.device
-    likeliest = torch.empty(len(questions), count, dtype=torch.int32)
+    words = torch.empty(len(questions), count, dtype=torch.int32)
     for bucket in length_buckets(questions.lengths, TOKENS_PER_BATCH):
         batch = questions.collate([questions[index] for index in bucket])
         inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
@@ -172,5 +172,5 @@ def _compute(
         asked = logits[rows, batch["position"].to(device)].float().cpu()  # (batch, vocab)
         asked.scatter_(1, batch["own_id"][:, None], -torch.inf)
         likeliest = asked[:, allowed].topk(count).indices
-        likeliest[bucket] = allowed[likeliest].int()
-    return likeliest
+        words[bucket] = allowed[likeliest].int()
+    return words

@@ -182,7 +182,7 @@ def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task)
     for row, (example, own) in enumerate(zip(examples, found, strict=True)):
         answer = endpoint.read(tensors, row, example)
         expected = task.problem.decode(own.logits.argmax(1), own.places, example)
-        assert answer["label"] == task.problem.named(expected, task.labels)
+        assert answer["label"] == task.problem.by_names(expected, task.labels)
         assert np.atleast_2d(answer["logits"])[own.places] == pytest.approx(own.logits, abs=1e-4)
         assert np.all((np.array(answer["score"]) > 0) & (np.array(answer["score"]) <= 1))
 
@@ -201,7 +201,7 @@ def test_the_real_endpoint_answers_texts_and_examples_alike(graph: Artifact, tas
     found = predict_outputs(open_classifier(graph), examples)
     for answer, example, own in zip(answers, examples, found, strict=True):
         expected = task.problem.decode(own.logits.argmax(1), own.places, example)
-        assert answer.label == task.problem.named(expected, task.labels)
+        assert answer.label == task.problem.by_names(expected, task.labels)
 
 
 def test_what_is_no_sentence_is_refused_before_it_is_sent() -> None:

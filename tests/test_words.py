@@ -1,0 +1,105 @@
+"""Identifiers are in the field's words: what the glossary replaced does not come back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("bertender", "distill", "export", "quantize", "serve", "benchmarks")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+REPLACED = {
+    "answer": "outputs, logits, predictions; a classification, of an endpoint",
+    "answered": "predicted",
+    "answers": "outputs, logits, predictions",
+    "circumstances": "conditions",
+    "found": "findings, or the thing's own name",
+    "given": "explicit, or the thing's own name",
+    "idle": "unused",
+    "job": "context, request",
+    "jobs": "contexts, requests",
+    "kept": "cached (outputs), remaining (heads)",
+    "misfit": "incompatible",
+    "misfits": "incompatible",
+    "named": "TABLE[name], by_name",
+    "piece": "token",
+    "pieces": "tokens",
+    "pretrainee": "training module",
+    "refuse": "check",
+    "refuses": "check",
+    "said": "report, or the thing's own name",
+    "told": "report",
+    "trainee": "training module",
+}
+"""A word that a reader of transformers would have to learn -> the field's."""
+
+ON_DISK = {
+    "answer",  # of an endpoint's report
+    "answered",  # of the benchmark of taggers
+    "circumstances",  # of a comparison
+    "found",  # of the benchmarks of quantization and of taggers
+    "heads_kept",  # of a pruned model's config.json
+    "kept",  # of a comparison's pruned heads
+    "kept_s",  # of the benchmark of training
+    "neurons_kept",  # of a pruned model's config.json
+    "pieces_per_text",  # of a card
+}
+"""Fields whose names change with a schema version only."""
+
+FIELDS_OF_CPUS = {"IDLE_FIELDS", "idle"}
+"""What operating systems call the time in which a core does nothing."""
+
+SHARED_NAMES = {"NamedFile"}
+"""A file that a user names in the settings of a step."""
+
+
+def words_of(name: str) -> set[str]:
+    """Return the words of an identifier in snake_case or CamelCase."""
+    return set(re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().split("_"))
+
+
+def defined_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of everything that a file defines or assigns."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_are_in_the_words_of_the_field(path: Path) -> None:
+    allowed = ON_DISK | FIELDS_OF_CPUS | SHARED_NAMES
+    wrong = [
+        f"line {line}: {name} ({word}: say {REPLACED[word]})"
+        for line, name in defined_names(path)
+        for word in sorted(words_of(name) & REPLACED.keys())
+        if name not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_modules_are_named_in_the_words_of_the_field() -> None:
+    assert not [path for path in FILES if words_of(path.stem) & (REPLACED.keys() - {"named"})]
+
+
+@pytest.mark.parametrize("name", sorted(ON_DISK))
+def test_names_on_disk_are_still_needed(name: str) -> None:
+    """An exception that no file needs any longer would let the word back in."""
+    assert any(name == each for path in FILES for _, each in defined_names(path))
+
+
+def test_the_walk_sees_what_it_should(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("def refuse_busy(given): pass\nclass KeptRows: pass\nx.found = told = 1\n")
+    names = {name for _, name in defined_names(path)}
+    assert names == {"refuse_busy", "given", "KeptRows", "found", "told"}
+    assert words_of("KeptRows") == {"kept", "rows"}
