@@ -33,7 +33,7 @@ from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import ChosenOn, Task
 from distill.distillation.distiller import DistillConfig, distill
 from distill.methods import METHODS
-from distill.methods.method import half_the_layers
+from distill.students import half_the_layers
 
 __all__ = ["CONTROL", "Budget", "MethodsBenchmark", "StudentResult", "config_of", "with_earlier"]
 
@@ -95,7 +95,7 @@ def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
     Raises:
         ConfigError: there are fewer epochs than the method has phases.
     """
-    earlier = len(METHODS[method].phases(budget.layers)) - 1
+    earlier = len(METHODS[method].at(budget.layers).phases) - 1
     if budget.epochs <= earlier:
         raise ConfigError(
             f"epochs={budget.epochs}: method {method!r} has {earlier + 1} phases and wants an "
@@ -109,7 +109,7 @@ def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
     return DistillConfig(
         method=method,
         seed=seed,
-        layers=budget.layers if METHODS[method].layers is half_the_layers else None,
+        layers=budget.layers if METHODS[method].student.layers is half_the_layers else None,
         epochs=budget.epochs - earlier * each,
         learning_rate=rate,
         batch_size=budget.batch_size,
@@ -145,7 +145,7 @@ def _measured(student: Artifact, task: Task, config: DistillConfig) -> StudentRe
 
 def _runnable() -> list[str]:
     """The methods that start from the teacher alone."""
-    return [name for name, method in METHODS.items() if not method.wants_own_start]
+    return [name for name, method in METHODS.items() if not method.student.wants_own_start]
 
 
 def with_earlier(benchmark: MethodsBenchmark, earlier: MethodsBenchmark) -> MethodsBenchmark:

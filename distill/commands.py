@@ -12,11 +12,11 @@ from bertender.cli.output import print_json, print_listing, print_words
 from distill.methods import GENERAL_METHODS, METHODS
 
 if TYPE_CHECKING:  # it imports PyTorch, and a list of names and summaries should not
-    from distill.methods.method import Phase
+    from distill.methods.phase import Phase
 
 __all__ = ["methods_command"]
 
-TWO_LAYERS = 2
+LISTED_LAYERS = 2
 """The depth that phases are listed for; a method that goes layer by layer has one for each."""
 
 NamesArgument = Annotated[
@@ -49,12 +49,12 @@ def _in_short() -> list[dict[str, Any]]:
 
 
 def _in_full(name: str) -> dict[str, Any]:
-    method = METHODS[name]
+    method = METHODS[name].at(LISTED_LAYERS)
     return {
         "method": name,
         "summary": METHODS.places[name].summary,
         "paper": method.paper,
-        "loss": [_loss(phase) for phase in method.phases(TWO_LAYERS)],
+        "loss": [_loss(phase) for phase in method.phases],
         "needs": [*sorted(method.needs), *method.conditions],
         "cost": method.cost,
         "on a corpus": _general(name),
@@ -71,8 +71,8 @@ def _general(name: str) -> list[str]:
     """Return what a method's general stage reads and wants; nothing where it has none."""
     if name not in GENERAL_METHODS:
         return []
-    method = GENERAL_METHODS[name]
-    return [*map(_loss, method.phases(TWO_LAYERS)), *method.conditions]
+    method = GENERAL_METHODS[name].at(LISTED_LAYERS)
+    return [*map(_loss, method.phases), *method.conditions]
 
 
 def _loss(phase: Phase) -> str:

@@ -13,8 +13,9 @@ from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import TrainingConfig
 from distill.losses.terms import SoftLabels
-from distill.methods.method import Method, one_phase
-from distill.students import alternating_layers, shorter_student
+from distill.methods.method import Method
+from distill.methods.phase import one_phase
+from distill.students import SHORTER_STUDENT, alternating_layers
 from distill.writing import write_classifier
 from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
@@ -23,7 +24,7 @@ from quantize.schemes import Scheme
 WARM = Method(
     name="warm",
     paper="nobody's",
-    builder=shorter_student,
+    student=SHORTER_STUDENT,
     start_layers=alternating_layers,
     phases=one_phase(SoftLabels(weight=1.0, temperature=3.0)),
 )

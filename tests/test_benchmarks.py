@@ -37,10 +37,12 @@ from tests.toys import toy_task
 BUDGET = Budget(epochs=4, learning_rate=1e-3, batch_size=8, layers=3, max_train=12)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].wants_own_start])
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if not METHODS[name].student.wants_own_start]
+)
 def test_every_method_gets_the_same_epochs_and_pace(name: str) -> None:
     config = config_of(name, 7, BUDGET)
-    phases = METHODS[name].phases(BUDGET.layers)
+    phases = METHODS[name].at(BUDGET.layers).phases
     settings = [phase_settings(phase, config) for phase in phases]
     assert sum(setting.epochs for setting in settings) == BUDGET.epochs
     assert {setting.learning_rate for setting in settings} == {BUDGET.learning_rate}

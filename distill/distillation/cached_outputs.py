@@ -60,7 +60,7 @@ def choose_cached(
         ConfigError: what must be kept is larger.
     """
     depth, teacher_depth = (m.config.num_hidden_layers for m in (student, teachers[0].model))
-    reads = [phase.reads(depth, teacher_depth) for phase in method.phases(depth)]
+    reads = [phase.reads(depth, teacher_depth) for phase in method.at(depth).phases]
     several: Wanted = {"logits": frozenset()} if len(teachers) > 1 else {}
     cached = joined((worth_keeping(reads), several))
     per_token, texts, rows = HEADS[task.problem_type].per_token, len(task.train), len(task.train)

@@ -87,7 +87,7 @@ class StudentConfig(PhasedConfig):
                     f"for {name.removeprefix('earlier_')}. Leave it out."
                 )
         count = len(self.teacher_layers or ())
-        if method.layer_by_layer and count and self.layers and count != self.layers:
+        if method.student.layer_by_layer and count and self.layers and count != self.layers:
             raise ConfigError(
                 f"teacher_layers={self.teacher_layers}: give {self.layers}, one for each of the "
                 "student's layers, or leave it out for the method's choice."
@@ -118,8 +118,8 @@ class StudentConfig(PhasedConfig):
             texts: of an example.
             own_start: whether the start is an encoder of the student's own, not the teacher.
         """
-        chosen = len(self.teacher_layers or ()) if method.layer_by_layer else 0
-        usual = method.layers_of_own_start if own_start else method.layers
+        chosen = len(self.teacher_layers or ()) if method.student.layer_by_layer else 0
+        usual = method.student.layers_of_own_start if own_start else method.student.layers
         return StudentShape(
             layers=self.layers or chosen or usual(depth),
             hidden_size=self.hidden_size,

@@ -26,8 +26,7 @@ from distill.distillation.phases import (
     phase_settings,
     unmasked,
 )
-from distill.losses.training_module import TrainingModule
-from distill.methods.method import Phase, TrainingModuleBuilder
+from distill.methods.phase import Phase
 
 __all__ = ["Distillation", "Evaluate", "Trained"]
 
@@ -67,7 +66,6 @@ class Distillation:
     """Makes the training texts, with the outputs of the teacher that are cached."""
     evaluate: Evaluate
     """Measures the student after each epoch of the last phase."""
-    training_module: TrainingModuleBuilder = TrainingModule.of
     masking: Masked = unmasked
     """What the models read in phases that mask words."""
     clock: Stopwatch = field(default_factory=Stopwatch)
@@ -95,7 +93,7 @@ class Distillation:
                 settings = phase_settings(phase, config)
                 texts = examples if phase.needs or phase.masked else labelled(examples)
                 steps = len(planned(texts, settings))
-                training_module: Any = self.training_module(
+                training_module: Any = phase.training_module.of(
                     student, self.teacher, phase, seed=config.seed, steps=steps
                 )
                 objective = self.objective(phase, bf16)

@@ -52,7 +52,7 @@ class GeneralConfig(StudentConfig):
         method = GENERAL_METHODS[self.method]
         uses = {
             "mask_probability": method.predicts_words,
-            "vocabulary_size": method.own_vocabulary,
+            "vocabulary_size": method.student.own_vocabulary,
         }
         for name, used in uses.items():
             if getattr(self, name) is not None and not used:

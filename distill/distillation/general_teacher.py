@@ -47,7 +47,7 @@ class GeneralTeacher:
 
     def student(self, method: Method, shape: StudentShape) -> PreTrainedModel:
         """Return the method's student: as its teacher, a language model or a bare encoder."""
-        student = method.student(self.classifier, shape)
+        student = method.build(self.classifier, shape)
         if self.language_model is None:
             return _encoder_of(student)
         return masked_language_model(student, self.language_model)

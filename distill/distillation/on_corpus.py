@@ -55,7 +55,7 @@ class OnCorpus:
     def distillation(self, work: Path) -> Distillation:
         """Make what the student reads; a part that is in `work` already is not made again."""
         method, student, reading = self.method, self.student, self._reading(work / "vocabulary")
-        if method.own_vocabulary:
+        if method.student.own_vocabulary:
             student = _new_student(self.teacher, method, self.config, reading.tokenizer)
         blocks = (reading.rows, work / "blocks", reading.padding)
         training, held_out = stored_parts(self.passages, self.surveyed, *blocks)
@@ -65,10 +65,9 @@ class OnCorpus:
             student=student,
             teacher=self.teacher.model,
             tokenizer=reading.tokenizer,
-            phases=method.phases(student.config.num_hidden_layers),
+            phases=method.at(student.config.num_hidden_layers).phases,
             examples=lambda: training,
             evaluate=partial(held_out_loss, examples=held_out),
-            training_module=method.training_module,
             masking=reading.masking(share, self.config.seed) if masks else unmasked,
         )
 
@@ -76,7 +75,7 @@ class OnCorpus:
         """Return how the student reads the corpus; a vocabulary of its own is trained here."""
         config = self.config
         longest = min(config.max_length, longest_input(self.tokenizer))
-        if not self.method.own_vocabulary:
+        if not self.method.student.own_vocabulary:
             return as_its_teacher(self.tokenizer, longest)
         sizes = config.vocabulary_size or VOCABULARY_SIZE, longest_input(self.tokenizer)
         passages = Watched(self.passages, self.surveyed, "train the student's vocabulary")
@@ -101,7 +100,7 @@ def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralC
     theirs = fitting_tokenizer(teacher.source, teacher.model)
     _check_tokens_known(theirs, teacher)
     # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
-    stand_in = theirs if method.own_vocabulary else None
+    stand_in = theirs if method.student.own_vocabulary else None
     student = _new_student(teacher, method, config, stand_in)
     check_compatible(method, student, teacher.model)
     tokenizer = fitting_tokenizer(teacher.source, student)

@@ -88,14 +88,13 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         student=student,
         teacher=teachers[0].model,
         tokenizer=tokenizer,
-        phases=method.phases(student.config.num_hidden_layers),
+        phases=method.at(student.config.num_hidden_layers).phases,
         examples=partial(
             student_examples, cached, teachers, start, tokenizer, texts, config, clock
         ),
         evaluate=lambda training_module, objective: choice_score(
             training_module.student, tokenizer, task, config.max_length
         ),
-        training_module=method.training_module,
         clock=clock,
     )
     digests = [start.digest, *(each.artifact.digest for each in teachers)]

@@ -17,7 +17,8 @@ from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import LossParts
 from distill.losses import NO_LABEL
 from distill.losses.signals import Signals, Wanted, read_signals
-from distill.methods.method import Method, Phase
+from distill.methods.method import Method
+from distill.methods.phase import Phase
 from distill.teachers.outputs import cached_in
 
 __all__ = [
@@ -120,7 +121,7 @@ def check_compatible(method: Method, student: PreTrainedModel, teacher: PreTrain
     """Raise ModelError where a term cannot compare this student with this teacher."""
     incompatibilities = [
         term.incompatibility(student.config, teacher.config)
-        for phase in method.phases(student.config.num_hidden_layers)
+        for phase in method.at(student.config.num_hidden_layers).phases
         for term in phase.terms
         if term.weight
     ]

@@ -70,7 +70,7 @@ def start_student(
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
     start = find_start(teacher, method, encoder)
     shape = config.shape(method, start.depth, texts, own_start=not start.is_teacher)
-    student = head(method.student(start.model, shape))
+    student = head(method.build(start.model, shape))
     check_compatible(method, student, teacher.model)
     return start, student
 
@@ -112,7 +112,7 @@ def check_start(method: Method, student: str | None) -> None:
         ConfigError: the method wants an encoder, and none is named.
         ModelError: the student starts from the teacher, and another encoder is named.
     """
-    if student is None and method.wants_own_start:
+    if student is None and method.student.wants_own_start:
         raise ConfigError(
             f"method {method.name!r} wants a small pre-trained student of its own: give student, "
             "a folder, an artifact of `bertender pretrain` or `bertender distill-general`, or a "
@@ -138,7 +138,7 @@ def _check_even_teacher(config: PretrainedConfig, method: Method) -> None:
 
 def _check_even_start(config: PretrainedConfig, method: Method) -> None:
     """Raise ModelError where a student would start from layers that are not alike."""
-    if family_name(config) != config.model_type and method.starts_from_layers:
+    if family_name(config) != config.model_type and method.student.starts_from_layers:
         raise ModelError(
             f"the layers of a {config.model_type!r} model are not alike, so that no student of "
             f"method {method.name!r} can start from it. Distil first and prune the student; or "

@@ -13,20 +13,19 @@ from __future__ import annotations
 from distill.losses import hidden_cosine
 from distill.losses.layer_maps import last
 from distill.losses.terms import HardLabels, Match, SoftLabels
-from distill.methods.method import Method, all_layers, one_phase
-from distill.students import albert_student
+from distill.methods.method import Method
+from distill.methods.phase import one_phase
+from distill.students import ALBERT_STUDENT
 
 __all__ = ["ALBERT"]
 
 ALBERT = Method(
     name="albert",
     paper="Lan et al. 2019, arXiv 1909.11942 (the student)",
-    builder=albert_student,
+    student=ALBERT_STUDENT,
     phases=one_phase(
         SoftLabels(weight=0.5, temperature=2.0),
         HardLabels(weight=0.5),
         Match("cosine", 0.5, "hidden_states", hidden_cosine, layers=last),
     ),
-    layers=all_layers,
-    layer_by_layer=False,
 )

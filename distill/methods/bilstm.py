@@ -15,25 +15,18 @@ on 4,000 texts of SST-2 the held-out score no longer rose after the second epoch
 from __future__ import annotations
 
 from distill.losses.terms import HardLabels, LogitMatch
-from distill.methods.method import Method, one_phase
-from distill.students import bilstm_student
+from distill.methods.method import Method
+from distill.methods.phase import one_phase
+from distill.students import BILSTM_STUDENT
 
 __all__ = ["BILSTM"]
-
-
-def _one_layer(layers: int) -> int:
-    return 1
 
 
 BILSTM = Method(
     name="bilstm",
     paper="Tang et al. 2019, arXiv 1903.12136",
-    builder=bilstm_student,
+    student=BILSTM_STUDENT,
     phases=one_phase(LogitMatch(weight=1.0), HardLabels(weight=0.0)),
-    starts_from_layers=False,
     settings={"epochs": 10, "batch_size": 50, "learning_rate": 1e-3},
-    layers=_one_layer,
-    layers_of_own_start=_one_layer,
-    layer_by_layer=False,
     augmentation="bilstm",
 )

@@ -19,41 +19,38 @@ from __future__ import annotations
 from distill.losses import hidden_cosine
 from distill.losses.layer_maps import last
 from distill.losses.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
-from distill.methods.method import Method, Phase, one_phase
-from distill.students import alternating_layers, distilbert_student
+from distill.methods.method import General, Method
+from distill.methods.phase import Phase, one_phase
+from distill.students import DISTILBERT_STUDENT, alternating_layers
 
-__all__ = ["DISTILBERT", "DISTILBERT_GENERAL"]
+__all__ = ["DISTILBERT"]
 
 DISTILBERT = Method(
     name="distilbert",
     paper="Sanh et al. 2019, arXiv 1910.01108",
-    builder=distilbert_student,
+    student=DISTILBERT_STUDENT,
     start_layers=alternating_layers,
     phases=one_phase(
         SoftLabels(weight=0.5, temperature=2.0),
         HardLabels(weight=0.5),
         Match("cosine", 0.5, "hidden_states", hidden_cosine, layers=last),
     ),
-)
-
-DISTILBERT_GENERAL = Method(
-    name="distilbert",
-    paper="Sanh et al. 2019, arXiv 1910.01108",
-    builder=distilbert_student,
-    start_layers=alternating_layers,
-    phases=lambda layers: (
-        Phase(
-            "corpus",
-            (
-                SoftWords(weight=5.0, temperature=2.0),
-                MaskedWords(weight=2.0),
-                Match("cosine", 1.0, "hidden_states", hidden_cosine, layers=last),
+    general=General(
+        phases=(
+            Phase(
+                "corpus",
+                (
+                    SoftWords(weight=5.0, temperature=2.0),
+                    MaskedWords(weight=2.0),
+                    Match("cosine", 1.0, "hidden_states", hidden_cosine, layers=last),
+                ),
+                masked=True,
             ),
-            masked=True,
         ),
+        settings={
+            "learning_rate": 5e-4,
+            # a score for each word of the vocabulary, of each token, twice
+            "tokens_per_batch": 2048,
+        },
     ),
-    settings={
-        "learning_rate": 5e-4,
-        "tokens_per_batch": 2048,  # a score for each word of the vocabulary, of each token, twice
-    },
 )

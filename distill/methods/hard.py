@@ -6,15 +6,16 @@ What a distilled student scores above this one is what distillation gave.
 from __future__ import annotations
 
 from distill.losses.terms import HardLabels
-from distill.methods.method import Method, one_phase
-from distill.students import alternating_layers, distilbert_student
+from distill.methods.method import Method
+from distill.methods.phase import one_phase
+from distill.students import DISTILBERT_STUDENT, alternating_layers
 
 __all__ = ["HARD"]
 
 HARD = Method(
     name="hard",
     paper="none",
-    builder=distilbert_student,
+    student=DISTILBERT_STUDENT,
     start_layers=alternating_layers,
     phases=one_phase(HardLabels(weight=1.0)),
 )

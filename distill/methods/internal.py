@@ -20,59 +20,45 @@ hard labels weigh the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from distill.losses import attention_divergence, sentence_cosine
 from distill.losses.layer_maps import uniform
 from distill.losses.terms import HardLabels, Match, SoftLabels
-from distill.methods.method import Method, Phase, one_phase
-from distill.students import shorter_student
+from distill.methods.method import Method
+from distill.methods.phase import Phase, each_layer_alone, one_phase, up_to_each_layer
+from distill.students import SHORTER_STUDENT
 
 __all__ = ["INTERNAL", "INTERNAL_ALL", "INTERNAL_PROGRESSIVE"]
 
 PAPER = "Aguilar et al. 2019, arXiv 1910.03723"
 LABELS = (SoftLabels(0.5, temperature=1.0), HardLabels(0.5))
-
-
-def _matches(**chosen: Any) -> tuple[Match, Match]:
-    """Return the terms of the layers that are chosen by `up_to` or `only`; of all by default."""
-    return (
-        Match("attention", 1.0, "attention_scores", attention_divergence, layers=uniform, **chosen),
-        Match("sentence", 1.0, "sentence_states", sentence_cosine, layers=uniform, **chosen),
-    )
-
-
-def _in_turn(
-    matches: Callable[[int], tuple[Match, Match]],
-) -> Callable[[int], tuple[Phase, ...]]:
-    """Return the phases by depth: one for each layer from the lowest, then the classifier's."""
-
-    def phases(layers: int) -> tuple[Phase, ...]:
-        turns = range(1, layers + 1)
-        single = (Phase(f"layer-{layer}", matches(layer), epochs=1) for layer in turns)
-        return (*single, Phase("task", LABELS))
-
-    return phases
-
+MATCHES = (
+    Match("attention", 1.0, "attention_scores", attention_divergence, layers=uniform),
+    Match("sentence", 1.0, "sentence_states", sentence_cosine, layers=uniform),
+)
 
 INTERNAL = Method(
     name="internal",
     paper=PAPER,
-    builder=shorter_student,
-    phases=_in_turn(lambda layer: _matches(up_to=layer)),
+    student=SHORTER_STUDENT,
+    phases=(
+        Phase("layer", MATCHES, epochs=1, for_each_layer=up_to_each_layer),
+        Phase("task", LABELS),
+    ),
 )
 
 INTERNAL_PROGRESSIVE = Method(
     name="internal-progressive",
     paper=PAPER,
-    builder=shorter_student,
-    phases=_in_turn(lambda layer: _matches(only=layer - 1)),
+    student=SHORTER_STUDENT,
+    phases=(
+        Phase("layer", MATCHES, epochs=1, for_each_layer=each_layer_alone),
+        Phase("task", LABELS),
+    ),
 )
 
 INTERNAL_ALL = Method(
     name="internal-all",
     paper=PAPER,
-    builder=shorter_student,
-    phases=one_phase(*_matches(), *LABELS),
+    student=SHORTER_STUDENT,
+    phases=one_phase(*MATCHES, *LABELS),
 )

@@ -2,90 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ConfigError, nearest_hint
 from distill.losses.layer_maps import LAYER_MAPS
-from distill.losses.signals import TEXT_SIGNALS, Signal, Wanted
-from distill.losses.terms import Term, wanted_by
-from distill.losses.training_module import TrainingModule
-from distill.students import StartLayers, StudentBuilder, StudentShape, spread_layers
+from distill.losses.signals import TEXT_SIGNALS, Signal
+from distill.losses.terms import Match, Term
+from distill.methods.phase import Phase
+from distill.students import StartLayers, StudentKind, StudentShape, spread_layers
 
-__all__ = [
-    "Method",
-    "Phase",
-    "Phases",
-    "TrainingModuleBuilder",
-    "all_layers",
-    "half_the_layers",
-    "one_phase",
-]
+__all__ = ["General", "Method"]
 
 
 @dataclass(frozen=True)
-class Phase:
-    """A part of the training with a loss of its own."""
+class General:
+    """What a method does on a corpus, before any task; all else is as on a task."""
 
-    name: str
-    terms: tuple[Term, ...]
-    epochs: int | None = None
-    """The last phase has None and takes the config's `epochs`; those before it take the config's
-    `earlier_epochs`, or these where it has none."""
+    phases: tuple[Phase, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of TrainingConfig that have another value in this phase."""
-    masked: bool = False
-    """The models read texts with some words masked, and their heads predict words."""
-
-    @property
-    def needs(self) -> frozenset[Signal]:
-        """What the terms with a weight above 0 need of the teacher."""
-        return frozenset().union(*(term.needs for term in self.terms if term.weight))
-
-    def reads(self, student: int, teacher: int) -> Wanted:
-        """Return what is read of the teacher, and of which layers, at these depths."""
-        return wanted_by(self.terms, student, teacher)[1]
-
-
-class TrainingModuleBuilder(Protocol):
-    """Makes the module that a phase of `steps` steps trains.
-
-    It holds the model as `student`; its forward(batch, teacher signals, step) returns the weighted
-    parts of the loss, and its `finished()` the student, free of what its training needed. Where it
-    has `rates`, parts of it learn at a rate of their own.
-    """
-
-    def __call__(
-        self,
-        student: PreTrainedModel,
-        teacher: PreTrainedModel,
-        phase: Phase,
-        *,
-        seed: int,
-        steps: int,
-    ) -> Any: ...
-
-
-Phases = Callable[[int], tuple[Phase, ...]]
-"""student layers -> phases"""
-
-
-def one_phase(*terms: Term) -> Phases:
-    """Return the phases of a method that has one loss from beginning to end."""
-    return lambda layers: (Phase("task", terms),)
-
-
-def half_the_layers(layers: int) -> int:
-    """Return the usual depth of a student: 3 of 6, 6 of 12."""
-    return max(layers // 2, 1)
-
-
-def all_layers(layers: int) -> int:
-    """Return the depth of a student that is as deep as what it starts from."""
-    return layers
+    """Fields of GeneralConfig that have another default here: the paper's."""
+    student: StudentKind | None = None
+    """The kind of its student; None is that of the task."""
 
 
 @dataclass(frozen=True)
@@ -94,54 +35,64 @@ class Method:
 
     name: str
     paper: str
-    builder: StudentBuilder
-    phases: Phases
+    student: StudentKind
+    phases: tuple[Phase, ...]
+    """Those of a student of any depth; `at` writes them out for one."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of DistillConfig that have another default here: the paper's."""
-    training_module: TrainingModuleBuilder = TrainingModule.of
-    layers: Callable[[int], int] = half_the_layers
-    """Layers of the teacher -> the student's, where it starts from that and the config has none."""
-    layers_of_own_start: Callable[[int], int] = all_layers
-    """Layers of another start -> the student's, where the config has none."""
     start_layers: StartLayers = spread_layers
     """Which layers of its start a student takes, if it takes some: those that the method matches,
     or the method's file says why others."""
-    layer_by_layer: bool = True
-    """`teacher_layers` names one for each of the student's layers."""
-    wants_own_start: bool = False
-    """The student must start from an encoder of its own, not from the teacher."""
-    uses_teacher_layers: bool = False
-    """The training module runs the teacher's own layers, in the student."""
-    starts_from_layers: bool = True
-    """The student is shaped after the layers of what it starts from, which must be alike then."""
-    own_vocabulary: bool = False
-    """The student has a vocabulary of its own, trained on the corpus."""
     augmentation: str | None = None
     """The paper's own, a row of AUGMENTATIONS: a suggestion, since it multiplies the training."""
+    general: General | None = None
+    """What it does on a corpus; None for a method of tasks alone."""
 
-    def student(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
+    @property
+    def on_corpus(self) -> Method:
+        """The method as it distils on a corpus."""
+        assert self.general is not None  # a row of GENERAL_METHODS has it
+        return replace(
+            self,
+            student=self.general.student or self.student,
+            phases=self.general.phases,
+            settings=self.general.settings,
+            augmentation=None,
+        )
+
+    def at(self, layers: int) -> Method:
+        """Return the method for a student of so many layers: its phases are written out."""
+        phases = tuple(each for phase in self.phases for each in phase.at(layers))
+        return replace(self, phases=phases)
+
+    def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
         """Build the student; where the shape names no layers of its start, the row's are taken.
 
         Raises:
             ModelError: no such student can be made of this start.
         """
-        return self.builder(start, replace(shape, start_layers=self.start_layers))
+        return self.student.build(start, replace(shape, start_layers=self.start_layers))
+
+    @property
+    def uses_teacher_layers(self) -> bool:
+        """Return whether the teacher's own layers run in the student's steps."""
+        return any(phase.training_module.uses_teacher_layers for phase in self.phases)
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The terms of all phases by name, for a student of two layers."""
-        known = {term.name: term for phase in self.phases(2) for term in phase.terms}
+        """The terms of all phases, one of a name."""
+        known = {term.name: term for phase in self.phases for term in phase.terms}
         return tuple(known.values())
 
     @property
     def needs(self) -> frozenset[Signal]:
         """What the terms with a weight above 0 need of the teacher."""
-        return frozenset().union(*(phase.needs for phase in self.phases(2)))
+        return frozenset().union(*(phase.needs for phase in self.phases))
 
     @property
     def predicts_words(self) -> bool:
         """Return whether teacher and student are masked language models, not bare encoders."""
-        return any(phase.masked for phase in self.phases(2))
+        return any(phase.masked for phase in self.phases)
 
     @property
     def wants_teacher_tokens(self) -> bool:
@@ -154,7 +105,7 @@ class Method:
         shared = {term.shared for term in self.terms if term.weight}
         held = {
             "the teacher's own layers": self.uses_teacher_layers,
-            "a pre-trained student of its own": self.wants_own_start,
+            "a pre-trained student of its own": self.student.wants_own_start,
             "a teacher that predicts words": self.predicts_words,
             "the teacher's tokens": self.wants_teacher_tokens,
             "the teacher's width": "hidden_size" in shared,
@@ -169,7 +120,7 @@ class Method:
             return "the teacher's layers run in the student's steps"
         if not self.needs:
             return "no teacher"
-        online = [phase.name for phase in self.phases(2) if phase.needs - TEXT_SIGNALS]
+        online = [phase.name for phase in self.phases if phase.needs - TEXT_SIGNALS]
         if not online:
             return "the teacher reads each text once, for all epochs"
         return f"the teacher runs in each step of {' and '.join(online)}"
@@ -179,14 +130,14 @@ class Method:
         """The weights that leave what reads no more than logits; None where they cannot."""
         reading_more = {t.name: 0.0 for t in self.terms if t.needs - {"logits"}}
         emptied = any(
-            all(term.name in reading_more for term in phase.terms) for phase in self.phases(2)
+            all(term.name in reading_more for term in phase.terms) for phase in self.phases
         )
         return None if self.uses_teacher_layers or emptied else reading_more
 
     @property
     def has_phases(self) -> bool:
         """Return whether there is a phase before the last."""
-        return len(self.phases(2)) > 1
+        return len(self.phases) > 1
 
     def changed(self, weights: Mapping[str, float], **settings: Any) -> Method:
         """Return the method with other weights, and other settings of its terms.
@@ -202,15 +153,12 @@ class Method:
         explicit = {name: value for name, value in settings.items() if value is not None}
         self._check_known(weights)
         self._check_used(explicit, weights)
-
-        def phases(layers: int) -> tuple[Phase, ...]:
-            return tuple(
-                replace(phase, terms=tuple(_changed(t, weights, explicit) for t in phase.terms))
-                for phase in self.phases(layers)
-            )
-
-        self._check_learns(phases(2))
-        return replace(self, phases=phases)
+        changed = tuple(
+            replace(phase, terms=tuple(_changed(t, weights, explicit) for t in phase.terms))
+            for phase in self.phases
+        )
+        self._check_learns(changed)
+        return replace(self, phases=changed)
 
     def _check_known(self, weights: Mapping[str, float]) -> None:
         names = [term.name for term in self.terms]
@@ -249,5 +197,9 @@ def _as_set(name: str, value: Any) -> str:
 
 def _changed(term: Any, weights: Mapping[str, float], settings: Mapping[str, Any]) -> Term:
     changes = {name: value for name, value in settings.items() if hasattr(term, name)}
-    changed: Term = replace(term, weight=weights.get(term.name, term.weight), **changes)
+    if term.name in weights:
+        changes["weight"] = weights[term.name]
+        if isinstance(term, Match):  # the user's word is the weight itself
+            changes["divided_by_depth"] = False
+    changed: Term = replace(term, **changes)
     return changed

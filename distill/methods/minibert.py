@@ -14,24 +14,16 @@ weigh the same where there are some (`--weights hard=0` leaves them out).
 from __future__ import annotations
 
 from distill.losses.terms import HardLabels, SoftLabels
-from distill.methods.method import Method, one_phase
-from distill.students import minibert_student
+from distill.methods.method import Method
+from distill.methods.phase import one_phase
+from distill.students import MINIBERT_STUDENT
 
 __all__ = ["MINIBERT"]
-
-LAYERS = 3
-
-
-def _three_layers(layers: int) -> int:
-    """Return the paper's depth, whatever the teacher's."""
-    return LAYERS
-
 
 MINIBERT = Method(
     name="minibert",
     paper="Tsai et al. 2019, arXiv 1909.00100",
-    builder=minibert_student,
+    student=MINIBERT_STUDENT,
     phases=one_phase(SoftLabels(weight=0.5, temperature=2.0), HardLabels(weight=0.5)),
     settings={"epochs": 10, "learning_rate": 5e-4},
-    layers=_three_layers,
 )

@@ -18,10 +18,11 @@ from distill.losses import attention_divergence
 from distill.losses.layer_maps import last
 from distill.losses.signals import Signal
 from distill.losses.terms import HardLabels, Match, Relations, Term
-from distill.methods.method import Method, Phase, Phases, one_phase
-from distill.students import any_width_student
+from distill.methods.method import General, Method
+from distill.methods.phase import Phase, one_phase
+from distill.students import ANY_WIDTH_STUDENT
 
-__all__ = ["MINILM", "MINILM_GENERAL", "MINILM_V2", "MINILM_V2_GENERAL"]
+__all__ = ["MINILM", "MINILM_V2"]
 
 RELATION_HEADS = 48
 INTERMEDIATE_EPOCHS = 3
@@ -38,42 +39,24 @@ RELATIONS = (
 RELATIONS_V2 = (_v2("queries", "queries"), _v2("keys", "keys"), _v2("values", "values"))
 
 
-def _then_labels(relations: tuple[Term, ...], learning_rate: float) -> Phases:
-    first = Phase(
-        "relations",
-        relations,
-        epochs=INTERMEDIATE_EPOCHS,
-        settings={"learning_rate": learning_rate},
-    )
-    return lambda layers: (first, Phase("task", (HardLabels(weight=1.0),)))
+def _then_labels(relations: tuple[Term, ...]) -> tuple[Phase, ...]:
+    settings = {"learning_rate": 5e-4}
+    first = Phase("relations", relations, epochs=INTERMEDIATE_EPOCHS, settings=settings)
+    return (first, *one_phase(HardLabels(weight=1.0)))
 
 
 MINILM = Method(
     name="minilm",
     paper="Wang et al. 2020, arXiv 2002.10957",
-    builder=any_width_student,
-    phases=_then_labels(RELATIONS, 5e-4),
-)
-
-MINILM_GENERAL = Method(
-    name="minilm",
-    paper="Wang et al. 2020, arXiv 2002.10957",
-    builder=any_width_student,
-    phases=one_phase(*RELATIONS),
-    settings={"learning_rate": 5e-4},
+    student=ANY_WIDTH_STUDENT,
+    phases=_then_labels(RELATIONS),
+    general=General(one_phase(*RELATIONS), {"learning_rate": 5e-4}),
 )
 
 MINILM_V2 = Method(
     name="minilm-v2",
     paper="Wang et al. 2021, arXiv 2012.15828",
-    builder=any_width_student,
-    phases=_then_labels(RELATIONS_V2, 5e-4),
-)
-
-MINILM_V2_GENERAL = Method(
-    name="minilm-v2",
-    paper="Wang et al. 2021, arXiv 2012.15828",
-    builder=any_width_student,
-    phases=one_phase(*RELATIONS_V2),
-    settings={"learning_rate": 6e-4},
+    student=ANY_WIDTH_STUDENT,
+    phases=_then_labels(RELATIONS_V2),
+    general=General(one_phase(*RELATIONS_V2), {"learning_rate": 6e-4}),
 )

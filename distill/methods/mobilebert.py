@@ -44,16 +44,11 @@ from distill.losses.layer_maps import uniform
 from distill.losses.signals import Signals
 from distill.losses.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
 from distill.losses.training_module import TrainingModule
-from distill.methods.method import Method, Phase, all_layers
-from distill.students import mobilebert_student, tiny_mobilebert_student
+from distill.methods.method import General, Method
+from distill.methods.phase import Phase, each_layer_in_turn, one_phase
+from distill.students import MOBILEBERT_STUDENT, TINY_MOBILEBERT_STUDENT
 
-__all__ = [
-    "MOBILEBERT",
-    "MOBILEBERT_GENERAL",
-    "MOBILEBERT_TINY",
-    "MOBILEBERT_TINY_GENERAL",
-    "LayerAfterLayer",
-]
+__all__ = ["MOBILEBERT", "MOBILEBERT_TINY", "LayerAfterLayer"]
 
 TRANSFER_RATE = 1e-3
 RATE_AFTERWARDS = 0.1
@@ -121,70 +116,41 @@ class LayerAfterLayer(TrainingModule):
         return RATE_AFTERWARDS if had_its_turn else 1.0
 
 
-def _training_module(
-    student: PreTrainedModel, teacher: PreTrainedModel, phase: Phase, **settings: Any
-) -> TrainingModule:
-    kind = LayerAfterLayer if phase.name == "transfer" else TrainingModule
-    return kind.of(student, teacher, phase, **settings)
-
-
-def _phases(layers: int) -> tuple[Phase, ...]:
-    maps = Match(
-        "features",
-        100.0 / layers,
-        "hidden_states",
-        normalised_hidden_mse,
-        layers=uniform,
-        projected=True,
-    )
-    transfer = (
-        maps,
-        replace(maps, name="means", weight=5000.0 / layers, loss=hidden_mean_mse),
-        replace(maps, name="variances", weight=5.0 / layers, loss=hidden_variance_difference),
+MAPS = Match(
+    "features",
+    100.0,
+    "hidden_states",
+    normalised_hidden_mse,
+    layers=uniform,
+    projected=True,
+    divided_by_depth=True,
+)
+TRANSFER = Phase(
+    "transfer",
+    (
+        MAPS,
+        replace(MAPS, name="means", weight=5000.0, loss=hidden_mean_mse),
+        replace(MAPS, name="variances", weight=5.0, loss=hidden_variance_difference),
         Match("attention", 1.0, "attention_scores", attention_divergence, layers=uniform),
-    )
-    return (
-        Phase(
-            "transfer",
-            transfer,
-            epochs=layers,
-            settings={"schedule": "constant", "learning_rate": TRANSFER_RATE},
-        ),
-        Phase("task", (SoftLabels(0.5, temperature=1.0), HardLabels(0.5))),
-    )
-
-
-def _general_phases(layers: int) -> tuple[Phase, ...]:
-    transfer, _ = _phases(layers)
-    words = (SoftWords(0.5, temperature=1.0, masked_alone=True), MaskedWords(0.5))
-    return (replace(transfer, masked=True), Phase("words", words, masked=True))
-
+    ),
+    epochs=1,
+    settings={"schedule": "constant", "learning_rate": TRANSFER_RATE},
+    training_module=LayerAfterLayer,
+    for_each_layer=each_layer_in_turn,
+)
+LABELS = (SoftLabels(0.5, temperature=1.0), HardLabels(0.5))
+WORDS = (SoftWords(0.5, temperature=1.0, masked_alone=True), MaskedWords(0.5))
 
 MOBILEBERT = Method(
     name="mobilebert",
     paper="Sun et al. 2020, arXiv 2004.02984",
-    builder=mobilebert_student,
-    phases=_phases,
+    student=MOBILEBERT_STUDENT,
+    phases=(TRANSFER, *one_phase(*LABELS)),
     settings={"epochs": 5, "learning_rate": 5e-4},
-    training_module=_training_module,
-    layers=all_layers,
-    layer_by_layer=False,
+    general=General(
+        phases=(replace(TRANSFER, masked=True), Phase("words", WORDS, masked=True)),
+        settings={"learning_rate": 5e-4},
+    ),
 )
 
-MOBILEBERT_TINY = replace(
-    MOBILEBERT,
-    name="mobilebert-tiny",
-    builder=tiny_mobilebert_student,
-)
-
-MOBILEBERT_GENERAL = replace(
-    MOBILEBERT,
-    phases=_general_phases,
-    settings={"learning_rate": 5e-4},
-)
-
-MOBILEBERT_TINY_GENERAL = replace(
-    MOBILEBERT_GENERAL,
-    name="mobilebert-tiny",
-    builder=tiny_mobilebert_student,
-)
+MOBILEBERT_TINY = replace(MOBILEBERT, name="mobilebert-tiny", student=TINY_MOBILEBERT_STUDENT)

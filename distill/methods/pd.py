@@ -11,17 +11,16 @@ Departures: the paper fine-tunes some students on the labels afterwards; `berten
 from __future__ import annotations
 
 from distill.losses.terms import SoftLabels
-from distill.methods.method import Method, all_layers, one_phase
-from distill.students import shorter_student
+from distill.methods.method import Method
+from distill.methods.phase import one_phase
+from distill.students import PRETRAINED_STUDENT
 
 __all__ = ["PD"]
 
 PD = Method(
     name="pd",
     paper="Turc et al. 2019, arXiv 1908.08962",
-    builder=shorter_student,
+    student=PRETRAINED_STUDENT,
     phases=one_phase(SoftLabels(weight=1.0, temperature=1.0)),
     settings={"epochs": 4, "learning_rate": 1e-4},
-    layers=all_layers,
-    wants_own_start=True,
 )

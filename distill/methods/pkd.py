@@ -18,15 +18,16 @@ from __future__ import annotations
 from distill.losses import normalised_sentence_mse
 from distill.losses.layer_maps import skip
 from distill.losses.terms import HardLabels, Match, SoftLabels
-from distill.methods.method import Method, one_phase
-from distill.students import first_layers, shorter_student
+from distill.methods.method import Method
+from distill.methods.phase import one_phase
+from distill.students import SHORTER_STUDENT, first_layers
 
 __all__ = ["PKD"]
 
 PKD = Method(
     name="pkd",
     paper="Sun et al. 2019, arXiv 1908.09355",
-    builder=shorter_student,
+    student=SHORTER_STUDENT,
     start_layers=first_layers,
     phases=one_phase(
         SoftLabels(weight=0.7, temperature=10.0),

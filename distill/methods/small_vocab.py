@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -30,13 +30,21 @@ from bertender.models.families import encoder_layers, family_of
 from bertender.training.examples import TensorBatch, model_inputs
 from distill.losses.layer_maps import uniform
 from distill.losses.signals import Signals
-from distill.losses.terms import HardLabels, MaskedWords, MixedWords, ProjectedWeights, SoftLabels
-from distill.methods.method import Method, Phase, all_layers
-from distill.students import any_width_student, shorter_student
+from distill.losses.terms import (
+    HardLabels,
+    MaskedWords,
+    MixedWords,
+    ProjectedWeights,
+    SoftLabels,
+    Term,
+)
+from distill.methods.method import General, Method
+from distill.methods.phase import Phase, one_phase
+from distill.students import OWN_VOCABULARY_STUDENT, PRETRAINED_STUDENT
 from distill.students.weights import LAYER_PARTS
 from distill.vocabularies.mixed import MIXED_INPUTS
 
-__all__ = ["SMALL_VOCAB", "SMALL_VOCAB_GENERAL", "DualTraining", "SharedProjection"]
+__all__ = ["SMALL_VOCAB", "DualTraining", "SharedProjection"]
 
 HIDDEN_SIZE = 192
 
@@ -81,23 +89,32 @@ def _name(side: int, size: int, target: int) -> str:
 class DualTraining(nn.Module):
     """The student, a copy of its teacher that reads both vocabularies, and projections."""
 
+    uses_teacher_layers: ClassVar[bool] = False
+
     def __init__(
-        self,
+        self, student: PreTrainedModel, teacher: PreTrainedModel, terms: Sequence[Term]
+    ) -> None:
+        super().__init__()
+        self.terms = tuple(term for term in terms if term.weight)
+        self.student = student
+        self.teacher = _reading_both(teacher, student.config.vocab_size)
+        self.projections = nn.ModuleDict()
+        for term in self._projected:
+            self.projections[term.name] = SharedProjection(*self._weights(term))
+
+    @classmethod
+    def of(
+        cls,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
         phase: Phase,
         *,
         seed: int,
         steps: int,
-    ) -> None:
-        super().__init__()
+    ) -> Self:
+        """Build the training module of a phase, with what is random in it drawn from `seed`."""
         torch.manual_seed(seed)
-        self.terms = tuple(term for term in phase.terms if term.weight)
-        self.student = student
-        self.teacher = _reading_both(teacher, student.config.vocab_size)
-        self.projections = nn.ModuleDict()
-        for term in self._projected:
-            self.projections[term.name] = SharedProjection(*self._weights(term))
+        return cls(student, teacher, phase.terms)
 
     @property
     def _projected(self) -> list[ProjectedWeights]:
@@ -168,36 +185,24 @@ UP, DOWN = "up", "down"
 SMALL_VOCAB = Method(
     name="small-vocab",
     paper="Zhao et al. 2019, arXiv 1909.11687v1",
-    builder=shorter_student,
-    phases=lambda layers: (
-        Phase("task", (HardLabels(weight=1.0), SoftLabels(weight=0.0, temperature=1.0))),
-    ),
+    student=PRETRAINED_STUDENT,
+    phases=one_phase(HardLabels(weight=1.0), SoftLabels(weight=0.0, temperature=1.0)),
     settings={"epochs": 4, "learning_rate": 1e-4},
-    layers=all_layers,
-    wants_own_start=True,
-)
-
-SMALL_VOCAB_GENERAL = Method(
-    name="small-vocab",
-    paper="Zhao et al. 2019, arXiv 1909.11687v1",
-    builder=any_width_student,
-    phases=lambda layers: (
-        Phase(
-            "dual",
-            (
-                MaskedWords(weight=1.0),
-                MixedWords(weight=1.0),
-                ProjectedWeights(UP, 1.0, layers=uniform),
-                ProjectedWeights(DOWN, 0.0, layers=uniform),
+    general=General(
+        student=OWN_VOCABULARY_STUDENT,
+        phases=(
+            Phase(
+                "dual",
+                (
+                    MaskedWords(weight=1.0),
+                    MixedWords(weight=1.0),
+                    ProjectedWeights(UP, 1.0, layers=uniform),
+                    ProjectedWeights(DOWN, 0.0, layers=uniform),
+                ),
+                masked=True,
+                training_module=DualTraining,
             ),
-            masked=True,
         ),
+        settings={"learning_rate": 5e-4, "hidden_size": HIDDEN_SIZE},
     ),
-    settings={
-        "learning_rate": 5e-4,
-        "hidden_size": HIDDEN_SIZE,
-    },
-    training_module=DualTraining,
-    layers=all_layers,
-    own_vocabulary=True,
 )

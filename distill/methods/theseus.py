@@ -14,10 +14,8 @@ successor is alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -26,9 +24,10 @@ from transformers import PreTrainedModel
 from bertender.models.families import encoder_layers, family_of
 from bertender.training.examples import TensorBatch, model_inputs
 from distill.losses.signals import Signals
-from distill.losses.terms import HardLabels
-from distill.methods.method import Method, Phase, one_phase
-from distill.students import first_layers, shorter_student
+from distill.losses.terms import HardLabels, Term
+from distill.methods.method import Method
+from distill.methods.phase import Phase
+from distill.students import SHORTER_STUDENT, first_layers
 
 __all__ = ["THESEUS", "THESEUS_CONSTANT", "Replacing"]
 
@@ -36,15 +35,6 @@ FIRST_PROBABILITY = 0.3
 CONSTANT_PROBABILITY = 0.5
 SHARE_OF_REPLACING = 2 / 3
 REPLACING_EPOCHS = 5
-
-Schedule = Callable[[float], float]
-"""Share of the phase that has passed, 0 to 1 -> probability of the successor's module"""
-
-
-def _growing(passed: float) -> float:
-    """Return the probability of eq. 5."""
-    rate = (1 - FIRST_PROBABILITY) / SHARE_OF_REPLACING
-    return min(1.0, FIRST_PROBABILITY + rate * passed)
 
 
 class _Module(nn.Module):
@@ -68,20 +58,14 @@ class _Module(nn.Module):
 class Replacing(nn.Module):
     """The training module: the student with modules that are drawn anew in each step."""
 
+    uses_teacher_layers: ClassVar[bool] = True
+
     def __init__(
-        self,
-        student: PreTrainedModel,
-        teacher: PreTrainedModel,
-        phase: Phase,
-        *,
-        seed: int,
-        steps: int,
-        schedule: Schedule,
+        self, student: PreTrainedModel, teacher: PreTrainedModel, term: Term, seed: int, steps: int
     ) -> None:
         super().__init__()
         self.student = student
-        (self.term,) = phase.terms
-        self.seed, self.steps, self.schedule = seed, steps, schedule
+        self.term, self.seed, self.steps = term, seed, steps
         successors, predecessors = encoder_layers(student), encoder_layers(teacher)
         bounds = [i * len(predecessors) // len(successors) for i in range(len(successors) + 1)]
         student.requires_grad_(False)
@@ -90,6 +74,26 @@ class Replacing(nn.Module):
             for layer, (start, end) in zip(successors, pairwise(bounds), strict=True)
         ]
         self._place(self.drawn)
+
+    @classmethod
+    def of(
+        cls,
+        student: PreTrainedModel,
+        teacher: PreTrainedModel,
+        phase: Phase,
+        *,
+        seed: int,
+        steps: int,
+    ) -> Self:
+        """Build the training module of a phase, which has one term."""
+        (term,) = phase.terms
+        return cls(student, teacher, term, seed, steps)
+
+    @staticmethod
+    def probability(passed: float) -> float:
+        """Return the successor's, when this share of the phase has passed, 0 to 1 (eq. 5)."""
+        rate = (1 - FIRST_PROBABILITY) / SHARE_OF_REPLACING
+        return min(1.0, FIRST_PROBABILITY + rate * passed)
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
         """Return the task's loss with the modules that this step draws."""
@@ -101,7 +105,7 @@ class Replacing(nn.Module):
     def _draw(self, step: int) -> None:
         generator = torch.Generator().manual_seed(hash((self.seed, step)))
         draws = torch.rand(len(self.drawn), generator=generator)
-        probability = self.schedule(step / self.steps)
+        probability = self.probability(step / self.steps)
         for module, draw in zip(self.drawn, draws.tolist(), strict=True):
             module.replaced = draw < probability
 
@@ -124,36 +128,41 @@ class Replacing(nn.Module):
             place[index] = layer
 
 
-def _constant_phases(layers: int) -> tuple[Phase, ...]:
-    task = (HardLabels(weight=1.0),)
-    return (Phase("replacing", task, epochs=REPLACING_EPOCHS), Phase("successor", task))
+class _HalfReplacing(Replacing):
+    """Each module is the successor's in half of the steps."""
+
+    @staticmethod
+    def probability(passed: float) -> float:
+        return CONSTANT_PROBABILITY
 
 
-def _half_then_alone(
-    student: PreTrainedModel, teacher: PreTrainedModel, phase: Phase, **settings: Any
-) -> Replacing:
-    probability = CONSTANT_PROBABILITY if phase.name == "replacing" else 1.0
-    return Replacing(student, teacher, phase, schedule=lambda passed: probability, **settings)
+class _Replaced(Replacing):
+    """The successor is alone."""
 
+    @staticmethod
+    def probability(passed: float) -> float:
+        return 1.0
+
+
+TASK = (HardLabels(weight=1.0),)
 
 THESEUS = Method(
     name="theseus",
     paper="Xu et al. 2020, arXiv 2002.02925",
-    builder=shorter_student,
+    student=SHORTER_STUDENT,
     start_layers=first_layers,
-    phases=one_phase(HardLabels(weight=1.0)),
+    phases=(Phase("task", TASK, training_module=Replacing),),
     settings={"epochs": 15, "learning_rate": 2e-5},
-    training_module=partial(Replacing, schedule=_growing),
-    uses_teacher_layers=True,
 )
 
 THESEUS_CONSTANT = Method(
     name="theseus-constant",
     paper="Xu et al. 2020, arXiv 2002.02925",
-    builder=shorter_student,
+    student=SHORTER_STUDENT,
     start_layers=first_layers,
-    phases=_constant_phases,
+    phases=(
+        Phase("replacing", TASK, epochs=REPLACING_EPOCHS, training_module=_HalfReplacing),
+        Phase("successor", TASK, training_module=_Replaced),
+    ),
     settings={"epochs": 10, "learning_rate": 2e-5},
-    training_module=_half_then_alone,
-    uses_teacher_layers=True,
 )

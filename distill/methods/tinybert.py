@@ -20,10 +20,11 @@ from __future__ import annotations
 from distill.losses import attention_mse, hidden_mse, soft_cross_entropy
 from distill.losses.layer_maps import uniform, with_embeddings
 from distill.losses.terms import Match, SoftLabels
-from distill.methods.method import Method, Phase, one_phase
-from distill.students import any_width_student
+from distill.methods.method import General, Method
+from distill.methods.phase import Phase, one_phase
+from distill.students import ANY_WIDTH_STUDENT
 
-__all__ = ["TINYBERT", "TINYBERT_GENERAL"]
+__all__ = ["TINYBERT"]
 
 INTERMEDIATE_EPOCHS = 10
 TRANSFORMER = (
@@ -39,9 +40,11 @@ TRANSFORMER = (
     Match("attention", 1.0, "attention_scores", attention_mse, layers=uniform, over_layers="sum"),
 )
 
-
-def _phases(layers: int) -> tuple[Phase, ...]:
-    return (
+TINYBERT = Method(
+    name="tinybert",
+    paper="Jiao et al. 2019, arXiv 1909.10351",
+    student=ANY_WIDTH_STUDENT,
+    phases=(
         Phase(
             "transformer",
             TRANSFORMER,
@@ -49,22 +52,8 @@ def _phases(layers: int) -> tuple[Phase, ...]:
             settings={"schedule": "constant", "learning_rate": 5e-5},
         ),
         Phase("prediction", (SoftLabels(weight=1.0, temperature=1.0, loss=soft_cross_entropy),)),
-    )
-
-
-TINYBERT = Method(
-    name="tinybert",
-    paper="Jiao et al. 2019, arXiv 1909.10351",
-    builder=any_width_student,
-    phases=_phases,
+    ),
     settings={"epochs": 3, "learning_rate": 3e-5},
     augmentation="tinybert",
-)
-
-TINYBERT_GENERAL = Method(
-    name="tinybert",
-    paper="Jiao et al. 2019, arXiv 1909.10351",
-    builder=any_width_student,
-    phases=one_phase(*TRANSFORMER),
-    settings={"learning_rate": 5e-5},
+    general=General(one_phase(*TRANSFORMER), {"learning_rate": 5e-5}),
 )

@@ -22,7 +22,7 @@ from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import TrainingReport
 from distill.distillation.distillation import Distillation
 from distill.losses.terms import HardLabels, SoftLabels
-from distill.methods.method import Phase
+from distill.methods.phase import Phase
 from distill.pruning.choice import Across, chosen, shares_of_rounds
 from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Remaining, cut

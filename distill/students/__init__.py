@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from distill.students.albert import albert_student
-from distill.students.bilstm import bilstm_student
-from distill.students.distilbert import distilbert_student
+from distill.students.albert import ALBERT_STUDENT, albert_student
+from distill.students.bilstm import BILSTM_STUDENT, bilstm_student
+from distill.students.distilbert import DISTILBERT_STUDENT, distilbert_student
+from distill.students.kind import StudentKind, half_the_layers
 from distill.students.language_head import masked_language_model
-from distill.students.minibert import minibert_student
-from distill.students.mobilebert import mobilebert_student, tiny_mobilebert_student
-from distill.students.own_class import any_width_student, shorter_student
+from distill.students.minibert import MINIBERT_STUDENT, minibert_student
+from distill.students.mobilebert import (
+    MOBILEBERT_STUDENT,
+    TINY_MOBILEBERT_STUDENT,
+    mobilebert_student,
+    tiny_mobilebert_student,
+)
+from distill.students.own_class import (
+    ANY_WIDTH_STUDENT,
+    OWN_VOCABULARY_STUDENT,
+    PRETRAINED_STUDENT,
+    SHORTER_STUDENT,
+    any_width_student,
+    shorter_student,
+)
 from distill.students.shape import (
     StartLayers,
     StudentBuilder,
@@ -19,18 +32,30 @@ from distill.students.shape import (
 )
 
 __all__ = [
+    "ALBERT_STUDENT",
+    "ANY_WIDTH_STUDENT",
+    "BILSTM_STUDENT",
+    "DISTILBERT_STUDENT",
+    "MINIBERT_STUDENT",
+    "MOBILEBERT_STUDENT",
+    "OWN_VOCABULARY_STUDENT",
+    "PRETRAINED_STUDENT",
+    "SHORTER_STUDENT",
     "StartLayers",
     "StudentBuilder",
+    "StudentKind",
     "StudentShape",
+    "TINY_MOBILEBERT_STUDENT",
     "albert_student",
     "alternating_layers",
     "any_width_student",
     "bilstm_student",
     "distilbert_student",
     "first_layers",
+    "half_the_layers",
     "masked_language_model",
-    "mobilebert_student",
     "minibert_student",
+    "mobilebert_student",
     "shorter_student",
     "spread_layers",
     "tiny_mobilebert_student",

@@ -8,6 +8,7 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrain
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, Family, encoder_layers
+from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape, check_not_factorised, check_widths, plain_family
 from distill.students.weights import (
     LAYER_PARTS,
@@ -17,7 +18,7 @@ from distill.students.weights import (
     weight_of,
 )
 
-__all__ = ["EMBEDDING_SIZE", "albert_student"]
+__all__ = ["ALBERT_STUDENT", "EMBEDDING_SIZE", "albert_student"]
 
 EMBEDDING_SIZE = 128
 """ALBERT's own, for every width."""
@@ -104,3 +105,6 @@ def _average(sources: list[nn.Module], target: nn.Module) -> None:
     target.load_state_dict(
         {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
     )
+
+
+ALBERT_STUDENT = StudentKind(albert_student, layers=all_layers, layer_by_layer=False)

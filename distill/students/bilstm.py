@@ -10,9 +10,10 @@ from bertender.core.errors import ModelError
 from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassification
 from bertender.models.families import FAMILIES
 from bertender.models.own_models import OWN_MODELS
+from distill.students.kind import StudentKind
 from distill.students.shape import StudentShape
 
-__all__ = ["EMBEDDING_SIZE", "bilstm_student", "strongest_directions"]
+__all__ = ["BILSTM_STUDENT", "EMBEDDING_SIZE", "bilstm_student", "strongest_directions"]
 
 EMBEDDING_SIZE = 300
 """The paper's, at most."""
@@ -99,3 +100,16 @@ def _check_parts(shape: StudentShape) -> None:
                 f"{name}={getattr(shape, name)}: a BiLSTM student takes no attention heads and "
                 "none of its teacher's layers, only its word embeddings. Leave it out."
             )
+
+
+def _one_layer(layers: int) -> int:
+    return 1
+
+
+BILSTM_STUDENT = StudentKind(
+    bilstm_student,
+    layers=_one_layer,
+    layers_of_own_start=_one_layer,
+    layer_by_layer=False,
+    starts_from_layers=False,
+)

@@ -6,6 +6,7 @@ import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel
 
 from bertender.models.families import FAMILIES, Family, encoder_layers
+from distill.students.kind import StudentKind
 from distill.students.shape import (
     StudentShape,
     check_not_factorised,
@@ -21,7 +22,7 @@ from distill.students.weights import (
     weight_of,
 )
 
-__all__ = ["distilbert_student"]
+__all__ = ["DISTILBERT_STUDENT", "distilbert_student"]
 
 
 def distilbert_student(
@@ -77,3 +78,6 @@ def _copy_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, family:
     copy_module(
         source.get_submodule(family.embedding_norm), target.get_submodule(own.embedding_norm)
     )
+
+
+DISTILBERT_STUDENT = StudentKind(distilbert_student)

@@ -9,12 +9,14 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from bertender.models.families import FAMILIES, Family, family_of
+from distill.students.kind import StudentKind
 from distill.students.own_class import any_width_student
 from distill.students.shape import StudentShape
 from distill.students.weights import factors, position_table, weight_of
 
-__all__ = ["HIDDEN_SIZE", "minibert_student"]
+__all__ = ["HIDDEN_SIZE", "MINIBERT_STUDENT", "minibert_student"]
 
+LAYERS = 3
 HIDDEN_SIZE = 256
 HEAD_DIM = 64
 
@@ -54,3 +56,11 @@ def _project_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, fami
         positions = position_table(teacher, family)
         weight_of(target, own.position_embeddings).copy_(positions @ directions)
         weight_of(target, own.token_type_embeddings).zero_()  # position_table holds the first one
+
+
+def _three_layers(layers: int) -> int:
+    """Return the paper's depth, whatever the teacher's."""
+    return LAYERS
+
+
+MINIBERT_STUDENT = StudentKind(minibert_student, layers=_three_layers)

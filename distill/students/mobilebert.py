@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,10 +12,16 @@ from transformers import MobileBertConfig, MobileBertForSequenceClassification, 
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, Family, family_of
+from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape
 from distill.students.weights import factors, position_table, positions_of, weight_of
 
-__all__ = ["mobilebert_student", "tiny_mobilebert_student"]
+__all__ = [
+    "MOBILEBERT_STUDENT",
+    "TINY_MOBILEBERT_STUDENT",
+    "mobilebert_student",
+    "tiny_mobilebert_student",
+]
 
 EMBEDDING_SIZE = 128
 NARROWING = 4
@@ -176,3 +183,8 @@ def _token_types(teacher: PreTrainedModel, family: Family) -> torch.Tensor:
 def _centred(table: torch.Tensor) -> torch.Tensor:
     """Return vectors (rows, width) with a mean of 0 each."""
     return table - table.mean(-1, keepdim=True)
+
+
+MOBILEBERT_STUDENT = StudentKind(mobilebert_student, layers=all_layers, layer_by_layer=False)
+
+TINY_MOBILEBERT_STUDENT = replace(MOBILEBERT_STUDENT, build=tiny_mobilebert_student)

@@ -7,6 +7,7 @@ import pytest
 from bertender.cli import output
 from bertender.pipeline.doctor import CHECKS
 from bertender.tasks.registry import TASKS
+from distill.commands import LISTED_LAYERS
 from distill.methods import GENERAL_METHODS, METHODS
 from tests.front import last_line, succeed
 
@@ -33,7 +34,7 @@ def test_a_method_is_shown_in_full(name: str) -> None:
     assert set(METHODS[name].needs) <= set(said[name]["needs"])
     assert set(METHODS[name].conditions) <= set(said[name]["needs"])
     assert bool(said[name]["on a corpus"]) == (name in GENERAL_METHODS)
-    assert len(said[name]["loss"]) == len(METHODS[name].phases(2))
+    assert len(said[name]["loss"]) == len(METHODS[name].at(LISTED_LAYERS).phases)
     assert said[name]["paper"] == METHODS[name].paper
     assert said[name]["augmentation"] == [row for row in [METHODS[name].augmentation] if row]
     assert METHODS[name].paper.split(",")[0] in succeed("methods", name).stdout

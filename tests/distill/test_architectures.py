@@ -246,7 +246,9 @@ NEAREST = {
 """Of some methods: what is wanted of the teacher, and what is said to work."""
 
 
-@pytest.mark.parametrize("method", [row for row in METHODS if not METHODS[row].wants_own_start])
+@pytest.mark.parametrize(
+    "method", [row for row in METHODS if not METHODS[row].student.wants_own_start]
+)
 def test_what_an_architecture_does_not_give_is_refused_with_what_works(
     method: str, closed: Artifact, task: Task, tmp_path: Path
 ) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 from transformers import PretrainedConfig
@@ -38,7 +38,15 @@ class Match:
     only: int | None = None
     """Match the pair at this place alone, from 0, or the last where there are fewer; None matches
     all."""
+    divided_by_depth: bool = False
+    """The weight is over the number of the student's layers."""
     teaches: ClassVar[bool] = True
+
+    def at(self, layers: int) -> Self:
+        """Return the term for a student of so many layers."""
+        if not self.divided_by_depth:
+            return self
+        return replace(self, weight=self.weight / layers, divided_by_depth=False)
 
     @property
     def needs(self) -> frozenset[Signal]:

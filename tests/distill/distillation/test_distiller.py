@@ -53,7 +53,7 @@ def student(
 ) -> Artifact:
     """A student by each method."""
     settings = {**QUICK, **OF_METHOD.get(request.param, {})}
-    if METHODS[request.param].wants_own_start:
+    if METHODS[request.param].student.wants_own_start:
         encoder = tmp_path_factory.mktemp("encoders") / "encoder"
         settings["student"] = str(save_encoder("bert", encoder))
     config = DistillConfig(method=request.param, **settings)
@@ -62,7 +62,7 @@ def student(
 
 def test_the_loss_of_each_phase_falls(student: Artifact) -> None:
     training = student.card.findings.training
-    phases = METHODS[student.card.config["method"]].phases(2)
+    phases = METHODS[student.card.config["method"]].at(2).phases
     every = (*(phase.losses for phase in training.earlier_phases), training.losses)
     assert [phase.name for phase in training.earlier_phases] == [each.name for each in phases[:-1]]
     for phase, losses in zip(phases, every, strict=True):

@@ -62,7 +62,7 @@ def test_the_held_out_loss_and_each_term_of_the_teacher_fall(student: Artifact) 
     training = student.card.findings.training
     losses = [epoch["loss"] for epoch in training.epochs]
     assert losses[-1] < 0.95 * losses[0]
-    *_, phase = GENERAL_METHODS[student.card.config["method"]].phases(2)
+    *_, phase = GENERAL_METHODS[student.card.config["method"]].phases
     first, *_, last = training.losses
     assert set(first) == {term.name for term in phase.terms if term.weight}
     taught = [term.name for term in phase.terms if term.weight and term.name != "words"]

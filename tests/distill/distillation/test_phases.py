@@ -24,7 +24,7 @@ def test_a_killed_run_goes_on_in_its_phase_to_the_same_weights(
     settings = {**SHORT, **OF_METHOD[method], "earlier_epochs": 1, "checkpoint_steps": 3}
     config = DistillConfig(method=method, **settings)
     whole = distill(trained_teacher, task, config, tmp_path / "whole")
-    dying = METHODS[method].phases(2)[place].name
+    dying = METHODS[method].at(2).phases[place].name
     with interrupted_at(5, dying), pytest.raises(KeyboardInterrupt):
         distill(trained_teacher, task, config, tmp_path / "killed")
     resumed = distill(trained_teacher, task, config, tmp_path / "killed")

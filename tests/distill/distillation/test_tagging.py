@@ -131,7 +131,7 @@ def untrained_score(teacher: Artifact) -> float:
     config = DistillConfig(method="minibert", **NARROW)
     method = config.changed_method()
     model = with_head(
-        method.student(load_torch_classifier(teacher), config.shape(method, 4)),
+        method.build(load_torch_classifier(teacher), config.shape(method, 4)),
         HEADS[TASK.problem_type],
     )
     tagger = open_classifier(teacher)
@@ -159,7 +159,9 @@ def test_the_teacher_does_not_change(student: Artifact, teacher: Artifact) -> No
     assert student.card.parent is not None and student.card.parent.digest == teacher.digest
 
 
-TAGGING = [name for name in METHODS if not METHODS[name].wants_own_start and name != "bilstm"]
+TAGGING = [
+    name for name in METHODS if not METHODS[name].student.wants_own_start and name != "bilstm"
+]
 
 
 @pytest.mark.parametrize("name", TAGGING)

@@ -19,13 +19,14 @@ from distill.distillation.phases import DistillationObjective, phase_settings
 from distill.losses.layer_maps import last
 from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
 from distill.methods import GENERAL_METHODS, METHODS
-from distill.methods.method import Method, Phase
+from distill.methods.method import Method
+from distill.methods.phase import Phase
 from distill.students import StudentShape
 from distill.teachers.teacher import Teacher
 from tests.toy_models import save_encoder, tiny_classifier
 from tests.toys import tiny_tokenizer
 
-PHASES = [(name, phase.name) for name in METHODS for phase in METHODS[name].phases(2)]
+PHASES = [(name, phase.name) for name in METHODS for phase in METHODS[name].at(2).phases]
 SETTINGS: dict[str, dict[str, Any]] = {"minilm-v2": {"relation_heads": 8}}
 """The toys are too narrow for the paper's 48."""
 LONGER = {"mobilebert": 200, "mobilebert-tiny": 200}
@@ -43,7 +44,7 @@ def toy_method(name: str, **settings: Any) -> Method:
 
 def toy_shape(method: Method) -> StudentShape:
     """Two layers of the toys' four, or the one that a BiLSTM has."""
-    return StudentShape(min(method.layers(4), 2))
+    return StudentShape(min(method.student.layers(4), 2))
 
 
 def toy_batch(labels: tuple[int, ...] = (0, 1)) -> dict[str, torch.Tensor]:
@@ -60,8 +61,8 @@ def losses_of(
 ) -> tuple[Any, dict[str, torch.Tensor]]:
     """The training module of a phase, and the parts of its loss on a batch."""
     torch.manual_seed(0)
-    student = method.student(teacher, toy_shape(method))
-    training_module = method.training_module(student, teacher, phase, seed=0, steps=STEPS).eval()
+    student = method.build(teacher, toy_shape(method))
+    training_module = phase.training_module.of(student, teacher, phase, seed=0, steps=STEPS).eval()
     objective = DistillationObjective(teacher, phase.reads(2, 4))
     return training_module, dict(objective(training_module, batch or toy_batch(), step))
 
@@ -71,7 +72,7 @@ def test_a_phase_trains_the_student_alone(name: str, phase_name: str) -> None:
     teacher = tiny_classifier("bert").train()
     before = {key: tensor.clone() for key, tensor in teacher.state_dict().items()}
     method = toy_method(name)
-    (phase,) = (phase for phase in method.phases(2) if phase.name == phase_name)
+    (phase,) = (phase for phase in method.at(2).phases if phase.name == phase_name)
     training_module, parts = losses_of(method, phase, teacher)
     assert set(parts) == {term.name for term in phase.terms if term.weight}
     assert not teacher.training  # or dropout would blur its answers
@@ -86,7 +87,7 @@ def test_a_phase_trains_the_student_alone(name: str, phase_name: str) -> None:
 def test_each_term_falls_from_a_student_that_is_not_its_teacher(name: str, phase_name: str) -> None:
     teacher = tiny_classifier("bert")
     method = toy_method(name)
-    (phase,) = (phase for phase in method.phases(2) if phase.name == phase_name)
+    (phase,) = (phase for phase in method.at(2).phases if phase.name == phase_name)
     training_module, first = losses_of(method, phase, teacher)
     with torch.no_grad():
         for parameter in training_module.student.parameters():
@@ -112,20 +113,50 @@ def test_each_term_falls_from_a_student_that_is_not_its_teacher(name: str, phase
 def test_the_finished_student_keeps_nothing_of_its_training(name: str) -> None:
     teacher = tiny_classifier("bert")
     method = toy_method(name)
-    student = method.student(teacher, toy_shape(method))
+    student = method.build(teacher, toy_shape(method))
     keys = set(student.state_dict())
-    for phase in method.phases(2):
-        student = method.training_module(student, teacher, phase, seed=0, steps=10).finished()
+    for phase in method.at(2).phases:
+        student = phase.training_module.of(student, teacher, phase, seed=0, steps=10).finished()
     assert set(student.state_dict()) == keys and "distill" not in type(student).__module__
     assert all(parameter.requires_grad for parameter in student.parameters())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_last_phase_alone_takes_the_configs_length(name: str) -> None:
-    *earlier, final = METHODS[name].phases(3)
+    *earlier, final = METHODS[name].at(3).phases
     assert final.epochs is None and all(phase.epochs for phase in earlier)
-    names = [phase.name for phase in METHODS[name].phases(3)]
+    names = [phase.name for phase in METHODS[name].at(3).phases]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_row_says_of_its_phases_what_holds_at_any_depth(name: str) -> None:
+    method = METHODS[name]
+    facts = ("needs", "conditions", "has_phases", "weights_for_answers_alone")
+    for depth in (1, 2, 7):
+        written_out = method.at(depth)
+        assert [getattr(written_out, fact) for fact in facts] == [
+            getattr(method, fact) for fact in facts
+        ]
+        assert written_out.at(depth) == written_out
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_row_says_what_its_method_does_on_a_corpus_too(name: str) -> None:
+    general = METHODS[name].general
+    assert (general is not None) == (name in GENERAL_METHODS)
+    if general is not None:
+        assert GENERAL_METHODS[name].phases == general.phases
+        assert GENERAL_METHODS[name].settings == general.settings
+        assert GENERAL_METHODS.summaries()[name]
+
+
+def test_a_weight_of_the_user_is_not_divided_by_the_depth() -> None:
+    transfer, _ = METHODS["mobilebert"].changed({"means": 6.0}).at(3).phases
+    weights = {term.name: term.weight for term in transfer.terms}
+    assert weights == pytest.approx(
+        {"features": 100 / 3, "means": 6, "variances": 5 / 3, "attention": 1}
+    )
 
 
 def test_what_a_method_wants_and_costs_follows_from_its_terms() -> None:
@@ -146,7 +177,7 @@ def test_weights_scale_the_parts_and_zero_removes_one() -> None:
 
     def parts(**weights: float) -> dict[str, float]:
         method = METHODS["distilbert"].changed(weights)
-        _, losses = losses_of(method, method.phases(2)[0], teacher)
+        _, losses = losses_of(method, method.at(2).phases[0], teacher)
         return {name: float(loss.detach()) for name, loss in losses.items()}
 
     usual = parts()
@@ -177,16 +208,17 @@ def test_kept_answers_give_the_losses_of_a_teacher_that_runs(
     name: str, weights: dict[str, float]
 ) -> None:
     method, teacher, batch = METHODS[name].changed(weights), tiny_classifier("bert"), toy_batch()
-    reads = joined(phase.reads(2, 4) for phase in method.phases(2))
+    reads = joined(phase.reads(2, 4) for phase in method.at(2).phases)
     del batch["teacher_logits"]
     online = {
-        phase.name: losses_of(method, phase, teacher, batch=batch)[1] for phase in method.phases(2)
+        phase.name: losses_of(method, phase, teacher, batch=batch)[1]
+        for phase in method.at(2).phases
     }
     signals = read_signals(teacher, batch, reads)
     batch |= {f"teacher_sentence_states_{i}": s for i, s in signals.sentence_states.items()}
     batch["teacher_logits"] = signals.logits
     teacher.register_forward_hook(lambda *given: pytest.fail("the teacher was run"))
-    for phase in method.phases(2):
+    for phase in method.at(2).phases:
         _, kept = losses_of(method, phase, teacher, batch=batch)
         assert (
             set(kept)
@@ -225,7 +257,7 @@ def start_of(student: PreTrainedModel, teacher: PreTrainedModel) -> dict[int, in
 def test_a_student_starts_from_the_layers_that_it_is_matched_with(name: str) -> None:
     method = toy_method(name)
     teacher = tiny_classifier("bert", num_hidden_layers=12)
-    found = start_of(method.student(teacher, StudentShape(6)), teacher)
+    found = start_of(method.build(teacher, StudentShape(6)), teacher)
     if own := OWN_START_LAYERS.get(name):
         assert tuple(layer - 1 for layer in found.values()) == own
         said = " ".join(str(import_module(f"distill.methods.{name}").__doc__).split())
@@ -238,7 +270,7 @@ def test_a_student_starts_from_the_layers_that_it_is_matched_with(name: str) -> 
 def test_hard_is_the_control_of_distilbert_from_its_first_weights() -> None:
     teacher = tiny_classifier("bert", num_hidden_layers=12)
     control, distilbert = (
-        start_of(METHODS[name].student(teacher, StudentShape(6)), teacher)
+        start_of(METHODS[name].build(teacher, StudentShape(6)), teacher)
         for name in ("hard", "distilbert")
     )
     assert control == distilbert
@@ -282,9 +314,9 @@ def test_an_encoder_to_start_from_keeps_its_layers(name: str, start: str) -> Non
         return config.shape(method, depth, own_start=start == "encoder").layers
 
     kept = 1 if name == "bilstm" else depth
-    assert layers() == (kept if start == "encoder" else method.layers(depth))
+    assert layers() == (kept if start == "encoder" else method.student.layers(depth))
     assert layers(layers=3) == 3
-    if method.layer_by_layer:
+    if method.student.layer_by_layer:
         assert layers(teacher_layers=(0, 1, 3)) == 3
 
 
@@ -298,7 +330,7 @@ ORDERS: dict[str, list[list[tuple[int, int]]]] = {
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_each_order_of_internal_distillation_matches_its_layers(name: str) -> None:
-    phases = METHODS[name].phases(3)
+    phases = METHODS[name].at(3).phases
     matching = [[each for each in p.terms if each.pairs(3, 6)] for p in phases]
     compared = [[list(each.pairs(3, 6)) for each in terms] for terms in matching if terms]
     assert compared == [[pairs] * 2 for pairs in ORDERS[name]]
@@ -310,7 +342,7 @@ def test_each_order_of_internal_distillation_matches_its_layers(name: str) -> No
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_a_shorter_map_leaves_no_phase_without_a_layer(name: str) -> None:
-    phases = METHODS[name].changed({}, layers=last).phases(3)
+    phases = METHODS[name].changed({}, layers=last).at(3).phases
     pairs = {term.pairs(3, 6) for phase in phases for term in phase.terms}
     assert pairs == {((3, 6),), ()}
 
@@ -318,7 +350,7 @@ def test_a_shorter_map_leaves_no_phase_without_a_layer(name: str) -> None:
 @pytest.mark.parametrize("depth", [2, 3, 24])
 @pytest.mark.parametrize("name", ["mobilebert", "mobilebert-tiny"])
 def test_a_layer_of_a_mobilebert_has_an_epoch_unless_it_is_told(name: str, depth: int) -> None:
-    transfer, _ = METHODS[name].phases(depth)
+    transfer, _ = METHODS[name].at(depth).phases
     epochs = [
         phase_settings(transfer, DistillConfig(method=name, **given)).epochs
         for given in ({}, {"earlier_epochs": 5})
@@ -330,12 +362,12 @@ def test_a_layer_of_a_mobilebert_has_an_epoch_unless_it_is_told(name: str, depth
 
 
 def test_internal_goes_up_layer_by_layer() -> None:
-    *growing, _ = METHODS["internal"].phases(3)
+    *growing, _ = METHODS["internal"].at(3).phases
     pairs = [[vars(term)["layers"](3, 6)[: term.up_to] for term in p.terms] for p in growing]
     assert [len(both[0]) for both in pairs] == [1, 2, 3]
     assert all(attention == sentence for attention, sentence in pairs)
     assert pairs[2][0] == ((1, 2), (2, 4), (3, 6))
-    *mapped, _ = METHODS["internal"].changed({}, layers=last).phases(3)
+    *mapped, _ = METHODS["internal"].changed({}, layers=last).at(3).phases
     assert [term.pairs(3, 6) for term in mapped[0].terms] == [((3, 6),)] * 2
 
 
@@ -343,12 +375,12 @@ def test_projections_are_one_a_signal_and_none_without_weight() -> None:
     teacher = tiny_classifier("bert")
     for weights, names in (({}, ["hidden_states"]), ({"hidden": 0.0}, [])):
         method = METHODS["tinybert"].changed(weights)
-        training_module, _ = losses_of(method, method.phases(2)[0], teacher)
+        training_module, _ = losses_of(method, method.at(2).phases[0], teacher)
         assert list(training_module.projections) == names
 
 
 def test_a_phase_takes_its_own_settings_and_the_users_word() -> None:
-    first, final = METHODS["tinybert"].phases(2)
+    first, final = METHODS["tinybert"].at(2).phases
     plain = DistillConfig(method="tinybert")
     said = DistillConfig(method="tinybert", earlier_epochs=7, earlier_learning_rate=0.5, epochs=2)
     assert phase_settings(final, said) is said

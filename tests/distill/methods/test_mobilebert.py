@@ -40,8 +40,9 @@ def training_module(
     torch.manual_seed(0)
     teacher = tiny_classifier("bert", num_hidden_layers=6)
     method = METHODS["mobilebert-tiny"].changed({}, layers=layer_map)
-    student = method.student(teacher, StudentShape(layers, hidden_size=width))
-    built = method.training_module(student, teacher, method.phases(layers)[0], seed=0, steps=STEPS)
+    student = method.build(teacher, StudentShape(layers, hidden_size=width))
+    phase = method.at(layers).phases[0]
+    built = phase.training_module.of(student, teacher, phase, seed=0, steps=STEPS)
     assert isinstance(built, LayerAfterLayer)
     return built.train()
 
@@ -93,7 +94,7 @@ def test_a_map_of_one_pair_has_one_turn_for_all_layers() -> None:
 
 
 def test_the_published_weights_are_over_the_number_of_layers() -> None:
-    transfer, _ = METHODS["mobilebert"].phases(24)
+    transfer, _ = METHODS["mobilebert"].at(24).phases
     weights = {term.name: term.weight for term in transfer.terms}
     assert weights == pytest.approx(
         {"features": 100 / 24, "means": 5000 / 24, "variances": 5 / 24, "attention": 1}

@@ -267,8 +267,8 @@ def dual_losses(
     dataset = TokenDataset(columns, vocabulary.padding)
     source = GeneralTeacher("", tiny_classifier(teacher.config.model_type), teacher)
     student = source.student(method, StudentShape(2, hidden_size=16, heads=4, tokenizer=own))
-    (phase,) = method.phases(2)
-    training_module = DualTraining(student, teacher, phase, seed=0, steps=10)
+    (phase,) = method.phases
+    training_module = DualTraining.of(student, teacher, phase, seed=0, steps=10)
     objective = DistillationObjective(teacher, {}, prepare=MixedMasking(vocabulary, 0.3, 0))
     return training_module, dict(
         objective(training_module, dataset.collate([dataset[0], dataset[1]]), 0)

@@ -7,7 +7,7 @@ import torch
 
 from distill.losses.signals import Signals
 from distill.methods import METHODS
-from distill.methods.theseus import Replacing, _growing
+from distill.methods.theseus import Replacing
 from distill.students import StudentShape
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
@@ -19,9 +19,10 @@ def training_module(
     method: str = "theseus", layers: int = 2, phase: int = 0, depth: int = 4
 ) -> Replacing:
     teacher = tiny_classifier("bert", num_hidden_layers=depth).requires_grad_(False)
-    row = METHODS[method]
-    student = row.student(teacher, StudentShape(layers))
-    built = row.training_module(student, teacher, row.phases(layers)[phase], seed=0, steps=STEPS)
+    row = METHODS[method].at(layers)
+    student = row.build(teacher, StudentShape(layers))
+    trained = row.phases[phase]
+    built = trained.training_module.of(student, teacher, trained, seed=0, steps=STEPS)
     assert isinstance(built, Replacing)
     return built.train()
 
@@ -41,7 +42,7 @@ def drawn(module: Replacing, step: int) -> list[bool]:
     ("passed", "probability"), [(0, 0.3), (1 / 3, 0.65), (2 / 3, 1.0), (0.9, 1.0)]
 )
 def test_the_probability_grows_to_one(passed: float, probability: float) -> None:
-    assert _growing(passed) == pytest.approx(probability)
+    assert Replacing.probability(passed) == pytest.approx(probability)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +71,10 @@ def test_only_successor_layers_learn() -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_what_is_drawn_is_what_runs(replaced: bool) -> None:
+def test_what_is_drawn_is_what_runs(replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the predecessor's layers everywhere, the answers are the teacher's; nothing learns."""
     module = training_module()
-    module.schedule = lambda passed: float(replaced)
+    monkeypatch.setattr(module, "probability", lambda passed: float(replaced))
     teacher = tiny_classifier("bert")
     module.student.eval()  # no dropout
     for each in module.drawn:
@@ -94,4 +95,4 @@ def test_what_is_drawn_is_what_runs(replaced: bool) -> None:
 @pytest.mark.parametrize(("phase", "probability"), [(0, 0.5), (1, 1.0)])
 def test_the_constant_schedule(phase: int, probability: float) -> None:
     module = training_module("theseus-constant", phase=phase)
-    assert {module.schedule(step / STEPS) for step in range(STEPS)} == {probability}
+    assert {module.probability(step / STEPS) for step in range(STEPS)} == {probability}

@@ -150,8 +150,8 @@ def test_a_pruned_teacher_teaches_or_is_refused(
 ) -> None:
     config = PruneConfig(heads=0.5, **UNTRAINED)
     teacher = prune(trained_teacher, task, config, tmp_path / "pruned")
-    settings = {} if METHODS[method].starts_from_layers else {"epochs": 1}
-    if METHODS[method].wants_own_start:
+    settings = {} if METHODS[method].student.starts_from_layers else {"epochs": 1}
+    if METHODS[method].student.wants_own_start:
         settings = {"student": str(save_encoder("bert", tmp_path / "encoder")), "epochs": 1}
     if settings:
         distill(teacher, task, DistillConfig(method=method, **settings), tmp_path / "student")

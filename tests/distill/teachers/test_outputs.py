@@ -154,7 +154,7 @@ NEVER_RUN = {"bilstm", "hard", "pd", "pkd", "theseus", "theseus-constant"}
 
 @pytest.mark.parametrize("name", METHODS)
 def test_only_what_frees_a_phase_of_its_teacher_is_kept(name: str) -> None:
-    reads = [phase.reads(2, 4) for phase in METHODS[name].phases(2)]
+    reads = [phase.reads(2, 4) for phase in METHODS[name].at(2).phases]
     kept = worth_keeping(reads)
     for read in reads:
         alone = not read.keys() - {"logits", "sentence_states"}

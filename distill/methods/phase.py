@@ -1,0 +1,121 @@
+"""A phase of a method's training as data: its loss, its settings, and whether layers have turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from transformers import PreTrainedModel
+
+from distill.losses.signals import Signal, Wanted
+from distill.losses.terms import Match, Term, wanted_by
+from distill.losses.training_module import TrainingModule
+
+__all__ = [
+    "ForEachLayer",
+    "Phase",
+    "TrainingModuleKind",
+    "each_layer_alone",
+    "each_layer_in_turn",
+    "for_all_layers",
+    "one_phase",
+    "up_to_each_layer",
+]
+
+
+class TrainingModuleKind(Protocol):
+    """A class of what phases train, as `TrainingModule` is one.
+
+    Its objects hold the model as `student`; their forward(batch, teacher signals, step) returns the
+    weighted parts of the loss, and `finished()` the student, free of what its training needed.
+    Where they have `rates`, parts of them learn at a rate of their own.
+    """
+
+    @property
+    def uses_teacher_layers(self) -> bool:
+        """Return whether the teacher's own layers run in the student's steps."""
+        ...
+
+    def of(
+        self,
+        student: PreTrainedModel,
+        teacher: PreTrainedModel,
+        phase: Any,
+        *,
+        seed: int,
+        steps: int,
+    ) -> Any:
+        """Build the training module of a phase of `steps` steps."""
+        ...
+
+
+ForEachLayer = Callable[["Phase", int], tuple["Phase", ...]]
+"""(phase, student layers) -> the phases that it stands for"""
+
+
+def for_all_layers(phase: Phase, layers: int) -> tuple[Phase, ...]:
+    """Return the phase itself: it is the same at any depth."""
+    return (phase,)
+
+
+def up_to_each_layer(phase: Phase, layers: int) -> tuple[Phase, ...]:
+    """Return a phase for each layer from the lowest, which matches those below it too."""
+    return tuple(phase.of_layer(layer, up_to=layer) for layer in range(1, layers + 1))
+
+
+def each_layer_alone(phase: Phase, layers: int) -> tuple[Phase, ...]:
+    """Return a phase for each layer from the lowest, which matches that one."""
+    return tuple(phase.of_layer(layer, only=layer - 1) for layer in range(1, layers + 1))
+
+
+def each_layer_in_turn(phase: Phase, layers: int) -> tuple[Phase, ...]:
+    """Return one phase in which each layer has a turn as long as the phase is."""
+    assert phase.epochs is not None  # the last phase is as long as the config says
+    return (replace(phase, epochs=phase.epochs * layers, for_each_layer=for_all_layers),)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the training with a loss of its own."""
+
+    name: str
+    terms: tuple[Term, ...]
+    epochs: int | None = None
+    """The last phase has None and takes the config's `epochs`; those before it take the config's
+    `earlier_epochs`, or these where it has none."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of TrainingConfig that have another value in this phase."""
+    masked: bool = False
+    """The models read texts with some words masked, and their heads predict words."""
+    training_module: TrainingModuleKind = TrainingModule
+    """The class of what is trained."""
+    for_each_layer: ForEachLayer = for_all_layers
+    """How often it comes at a depth; its epochs are those of a layer, where layers have some."""
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        """What the terms with a weight above 0 need of the teacher."""
+        return frozenset().union(*(term.needs for term in self.terms if term.weight))
+
+    def reads(self, student: int, teacher: int) -> Wanted:
+        """Return what is read of the teacher, and of which layers, at these depths."""
+        return wanted_by(self.terms, student, teacher)[1]
+
+    def at(self, layers: int) -> tuple[Phase, ...]:
+        """Return the phases that it stands for in a student of so many layers."""
+        terms = (term.at(layers) if isinstance(term, Match) else term for term in self.terms)
+        return self.for_each_layer(replace(self, terms=tuple(terms)), layers)
+
+    def of_layer(self, layer: int, **chosen: int) -> Phase:
+        """Return the phase of one layer, whose terms match what is chosen: `up_to` or `only`."""
+        terms = tuple(
+            replace(term, **chosen) if isinstance(term, Match) else term for term in self.terms
+        )
+        name = f"{self.name}-{layer}"
+        return replace(self, name=name, terms=terms, for_each_layer=for_all_layers)
+
+
+def one_phase(*terms: Term) -> tuple[Phase, ...]:
+    """Return the phases of a method that has one loss from beginning to end."""
+    return (Phase("task", terms),)
