@@ -16,7 +16,7 @@ from distill.losses.terms import SoftLabels
 from distill.methods.method import Method
 from distill.methods.phase import one_phase
 from distill.students import SHORTER_STUDENT, alternating_layers
-from distill.writing import write_classifier
+from distill.writing import TrainedModel
 from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
 from quantize.schemes import Scheme
@@ -50,7 +50,8 @@ def _sharpen(inputs: Inputs, config: SharpenConfig, out: Path) -> Artifact:
     for tensor in (model.classifier.weight, model.classifier.bias):
         tensor.data *= config.by
     tokenizer = load_tokenizer(source.path)
-    write_classifier(out, "sharpen", model, tokenizer, inputs.task, config, source, Findings())
+    sharp = TrainedModel.classifier(model, tokenizer, inputs.task, Findings())
+    sharp.write(out=out, stage="sharpen", config=config, parent=source)
     return Artifact.load(out)
 
 

@@ -9,21 +9,22 @@ encoder + corpus + GeneralConfig
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, check_writable
+from bertender.core.findings import Findings
 from bertender.models.families import padding_embedding
+from bertender.training.findings import training_findings
 from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus
 from distill.distillation.general_config import GeneralConfig
 from distill.distillation.general_teacher import GeneralTeacher
 from distill.distillation.on_corpus import on_corpus
 from distill.teachers.encoders import find_encoder
-from distill.writing import artifact_at, write_encoder
+from distill.writing import TrainedModel, artifact_at, corpus_record
 
 __all__ = ["GeneralConfig", "GeneralTeacher", "distill_general", "distill_general_by_name"]
 
@@ -64,13 +65,10 @@ def distill_general(
     def train(work: Path) -> Writer:
         distillation = ready.distillation(work)
         trained = distillation.run(config, work, f"distill {out.name}")
-        return partial(
-            write_encoder,
-            model=_with_empty_padding(trained.student),
-            tokenizer=distillation.tokenizer,
-            reports=trained.reports,
-            metric="loss",
-        )
+        student = _with_empty_padding(trained.student)
+        corpus = corpus_record(config.corpus, config.text_column, "loss")
+        findings = Findings(training=training_findings(trained.reports))
+        return TrainedModel(student, distillation.tokenizer, corpus, findings).write
 
     identity = ready.identity
     return trained_artifact(out, "distill-general", config, train, identity=identity, parent=parent)

@@ -16,11 +16,10 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import Findings
 from bertender.core.timing import Stopwatch, write_timing
 from bertender.tasks.task import Task
-from bertender.training.config import computes_in_bf16
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS
 from distill.data import fitting_tokenizer
-from distill.distillation.cached_outputs import choose_cached, student_examples
+from distill.distillation.cached_outputs import TaughtTexts
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distillation import Distillation, Trained
 from distill.distillation.start import Start, start_student
@@ -29,7 +28,7 @@ from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
 from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
-from distill.writing import artifact_at, write_classifier
+from distill.writing import TrainedModel, artifact_at
 
 __all__ = ["OnTask", "new_student", "on_task", "check_sources_stay", "check_texts_read"]
 
@@ -62,7 +61,8 @@ class OnTask:
         training = training_findings(trained.reports, **self.added)
         scores = final_score(student, tokenizer, self.task, config.max_length, training.epochs)
         findings = Findings(training=training, scores=scores)
-        write_classifier(out, stage, student, tokenizer, self.task, config, parent, findings)
+        model = TrainedModel.classifier(student, tokenizer, self.task, findings)
+        model.write(out=out, stage=stage, config=config, parent=parent)
         write_timing(trained.timing, out)
 
 
@@ -74,32 +74,28 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
             cannot be had from this teacher, or the augmentation's words.
         DataError: the file of unlabelled texts is wrong.
     """
-    method, problem = config.changed_method(), task.problem
+    method = config.changed_method()
     check_texts_read(task, config)
     extended = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, task, config)
     texts = with_augmented(extended, teachers, start, config)
-    bf16, limit_mb = computes_in_bf16(config), config.teacher_cache_mb
-    cached = choose_cached(method, student, teachers, start, texts, bf16, limit_mb)
-    tokenizer = fitting_tokenizer(start.source, student, **problem.tokenizer_settings)
+    taught = TaughtTexts(teachers, start, texts, config)
+    tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
     clock = Stopwatch()
     distillation = Distillation(
         student=student,
         teacher=teachers[0].model,
         tokenizer=tokenizer,
         phases=method.at(student.config.num_hidden_layers).phases,
-        examples=partial(
-            student_examples, cached, teachers, start, tokenizer, texts, config, clock
-        ),
+        examples=partial(taught.examples, taught.cached(method, student), tokenizer, clock),
         evaluate=lambda training_module, objective: choice_score(
             training_module.student, tokenizer, task, config.max_length
         ),
         clock=clock,
     )
-    digests = [start.digest, *(each.artifact.digest for each in teachers)]
-    added = _added(config, task, extended, texts)
-    return OnTask(distillation, extended, (texts.fingerprint(), digests), added)
+    identity = texts.fingerprint(), [start.digest, *(each.artifact.digest for each in teachers)]
+    return OnTask(distillation, extended, identity, _added(config, task, extended, texts))
 
 
 def check_sources_stay(out: Path, teacher: Artifact, config: DistillConfig) -> None:

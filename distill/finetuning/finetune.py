@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
-from bertender.core.findings import Findings, ScoreFindings
+from bertender.core.findings import Findings
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
-from bertender.training.examples import TensorBatch, TokenDataset, model_inputs
+from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS, Head
 from bertender.training.loop import LossParts, train
@@ -24,14 +23,13 @@ from bertender.training.trained import Writer, trained_artifact
 from distill.data import token_dataset
 from distill.scoring import choice_score, final_score
 from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
-from distill.writing import artifact_at, write_classifier
+from distill.writing import TrainedModel, artifact_at
 
 __all__ = [
     "FinetuneConfig",
     "finetune",
     "finetune_by_name",
     "label_objective",
-    "train_on_labels",
 ]
 
 
@@ -78,35 +76,12 @@ def finetune(
     """
     config.check_rules()
     examples = token_dataset(task.train, tokenizer, config.max_length, task.problem_type)
+    identity = (task.fingerprint(), weights_digest(model), parent and parent.digest)
     settings: dict[str, Any] = {
         "tokenizer": tokenizer,
         "task": task,
         "max_length": config.max_length,
     }
-    score, final = partial(choice_score, **settings), partial(final_score, **settings)
-    return train_on_labels(
-        model, tokenizer, task, examples, config, out, score, parent=parent, final=final
-    )
-
-
-def train_on_labels(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    examples: TokenDataset,
-    config: FinetuneConfig,
-    out: Path,
-    score: Callable[[PreTrainedModel], dict[str, float]],
-    *,
-    parent: Artifact | None = None,
-    final: Callable[..., ScoreFindings | None] = lambda model, epochs: None,
-) -> Artifact:
-    """Train a model on the labels of a task's tokenised examples; write it as a torch artifact.
-
-    Arguments are those of `finetune`; `score` measures the model after each epoch, and `final`
-    returns the scores of the card at the end, from the model and these scores.
-    """
-    identity = (task.fingerprint(), weights_digest(model), parent and parent.digest)
 
     def trained(work: Path) -> Writer:
         report = train(
@@ -116,16 +91,15 @@ def train_on_labels(
             config,
             work,
             description=f"fine-tune {out.name}",
-            at_epoch_end=score,
+            at_epoch_end=partial(choice_score, **settings),
         )
-        training = training_findings({"labels": report})
-        return lambda **made: write_classifier(
-            model=model,
-            tokenizer=tokenizer,
-            task=task,
-            findings=Findings(training=training, scores=final(model, epochs=report.epochs)),
-            **made,
-        )
+
+        def write(**made: Any) -> None:
+            scores = final_score(model, epochs=report.epochs, **settings)
+            findings = Findings(training=training_findings({"labels": report}), scores=scores)
+            TrainedModel.classifier(model, tokenizer, task, findings).write(**made)
+
+        return write
 
     return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
 

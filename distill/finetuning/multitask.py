@@ -14,11 +14,10 @@ finetune --task A --more-tasks B,C --out OUT writes OUT, OUT-B and OUT-C: a plai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -41,7 +40,7 @@ from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.losses import hard_labels
 from distill.scoring import choice_score, final_score
 from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
-from distill.writing import artifact_at, write_classifier
+from distill.writing import TrainedModel, artifact_at
 
 __all__ = [
     "MultiTaskConfig",
@@ -207,7 +206,7 @@ def finetune_tasks(
             description=f"fine-tune {out.name}",
             at_epoch_end=lambda trained: _scores(trained, tokenizer, tasks, config.max_length),
         )
-        return partial(_write_all, classifiers, tokenizer, tasks, report)
+        return _TrainedTogether(tasks, classifiers, tokenizer, report, config).write
 
     return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
 
@@ -250,32 +249,47 @@ def _scores(
     }
 
 
-def _write_all(
-    classifiers: Sequence[PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tasks: Sequence[Task],
-    report: TrainingReport,
-    *,
-    out: Path,
-    stage: str,
-    config: MultiTaskConfig,
-    parent: Artifact | None,
-) -> None:
-    """Write an artifact for each task. The main one is the last, so that it tells of them all."""
-    paths = (out, *sibling_paths(config, out))
-    epochs = {
-        task.name: [{task.metric: scores[f"{task.name} {task.metric}"]} for scores in report.epochs]
-        for task in tasks
-    }
-    places = {task.name: path.name for task, path in zip(tasks, paths, strict=True)}
-    for path, classifier, task in reversed([*zip(paths, classifiers, tasks, strict=True)]):
+@dataclass(frozen=True)
+class _TrainedTogether:
+    """A classifier for each task, of one run, and what the run reports."""
+
+    tasks: Sequence[Task]
+    classifiers: Sequence[PreTrainedModel]
+    tokenizer: PreTrainedTokenizerBase
+    report: TrainingReport
+    config: MultiTaskConfig
+
+    def write(self, *, out: Path, **made: Any) -> None:
+        """Write an artifact for each task. The main one is the last, so that it tells of them all.
+
+        Args:
+            out: directory of the main one.
+            made: what else `TrainedModel.write` takes.
+        """
+        paths = (out, *sibling_paths(self.config, out))
+        places = {task.name: path.name for task, path in zip(self.tasks, paths, strict=True)}
+        written = zip(paths, self.tasks, self.classifiers, strict=True)
+        for path, task, classifier in reversed([*written]):
+            findings = self._findings(task, classifier, places)
+            model = TrainedModel.classifier(classifier, self.tokenizer, task, findings)
+            model.write(out=path, **made)
+
+    def _findings(
+        self, task: Task, classifier: PreTrainedModel, places: Mapping[str, str]
+    ) -> Findings:
+        """Return what the card of one task says: its own scores, and where the others are."""
+        own = replace(self.report, epochs=self._epochs(task))
         others = {
-            name: OtherTask(artifact=place, epochs=epochs[name])
-            for name, place in places.items()
-            if name != task.name
+            other.name: OtherTask(artifact=places[other.name], epochs=self._epochs(other))
+            for other in self.tasks
+            if other is not task
         }
-        own = replace(report, epochs=epochs[task.name])
-        scores = final_score(classifier, tokenizer, task, config.max_length, own.epochs)
+        length = self.config.max_length
+        scores = final_score(classifier, self.tokenizer, task, length, own.epochs)
         training = training_findings({"labels": own}, together=others)
-        findings = Findings(training=training, scores=scores)
-        write_classifier(path, stage, classifier, tokenizer, task, config, parent, findings)
+        return Findings(training=training, scores=scores)
+
+    def _epochs(self, task: Task) -> list[dict[str, float]]:
+        """Return one task's score after each epoch."""
+        name = f"{task.name} {task.metric}"
+        return [{task.metric: scores[name]} for scores in self.report.epochs]

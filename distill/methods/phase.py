@@ -107,10 +107,11 @@ class Phase:
         terms = (term.at(layers) if isinstance(term, Match) else term for term in self.terms)
         return self.for_each_layer(replace(self, terms=tuple(terms)), layers)
 
-    def of_layer(self, layer: int, **chosen: int) -> Phase:
-        """Return the phase of one layer, whose terms match what is chosen: `up_to` or `only`."""
+    def of_layer(self, layer: int, *, up_to: int | None = None, only: int | None = None) -> Phase:
+        """Return the phase of one layer, whose terms match the pairs that are named."""
         terms = tuple(
-            replace(term, **chosen) if isinstance(term, Match) else term for term in self.terms
+            replace(term, up_to=up_to, only=only) if isinstance(term, Match) else term
+            for term in self.terms
         )
         name = f"{self.name}-{layer}"
         return replace(self, name=name, terms=terms, for_each_layer=for_all_layers)

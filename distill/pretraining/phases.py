@@ -22,7 +22,7 @@ from distill.corpora.held_out import held_out_loss
 from distill.objectives.pretraining_module import PretrainingModule
 from distill.pretraining.config import PretrainConfig
 
-__all__ = ["Rows", "train_lengths"]
+__all__ = ["Pretraining", "Rows"]
 
 
 @dataclass(frozen=True)
@@ -33,56 +33,55 @@ class Rows:
     held_out: TokenDataset
 
 
-def train_lengths(
-    pretraining_module: PretrainingModule,
-    rows_of_length: Callable[[int], Rows],
-    objective: Objective,
-    config: PretrainConfig,
-    work: Path,
-    *,
-    description: str,
-    perplexity_of: str | None,
-) -> dict[str, TrainingReport]:
-    """Train through the phases of a config in turn; return a report of each.
+@dataclass(frozen=True)
+class Pretraining:
+    """What is pre-trained, on what, and how it is measured."""
 
-    An interrupted run goes on in the phase it was in: the end of an earlier one is kept as a
-    checkpoint too.
+    module: PretrainingModule
+    """It is trained in place."""
+    objective: Objective
+    rows_of_length: Callable[[int], Rows]
+    """most tokens of a row -> rows"""
+    perplexity_of: str | None
+    """The part of the held-out loss to give the perplexity of."""
 
-    Args:
-        pretraining module: it is trained in place.
-        rows_of_length: (most tokens of a row) -> rows.
-        objective: the loss.
-        config: how long and fast, and at which lengths.
-        work: directory of the checkpoints.
-        description: what the progress bar says.
-        perplexity_of: the part of the held-out loss to give the perplexity of.
-    """
-    reports: dict[str, TrainingReport] = {}
-    for phase, folder, is_last in in_order(config.phases(), work):
-        rows = rows_of_length(phase.max_length)
-        if not reports:
-            whole = len(planned(rows.training, config))
-        steps = whole - sum(report.steps for report in reports.values())
-        if not is_last:
-            steps = round(phase.share * whole)
-        steps = max(1, steps)
-        reports[phase.name] = train(
-            pretraining_module,
-            rows.training,
-            objective,
-            _long_enough(config, rows.training, steps),
-            folder,
-            description=description if is_last else f"{description}: {phase.name}",
-            at_epoch_end=partial(
-                held_out_loss,
-                objective=objective,
-                examples=rows.held_out,
-                perplexity_of=perplexity_of,
-            ),
-            keep_end=not is_last,
-            steps=steps,
-        )
-    return reports
+    def run(
+        self, config: PretrainConfig, work: Path, description: str
+    ) -> dict[str, TrainingReport]:
+        """Train through the phases of a config in turn; return a report of each.
+
+        An interrupted run goes on in the phase it was in: the end of an earlier one is kept as a
+        checkpoint too.
+
+        Args:
+            config: how long and fast, and at which lengths.
+            work: directory of the checkpoints.
+            description: what the progress bar says.
+        """
+        reports: dict[str, TrainingReport] = {}
+        for phase, folder, is_last in in_order(config.phases(), work):
+            rows = self.rows_of_length(phase.max_length)
+            if not reports:
+                whole = len(planned(rows.training, config))
+            left = whole - sum(report.steps for report in reports.values())
+            steps = max(1, left if is_last else round(phase.share * whole))
+            reports[phase.name] = train(
+                self.module,
+                rows.training,
+                self.objective,
+                _long_enough(config, rows.training, steps),
+                folder,
+                description=description if is_last else f"{description}: {phase.name}",
+                at_epoch_end=partial(
+                    held_out_loss,
+                    objective=self.objective,
+                    examples=rows.held_out,
+                    perplexity_of=self.perplexity_of,
+                ),
+                keep_end=not is_last,
+                steps=steps,
+            )
+        return reports
 
 
 def _long_enough(config: PretrainConfig, examples: TokenDataset, steps: int) -> PretrainConfig:

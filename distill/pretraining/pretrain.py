@@ -1,12 +1,13 @@
 """Pre-training: a vocabulary and an encoder from plain text, by a row of OBJECTIVES.
 
 passages + PretrainConfig -> vocabulary, model and the objective's rows
-  -> `phases.train_lengths` -> encoder artifact
+  -> `phases.Pretraining.run` -> encoder artifact
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,17 +15,19 @@ import torch
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
+from bertender.core.findings import Findings
 from bertender.text.batch import load_tokenizer
 from bertender.training.examples import Padding
+from bertender.training.findings import training_findings
 from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus, Survey, Watched, survey
 from distill.corpora.token_store import TokenRow, stored_parts
 from distill.objectives import OBJECTIVES, PretrainingObjective
 from distill.pretraining.config import PretrainConfig
-from distill.pretraining.phases import Rows, train_lengths
+from distill.pretraining.phases import Pretraining, Rows
 from distill.pretraining.stacking import check_stackable, positions_of_shallow, stack
 from distill.vocabularies import trained_once
-from distill.writing import write_encoder
+from distill.writing import TrainedModel, corpus_record
 
 __all__ = [
     "PretrainConfig",
@@ -73,24 +76,18 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         watched = Watched(passages, surveyed, "train the vocabulary")
         tokenizer = _tokenizer(watched, config, shallow, work / "vocabulary")
         torch.manual_seed(config.seed)
-        pretraining_module = chosen.pretraining_module(_model(chosen, config, tokenizer, shallow))
-        reports = train_lengths(
-            pretraining_module,
-            partial(_rows, passages, surveyed, chosen, tokenizer, config.seed, work),
+        corpus = _CorpusRows(passages, surveyed, chosen, tokenizer, config.seed)
+        pretraining = Pretraining(
+            chosen.pretraining_module(_model(chosen, config, tokenizer, shallow)),
             chosen.objective(tokenizer, config.mask_probability, config.seed),
-            config,
-            work,
-            description=f"pre-train {out.name}",
-            perplexity_of=chosen.perplexity_of,
+            partial(corpus.of_length, work=work),
+            chosen.perplexity_of,
         )
-        return partial(
-            write_encoder,
-            model=pretraining_module.finished(),
-            tokenizer=tokenizer,
-            reports=reports,
-            metric="perplexity" if chosen.perplexity_of else "loss",
-            problem_type=chosen.problem_type,
-        )
+        reports = pretraining.run(config, work, f"pre-train {out.name}")
+        metric = "perplexity" if chosen.perplexity_of else "loss"
+        record = corpus_record(config.corpus, config.text_column, metric, chosen.problem_type)
+        findings = Findings(training=training_findings(reports))
+        return TrainedModel(pretraining.module.finished(), tokenizer, record, findings).write
 
     identity = (surveyed.sha256, shallow and shallow.digest)
     return trained_artifact(out, "pretrain", config, trained, identity=identity, parent=shallow)
@@ -143,19 +140,22 @@ def _model(
     return model
 
 
-def _rows(
-    passages: Iterable[str],
-    surveyed: Survey,
-    chosen: PretrainingObjective,
-    tokenizer: PreTrainedTokenizerBase,
-    seed: int,
-    work: Path,
-    max_length: int,
-) -> Rows:
-    """Make the rows of one length, to train on and held out."""
+@dataclass(frozen=True)
+class _CorpusRows:
+    """A corpus as the objective reads it, with the run's vocabulary."""
 
-    def rows(part: Iterable[str]) -> Iterator[TokenRow]:
-        return chosen.rows(part, tokenizer, max_length, seed)
+    passages: Iterable[str]
+    surveyed: Survey
+    objective: PretrainingObjective
+    tokenizer: PreTrainedTokenizerBase
+    seed: int
 
-    directory, run = work / f"rows-{max_length}", chosen.held_out_run
-    return Rows(*stored_parts(passages, surveyed, rows, directory, Padding.of(tokenizer), run))
+    def of_length(self, max_length: int, work: Path) -> Rows:
+        """Make the rows of one length below `work`, to train on and held out."""
+
+        def rows(part: Iterable[str]) -> Iterator[TokenRow]:
+            return self.objective.rows(part, self.tokenizer, max_length, self.seed)
+
+        directory, run = work / f"rows-{max_length}", self.objective.held_out_run
+        padding = Padding.of(self.tokenizer)
+        return Rows(*stored_parts(self.passages, self.surveyed, rows, directory, padding, run))

@@ -44,7 +44,7 @@ from distill.pruning.vocabulary import cut_vocabulary, needed_tokens, read
 from distill.scoring import choice_score, dev_score
 from distill.teachers.outputs import teacher_outputs
 from distill.teachers.teacher import Teacher
-from distill.writing import write_classifier
+from distill.writing import TrainedModel
 
 __all__ = ["prune"]
 
@@ -112,13 +112,12 @@ class _Ready:
         pruning = PruningFindings(
             unpruned=before, rounds=rounds, layers=layers, vocabulary=self.vocabulary
         )
-        return lambda **made: write_classifier(
-            model=model,
-            tokenizer=self.tokenizer,
-            task=task,
-            findings=self._findings(model, context, _joined(reports), pruning),
-            **made,
-        )
+
+        def write(**made: Any) -> None:
+            findings = self._findings(model, context, _joined(reports), pruning)
+            TrainedModel.classifier(model, self.tokenizer, task, findings).write(**made)
+
+        return write
 
     def _findings(
         self,

@@ -15,6 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.distributed import is_main_process
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning import finetune as finetuning
+from distill.writing import TrainedModel
 from tests.listening import listed_steps
 from tests.toys import tiny_bert, toy_task
 from tests.training.runs import tiny_tokenizer
@@ -32,14 +33,14 @@ def run(out: Path, batch_size: int) -> Artifact:
         epochs=2, batch_size=batch_size, learning_rate=1e-3, precision="fp32", checkpoint_steps=5
     )
     writes: list[bool] = []
-    write_classifier = finetuning.write_classifier
+    write = TrainedModel.write
 
-    def counted(*arguments: Any, **named: Any) -> None:
+    def counted(trained: TrainedModel, **made: Any) -> None:
         writes.append(is_main_process())
-        write_classifier(*arguments, **named)
+        write(trained, **made)
 
     with pytest.MonkeyPatch.context() as patch, listed_steps() as steps:
-        patch.setattr(finetuning, "write_classifier", counted)
+        patch.setattr(TrainedModel, "write", counted)
         artifact = finetuning.finetune(model, tokenizer, task, config, out)
     student = distill(artifact, task, student_config(batch_size), student_path(out))
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0

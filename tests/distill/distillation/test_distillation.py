@@ -13,6 +13,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
 from bertender.training.loop import Objective
+from distill.distillation.cached_outputs import TaughtTexts
 from distill.distillation.distiller import DistillConfig
 from distill.distillation.on_task import OnTask, on_task
 from distill.teachers.encoders import weights_digest
@@ -36,9 +37,7 @@ def ready(trained_teacher: Artifact, task: Task) -> OnTask:
 def test_making_it_trains_and_computes_nothing(
     trained_teacher: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "distill.distillation.on_task.student_examples", lambda *given: pytest.fail("computed")
-    )
+    monkeypatch.setattr(TaughtTexts, "examples", lambda *given: pytest.fail("computed"))
     first, again = (on_task(trained_teacher, task, CONFIG) for _ in range(2))
     digests = [weights_digest(each.distillation.student) for each in (first, again)]
     assert digests[0] == digests[1] and first.identity == again.identity

@@ -25,6 +25,7 @@ from distill.finetuning import multitask
 from distill.finetuning.multitask import MultiTaskConfig, SharedEncoder, finetune_tasks_by_name
 from distill.finetuning.multitask import _joined as joined
 from distill.finetuning.multitask import _objective_of as objective_of
+from distill.writing import TrainedModel
 from tests.distill.architectures import save_teacher
 from tests.listening import interrupted_at
 from tests.toy_models import tiny_classifier
@@ -250,15 +251,15 @@ def test_a_run_killed_between_two_artifacts_writes_them_all_again(
     task: Task, teacher: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = MultiTaskConfig(teacher=str(teacher.path), checkpoint_steps=4, **SHORT)
-    write = multitask.write_classifier
+    write = TrainedModel.write
 
-    def dies(out: Path, *given: Any, **named: Any) -> None:
+    def dies(trained: TrainedModel, *, out: Path, **made: Any) -> None:
         if out.name == "out":
             raise KeyboardInterrupt
-        write(out, *given, **named)
+        write(trained, out=out, **made)
 
     with monkeypatch.context() as patch:
-        patch.setattr(multitask, "write_classifier", dies)
+        patch.setattr(TrainedModel, "write", dies)
         with pytest.raises(KeyboardInterrupt):
             finetune_tasks_by_name(task, config, tmp_path / "out")
     shown = sorted(path.name for path in tmp_path.glob("out*"))
