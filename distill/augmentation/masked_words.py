@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.cache import cache_directory
 from bertender.core.progress import progress_bar
 from bertender.text.batch import longest_input
 from bertender.text.batching import length_buckets
 from bertender.training.cached_tensors import cached_tensor
-from bertender.training.examples import Padding, TokenDataset, model_inputs
+from bertender.training.examples import Padding, TensorBatch, TokenDataset, model_inputs
 from distill.augmentation.language_models import LanguageModel
 from distill.augmentation.whole_words import WholeWords
 from distill.augmentation.words import Span, replaceable_words
@@ -160,17 +160,22 @@ def _compute(
     bf16: bool,
 ) -> torch.Tensor:
     """Return the ids (questions, count) of the likeliest of the allowed ids, but never its own."""
-    model = language_model.model
-    device = model.device
     words = torch.empty(len(questions), count, dtype=torch.int32)
     for bucket in length_buckets(questions.lengths, TOKENS_PER_BATCH):
         batch = questions.collate([questions[index] for index in bucket])
-        inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            logits = model(**inputs).logits  # (batch, seq, vocab)
-        rows = torch.arange(len(bucket), device=device)
-        asked = logits[rows, batch["position"].to(device)].float().cpu()  # (batch, vocab)
+        asked = _logits_at_masks(language_model.model, batch, bf16)
         asked.scatter_(1, batch["own_id"][:, None], -torch.inf)
         likeliest = asked[:, allowed].topk(count).indices
         words[bucket] = allowed[likeliest].int()
     return words
+
+
+def _logits_at_masks(model: PreTrainedModel, batch: TensorBatch, bf16: bool) -> torch.Tensor:
+    """Return the logits (batch, vocab) of a batch's questions, each at its mask, on the CPU."""
+    device = model.device
+    inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        logits = model(**inputs).logits  # (batch, seq, vocab)
+    rows = torch.arange(len(logits), device=device)
+    asked: torch.Tensor = logits[rows, batch["position"].to(device)].float().cpu()
+    return asked

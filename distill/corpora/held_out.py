@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import torch
 
 from bertender.text.batching import length_buckets
-from bertender.training.examples import TokenDataset
+from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.loop import Objective
 
 __all__ = ["HELD_OUT_EVERY", "held_out_loss", "part_of"]
@@ -57,22 +58,32 @@ def held_out_loss(
         perplexity_of: the part whose exponential is given as "perplexity"; None gives none.
     """
     model.eval()
-    device = next(model.parameters()).device
-    sums: dict[str, float] = {}
+    means = _mean_parts(model, objective, examples)
+    scores = {"loss": sum(means.values()), **(means if len(means) > 1 else {})}
+    if perplexity_of is None:
+        return scores
+    return {**scores, "perplexity": math.exp(means[perplexity_of])}
+
+
+def _mean_parts(
+    model: torch.nn.Module, objective: Objective, examples: TokenDataset
+) -> dict[str, float]:
+    """Return each part of the loss, a mean over the batches by how many tokens they have."""
+    batches = _batches(examples, next(model.parameters()).device)
+    sums: dict[str, float] = defaultdict(float)
     tokens = 0
-    for step, bucket in enumerate(length_buckets(examples.lengths, TOKENS_PER_BATCH)):
-        batch = examples.collate([examples[index] for index in bucket])
-        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    for step, batch in enumerate(batches):
         with torch.inference_mode():
             parts = objective(model, batch, HELD_OUT_STEP + step)
         size = batch["input_ids"].numel()
         tokens += size
         for name, part in parts.items():
-            sums[name] = sums.get(name, 0.0) + float(part) * size
-    means = {name: total / tokens for name, total in sums.items()}
-    scores = {"loss": sum(means.values()), **(means if len(means) > 1 else {})}
-    return (
-        scores
-        if perplexity_of is None
-        else {**scores, "perplexity": math.exp(means[perplexity_of])}
-    )
+            sums[name] += float(part) * size
+    return {name: total / tokens for name, total in sums.items()}
+
+
+def _batches(examples: TokenDataset, device: torch.device) -> Iterator[TensorBatch]:
+    """Yield the rows in batches of like length, on the device."""
+    for bucket in length_buckets(examples.lengths, TOKENS_PER_BATCH):
+        batch = examples.collate([examples[index] for index in bucket])
+        yield {name: tensor.to(device) for name, tensor in batch.items()}

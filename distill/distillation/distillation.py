@@ -86,7 +86,7 @@ class Distillation:
             keep_end: leave a checkpoint of the end of the last phase as well.
         """
         reports: dict[str, TrainingReport] = {}
-        wall, bf16 = Stopwatch(), computes_in_bf16(config)
+        wall = Stopwatch()
         with wall.running():
             student, examples = self.student, self.examples()
             for phase, folder, is_last in in_order(self.phases, work):
@@ -96,7 +96,7 @@ class Distillation:
                 training_module: Any = phase.training_module.of(
                     student, self.teacher, phase, seed=config.seed, steps=steps
                 )
-                objective = self.objective(phase, bf16)
+                objective = self.objective(phase, computes_in_bf16(config))
                 reports[phase.name] = train(
                     training_module,
                     texts,

@@ -72,7 +72,7 @@ def filled(
 def _untrained(config: PretrainedConfig, remaining: Remaining) -> PreTrainedModel:
     """Return a model of the shape that is left."""
     row = PRUNABLE[family_name(config)]
-    settings = {name: value for name, value in config.to_dict().items() if name not in OF_A_CLASS}
+    settings = _of_any_class(config)
     heads, neurons = (
         [len(layer) for layer in layers] for layers in (remaining.heads, remaining.neurons)
     )
@@ -80,12 +80,22 @@ def _untrained(config: PretrainedConfig, remaining: Remaining) -> PreTrainedMode
         own: Any = row.origin.config_class
         plain: PreTrainedModel = row.origin(own(**{**settings, row.width: neurons[0]}))
         return plain
-    numbers = [
+    numbers = _head_numbers(config, remaining)
+    uneven = row.config(**settings, heads_kept=heads, neurons_kept=neurons, head_numbers=numbers)
+    return row.classifier(uneven)
+
+
+def _of_any_class(config: PretrainedConfig) -> dict[str, Any]:
+    """Return the settings of a config that another class takes too."""
+    return {name: value for name, value in config.to_dict().items() if name not in OF_A_CLASS}
+
+
+def _head_numbers(config: PretrainedConfig, remaining: Remaining) -> list[list[int]]:
+    """Return the numbers that each layer's remaining heads had before any cut."""
+    return [
         [before[head] for head in sorted(stay)]
         for before, stay in zip(head_numbers_of(config), remaining.heads, strict=True)
     ]
-    uneven = row.config(**settings, heads_kept=heads, neurons_kept=neurons, head_numbers=numbers)
-    return row.classifier(uneven)
 
 
 def check_prunable(model: PreTrainedModel) -> None:
@@ -119,13 +129,18 @@ def _remaining_weights(model: PreTrainedModel, remaining: Remaining) -> dict[str
     layers = zip(encoder_layers(model), remaining.heads, remaining.neurons, strict=True)
     for number, (layer, heads, neurons) in enumerate(layers):
         prefix = f"{model.base_model_prefix}.{family.layers}.{number}"
-        channels = [head * size + channel for head in sorted(heads) for channel in range(size)]
+        channels = _channels(heads, size)
         for path in by_head(layer):
             _select(weights, f"{prefix}.{path}", 0, channels)
         _select(weights, f"{prefix}.{family.attention_output}", 1, channels)
         _select(weights, f"{prefix}.{family.ffn_in}", 0, sorted(neurons))
         _select(weights, f"{prefix}.{family.ffn_out}", 1, sorted(neurons))
     return weights
+
+
+def _channels(heads: Sequence[int], size: int) -> list[int]:
+    """Return the numbers of the channels of some heads, in order."""
+    return [head * size + channel for head in sorted(heads) for channel in range(size)]
 
 
 def _select(

@@ -174,14 +174,20 @@ def _timed(model: PreTrainedModel, tokens: TensorBatch) -> _Times:
         model(**tokens)
         total_ms = (time.perf_counter_ns() - started) / 1e6
     attention_ms, feed_forward_ms = (np.diff(np.reshape(ticks, (-1, 3))).T / 1e6).tolist()
-    times_ms: dict[_Key, list[float]] = defaultdict(list)
-    for heads, time_ms in zip(heads_of(model.config), attention_ms, strict=True):
-        times_ms["attention", heads].append(time_ms)
-    for neurons, time_ms in zip(neurons_of(model.config), feed_forward_ms, strict=True):
-        times_ms["feed_forward", neurons].append(time_ms)
-    rest_ms = total_ms - sum(attention_ms) - sum(feed_forward_ms)
-    medians = {key: float(np.median(each)) for key, each in times_ms.items()}
-    return {**medians, TOTAL: total_ms, REST: rest_ms}
+    return {
+        **_medians("attention", heads_of(model.config), attention_ms),
+        **_medians("feed_forward", neurons_of(model.config), feed_forward_ms),
+        TOTAL: total_ms,
+        REST: total_ms - sum(attention_ms) - sum(feed_forward_ms),
+    }
+
+
+def _medians(part: str, counts: Sequence[int], times_ms: Sequence[float]) -> _Times:
+    """Return the median time of a part of the layers that have as many heads or neurons."""
+    by_key: dict[_Key, list[float]] = defaultdict(list)
+    for count, time_ms in zip(counts, times_ms, strict=True):
+        by_key[part, count].append(time_ms)
+    return {key: float(np.median(each)) for key, each in by_key.items()}
 
 
 @contextmanager

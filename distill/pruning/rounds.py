@@ -67,15 +67,18 @@ class PruningContext:
 
     def scored_batches(self, device: torch.device) -> Iterator[TensorBatch]:
         """Yield some of the training examples, drawn by the seed, in batches of like length."""
-        config, examples = self.config, self.examples
-        count = min(config.scored_texts, len(examples))
-        generator = torch.Generator().manual_seed(config.seed)
-        drawn = torch.randperm(len(examples), generator=generator)[:count].tolist()
+        config, examples, drawn = self.config, self.examples, self._drawn()
         lengths = [examples.lengths[index] for index in drawn]
         buckets = length_buckets(lengths, config.tokens_per_batch, config.batch_size)
         for bucket in track(buckets, f"{self.description}: score", len(buckets)):
             batch = examples.collate([examples[drawn[place]] for place in bucket])
             yield {name: tensor.to(device) for name, tensor in batch.items()}
+
+    def _drawn(self) -> list[int]:
+        """Return the numbers of the training examples that parts are scored on."""
+        generator = torch.Generator().manual_seed(self.config.seed)
+        order: list[int] = torch.randperm(len(self.examples), generator=generator).tolist()
+        return order[: self.config.scored_texts]
 
 
 def without_some_layers(
@@ -100,9 +103,7 @@ def in_rounds(
         importance = _importance(model, context) if choose else None
         if choose and importance:
             remaining = choose(importance)
-            stay = [
-                [old[new] for new in each] for old, each in zip(stay, remaining.heads, strict=True)
-            ]
+            stay = _remaining(stay, remaining)
             model = on_device(cut(model, remaining))
         score = after_cut = context.score(model)
         rescaled = _rescaled(model, whole, context)
@@ -123,6 +124,11 @@ def in_rounds(
             )
         )
     return model, reports, rounds
+
+
+def _remaining(heads: Sequence[Sequence[int]], remaining: Remaining) -> list[list[int]]:
+    """Return what a cut leaves of each layer's heads, by the numbers that they are given with."""
+    return [[old[new] for new in each] for old, each in zip(heads, remaining.heads, strict=True)]
 
 
 def _choices(model: PreTrainedModel, context: PruningContext) -> Sequence[Choice | None]:

@@ -127,17 +127,29 @@ def estimate_tokens(words: Mapping[str, int], size: int) -> list[tuple[str, floa
     expected = np.array([occurrences[token] for token in tokens], dtype=float)
     left = np.arange(len(tokens))
     while True:
-        for _ in range(EM_STEPS):
-            p = _probabilities(expected, left)
-            expected = lattice.expected_counts(p, counts)
+        p, expected = _fitted(lattice, counts, expected, left)
         if len(left) <= size:
             return _ranked([tokens[number] for number in left], np.log(p[left]))
-        most = max(size, int(REMAINING_SHARE * len(left)))
         loss = expected[left] * np.log(p[left] / np.maximum(alone.probabilities(p)[left], TINY))
         loss[: len(letters)] = np.inf  # nothing can stand in for a letter
-        left = np.sort(left[np.argsort(-loss, kind="stable")[:most]])
+        left = _most_missed(left, loss, max(size, int(REMAINING_SHARE * len(left))))
         lattice.keep(left)
         alone.keep(left)
+
+
+def _fitted(
+    lattice: Lattice, counts: Floats, expected: Floats, left: Numbers
+) -> tuple[Floats, Floats]:
+    """Return p of each token and its expected count, after some steps of EM."""
+    for _ in range(EM_STEPS):
+        p = _probabilities(expected, left)
+        expected = lattice.expected_counts(p, counts)
+    return p, expected
+
+
+def _most_missed(left: Numbers, loss: Floats, most: int) -> Numbers:
+    """Return the numbers, in order, of so many tokens at most: those of the highest loss."""
+    return np.sort(left[np.argsort(-loss, kind="stable")[:most]])
 
 
 def _probabilities(expected: Floats, left: Numbers) -> Floats:
