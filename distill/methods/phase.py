@@ -91,7 +91,8 @@ class Phase:
     training_module: TrainingModuleKind = TrainingModule
     """The class of what is trained."""
     for_each_layer: ForEachLayer = for_all_layers
-    """How often it comes at a depth; its epochs are those of a layer, where layers have some."""
+    """What it stands for at a depth: itself, or a phase or a turn of each layer, whose `epochs`
+    these then are."""
 
     @property
     def needs(self) -> frozenset[Signal]:
