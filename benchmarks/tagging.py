@@ -29,7 +29,7 @@ from bertender.measure.accuracy import evaluate
 from bertender.metrics.entities import entity_counts
 from bertender.metrics.scores import Score
 from bertender.models.predictor import open_classifier
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name

@@ -25,7 +25,7 @@ from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.measure.constant import ConstantRow
 from bertender.metrics.scores import METRICS, Score
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.phases import phase_settings
 from distill.methods import METHODS

@@ -24,7 +24,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import RowError
 from bertender.measure.parity_checks import CHECKS
 from bertender.pipeline.recipe import parse_recipe, recipe_names
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.rows import READERS
 from bertender.tasks.task import Task, TaskConfig
 

@@ -18,7 +18,7 @@ from bertender.core.findings import Findings
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.predictor import FakePredictor, open_classifier
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.text.example import Example
 from distill.vocabularies.wordpiece import train_wordpiece

@@ -38,7 +38,7 @@ def load_task(task: str | None = None, /, **settings: Any) -> Task:
         task = bertender.load_task(train="train.csv", dev="dev.csv")
         print(task.labels, len(task.train))
     """
-    from bertender.tasks.registry import load_task as load
+    from bertender.tasks.loading import load_task as load
     from bertender.tasks.task import TaskConfig
 
     by_name = {} if task is None else {"task": task}

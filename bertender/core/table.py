@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 
 from bertender.core.errors import UnknownNameError
 
-__all__ = ["LazyTable", "Place", "Table", "load_place"]
+__all__ = ["LazyTable", "Place", "Table", "load_place", "on_demand"]
 
 Row = TypeVar("Row")
 
@@ -64,6 +64,15 @@ def load_place(path: str) -> Any:
     """Return what `module:NAME` names; the module is imported now."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def on_demand(path: str) -> Callable[..., Any]:
+    """Return a function that calls what `module:NAME` names; its first call imports the module."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return load_place(path)(*args, **kwargs)
+
+    return call
 
 
 class LazyTable(Mapping[str, Row], Generic[Row]):

@@ -14,7 +14,7 @@ from bertender.pipeline.recipe import Setting
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.stage import Stage
 from bertender.pipeline.stages import STAGES
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 
 __all__ = ["ArtifactLike", "PathLike", "TaskLike", "changes", "make", "opened", "plain", "report"]

@@ -10,7 +10,7 @@ from typing import Protocol
 from bertender.core.artifact import Artifact, sha256_of
 from bertender.core.errors import DataError
 from bertender.core.timing import TIMING_NAME
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 
 __all__ = ["ArtifactFolder", "NamedFile", "TaskData", "TextFile", "folder_digest"]

@@ -9,7 +9,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.predictor import problem_of
 from bertender.problems import SINGLE_LABEL
-from bertender.tasks.registry import TASKS, load_task
+from bertender.tasks.loading import load_task
+from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Task, TaskConfig
 
 __all__ = ["recorded_task"]

@@ -21,7 +21,7 @@ from bertender.core.work import forget_work
 from bertender.pipeline.plan import check_task, make_plan, naming, outputs_of
 from bertender.pipeline.recipe import Recipe, Step
 from bertender.pipeline.stages import STAGES
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 
 __all__ = ["StepOutcome", "run_recipe"]

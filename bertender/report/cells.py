@@ -9,7 +9,7 @@ from rich.box import HORIZONTALS
 from rich.table import Table
 from rich.text import Text
 
-from bertender.measure.samples import Speedup
+from bertender.core.speedup import Speedup
 
 __all__ = ["DASH", "Cell", "captioned_table", "markdown_rows", "number", "short", "speedup_cell"]
 

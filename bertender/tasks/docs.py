@@ -15,12 +15,12 @@ from pathlib import Path
 
 from bertender.core.environment import environment
 from bertender.core.errors import DataError
-from bertender.tasks.documentation import Library, StandardLibrary, cached_rows, draw
+from bertender.tasks.documentation import cached_rows, draw
+from bertender.tasks.libraries import LIBRARIES
 from bertender.tasks.passages import Passage, distinct, read_passages
 from bertender.tasks.task import Split
 
 __all__ = [
-    "LIBRARIES",
     "balanced_splits",
     "corpus",
     "docs_corpus",
@@ -39,18 +39,6 @@ DEV_A_CLASS = 150
 HELD_OUT_SHARE = 0.2
 MOST_A_FILE = 20
 """Passages that one file may give to a split, so that no long file stands for its library."""
-
-STANDARD_LIBRARY = "stdlib"
-
-
-LIBRARIES: Mapping[str, Library] = {
-    "numpy": Library("numpy", "numpy"),
-    "scikit-learn": Library("sklearn", "scikit-learn"),
-    "scipy": Library("scipy", "scipy"),
-    STANDARD_LIBRARY: StandardLibrary("", "Python"),
-    "torch": Library("torch", "torch"),
-    "transformers": Library("transformers", "transformers"),
-}
 
 
 def load_docs_library() -> tuple[Split, Split]:

@@ -18,7 +18,8 @@ from pathlib import Path
 from bertender.core.environment import environment
 from bertender.core.errors import DataError
 from bertender.tasks.docs import HELD_OUT_SHARE
-from bertender.tasks.documentation import Library, cached_rows, draw
+from bertender.tasks.documentation import cached_rows, draw
+from bertender.tasks.libraries import Library
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.sentences import Sentence, read_sentences, unlike
 from bertender.tasks.task import Split

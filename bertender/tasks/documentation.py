@@ -1,60 +1,25 @@
-"""The documentation of installed libraries: where it is, and rows read from it once."""
+"""Rows read once from the documentation of installed libraries."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-import platform
-import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow
 
-from bertender.core.errors import DataError
 from bertender.core.progress import progress_bar
 from bertender.tasks.cache import cached_table
+from bertender.tasks.libraries import Library
 from bertender.tasks.passages import python_files
 
-__all__ = ["Library", "StandardLibrary", "cached_rows", "draw"]
+__all__ = ["cached_rows", "draw"]
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 Read = Callable[[Mapping[str, Path], Callable[[int], None]], list[Row]]
 """(root of each library, receiver of the number of files done) -> rows"""
-
-
-@dataclass(frozen=True)
-class Library:
-    """Where a class of the task has its text: a package to import, and who distributes it."""
-
-    package: str
-    distribution: str
-
-    def root(self) -> Path:
-        spec = importlib.util.find_spec(self.package)  # of a top-level name: imports nothing
-        if spec is None or not spec.submodule_search_locations:
-            raise DataError(
-                f"this task reads the documentation of {self.distribution}, which is not "
-                "installed. Install bertender with its dependencies again."
-            )
-        return Path(next(iter(spec.submodule_search_locations)))
-
-    def version(self) -> str:
-        return metadata.version(self.distribution)
-
-
-class StandardLibrary(Library):
-    """The interpreter's own modules."""
-
-    def root(self) -> Path:
-        return Path(sysconfig.get_path("stdlib"))
-
-    def version(self) -> str:
-        return platform.python_version()
 
 
 def cached_rows(

@@ -1,32 +1,18 @@
-"""TASKS: the tasks that bertender knows by name, and the way from a TaskConfig to a Task."""
+"""TASKS: the tasks that bertender knows by name; what reads their data is imported when it does."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.problems import SINGLE_LABEL, ProblemType
-from bertender.tasks.docs import LIBRARIES, load_docs_library
-from bertender.tasks.docs_sections import load_docs, load_further
-from bertender.tasks.files import load_files
-from bertender.tasks.glue import GLUE, load_glue
+from bertender.core.table import on_demand
+from bertender.tasks.glue_sets import GLUE
+from bertender.tasks.libraries import LIBRARIES
 from bertender.tasks.sections import SECTIONS
-from bertender.tasks.selection import part
-from bertender.tasks.task import Split, Task, TaskConfig, default_of
-from bertender.text.example import Example
+from bertender.tasks.task import Split
 
-__all__ = ["TASKS", "TaskSpec", "load_task", "sample", "unlabelled_texts"]
-
-logger = logging.getLogger(__name__)
-
-SAMPLE_SEED = 0
+__all__ = ["TASKS", "TaskSpec"]
 
 
 @dataclass(frozen=True)
@@ -38,13 +24,12 @@ class TaskSpec:
     metric: str
     text_columns: tuple[str, ...]
     load: Callable[[], tuple[Split, Split]]
-    unlabelled: Callable[[], tuple[Example, ...]] = tuple
-    """Unlabelled texts that come with the task."""
 
 
 def _glue(name: str, description: str, metric: str) -> TaskSpec:
     columns = GLUE[name].text_columns
-    return TaskSpec(description, GLUE[name].labels, metric, columns, partial(load_glue, name))
+    load = partial(on_demand("bertender.tasks.glue:load_glue"), name)
+    return TaskSpec(description, GLUE[name].labels, metric, columns, load)
 
 
 TASKS: Mapping[str, TaskSpec] = {
@@ -53,117 +38,17 @@ TASKS: Mapping[str, TaskSpec] = {
         SECTIONS,
         "accuracy",
         ("text",),
-        load_docs,
-        load_further,
+        on_demand("bertender.tasks.docs_sections:load_docs"),
     ),
     "docs-library": TaskSpec(
         "Which library does this documentation come from? (always available)",
         tuple(LIBRARIES),
         "accuracy",
         ("text",),
-        load_docs_library,
+        on_demand("bertender.tasks.docs:load_docs_library"),
     ),
     "sst2": _glue("sst2", "Does this piece of a film review praise or not? (GLUE)", "accuracy"),
     "cola": _glue("cola", "Is this sentence grammatical English? (GLUE)", "matthews"),
     "mrpc": _glue("mrpc", "Do these two sentences say the same? (GLUE)", "f1"),
     "rte": _glue("rte", "Does the second sentence follow from the first? (GLUE)", "accuracy"),
 }
-
-
-def load_task(config: TaskConfig) -> Task:
-    """Load the task that a config names, or the one that its files hold.
-
-    Raises:
-        UnknownNameError: no such task, and no files.
-        ConfigError: a file without the other, or a share to choose on that is too few texts.
-        DataError: a data file is wrong.
-        HubUnreachableError: the data are not on this machine and no hub answers.
-    """
-    _check_sources(config)
-    task = load_files(config) if config.train or config.dev else _by_name(config.task)
-    # first, so that a text is on the same side whatever max_train is
-    parts = part(task.train, config.select, task.name, task.problem)
-    return replace(
-        task,
-        train=sample(parts.train, config.max_train, task.problem),
-        dev=sample(task.dev, config.max_dev, task.problem),
-        selection=sample(parts.selection, config.max_select, task.problem),
-        source=_source(config, task, parts.share),
-    )
-
-
-def unlabelled_texts(task: Task) -> tuple[Example, ...]:
-    """Return the unlabelled texts that come with a task; most have none, and files never do."""
-    spec = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
-    texts = spec.unlabelled() if spec else ()
-    if not texts:
-        logger.warning(
-            "task %s comes with no unlabelled texts: unlabelled_texts adds none. Give a file of "
-            "some by --unlabelled",
-            task.name,
-        )
-    return texts
-
-
-def sample(split: Split, count: int | None, problem: ProblemType[Any] = SINGLE_LABEL) -> Split:
-    """Return `count` examples drawn with a fixed seed, or the split itself when it has no more.
-
-    One example of every class comes first, so that no class is lost while there is room for all.
-    """
-    if count is None or count >= len(split):
-        return split
-    order = np.random.default_rng(SAMPLE_SEED).permutation(len(split))
-    firsts = _first_of_each_label([problem.labels_of(split.label_ids[row]) for row in order])
-    chosen = np.concatenate([order[firsts], np.delete(order, firsts)])[:count].tolist()
-    return Split(
-        tuple(split.examples[row] for row in chosen), tuple(split.label_ids[row] for row in chosen)
-    )
-
-
-def _first_of_each_label(labels: Iterable[Iterable[int]]) -> list[int]:
-    """Return the places of the examples that have a label which none before them has."""
-    seen: set[int] = set()
-    places = []
-    for place, own in enumerate(labels):
-        if not seen.issuperset(own):
-            places.append(place)
-            seen.update(own)
-    return places
-
-
-def _check_sources(config: TaskConfig) -> None:
-    """Raise ConfigError for settings that would be ignored: those of files, or both kinds."""
-    own = bool(config.train or config.dev)
-    of_files = ("text_column", "pair_column", "label_column", "problem_type", "skip_bad_rows")
-    changed = [name for name in of_files if getattr(config, name) != default_of(name)]
-    if changed and not own:
-        raise ConfigError(
-            f"{', '.join(sorted(changed))}: for files of your own, and task {config.task!r} has "
-            f"its own columns and no bad rows. Give --train and --dev as well, or leave them out."
-        )
-    if own and config.task in TASKS and config.task != default_of("task"):
-        raise ConfigError(
-            f"task={config.task!r} is a task by name, and train and dev are files of your own: "
-            "give one or the other, or another name for your task."
-        )
-
-
-def _by_name(name: str) -> Task:
-    if name not in TASKS:
-        raise UnknownNameError("task", name, (*TASKS, "your own files with --train and --dev"))
-    spec = TASKS[name]
-    train, dev = spec.load()
-    return Task(name, spec.labels, spec.metric, spec.text_columns, train, dev)
-
-
-def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
-    """Return the config in plain values that find the same data from any working directory."""
-    absolute = {"task": task.name, "train": _absolute(config.train), "dev": _absolute(config.dev)}
-    plain = config.model_copy(update={**absolute, "select": share}).model_dump(mode="json")
-    # single labels are what cards say without it, those of earlier versions included
-    recorded = {} if task.problem is SINGLE_LABEL else {"problem_type": task.problem_type}
-    return {**{name: plain[name] for name in plain if name != "problem_type"}, **recorded}
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else path.absolute()

@@ -29,7 +29,8 @@ from bertender.core.config import parts_of
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.findings import Findings, OtherTask
 from bertender.problems import SINGLE_LABEL
-from bertender.tasks.registry import TASKS, load_task
+from bertender.tasks.loading import load_task
+from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
 from bertender.training.findings import training_findings

@@ -19,7 +19,8 @@ from bertender.pipeline import recorded_task as recorded
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.source_files import PACKAGES, PROJECT, source_files
 from bertender.pipeline.stages import STAGES
-from bertender.tasks.registry import TASKS, load_task
+from bertender.tasks.loading import load_task
+from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.distiller import DistillConfig
 from distill.finetuning.multitask import MultiTaskConfig

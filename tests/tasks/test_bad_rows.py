@@ -15,7 +15,7 @@ import pytest
 from bertender.core.errors import ConfigError, DataError, RowError
 from bertender.tasks.bad_rows import LISTED_ROWS, SkippedRows, together
 from bertender.tasks.files import load_files, read_texts
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.rows import READERS
 from bertender.tasks.task import Task, TaskConfig
 from tests.tasks.bad_values import BAD_VALUES, DEV, TRAIN

@@ -9,6 +9,7 @@ import pytest
 
 from bertender.core.errors import DataError
 from bertender.tasks import docs
+from bertender.tasks.libraries import LIBRARIES, Library
 from bertender.tasks.passages import Passage, distinct, read_passages
 from tests.tasks.writers import make_trees
 
@@ -73,16 +74,16 @@ def test_corpus_is_the_training_side_joined(passages: list[Passage]) -> None:
 
 
 def test_roots_and_versions() -> None:
-    roots = {name: library.root() for name, library in docs.LIBRARIES.items()}
+    roots = {name: library.root() for name, library in LIBRARIES.items()}
     assert all(root.is_dir() for root in roots.values())
     assert (roots["stdlib"] / "argparse.py").is_file()
     assert (roots["torch"] / "nn" / "modules" / "linear.py").is_file()
-    assert all(library.version() for library in docs.LIBRARIES.values())
+    assert all(library.version() for library in LIBRARIES.values())
 
 
 def test_a_library_that_is_not_installed() -> None:
     with pytest.raises(DataError, match="antigravity, which is not installed"):
-        docs.Library("antigravity_xyz", "antigravity").root()
+        Library("antigravity_xyz", "antigravity").root()
 
 
 @pytest.mark.slow

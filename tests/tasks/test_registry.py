@@ -11,13 +11,15 @@ import pytest
 
 from bertender.core.errors import UnknownNameError
 from bertender.tasks import docs, docs_sections
-from bertender.tasks.registry import TASKS, load_task, sample
+from bertender.tasks.libraries import LIBRARIES, Library
+from bertender.tasks.loading import load_task, sample
+from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Split, TaskConfig
 from tests.tasks.writers import WRITERS, make_sectioned_trees, make_trees, write_glue
 
 
 @dataclass(frozen=True)
-class Planted(docs.Library):
+class Planted(Library):
     """A library whose source a test has written."""
 
     place: Path
@@ -34,7 +36,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data for every row of TASKS: GLUE files, and trees of documented source."""
     monkeypatch.setenv("BERTENDER_DATA", str(write_glue(tmp_path / "glue")))
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
-    trees = make_trees(tmp_path / "trees", tuple(docs.LIBRARIES))
+    trees = make_trees(tmp_path / "trees", tuple(LIBRARIES))
     monkeypatch.setattr(docs, "LIBRARIES", planted(trees))
     trees = make_sectioned_trees(tmp_path / "trees", ("brew", "pour"))
     monkeypatch.setattr(docs_sections, "DOCUMENTED", planted(trees))

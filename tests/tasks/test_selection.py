@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.core.errors import ConfigError
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.selection import DEFAULT_SHARE, LEAST_TEXTS, is_selected, part
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.example import Example

@@ -9,7 +9,7 @@ import pytest
 
 from bertender.core.errors import DataError
 from bertender.problems.token_classification import tag_names
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 
 WORDS = "play jazz by miles davis\nlouder\n"
