@@ -26,7 +26,8 @@ from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.progress import show_progress
 from bertender.measure.latency import LatencyConfig, LatencyReport, measure_latency, threads_of
-from bertender.models.predictor import Classifier, open_classifier
+from bertender.models.opening import open_classifier
+from bertender.models.predictor import Classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.text.batch import keep_text
 from bertender.text.example import Example

@@ -27,7 +27,7 @@ from bertender.core.environment import Environment, environment, has_int8_accele
 from bertender.core.progress import show_progress
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport
-from bertender.models.predictor import onnx_file
+from bertender.models.opening import onnx_file
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer

@@ -38,10 +38,12 @@ from bertender.core.progress import show_progress
 from bertender.core.saving import save_result
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import PARITY_TEXTS, TOLERANCES, check_parity, labelled_sample
-from bertender.metrics.scores import Change, paired_change
+from bertender.metrics.changes import paired_change
+from bertender.metrics.records import Change, LabelSet
 from bertender.models.graph_file import MOST_MB, save_graph
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.models.predictor import Classifier, Predictor, onnx_file, open_classifier
+from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.predictor import Classifier, Predictor
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
@@ -237,9 +239,7 @@ def _change(subject: Subject, candidate: Classifier) -> Change:
     first, second = (
         evaluate(each, task.dev, task.metric)[1] for each in (subject.reference, candidate)
     )
-    return paired_change(
-        task.metric, task.dev.label_ids, first, second, label_count=len(task.labels)
-    )
+    return paired_change(task.metric, task.dev.label_ids, first, second, LabelSet(len(task.labels)))
 
 
 def _asked(subject: Subject, sound: bool, faults: bool) -> Iterator[tuple[str, str | None]]:

@@ -28,7 +28,7 @@ from bertender.core.saving import save_result
 from bertender.measure.accuracy import evaluate
 from bertender.measure.constant import ConstantRow, constant_row
 from bertender.metrics.scores import Score
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import ChosenOn, Task
 from distill.distillation.distiller import DistillConfig, distill

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bertender.metrics.scores import Change, paired_change_of_means
+from bertender.metrics.changes import paired_change_of_means
+from bertender.metrics.records import Change
 
 __all__ = ["Predicted", "gain", "gained", "points"]
 

@@ -23,7 +23,7 @@ from bertender.core.environment import Environment, environment
 from bertender.core.progress import show_progress
 from bertender.core.saving import save_result
 from bertender.measure.accuracy import evaluate
-from bertender.models.predictor import load_torch_classifier, open_classifier
+from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.models.pruned import heads_of
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import ChosenOn, Task

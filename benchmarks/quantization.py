@@ -32,7 +32,7 @@ from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport, threads_of
 from bertender.metrics.scores import Score
-from bertender.models.predictor import onnx_file, open_classifier
+from bertender.models.opening import onnx_file, open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task

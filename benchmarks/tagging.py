@@ -28,7 +28,7 @@ from bertender.core.saving import save_result
 from bertender.measure.accuracy import evaluate
 from bertender.metrics.entities import entity_counts
 from bertender.metrics.scores import Score
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.distiller import DistillConfig, distill

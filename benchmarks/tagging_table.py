@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.points import points
 from benchmarks.tagging import CONTROL, TaggerResult, TaggingBenchmark
 from bertender.metrics.entities import Counts, entity_change
-from bertender.metrics.scores import Change
+from bertender.metrics.records import Change
 
 __all__ = ["tagging_block", "tagging_gain"]
 

@@ -13,7 +13,7 @@ from benchmarks.training_ways import WAYS, TrainingRun
 from bertender.core.environment import Environment
 from bertender.measure.load import busiest
 from bertender.measure.samples import Speedup, speedup
-from bertender.metrics.scores import Change
+from bertender.metrics.records import Change
 
 __all__ = ["epochs_s", "further_gain", "load_words", "speedup_of", "training_block"]
 

@@ -20,7 +20,8 @@ from bertender.core.findings import (
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import TOLERANCES, check_parity, labelled_sample
 from bertender.models.onnx_predictor import OnnxPredictor
-from bertender.models.predictor import Classifier, open_classifier
+from bertender.models.opening import open_classifier
+from bertender.models.predictor import Classifier
 from bertender.tasks.task import Split, Task
 from quantize.calibration import Batches
 from quantize.calibrators import Range

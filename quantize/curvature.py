@@ -22,7 +22,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
 from bertender.core.findings import Curvature
 from bertender.core.progress import track
-from bertender.models.predictor import load_torch_classifier
+from bertender.models.opening import load_torch_classifier
 from bertender.training.examples import TensorBatch
 from bertender.training.label_losses import hard_labels
 from quantize.affine import INTEGERS, affine

@@ -20,7 +20,8 @@ from bertender.core.errors import ModelError
 from bertender.measure.accuracy import predict, predict_outputs
 from bertender.models.graph_file import move_graph
 from bertender.models.onnx_predictor import ONNX_NAME
-from bertender.models.predictor import TorchPredictor, load_torch_classifier
+from bertender.models.opening import load_torch_classifier
+from bertender.models.predictor import TorchPredictor
 from bertender.problems import Outputs
 from bertender.text.batch import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset

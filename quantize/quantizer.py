@@ -25,7 +25,7 @@ from bertender.core.findings import TriedScheme
 from bertender.core.work import work_directory
 from bertender.measure.gate import Proof, write_proven
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
-from bertender.models.predictor import onnx_file
+from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig

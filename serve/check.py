@@ -11,7 +11,8 @@ from pydantic import Field
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record
 from bertender.core.errors import ServingError
-from bertender.models.predictor import Classifier, open_classifier
+from bertender.models.opening import open_classifier
+from bertender.models.predictor import Classifier
 from bertender.problems import Outputs
 from bertender.text.example import Example
 from serve.client import Classification, Endpoint

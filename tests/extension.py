@@ -8,7 +8,7 @@ from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.findings import Findings
-from bertender.models.predictor import load_torch_classifier
+from bertender.models.opening import load_torch_classifier
 from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import TrainingConfig

@@ -15,7 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, compare
 from bertender.metrics.scores import Score
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.stages import STAGES
 from bertender.tasks import unlabelled

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning.finetune import FinetuneConfig, finetune
 from export.onnx_export import ExportConfig, export

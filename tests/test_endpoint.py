@@ -16,8 +16,9 @@ from bertender.core.environment import data_directory
 from bertender.core.errors import ServingError
 from bertender.core.findings import Findings
 from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.opening import open_classifier
 from bertender.models.own_models import OWN_MODELS
-from bertender.models.predictor import FakePredictor, open_classifier
+from bertender.models.predictor import FakePredictor
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.text.example import Example

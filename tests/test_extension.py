@@ -15,7 +15,7 @@ import yaml
 
 from bertender.core.artifact import Artifact
 from bertender.core.table import Place
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.pipeline.recipe import parse_recipe
 from bertender.pipeline.runner import run_recipe
 from bertender.pipeline.stages import STAGES

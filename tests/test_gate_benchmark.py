@@ -15,7 +15,7 @@ from benchmarks.gate import VARIANTS, GateBenchmark, Judged, Subject, judged
 from benchmarks.gate_faults import FAULTS
 from benchmarks.gate_table import gate_block
 from bertender.core.environment import environment
-from bertender.metrics.scores import Change
+from bertender.metrics.records import Change
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from export.onnx_export import ExportConfig, export

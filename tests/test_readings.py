@@ -16,7 +16,7 @@ from benchmarks.readings.methods import methods_reading
 from benchmarks.readings.quantization import quantization_reading
 from benchmarks.readings.words import above, below, holding, listed, span
 from benchmarks.readme import BLOCKS, ROOT, TABLES
-from bertender.metrics.scores import Change
+from bertender.metrics.records import Change
 
 INTERVAL = re.compile(r"([+-]\d+\.\d) \[([+-]\d+\.\d), ([+-]\d+\.\d)\]")
 CHANGES = {

@@ -12,7 +12,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
 from bertender.measure.compare import CompareConfig, compare
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from tests.exports import PlainExport

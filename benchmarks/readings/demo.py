@@ -10,7 +10,7 @@ from benchmarks.readings.words import paragraph, ratio
 from bertender.core.environment import Environment
 from bertender.measure.comparison import Comparison, ComparisonRow
 from bertender.measure.samples import speedup_over_processes
-from bertender.metrics.scores import Change
+from bertender.metrics.records import Change
 
 __all__ = ["demo_reading"]
 

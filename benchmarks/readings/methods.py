@@ -10,7 +10,7 @@ from benchmarks.methods import CONTROL, MethodsBenchmark
 from benchmarks.points import Predicted, gained
 from benchmarks.readings.words import above, below, holding, paragraph, ticked
 from bertender.measure.constant import most_frequent
-from bertender.metrics.scores import Change
+from bertender.metrics.records import Change
 
 __all__ = ["methods_reading"]
 

@@ -11,7 +11,7 @@ from benchmarks.readings.words import above, below, listed, paragraph, ticked
 from benchmarks.training import TrainingBenchmark
 from benchmarks.training_table import epochs_s, further_gain, speedup_of
 from benchmarks.training_ways import WAYS, TrainingRun
-from bertender.metrics.scores import Change
+from bertender.metrics.records import Change
 
 __all__ = ["training_reading"]
 

@@ -89,7 +89,7 @@ def open_model(
         logits = model.logits([("a text of yours",), ("another one",)])  # (batch, labels)
         print([model.labels[best] for best in logits.argmax(axis=1)])
     """
-    from bertender.models.predictor import open_classifier
+    from bertender.models.opening import open_classifier
     from bertender.pipeline.calls import opened
 
     return open_classifier(opened(artifact), threads=threads, max_length=max_length)

@@ -34,8 +34,11 @@ from bertender.measure.latency import Latency, LatencyReport, threads_of
 from bertender.measure.load import check_load_now
 from bertender.measure.same_model import with_speedups_over_onnx_float32
 from bertender.measure.size import measure_size
-from bertender.metrics.scores import Change, Score, paired_change
-from bertender.models.predictor import Classifier, open_classifier
+from bertender.metrics.changes import paired_change
+from bertender.metrics.records import Change, LabelSet
+from bertender.metrics.scores import Score
+from bertender.models.opening import open_classifier
+from bertender.models.predictor import Classifier
 from bertender.tasks.task import ChosenOn, Split, Task
 
 __all__ = [
@@ -132,8 +135,7 @@ def _change(task: Task, first: Any, predictions: Any, config: CompareConfig) -> 
         task.dev.label_ids,
         first,
         predictions,
-        label_count=len(task.labels),
-        labels=task.labels,
+        LabelSet(len(task.labels), task.labels),
         seed=config.seed,
     )
 

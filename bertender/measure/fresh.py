@@ -30,7 +30,9 @@ from bertender.measure.latency import (
     threads_of,
 )
 from bertender.measure.load import busiest, check_load, check_load_now
-from bertender.models.predictor import Classifier, OnnxPredictor, open_classifier, problem_of
+from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.opening import open_classifier, problem_of
+from bertender.models.predictor import Classifier
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
 

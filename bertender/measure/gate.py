@@ -23,7 +23,8 @@ from bertender.measure.parity import (
     require_parity,
 )
 from bertender.measure.parity_inputs import inputs_comparable
-from bertender.models.predictor import Classifier, onnx_classifier, open_classifier
+from bertender.models.opening import onnx_classifier, open_classifier
+from bertender.models.predictor import Classifier
 from bertender.tasks.task import Task
 
 __all__ = ["GateConfig", "Proof", "write_proven"]

@@ -14,7 +14,8 @@ from scipy.stats import binomtest
 from bertender.core.config import Record
 from bertender.measure.paired_logits import PairedLogits
 from bertender.measure.tolerances import Tolerance
-from bertender.metrics.scores import Change, paired_change
+from bertender.metrics.changes import paired_change
+from bertender.metrics.records import Change, LabelSet
 
 __all__ = ["CHECKS", "Check", "Figures", "Truth", "Unit", "largest", "mean", "measure_figures"]
 
@@ -188,8 +189,7 @@ def _score_change(paired: PairedLogits, case: BoolArray, truth: Truth) -> Change
         [truth.label_ids[text] for text in paired.texts_in(case)],
         paired.predictions(paired.expected, case),
         paired.predictions(paired.actual, case),
-        label_count=paired.expected.shape[1],
-        labels=truth.labels,
+        LabelSet(paired.expected.shape[1], truth.labels),
     )
 
 

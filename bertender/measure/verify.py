@@ -10,7 +10,7 @@ from pydantic import Field
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.measure.parity import TOLERANCES, Parity, check_parity, labelled_sample
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 
 __all__ = ["GraphFailures", "VerifyConfig", "verify"]

@@ -29,7 +29,7 @@ class Score(Record):
 class LabelSet:
     """The labels of a task, as far as they are known."""
 
-    count: int | None
+    count: int | None = None
     """None counts those that occur."""
     names: Sequence[str] = ()
 

@@ -1,4 +1,4 @@
-"""METRICS: each with a 95 % interval; and the honest difference of two models.
+"""METRICS: each with a 95 % interval.
 
 The values are scikit-learn's, the intervals Wilson's or a bootstrap's.
 """
@@ -17,25 +17,22 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from bertender.core.errors import DataError
 from bertender.core.table import Table
 from bertender.metrics.entities import EntityF1
-from bertender.metrics.records import POINTS, Change, LabelSet, Score
+from bertender.metrics.records import LabelSet, Score
 from bertender.metrics.resampling import (
     CONFIDENCE,
     Counts,
     count_labels,
-    mean_of_drawn,
     percentiles,
     resampled_cells,
 )
 
 __all__ = [
     "AnyMetric",
-    "Change",
     "METRICS",
     "Metric",
+    "Rows",
     "Score",
     "bootstrap_interval",
-    "paired_change",
-    "paired_change_of_means",
     "score",
     "wilson_interval",
 ]
@@ -126,61 +123,6 @@ def score(
         label_ids, predictions, LabelSet(label_count, labels), seed
     )
     return Score(metric=metric, value=value, low=low, high=high, n=len(label_ids))
-
-
-def paired_change(
-    metric: str,
-    label_ids: Rows,
-    reference_predictions: Rows,
-    candidate_predictions: Rows,
-    *,
-    label_count: int | None = None,
-    labels: Sequence[str] = (),
-    seed: int = 0,
-) -> Change:
-    """Return what the candidate gains over the reference, in points, by a paired bootstrap.
-
-    Both models answer the same rows, so most of a score's uncertainty (which rows were drawn)
-    is common to both and cancels: this interval is narrower than the two scores' intervals say.
-    Arguments and errors are those of `score`.
-    """
-    return paired_change_of_means(
-        metric,
-        label_ids,
-        [reference_predictions],
-        [candidate_predictions],
-        label_count=label_count,
-        labels=labels,
-        seed=seed,
-    )
-
-
-def paired_change_of_means(
-    metric: str,
-    label_ids: Rows,
-    references: Sequence[Rows],
-    candidates: Sequence[Rows],
-    *,
-    label_count: int | None = None,
-    labels: Sequence[str] = (),
-    seed: int = 0,
-) -> Change:
-    """Return what the candidates gain over the references on average, by a paired bootstrap.
-
-    Both are the predictions of several models on the same rows, such as one method's students of
-    several seeds. Each resample draws rows, the same for all models, and models: so the interval
-    holds what other texts and what other seeds would change. Of one model alone, the seed's part
-    is unknown and not in it. Other arguments and errors are those of `score`.
-    """
-    values, resampled = METRICS[metric].resampled(
-        label_ids, [*references, *candidates], LabelSet(label_count, labels), seed
-    )
-    first = len(references)
-    generator = np.random.default_rng((seed, len(values)))
-    means = [mean_of_drawn(part, generator) for part in (resampled[:first], resampled[first:])]
-    low, high = percentiles(means[1] - means[0])
-    value = float(np.mean(values[first:]) - np.mean(values[:first]))
-    return Change(value=POINTS * value, low=POINTS * low, high=POINTS * high)
 
 
 def wilson_interval(

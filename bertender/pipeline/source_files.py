@@ -5,15 +5,22 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-__all__ = ["PACKAGES", "PROJECT", "source_digest", "source_files"]
+__all__ = ["COUNTED_OTHERWISE", "PACKAGES", "PROJECT", "source_digest", "source_files"]
 
 PACKAGES = ("bertender", "distill", "export", "quantize", "serve")
 PROJECT = Path(__file__).resolve().parents[2]
 """The folder that holds the packages."""
+COUNTED_OTHERWISE: Mapping[str, str] = {
+    "bertender.pipeline.stage": "the settings and sources that it hands on count by themselves",
+    "bertender.pipeline.named_files": "files that settings name count by their digest",
+    "bertender.tasks.loading": "a task counts by the fingerprint of its data, however it is read",
+    "bertender.tasks.registry": "the same: its rows say where the data of a task come from",
+}
+"""Modules that are no part of what a step runs, though it imports them, and why."""
 PLACE = re.compile(r"([\w.]+):\w+")
 
 
@@ -22,14 +29,16 @@ def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, P
 
     Imports inside of functions count too, and so do the places (`module:NAME`) that the table of a
     package names below it. Those that only a type checker reads do not, nor do other packages than
-    the project's own.
+    the project's own, nor what is COUNTED_OTHERWISE unless it is asked for.
     """
     files: dict[str, Path] = {}
-    waiting = list(modules)
+    roots = tuple(modules)
+    waiting = list(roots)
     while waiting:
         module = waiting.pop()
         path = _path(module, project)
-        if path is not None and module not in files:
+        apart = module in COUNTED_OTHERWISE and module not in roots
+        if path is not None and module not in files and not apart:
             files[module] = path
             source = path.read_bytes()
             waiting += _imported(source)

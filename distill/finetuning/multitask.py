@@ -34,11 +34,11 @@ from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
 from bertender.training.findings import training_findings
+from bertender.training.label_losses import hard_labels
 from bertender.training.loop import LossParts, Objective, TrainingReport, train
 from bertender.training.trained import Writer, trained_artifact
 from distill.data import token_dataset
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
-from distill.losses import hard_labels
 from distill.scoring import choice_score, final_score
 from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
 from distill.writing import TrainedModel, artifact_at

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.models.predictor import load_torch_classifier
+from bertender.models.opening import load_torch_classifier
 from bertender.tasks.task import Task
 
 __all__ = ["Teacher", "load_teachers", "on_device", "check_same_labels"]

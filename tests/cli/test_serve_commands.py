@@ -18,7 +18,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServerMissingError
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from serve import server
 from serve.client import Endpoint
 from serve.repository import is_repository

@@ -23,7 +23,7 @@ from bertender.core import hub_code
 from bertender.core.artifact import Artifact
 from bertender.core.errors import HubCodeError, ModelError
 from bertender.core.hub_code import check_hub_code, open_pretrained
-from bertender.models.predictor import load_torch_classifier, open_classifier
+from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.problems import TOKEN_CLASSIFICATION
 from bertender.text.batch import load_tokenizer
 from distill.augmentation.language_models import load_language_model

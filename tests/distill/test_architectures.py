@@ -21,7 +21,8 @@ from transformers import (
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.predictor import TorchPredictor, open_classifier
+from bertender.models.opening import open_classifier
+from bertender.models.predictor import TorchPredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example

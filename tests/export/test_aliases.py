@@ -10,7 +10,7 @@ import torch
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from bertender.models.predictor import onnx_file, open_classifier
+from bertender.models.opening import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from export.aliases import drop_aliases
 from export.onnx_export import ExportConfig, export

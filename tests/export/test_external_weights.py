@@ -14,7 +14,8 @@ from bertender.core.errors import ConfigError, DamagedArtifactError
 from bertender.measure.size import measure_size
 from bertender.models.graph_file import MOST_MB
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
-from bertender.models.predictor import Classifier, onnx_file, open_classifier
+from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.predictor import Classifier
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export, write_onnx
 from quantize import dynamic, four_bit, qdq

@@ -15,8 +15,8 @@ from onnx import helper, numpy_helper
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.findings import Findings
+from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS
-from bertender.models.predictor import onnx_file, open_classifier
 from bertender.models.pruned import PRUNABLE
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch

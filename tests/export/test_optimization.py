@@ -14,7 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.findings import GraphFindings
 from bertender.models.families import FAMILIES
-from bertender.models.predictor import onnx_file, open_classifier
+from bertender.models.opening import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from export import onnx_export
 from export.fusion import FUSIONS

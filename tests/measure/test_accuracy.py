@@ -8,7 +8,8 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError, ModelError
 from bertender.measure.accuracy import evaluate, predict, text_lengths, word_count
-from bertender.models.predictor import FakePredictor, open_classifier
+from bertender.models.opening import open_classifier
+from bertender.models.predictor import FakePredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of

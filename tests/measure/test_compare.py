@@ -21,7 +21,7 @@ from bertender.measure.compare import CompareConfig, Comparison, _chosen_on, com
 from bertender.measure.constant import constant_row, most_frequent
 from bertender.measure.load import CpuSeconds, MachineLoad
 from bertender.measure.parity import TOLERANCES, check_parity
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from tests.toys import FRUIT, TOOLS, NoConfig

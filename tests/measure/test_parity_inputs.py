@@ -9,7 +9,8 @@ import pytest
 from benchmarks.gate_faults import FAULTS
 from bertender.core.artifact import Artifact
 from bertender.measure.parity_inputs import input_problems
-from bertender.models.predictor import Classifier, open_classifier
+from bertender.models.opening import open_classifier
+from bertender.models.predictor import Classifier
 from bertender.text.batch import Tokenize
 from distill.vocabularies.wordpiece import train_wordpiece
 from tests.measure.fakes import fake_classifier

@@ -7,14 +7,9 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertender.core.errors import DataError, UnknownNameError
+from bertender.metrics.changes import paired_change, paired_change_of_means
 from bertender.metrics.resampling import Counts, count_labels
-from bertender.metrics.scores import (
-    METRICS,
-    Score,
-    paired_change,
-    paired_change_of_means,
-    score,
-)
+from bertender.metrics.scores import METRICS, Score, score
 from bertender.problems import SINGLE_LABEL
 
 REFERENCE = {

@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from bertender.core.artifact import Artifact
+from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.models.own_models import OWN_MODELS, load_pretrained
-from bertender.models.predictor import load_torch_classifier, open_classifier
 from bertender.tasks.task import Task
 from distill.teachers.encoders import load_classifier
 from export.onnx_export import ExportConfig, export

@@ -17,14 +17,8 @@ from transformers import BertForMaskedLM, BertForSequenceClassification
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.models.predictor import (
-    OPENERS,
-    Classifier,
-    FakePredictor,
-    onnx_classifier,
-    onnx_file,
-    open_classifier,
-)
+from bertender.models.opening import OPENERS, onnx_classifier, onnx_file, open_classifier
+from bertender.models.predictor import Classifier, FakePredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, keep_text
 from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words

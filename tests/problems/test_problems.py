@@ -20,7 +20,8 @@ from bertender.measure.comparison import CompareConfig
 from bertender.measure.parity import TOLERANCES, check_parity, labelled_sample
 from bertender.measure.verify import VerifyConfig, verify
 from bertender.metrics.scores import METRICS
-from bertender.models.predictor import Classifier, FakePredictor, open_classifier
+from bertender.models.opening import open_classifier
+from bertender.models.predictor import Classifier, FakePredictor
 from bertender.pipeline.stages import STAGES
 from bertender.problems import PROBLEMS, TOKEN_CLASSIFICATION
 from bertender.tasks.task import Task

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertender.core.artifact import Artifact
-from bertender.models.predictor import onnx_file
+from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, write_onnx
 from quantize.context import QuantizationContext

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.predictor import onnx_file
+from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize.dynamic import write_dynamic

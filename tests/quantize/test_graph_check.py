@@ -9,7 +9,7 @@ import pytest
 from benchmarks.product_faults import planted, weight_scale
 from bertender.core.artifact import Artifact
 from bertender.measure.verify import VerifyConfig, verify
-from bertender.models.predictor import onnx_file
+from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from quantize.graph import take_inventory
 from quantize.graph_check import failures_if_quantized, float_twin, graph_failures

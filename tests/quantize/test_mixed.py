@@ -16,7 +16,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
-from bertender.models.predictor import onnx_file
+from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize import curvature

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.predictor import load_torch_classifier, onnx_file, open_classifier
+from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from quantize import qat

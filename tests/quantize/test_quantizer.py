@@ -23,7 +23,7 @@ from bertender.core.errors import (
     UnknownNameError,
 )
 from bertender.models.families import FAMILIES
-from bertender.models.predictor import onnx_file, open_classifier
+from bertender.models.opening import onnx_file, open_classifier
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export

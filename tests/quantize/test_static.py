@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.artifact import Artifact
-from bertender.models.predictor import onnx_file, open_classifier
+from bertender.models.opening import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
 from bertender.text.example import Example

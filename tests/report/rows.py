@@ -15,7 +15,8 @@ from bertender.measure.load import MachineLoad
 from bertender.measure.parity import ParitySummary
 from bertender.measure.samples import Percentiles, Speedup
 from bertender.measure.size import Size
-from bertender.metrics.scores import Change, Score
+from bertender.metrics.records import Change
+from bertender.metrics.scores import Score
 
 
 def conditions(**changes: object) -> Conditions:

@@ -13,7 +13,8 @@ from transformers import AutoModelForSequenceClassification
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
 from bertender.core.findings import Findings
-from bertender.models.predictor import Classifier, open_classifier
+from bertender.models.opening import open_classifier
+from bertender.models.predictor import Classifier
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
 from serve.config import ServeConfig

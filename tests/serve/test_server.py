@@ -18,7 +18,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import PortTakenError, ServingError
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from serve.client import classify
 from serve.config import ServeConfig
 from serve.repository import write_repository

@@ -15,7 +15,7 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, UnknownNameError
-from bertender.models.predictor import load_torch_classifier
+from bertender.models.opening import load_torch_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from distill.augmentation import AUGMENTATIONS, Material

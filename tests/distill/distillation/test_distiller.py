@@ -17,8 +17,8 @@ from bertender.core.errors import ArtifactError
 from bertender.core.timing import TIMING_NAME, read_timing
 from bertender.measure.accuracy import evaluate
 from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS
-from bertender.models.predictor import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from distill.distillation.distiller import DistillConfig, distill

@@ -14,7 +14,7 @@ from transformers import AutoModelForTokenClassification, BertTokenizer
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.measure.accuracy import evaluate
-from bertender.models.predictor import load_torch_classifier, open_classifier
+from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.heads import HEADS

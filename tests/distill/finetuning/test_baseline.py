@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from bertender.core.errors import DataError, ModelError
 from bertender.measure.accuracy import evaluate
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.tasks.task import Split, Task
 from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
 from export.onnx_export import ExportConfig, export

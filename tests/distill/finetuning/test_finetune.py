@@ -8,7 +8,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.measure.accuracy import evaluate
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from tests.toy_models import SHAPES, save_encoder

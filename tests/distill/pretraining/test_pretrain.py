@@ -15,7 +15,7 @@ from transformers import (
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from distill.distillation.distiller import DistillConfig, distill

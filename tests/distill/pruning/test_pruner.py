@@ -12,7 +12,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
 from bertender.core.speedup import Speedup
 from bertender.measure.accuracy import evaluate
-from bertender.models.predictor import open_classifier
+from bertender.models.opening import open_classifier
 from bertender.models.pruned import PRUNABLE
 from bertender.tasks.task import Task
 from distill.data import token_dataset

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.models.families import encoder_layers, family_of
-from bertender.models.predictor import load_torch_classifier
+from bertender.models.opening import load_torch_classifier
 from bertender.models.pruned import PRUNABLE, heads_of, neurons_of
 from bertender.tasks.task import Task
 from distill.data import token_dataset
