@@ -20,7 +20,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Rule
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings
-from bertender.measure.gate import GateConfig, Proof, write_proven
+from bertender.measure.gate import GateConfig, GraphWriter, Proof, write_proven
 from bertender.measure.parity import parity_sample
 from bertender.models.families import padding_embedding
 from bertender.models.graph_file import MOST_MB, save_graph
@@ -101,15 +101,11 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
     """
     config.check_rules()
     check_exportable(source)
-    return write_proven(
-        source,
-        task,
-        config,
-        out,
-        stage="export",
-        precision=config.precision,
-        write=lambda directory: Proof(findings=write_onnx(source, task, config, directory)),
-    )
+
+    def write(directory: Path) -> Proof:
+        return Proof(findings=write_onnx(source, task, config, directory))
+
+    return write_proven(source, task, config, out, GraphWriter("export", config.precision, write))
 
 
 def check_exportable(source: Artifact) -> None:

@@ -135,17 +135,20 @@ def divergence(seen: Histogram, clipped: Range, integers: Integers) -> float:
     inside = np.flatnonzero((low <= centers) & (centers <= high))
     if not inside.size:
         return np.inf
-    first, last = inside[0], inside[-1]
-    held = counts[first : last + 1]
-    reference = held.copy()
+    first, end = inside[0], inside[-1] + 1
+    within = counts[first:end]
+    reference = within.copy()
     reference[0] += counts[:first].sum()
-    reference[-1] += counts[last + 1 :].sum()
-    steps = affine(low, high, integers).quantized(centers[first : last + 1]) - integers.lowest
-    levels = integers.highest - integers.lowest + 1
-    mass = np.bincount(steps, weights=held, minlength=levels)
-    filled = np.bincount(steps, weights=(held > 0).astype(float), minlength=levels)
-    spread = np.where(held > 0, mass[steps] / np.maximum(filled[steps], 1), 0.0)
-    return _kl(reference, spread)
+    reference[-1] += counts[end:].sum()
+    steps = affine(low, high, integers).quantized(centers[first:end]) - integers.lowest
+    return _kl(reference, _spread_evenly(within, steps))
+
+
+def _spread_evenly(counts: FloatArray, steps: npt.NDArray[np.int64]) -> FloatArray:
+    """Return counts (bins,) with each step's mass spread over its bins that are not empty."""
+    mass = np.bincount(steps, weights=counts)
+    filled = np.bincount(steps, weights=(counts > 0).astype(float))
+    return np.where(counts > 0, mass[steps] / np.maximum(filled[steps], 1), 0.0)
 
 
 def _kl(reference: FloatArray, candidate: FloatArray) -> float:

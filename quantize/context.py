@@ -18,7 +18,7 @@ from bertender.core.findings import (
     TrainingFindings,
 )
 from bertender.measure.accuracy import evaluate
-from bertender.measure.parity import TOLERANCES, check_parity, labelled_sample
+from bertender.measure.parity import TOLERANCES, Arrangement, check_parity, labelled_sample
 from bertender.models.onnx_predictor import OnnxPredictor
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
@@ -137,7 +137,12 @@ class QuantizationContext:
             self.task, self.task.choices, config.parity_texts, config.seed
         )
         return check_parity(
-            self.classifier, self.opened(graph), examples, held, seed=config.seed, truth=truth
+            self.classifier,
+            self.opened(graph),
+            examples,
+            held,
+            truth=truth,
+            arrangement=Arrangement(seed=config.seed),
         ).passed
 
     @property

@@ -23,7 +23,7 @@ from bertender.core.errors import (
 )
 from bertender.core.findings import TriedScheme
 from bertender.core.work import work_directory
-from bertender.measure.gate import Proof, write_proven
+from bertender.measure.gate import GraphWriter, Proof, write_proven
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
@@ -166,9 +166,8 @@ def _quantized(
             findings = proven(context, directory / ONNX_NAME, written, target_name, tried)
             return Proof(written.reference, written.tolerance, findings)
 
-        return write_proven(
-            source, task, config, out, stage="quantize", precision=scheme.precision, write=write
-        )
+        writer = GraphWriter("quantize", scheme.precision, write)
+        return write_proven(source, task, config, out, writer)
 
 
 @contextmanager

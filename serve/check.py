@@ -69,16 +69,20 @@ def check_endpoint(
     draw = np.random.default_rng(config.seed)
     count = min(config.texts, len(examples))
     rows = draw.choice(len(examples), count, replace=False).tolist()
-    chosen = [examples[row] for row in rows]
     local = open_classifier(artifact)
-    ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
-    with serving(artifact, ports) as server, Endpoint(server.http_url) as endpoint:
-        predicted = [endpoint.classify([example])[0] for example in chosen]
+    classifications = _served_answers(artifact, [examples[row] for row in rows])
     served = tuple(
         Served(text=examples[row], answer=own, true_label=true_labels and true_labels[row])
         for row, own in zip(rows, predicted, strict=True)
     )
     return EndpointCheck(served=served, max_abs_difference=_difference(local, served))
+
+
+def _served_answers(artifact: Artifact, examples: Sequence[Example]) -> list[Classification]:
+    """Return what a server on free loopback ports answers, one text a request."""
+    ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
+    with serving(artifact, ports) as server, Endpoint(server.http_url) as endpoint:
+        return [endpoint.classify([example])[0] for example in examples]
 
 
 def _difference(local: Classifier, served: Sequence[Served]) -> float:

@@ -18,6 +18,7 @@ from bertender.core.findings import Findings
 from bertender.measure.parity import (
     PARITY_TEXTS,
     TOLERANCES,
+    Arrangement,
     check_parity,
     labelled_sample,
     require_parity,
@@ -27,7 +28,7 @@ from bertender.models.opening import onnx_classifier, open_classifier
 from bertender.models.predictor import Classifier
 from bertender.tasks.task import Task
 
-__all__ = ["GateConfig", "Proof", "write_proven"]
+__all__ = ["GateConfig", "GraphWriter", "Proof", "write_proven"]
 
 
 class GateConfig(Config):
@@ -53,15 +54,20 @@ class Proof:
     """For the artifact's card, without parameters and parity."""
 
 
+@dataclass(frozen=True)
+class GraphWriter:
+    """How a stage writes a graph."""
+
+    stage: str
+    precision: str
+    """Of the new graph: the row of the gate's tolerances."""
+    write: Callable[[Path], Proof]
+    """Puts model.onnx, config.json and the tokenizer into a directory, and says what the graph
+    must agree with."""
+
+
 def write_proven(
-    source: Artifact,
-    task: Task,
-    config: GateConfig,
-    out: Path,
-    *,
-    stage: str,
-    precision: str,
-    write: Callable[[Path], Proof],
+    source: Artifact, task: Task, config: GateConfig, out: Path, writer: GraphWriter
 ) -> Artifact:
     """Write an onnx artifact of `source`, and prove that it answers as `source` does.
 
@@ -70,10 +76,7 @@ def write_proven(
         task: its texts to choose by are what both answer: its selection, or its held-out texts.
         config: the stage's config.
         out: directory of the artifact.
-        stage: the stage's name.
-        precision: of the new graph: the row of the gate's tolerances.
-        write: puts model.onnx, config.json and the tokenizer into the directory it is given, and
-            says what the graph must agree with.
+        writer: of the stage.
 
     Raises:
         ConfigError: the task is of another problem type than the source.
@@ -81,32 +84,35 @@ def write_proven(
     """
     task.check_problem(source)
     opened = open_classifier(source)
-    labels, parameters = source.card.task.labels, opened.parameters
     with new_artifact(
         out,
         kind="onnx",
         family=source.card.family,
         task=source.card.task,
-        stage=stage,
+        stage=writer.stage,
         config=config,
         seed=config.seed,
-        precision=precision,
+        precision=writer.precision,
         parent=source,
     ) as draft:
-        proof = write(draft.directory)
+        proof = writer.write(draft.directory)
         candidate = onnx_classifier(
-            draft.directory, out.name, labels, parameters, problem=opened.problem
+            draft.directory, source.card.task, name=out.name, parameters=opened.parameters
         )
         _check_same_vocabulary(opened, candidate)
         # a scheme may be chosen by whether it passes, so that these are not the texts that score
         examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)
-        tolerance = TOLERANCES[proof.tolerance or precision]
-        reference = proof.reference or opened
+        tolerance = TOLERANCES[proof.tolerance or writer.precision]
         parity = check_parity(
-            reference, candidate, examples, tolerance, seed=config.seed, truth=truth
+            proof.reference or opened,
+            candidate,
+            examples,
+            tolerance,
+            arrangement=Arrangement(seed=config.seed),
+            truth=truth,
         )
         require_parity(parity)
-        measured = {"parameters": parameters, "parity": parity.summary()}
+        measured = {"parameters": opened.parameters, "parity": parity.summary()}
         draft.findings = proof.findings.model_copy(update=measured)
     return Artifact.load(out)
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError
 from bertender.core.progress import Bar, progress_bar
-from bertender.measure.parity_cases import Case, Question, arrange, ask, questions_of
+from bertender.measure.parity_cases import (
+    Arrangement,
+    Case,
+    Question,
+    arrange,
+    ask,
+    questions_of,
+)
 from bertender.measure.tolerances import Tolerance
 from bertender.models.predictor import Classifier
 from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
@@ -150,8 +157,7 @@ def pair_logits(
     reference: Classifier,
     candidate: Classifier,
     examples: Sequence[Example],
-    batch_sizes: Sequence[int],
-    seed: int,
+    arrangement: Arrangement,
 ) -> PairedLogits:
     """Ask both classifiers; the reference one text at a time, the candidate in every case.
 
@@ -160,63 +166,97 @@ def pair_logits(
     """
     texts = questions_of(reference, candidate, examples)
     cut = sum(text.tokens is not None for text in texts)
-    cases = arrange(len(examples), cut, batch_sizes, seed)
-    total = len(texts) + sum(len(batch) for case in cases for batch in case.batches)
+    cases = arrange(len(examples), cut, arrangement)
     problems: list[str] = []
-    with progress_bar(f"parity {candidate.name}", total) as bar:
-        truth = _ask_reference(reference, texts, bar)
-        paired = [
-            (case_id, text_id, logits)
-            for case_id, case in enumerate(cases)
-            for text_id, logits in _ask_candidate(candidate, texts, truth, case, bar, problems)
+    with progress_bar(f"parity {candidate.name}", _times_asked(texts, cases)) as bar:
+        known = _Known(reference, texts, _ask_reference(reference, texts, bar), len(examples))
+        replies = [
+            _Reply(number, *reply)
+            for number, case in enumerate(cases)
+            for reply in _ask_candidate(candidate, known, case, bar, problems)
         ]
-    return _side_by_side(reference, texts, cases, truth, paired, examples, problems)
+    return _side_by_side(known, cases, replies, problems)
+
+
+def _times_asked(texts: Sequence[Question], cases: Sequence[Case]) -> int:
+    """Return how many texts both models are asked about, each as often as it is asked."""
+    return len(texts) + sum(len(batch) for case in cases for batch in case.batches)
+
+
+class _Reply(NamedTuple):
+    """The candidate's logits (rows, labels) of a text, by the numbers of case and text."""
+
+    case: int
+    text: int
+    logits: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the reference answers to each text; those of the task come first."""
+
+    reference: Classifier
+    texts: tuple[Question, ...]
+    outputs: Sequence[Outputs]
+    examples: int
+    """How many texts are of the task."""
+
+    @property
+    def logits(self) -> FloatArray:
+        """All its logits (rows, labels)."""
+        return self.below([each.logits for each in self.outputs])
+
+    @property
+    def scale(self) -> float:
+        """The largest absolute logit."""
+        logits = self.logits
+        return float(np.abs(logits[np.isfinite(logits)]).max(initial=0.0))
+
+    @property
+    def spread(self) -> float:
+        """How far the logits spread over the task's texts."""
+        return _spread(self.below([each.logits for each in self.outputs[: self.examples]]))
+
+    def below(self, parts: Sequence[npt.NDArray[Any]]) -> FloatArray:
+        """Return logits below one another, (rows, labels); no rows where there are no parts."""
+        nothing = np.empty((0, len(self.reference.labels)))
+        return np.asarray(np.concatenate([nothing, *parts]), dtype=np.float64)
+
+    def problems(self) -> list[str]:
+        """Say how many of its answers are not finite."""
+        rows = zip(self.texts, self.outputs, strict=True)
+        owners = [text for text, own in rows for _ in own.places]
+        return _non_finite("reference", self.logits, owners)
 
 
 def _side_by_side(
-    reference: Classifier,
-    texts: tuple[Question, ...],
-    cases: tuple[Case, ...],
-    truth: Sequence[Outputs],
-    paired: Sequence[tuple[int, int, npt.NDArray[np.float32]]],
-    examples: Sequence[Example],
-    problems: Sequence[str],
+    known: _Known, cases: tuple[Case, ...], replies: Sequence[_Reply], problems: Sequence[str]
 ) -> PairedLogits:
     """Return all that both models answered, row by row, without what is not finite."""
-    labels = len(reference.labels)
-    counts = [len(logits) for _, _, logits in paired]
-    asked = [text_id for _, text_id, _ in paired]
-    case_ids = np.repeat(np.array([case_id for case_id, _, _ in paired], dtype=np.int64), counts)
-    text_ids = np.repeat(np.array(asked, dtype=np.int64), counts)
-    places = np.concatenate([NOBODY, *(truth[text_id].places for text_id in asked)])
-    expected = _below(labels, [truth[text_id].logits for text_id in asked])
-    actual = _below(labels, [logits for _, _, logits in paired])
-    whole = _below(labels, [each.logits for each in truth])
-    of_texts = _below(labels, [each.logits for each in truth[: len(examples)]])
-    owners = [text for text, own in zip(texts, truth, strict=True) for _ in own.places]
+    own = [known.outputs[reply.text] for reply in replies]
+    expected = known.below([each.logits for each in own])
+    actual = known.below([reply.logits for reply in replies])
+    text_ids = _of_rows([reply.text for reply in replies], replies)
+    asked = [known.texts[text] for text in text_ids]
     finite = np.isfinite(expected).all(axis=1) & np.isfinite(actual).all(axis=1)
     return PairedLogits(
-        texts=texts,
+        texts=known.texts,
         cases=cases,
         text_ids=text_ids[finite],
-        case_ids=case_ids[finite],
+        case_ids=_of_rows([reply.case for reply in replies], replies)[finite],
         expected=expected[finite],
         actual=actual[finite],
-        scale=float(np.abs(whole[np.isfinite(whole)]).max(initial=0.0)),
-        spread=_spread(of_texts),
-        problems=(
-            *problems,
-            *_non_finite("reference", whole, owners),
-            *_non_finite("candidate", actual, [texts[index] for index in text_ids]),
-        ),
-        places=places[finite],
-        problem=reference.problem,
+        scale=known.scale,
+        spread=known.spread,
+        problems=(*problems, *known.problems(), *_non_finite("candidate", actual, asked)),
+        places=np.concatenate([NOBODY, *(each.places for each in own)])[finite],
+        problem=known.reference.problem,
     )
 
 
-def _below(labels: int, parts: Sequence[npt.NDArray[Any]]) -> FloatArray:
-    """Return rows of logits below one another, (rows, labels); none where there are no parts."""
-    return np.asarray(np.concatenate([np.empty((0, labels)), *parts]), dtype=np.float64)
+def _of_rows(numbers: Sequence[int], replies: Sequence[_Reply]) -> IntArray:
+    """Return a number of each reply for each of its rows (rows,)."""
+    return np.repeat(np.array(numbers, dtype=np.int64), [len(reply.logits) for reply in replies])
 
 
 def _centred(logits: FloatArray) -> FloatArray:
@@ -246,18 +286,13 @@ def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -
 
 
 def _ask_candidate(
-    candidate: Classifier,
-    texts: Sequence[Question],
-    truth: Sequence[Outputs],
-    case: Case,
-    bar: Bar,
-    problems: list[str],
+    candidate: Classifier, known: _Known, case: Case, bar: Bar, problems: list[str]
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """Yield (text, logits (rows, labels)) of a case; the first problem is noted and ends it."""
     for batch in case.batches:
         try:
-            outputs = ask(candidate, [texts[index] for index in batch])
-            wanted = [truth[index].places for index in batch]
+            outputs = ask(candidate, [known.texts[index] for index in batch])
+            wanted = [known.outputs[index].places for index in batch]
             logits = [_at(own, places) for own, places in zip(outputs, wanted, strict=True)]
         except Exception as error:  # runtimes share no base class, and all failures are wanted
             problems.append(f"{case.name}: the candidate failed with {_first_line(error)}")

@@ -18,7 +18,7 @@ from bertender.core.errors import ParityError
 from bertender.core.findings import ParitySummary
 from bertender.measure.accuracy import word_count
 from bertender.measure.paired_logits import PairedLogits, no_logits, pair_logits
-from bertender.measure.parity_cases import questions_of
+from bertender.measure.parity_cases import Arrangement, questions_of
 from bertender.measure.parity_checks import (
     CHECKS,
     Figures,
@@ -34,10 +34,10 @@ from bertender.tasks.task import Split, Task
 from bertender.text.example import Example
 
 __all__ = [
-    "BATCH_SIZES",
     "CHECKS",
     "PARITY_TEXTS",
     "TOLERANCES",
+    "Arrangement",
     "CaseParity",
     "Parity",
     "ParitySummary",
@@ -49,7 +49,7 @@ __all__ = [
     "require_parity",
 ]
 
-BATCH_SIZES = (1, 4, 32)
+ORDINARY = Arrangement()
 PARITY_TEXTS = 256
 
 
@@ -98,8 +98,7 @@ def check_parity(
     examples: Sequence[Example],
     tolerance: Tolerance,
     *,
-    batch_sizes: Sequence[int] = BATCH_SIZES,
-    seed: int = 0,
+    arrangement: Arrangement = ORDINARY,
     truth: Truth | None = None,
 ) -> Parity:
     """Compare a candidate's logits with its reference's on real text.
@@ -109,8 +108,7 @@ def check_parity(
         candidate: what is checked; asked in every arrangement.
         examples: texts of the task, all of which are used: see `parity_sample`.
         tolerance: a row of TOLERANCES.
-        batch_sizes: sizes of the candidate's batches, over all examples each.
-        seed: the order of the examples, which decides who is padded beside whom.
+        arrangement: how the candidate's batches are laid out.
         truth: the labels of the examples; without them the score is not judged.
 
     Returns:
@@ -120,7 +118,7 @@ def check_parity(
     problems = _input_problems(reference, candidate, examples)
     comparable = examples and len(reference.labels) == len(candidate.labels)
     paired = (
-        pair_logits(reference, candidate, examples, batch_sizes, seed)
+        pair_logits(reference, candidate, examples, arrangement)
         if comparable
         else no_logits(len(reference.labels))
     )

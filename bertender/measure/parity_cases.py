@@ -20,7 +20,7 @@ from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, NO_WORD, Batch, Token
 from bertender.text.example import Example
 from bertender.training.examples import Padding
 
-__all__ = ["Case", "Question", "arrange", "ask", "questions_of"]
+__all__ = ["Arrangement", "Case", "Question", "arrange", "ask", "questions_of"]
 
 CUT_TOKENS = (1, 2, 7, 31, 127)
 """Where they are below the longest input. 1 is [CLS] alone, which no text is short enough for."""
@@ -57,6 +57,16 @@ class Case:
     edge: bool = False
 
 
+@dataclass(frozen=True)
+class Arrangement:
+    """How the candidate's batches are laid out."""
+
+    batch_sizes: Sequence[int] = (1, 4, 32)
+    """Of the batches over all examples, a case each."""
+    seed: int = 0
+    """The order of the examples, which decides who is padded next to whom."""
+
+
 def questions_of(
     reference: Classifier, candidate: Classifier, examples: Sequence[Example]
 ) -> tuple[Question, ...]:
@@ -76,16 +86,16 @@ def questions_of(
     )
 
 
-def arrange(examples: int, cut: int, batch_sizes: Sequence[int], seed: int) -> tuple[Case, ...]:
+def arrange(examples: int, cut: int, arrangement: Arrangement) -> tuple[Case, ...]:
     """Lay out the cases over the questions of `questions_of`.
 
     Args:
         examples: how many come first.
         cut: how many come last, cut to more and more tokens.
-        batch_sizes: of the batches over all examples.
-        seed: the order of the examples.
+        arrangement: the sizes of batches, and the order of the examples.
     """
-    order = np.random.default_rng(seed).permutation(examples).tolist()
+    batch_sizes = arrangement.batch_sizes
+    order = np.random.default_rng(arrangement.seed).permutation(examples).tolist()
     one_word, too_long = examples, examples + 1
     lengths = list(range(too_long + 1, too_long + 1 + cut))
     cases = [Case(f"batch of {size}", tuple(_chunks(order, size))) for size in batch_sizes]

@@ -9,7 +9,13 @@ from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
-from bertender.measure.parity import TOLERANCES, Parity, check_parity, labelled_sample
+from bertender.measure.parity import (
+    TOLERANCES,
+    Arrangement,
+    Parity,
+    check_parity,
+    labelled_sample,
+)
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 
@@ -50,7 +56,7 @@ def verify(
         open_classifier(candidate),
         examples,
         tolerance,
-        seed=config.seed,
+        arrangement=Arrangement(seed=config.seed),
         # texts of another task are texts, too, but their labels are not these models'
         truth=truth if task.labels == reference.card.task.labels else None,
     )

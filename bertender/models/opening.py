@@ -16,7 +16,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
-from bertender.core.card import Kind
+from bertender.core.card import Kind, TaskRecord
 from bertender.core.errors import ModelError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.models.own_models import load_pretrained
@@ -75,18 +75,18 @@ def open_classifier(
 
 def onnx_classifier(
     directory: Path,
-    name: str,
-    labels: tuple[str, ...],
-    parameters: int,
+    task: TaskRecord,
     *,
+    name: str,
+    parameters: int,
     threads: int = 0,
     max_length: int | None = None,
-    problem: ProblemType[Any] = SINGLE_LABEL,
 ) -> Classifier:
     """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
+    problem = _problem_of(task)
     encode = problem.encoder(load_tokenizer(directory), max_length)
     predictor = OnnxPredictor(directory / ONNX_NAME, threads)
-    return Classifier(name, labels, encode, predictor, parameters, problem)
+    return Classifier(name, task.labels, encode, predictor, parameters, problem)
 
 
 def onnx_file(artifact: Artifact) -> Path:
@@ -99,7 +99,11 @@ def problem_of(artifact: Artifact) -> ProblemType[Any]:
 
     Of an encoder, which answers none, the first row: what opens it says what it lacks.
     """
-    return PROBLEMS.get(artifact.card.task.problem_type, SINGLE_LABEL)
+    return _problem_of(artifact.card.task)
+
+
+def _problem_of(task: TaskRecord) -> ProblemType[Any]:
+    return PROBLEMS.get(task.problem_type, SINGLE_LABEL)
 
 
 def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedModel:
@@ -138,15 +142,13 @@ def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Cla
 
 
 def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
-    labels, parameters = artifact.card.task.labels, _recorded_parameters(artifact)
     return onnx_classifier(
         artifact.path,
-        artifact.name,
-        labels,
-        parameters,
+        artifact.card.task,
+        name=artifact.name,
+        parameters=_recorded_parameters(artifact),
         threads=threads,
         max_length=max_length,
-        problem=problem_of(artifact),
     )
 
 

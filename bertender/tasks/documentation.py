@@ -46,9 +46,7 @@ def cached_rows(
     fields: tuple[str, ...] = row._fields  # type: ignore[attr-defined]
 
     def table() -> pyarrow.Table:
-        total = sum(len(python_files(root)) for root in roots.values())
-        with progress_bar("reading docstrings", total) as bar:
-            columns = map(list, zip(*read(roots, bar.advance), strict=True))
+        columns = map(list, zip(*_read_with_progress(roots, read), strict=True))
         made = pyarrow.table(dict(zip(fields, columns, strict=True)))
         return made.replace_schema_metadata({"versions": json.dumps(versions)})
 
@@ -56,6 +54,12 @@ def cached_rows(
     cached = cached_table(f"{name}-{key}", table)
     columns = (cached[field].to_pylist() for field in fields)
     return [row(*values) for values in zip(*columns, strict=True)]
+
+
+def _read_with_progress(roots: Mapping[str, Path], read: Read[Row]) -> list[Row]:
+    total = sum(len(python_files(root)) for root in roots.values())
+    with progress_bar("reading docstrings", total) as bar:
+        return read(roots, bar.advance)
 
 
 def draw(*words: str) -> float:

@@ -96,10 +96,13 @@ def load_files(config: TaskConfig) -> Task:
     open_file = open_words if problem.cell_lists else open_table
     skipped = SkippedRows()
     bad = skipped if config.skip_bad_rows else stop
-    train = read_labelled(open_file(train_path, bad), text_columns, label_column, problem)
+
+    def read(path: Path) -> Labelled:
+        return read_labelled(open_file(path, bad), text_columns, label_column, problem)
+
+    train = read(train_path)
     labels = label_names(train)
-    dev = read_labelled(open_file(dev_path, bad), text_columns, label_column, problem)
-    splits = [each.split(labels, str(train_path), bad) for each in (train, dev)]
+    splits = [each.split(labels, str(train_path), bad) for each in (train, read(dev_path))]
     return Task(
         name=_name(config, train_path),
         labels=labels,

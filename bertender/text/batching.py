@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["POOLINGS", "BatchPlan", "Pooling", "length_buckets", "plan_batches"]
+__all__ = ["POOLINGS", "BatchLimits", "BatchPlan", "Pooling", "length_buckets", "plan_batches"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Pooling:
     """
 
     batches: int | None
-    """Batches of a pool; None where the settings say how many."""
+    """Batches of a pool, about; None where the settings say how many."""
     in_turn: bool = False
     """Pools follow each other, and batches are shuffled inside a pool: so each run of that many
     steps sees all lengths. Else the batches of the whole epoch are shuffled."""
@@ -34,6 +34,19 @@ POOLINGS: Mapping[str, Pooling] = {
     "random": Pooling(1),
     "pooled": Pooling(None, in_turn=True),
 }
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """What a batch may hold, all processes together."""
+
+    batch_size: int
+    """Most examples."""
+    tokens_per_batch: int
+    """Most tokens, padding included."""
+    processes: int = 1
+    """Every batch is a multiple of this, so that all processes have equal shares; in the last one
+    of an epoch, fewer examples than `processes` may be repeated for that."""
 
 
 @dataclass(frozen=True)
@@ -97,41 +110,35 @@ def length_buckets(
 
 def plan_batches(
     lengths: Sequence[int],
+    limits: BatchLimits,
+    pooling: Pooling = POOLINGS["sorted"],
     *,
     epochs: int,
-    batch_size: int,
-    tokens_per_batch: int,
     seed: int,
-    processes: int = 1,
     groups: Sequence[int] | None = None,
-    batches_per_pool: int = 50,
-    in_turn: bool = False,
 ) -> BatchPlan:
     """Lay out a run: length-bucketed batches in random order, drawn anew for every epoch.
 
     Args:
         lengths: tokens of each example.
+        limits: what a batch may hold.
+        pooling: how they are sorted and mixed, its number of batches explicit. Where pools follow
+            each other, each has examples of all groups, by their sizes.
         epochs: passes over the examples.
-        batch_size: most examples of a batch, all processes together.
-        tokens_per_batch: most tokens of a batch, padding included, all processes together.
         seed: what the order is drawn from.
-        processes: every batch is a multiple of this, so that all processes have equal shares; in
-            the last one of an epoch, fewer examples than `processes` may be repeated for that.
         groups: the number of each example's group; every batch is of one group. The batches of
             all groups are shuffled together, so that each has a share by its size (MT-DNN,
             arXiv 1901.11504, Algorithm 1). None makes one group of all.
-        batches_per_pool: examples are sorted by length within a random pool of about so many.
-        in_turn: pools follow each other (see Pooling). A pool has examples of all groups then, by
-            their sizes.
     """
     members = _by_group(groups or [0] * len(lengths))
-    limits = _Limits(lengths, batch_size, tokens_per_batch, processes)
-    epoch_of = _pools_in_turn if in_turn else _pools_shuffled
+    bounded = _Bounded(lengths, limits)
+    epoch_of = _pools_in_turn if pooling.in_turn else _pools_shuffled
+    assert pooling.batches is not None
     batches: list[tuple[int, ...]] = []
     epoch_ends = []
     for epoch in range(epochs):
         generator = np.random.default_rng((seed, epoch))
-        batches += map(tuple, epoch_of(limits, members, batches_per_pool, generator))
+        batches += map(tuple, epoch_of(bounded, members, pooling.batches, generator))
         epoch_ends.append(len(batches))
     return BatchPlan(tuple(batches), tuple(epoch_ends))
 
@@ -145,55 +152,52 @@ def _by_group(groups: Sequence[int]) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class _Limits:
-    """What a batch may hold of which examples."""
+class _Bounded:
+    """Examples, by their length, and what a batch of them may hold."""
 
     lengths: Sequence[int]
-    batch_size: int
-    tokens_per_batch: int
-    processes: int
+    limits: BatchLimits
 
     def batches(self, pool: Sequence[int]) -> list[list[int]]:
         """Return the batches of a pool of examples, by their length."""
+        most, processes = self.limits, self.limits.processes
         lengths = [self.lengths[index] for index in pool]
-        buckets = length_buckets(lengths, self.tokens_per_batch, self.batch_size, self.processes)
-        return [
-            _filled([int(pool[place]) for place in bucket], self.processes) for bucket in buckets
-        ]
+        buckets = length_buckets(lengths, most.tokens_per_batch, most.batch_size, processes)
+        return [_filled([int(pool[place]) for place in bucket], processes) for bucket in buckets]
 
 
 def _pools_shuffled(
-    limits: _Limits,
+    bounded: _Bounded,
     members: Sequence[Sequence[int]],
     batches_per_pool: int,
     generator: np.random.Generator,
 ) -> list[list[int]]:
     """Return an epoch whose batches are shuffled all together; a pool is of one group."""
-    pool_size = limits.batch_size * batches_per_pool
-    pool_size += -pool_size % limits.processes
+    pool_size = bounded.limits.batch_size * batches_per_pool
+    pool_size += -pool_size % bounded.limits.processes
     batches = []
     for group in members:
         order = np.asarray(group)[generator.permutation(len(group))].tolist()
         for start in range(0, len(order), pool_size):
-            batches += limits.batches(order[start : start + pool_size])
+            batches += bounded.batches(order[start : start + pool_size])
     return _shuffled(batches, generator)
 
 
 def _pools_in_turn(
-    limits: _Limits,
+    bounded: _Bounded,
     members: Sequence[Sequence[int]],
     batches_per_pool: int,
     generator: np.random.Generator,
 ) -> list[list[int]]:
     """Return an epoch of one pool after the other; batches are shuffled inside each."""
-    counts = [len(limits.batches(group)) for group in members]
+    counts = [len(bounded.batches(group)) for group in members]
     pools: list[list[list[int]]] = [[] for _ in range(_rounded(sum(counts), batches_per_pool))]
     for group, count in zip(members, counts, strict=True):
         order = np.asarray(group)[generator.permutation(len(group))].tolist()
-        parts = _parts(order, count, min(count, len(pools)), limits.processes)
+        parts = _parts(order, count, min(count, len(pools)), bounded.limits.processes)
         places = generator.permutation(len(pools))[: len(parts)].tolist()
         for place, part in zip(places, parts, strict=True):
-            pools[place] += limits.batches(part)
+            pools[place] += bounded.batches(part)
     return [batch for pool in pools for batch in _shuffled(pool, generator)]
 
 

@@ -13,7 +13,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +25,7 @@ from bertender.core.distributed import is_main_process
 from bertender.core.errors import TrainingError
 from bertender.core.progress import Bar, progress_bar
 from bertender.core.timing import Stopwatch
-from bertender.text.batching import POOLINGS, BatchPlan, plan_batches
+from bertender.text.batching import POOLINGS, BatchLimits, BatchPlan, plan_batches
 from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
@@ -120,7 +120,8 @@ def train(
     with progress_bar(description, len(plan)) as bar:
         progress = _Progress(bar, plan, at_epoch_end, keep_end)
         reported = _reported(objective, len(plan), description, work)
-        trainer = _PlannedTrainer(model, arguments, examples, reported, plan, progress, rates)
+        trainer = _PlannedTrainer(model, arguments, examples, reported, plan, rates)
+        trainer.add_callback(progress)  # type: ignore[no-untyped-call]
         with (clock := Stopwatch()).running():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
@@ -134,16 +135,16 @@ def planned(
     """Return the batches of a whole run, over the processes of a distributed one."""
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
     pooling = POOLINGS[config.batches]
+    limits = BatchLimits(
+        config.batch_size * processes, config.tokens_per_batch * processes, processes
+    )
     return plan_batches(
         examples.lengths,
-        groups=examples.groups,
+        limits,
+        replace(pooling, batches=pooling.batches or config.pool_batches),
         epochs=config.epochs,
-        batch_size=config.batch_size * processes,
-        tokens_per_batch=config.tokens_per_batch * processes,
         seed=config.seed,
-        processes=processes,
-        batches_per_pool=pooling.batches or config.pool_batches,
-        in_turn=pooling.in_turn,
+        groups=examples.groups,
     )
 
 
@@ -169,10 +170,9 @@ class _PlannedTrainer(SafeCheckpoints):
         examples: TokenDataset,
         objective: Objective,
         plan: BatchPlan,
-        progress: _Progress,
         rates: Rates,
     ) -> None:
-        super().__init__(model=model, args=arguments, train_dataset=examples, callbacks=[progress])
+        super().__init__(model=model, args=arguments, train_dataset=examples)
         self.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # it prints
         self.examples = examples
         self.minimised: Objective = objective

@@ -8,7 +8,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.measure.gate import GateConfig, write_proven
+from bertender.measure.gate import GateConfig, GraphWriter, write_proven
 from bertender.tasks.task import Task
 
 
@@ -19,13 +19,6 @@ def test_a_writer_that_writes_no_graph_leaves_nothing(
         (directory / "half.txt").write_text("half")
 
     with pytest.raises(ModelError):
-        write_proven(
-            teacher,
-            task,
-            GateConfig(),
-            tmp_path / "out",
-            stage="export",
-            precision="float32",
-            write=write,
-        )
+        writer = GraphWriter("export", "float32", write)
+        write_proven(teacher, task, GateConfig(), tmp_path / "out", writer)
     assert not any(tmp_path.iterdir())

@@ -15,6 +15,7 @@ from bertender.core.errors import ModelError, ParityError, UnknownNameError
 from bertender.measure.parity import (
     CHECKS,
     TOLERANCES,
+    Arrangement,
     Parity,
     Truth,
     check_parity,
@@ -228,7 +229,9 @@ def test_an_answer_that_depends_on_the_neighbours_fails_in_batches_only() -> Non
     differences = {case.name: case.max_abs_difference for case in parity.cases}
     assert differences["batch of 1"] == 0.0 and differences["truncated, alone"] == 0.0
     assert differences["batch of 32"] and differences["one word beside truncated"]
-    alone = check_parity(reference, candidate, EXAMPLES, TOLERANCES["float32"], batch_sizes=(1,))
+    alone = check_parity(
+        reference, candidate, EXAMPLES, TOLERANCES["float32"], arrangement=Arrangement((1,))
+    )
     assert alone.passed  # the gate of an endpoint that is asked for one text at a time
 
 

@@ -12,6 +12,7 @@ from bertender.measure.parity import TOLERANCES, Parity, check_parity
 from bertender.measure.parity_cases import (
     CUT_ROWS,
     CUT_TOKENS,
+    Arrangement,
     Question,
     arrange,
     ask,
@@ -141,7 +142,7 @@ def test_a_model_that_reads_the_padding_behind_cls_fails(lively: Classifier, tas
 
 def test_one_text_at_a_time_has_no_batches_of_lengths(lively: Classifier, task: Task) -> None:
     parity = check_parity(
-        lively, lively, task.dev.examples, TOLERANCES["float32"], batch_sizes=(1,)
+        lively, lively, task.dev.examples, TOLERANCES["float32"], arrangement=Arrangement((1,))
     )
     assert [case.name for case in parity.cases][-1] == "cut to lengths, alone"
 
@@ -160,5 +161,5 @@ def test_texts_are_cut_only_where_both_read_tokens(lively: Classifier) -> None:
 
 def test_every_question_is_in_a_case() -> None:
     for sizes in ((1,), (1, 4, 32)):
-        cases = arrange(10, 5, sizes, seed=0)
+        cases = arrange(10, 5, Arrangement(sizes))
         assert {row for case in cases for batch in case.batches for row in batch} == set(range(17))

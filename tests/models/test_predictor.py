@@ -118,7 +118,9 @@ def test_bag_of_words_answers_as_scikit_learn_does(
 def test_onnx_without_an_artifact(artifacts: dict[str, Artifact], task: Task) -> None:
     artifact = artifacts["onnx"]
     assert onnx_file(artifact) == artifact.path / ONNX_NAME and onnx_file(artifact).is_file()
-    bare = onnx_classifier(artifact.path, "draft", task.labels, 5, threads=1, max_length=9)
+    bare = onnx_classifier(
+        artifact.path, artifact.card.task, name="draft", parameters=5, threads=1, max_length=9
+    )
     assert (bare.name, bare.parameters, bare.encode.max_length) == ("draft", 5, 9)
     short = [("saw drill",), ("plum",)]
     np.testing.assert_array_equal(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertender.text.batching import BatchPlan, length_buckets, plan_batches
+from bertender.text.batching import BatchLimits, BatchPlan, Pooling, length_buckets, plan_batches
 
 LENGTHS = st.lists(st.integers(1, 80), min_size=1, max_size=200)
 BUDGETS = st.integers(1, 300)
 SIZES = st.integers(1, 9)
 PROCESSES = st.integers(1, 5)
+LIMITS = [field.name for field in fields(BatchLimits)]
 
 SMALL_WASTE = 0.05
 """Share of padding that length buckets may cost on texts of realistic lengths."""
@@ -25,6 +27,14 @@ SMALL_WASTE = 0.05
 
 def epochs_of(plan: BatchPlan) -> list[tuple[tuple[int, ...], ...]]:
     return [plan.batches[start:end] for start, end in pairwise((0, *plan.epoch_ends))]
+
+
+def plan_of(
+    lengths: Sequence[int], batches_per_pool: int = 50, in_turn: bool = False, **settings: Any
+) -> BatchPlan:
+    limited = {name: settings.pop(name) for name in LIMITS if name in settings}
+    pooling = Pooling(batches_per_pool, in_turn)
+    return plan_batches(lengths, BatchLimits(**limited), pooling, **settings)
 
 
 def tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
@@ -79,7 +89,7 @@ def test_every_example_once_an_epoch(
     pool: int,
     in_turn: bool,
 ) -> None:
-    plan = plan_batches(
+    plan = plan_of(
         lengths,
         epochs=epochs,
         batch_size=size * processes,
@@ -103,7 +113,7 @@ def test_every_example_once_an_epoch(
 
 @given(lengths=LENGTHS, size=SIZES, processes=PROCESSES)
 def test_shares_are_equal_and_make_the_batch(lengths: list[int], size: int, processes: int) -> None:
-    plan = plan_batches(
+    plan = plan_of(
         lengths,
         epochs=1,
         batch_size=size,
@@ -120,8 +130,8 @@ def test_shares_are_equal_and_make_the_batch(lengths: list[int], size: int, proc
 def test_two_processes_see_the_batches_of_one() -> None:
     settings = {"epochs": 2, "batch_size": 8, "tokens_per_batch": 10**6, "seed": 4}
     lengths = realistic_lengths(1000)
-    one = plan_batches(lengths, **settings)
-    assert plan_batches(lengths, **settings, processes=2) == one
+    one = plan_of(lengths, **settings)
+    assert plan_of(lengths, **settings, processes=2) == one
 
 
 @given(
@@ -143,12 +153,10 @@ def test_a_batch_is_of_one_group(
         "in_turn": in_turn,
         "batches_per_pool": 4,
     }
-    plan = plan_batches(lengths, **settings, processes=processes, groups=groups)
+    plan = plan_of(lengths, **settings, processes=processes, groups=groups)
     assert all(len({groups[index] for index in batch}) == 1 for batch in plan.batches)
     assert {index for batch in plan.batches for index in batch} == set(range(len(lengths)))
-    assert plan_batches(lengths, **settings, groups=[7] * len(lengths)) == plan_batches(
-        lengths, **settings
-    )
+    assert plan_of(lengths, **settings, groups=[7] * len(lengths)) == plan_of(lengths, **settings)
 
 
 @pytest.mark.parametrize("pooling", [{}, {"in_turn": True, "batches_per_pool": 7}])
@@ -157,7 +165,7 @@ def test_groups_take_turns_in_proportion_to_their_sizes(pooling: dict[str, Any])
     sizes = (300, 100, 20)
     groups = [number for number, size in enumerate(sizes) for _ in range(size)]
     settings = {"epochs": 4, "batch_size": 10, "tokens_per_batch": 10**6, "seed": 0}
-    plan = plan_batches([8] * sum(sizes), **settings, groups=groups, **pooling)
+    plan = plan_of([8] * sum(sizes), **settings, groups=groups, **pooling)
     orders = [[groups[batch[0]] for batch in epoch] for epoch in epochs_of(plan)]
     for order in orders:
         assert Counter(order) == {0: 30, 1: 10, 2: 2}
@@ -170,13 +178,13 @@ def test_groups_take_turns_in_proportion_to_their_sizes(pooling: dict[str, Any])
 def test_drawn_from_the_seed(seed: int, in_turn: bool) -> None:
     settings = {"epochs": 3, "batch_size": 4, "tokens_per_batch": 200, "in_turn": in_turn}
     lengths = realistic_lengths(500)
-    plan = plan_batches(lengths, **settings, seed=seed)
-    assert plan == plan_batches(lengths, **settings, seed=seed)
-    assert plan != plan_batches(lengths, **settings, seed=seed + 1)
+    plan = plan_of(lengths, **settings, seed=seed)
+    assert plan == plan_of(lengths, **settings, seed=seed)
+    assert plan != plan_of(lengths, **settings, seed=seed + 1)
     first, second, third = epochs_of(plan)
     assert len({first, second, third}) == 3, "another order in every epoch"
     assert set(first) != set(second), "and other batches, not only their order"
-    longer = plan_batches(lengths, **{**settings, "epochs": 4}, seed=seed)
+    longer = plan_of(lengths, **{**settings, "epochs": 4}, seed=seed)
     assert longer.batches[: len(plan)] == plan.batches, "an epoch does not know how many follow"
 
 
@@ -191,7 +199,7 @@ ORDINARY = {"epochs": 1, "batch_size": 32, "tokens_per_batch": 8192, "seed": 0}
 @pytest.mark.parametrize("in_turn", [False, True])
 def test_padding_is_nearly_saved(in_turn: bool) -> None:
     lengths = realistic_lengths(5000)
-    plan = plan_batches(lengths, **ORDINARY, in_turn=in_turn)
+    plan = plan_of(lengths, **ORDINARY, in_turn=in_turn)
     shuffled = np.random.default_rng(0).permutation(len(lengths)).tolist()
     random_batches = [shuffled[start : start + 32] for start in range(0, len(shuffled), 32)]
     assert waste(plan.batches, lengths) < SMALL_WASTE
@@ -205,7 +213,7 @@ def test_padding_is_nearly_saved(in_turn: bool) -> None:
 def test_a_pool_in_turn_sees_all_lengths(pool: int) -> None:
     """Each run of so many steps has about the lengths of the whole, whatever batches hold."""
     lengths = realistic_lengths(32 * pool * 30)
-    plan = plan_batches(lengths, **ORDINARY, batches_per_pool=pool, in_turn=True)
+    plan = plan_of(lengths, **ORDINARY, batches_per_pool=pool, in_turn=True)
     runs = [plan.batches[start : start + pool] for start in range(0, len(plan), pool)]
     assert len(runs) == 30 and {len(run) for run in runs} == {pool}
     means = [np.mean([lengths[row] for batch in run for row in batch]) for run in runs]
@@ -218,9 +226,7 @@ def test_a_pool_in_turn_sees_all_lengths(pool: int) -> None:
 def test_larger_pools_pad_less() -> None:
     lengths = realistic_lengths(32 * 200)
     wastes = [
-        waste(
-            plan_batches(lengths, **ORDINARY, batches_per_pool=pool, in_turn=True).batches, lengths
-        )
+        waste(plan_of(lengths, **ORDINARY, batches_per_pool=pool, in_turn=True).batches, lengths)
         for pool in (1, 2, 5, 10, 50)
     ]
     assert wastes == sorted(wastes, reverse=True) and wastes[-1] < wastes[0] / 10
@@ -229,7 +235,7 @@ def test_larger_pools_pad_less() -> None:
 def test_a_pool_counts_the_batches_that_the_budget_makes() -> None:
     """Of long texts fewer fit into a batch, and fewer into a pool."""
     settings = {**ORDINARY, "tokens_per_batch": 512, "batches_per_pool": 16, "in_turn": True}
-    plan = plan_batches([64] * 1024, **settings, groups=[row % 2 for row in range(1024)])
+    plan = plan_of([64] * 1024, **settings, groups=[row % 2 for row in range(1024)])
     groups = [batch[0] % 2 for batch in plan.batches]
     assert len(plan) == 1024 // 8
     pools = [sum(groups[start : start + 16]) for start in range(0, len(plan), 16)]
@@ -238,7 +244,7 @@ def test_a_pool_counts_the_batches_that_the_budget_makes() -> None:
 
 def test_short_and_long_batches_are_mixed() -> None:
     lengths = realistic_lengths(3000)
-    plan = plan_batches(lengths, epochs=1, batch_size=32, tokens_per_batch=8192, seed=0)
+    plan = plan_of(lengths, epochs=1, batch_size=32, tokens_per_batch=8192, seed=0)
     longest = [max(lengths[index] for index in batch) for batch in plan.batches]
     third = len(longest) // 3
     assert abs(np.mean(longest[:third]) - np.mean(longest[-third:])) < 5
@@ -247,7 +253,7 @@ def test_short_and_long_batches_are_mixed() -> None:
 @pytest.mark.parametrize("steps", [1, 3, 4, 7, 8, 20])
 def test_a_plan_is_cut_after_so_many_steps(steps: int) -> None:
     """Whole epochs keep their ends, and the last one ends where the plan does."""
-    plan = plan_batches([8] * 16, epochs=2, batch_size=4, tokens_per_batch=64, seed=0)
+    plan = plan_of([8] * 16, epochs=2, batch_size=4, tokens_per_batch=64, seed=0)
     cut = plan.first(steps)
     assert cut.batches == plan.batches[:steps]
     assert cut.epoch_ends == {1: (1,), 3: (3,), 4: (4,), 7: (4, 7), 8: (4, 8), 20: (4, 8)}[steps]

@@ -14,7 +14,7 @@ from transformers import (
 
 from bertender.core.errors import ConfigError, TrainingError
 from bertender.pipeline.stages import STAGES
-from bertender.text.batching import POOLINGS, plan_batches
+from bertender.text.batching import POOLINGS, BatchLimits, Pooling, plan_batches
 from bertender.training.config import POOL_BATCHES, TrainingConfig
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import LossParts, Objective, train
@@ -57,14 +57,14 @@ def test_every_part_of_the_loss_is_minimised_and_logged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "pooling"),
     [
-        ({}, {"batches_per_pool": POOL_BATCHES, "in_turn": True}),
-        ({"batches": "sorted"}, {}),
-        ({"batches": "random"}, {"batches_per_pool": 1}),
-        ({"batches": "pooled", "pool_batches": 3}, {"batches_per_pool": 3, "in_turn": True}),
+        ({}, Pooling(POOL_BATCHES, in_turn=True)),
+        ({"batches": "sorted"}, Pooling(50)),
+        ({"batches": "random"}, Pooling(1)),
+        ({"batches": "pooled", "pool_batches": 3}, Pooling(3, in_turn=True)),
     ],
 )
 def test_objective_sees_the_planned_batches_in_order(
-    tmp_path: Path, settings: dict[str, Any], pooling: dict[str, Any]
+    tmp_path: Path, settings: dict[str, Any], pooling: Pooling
 ) -> None:
     start = classification()
     seen: list[tuple[int, list[int]]] = []
@@ -75,8 +75,7 @@ def test_objective_sees_the_planned_batches_in_order(
 
     train_toy(start, objective, tmp_path, epochs=2, **settings)
     lengths = start.examples.lengths
-    common = {"epochs": 2, "batch_size": 8, "tokens_per_batch": 8192, "seed": SHORT.seed}
-    plan = plan_batches(lengths, **common, **pooling)
+    plan = plan_batches(lengths, BatchLimits(8, 8192), pooling, epochs=2, seed=SHORT.seed)
     planned = [[lengths[index] for index in batch] for batch in plan.batches]
     assert seen == list(enumerate(planned))
 
