@@ -6,23 +6,16 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.measure.gate import GateConfig
+from bertender.core.errors import ConfigError
+from bertender.measure.gate_config import GateConfig
 from bertender.training.config import TrainingConfig
 from quantize.calibrators import CALIBRATORS
+from quantize.sensitivity import SENSITIVITIES
 from quantize.targets import AUTO, TARGETS
 
-__all__ = ["SENSITIVITY_NAMES", "SchemeConfig"]
+__all__ = ["SchemeConfig"]
 
-SENSITIVITY_NAMES = ("leave-one-out", "hessian-trace", "hessian-eigenvalue")
-"""The rows of SENSITIVITIES, which need a config themselves."""
 BLOCK_SIZES = (16, 32, 64, 128, 256)
-
-
-def _known_sensitivity(name: str) -> str:
-    if name not in SENSITIVITY_NAMES:
-        raise UnknownNameError("sensitivity", name, SENSITIVITY_NAMES)
-    return name
 
 
 def _known_block(size: int) -> int:
@@ -58,9 +51,9 @@ class SchemeConfig(GateConfig, TrainingConfig):
     base: Literal["dynamic", "static"] = Field(
         "dynamic", description="how scheme mixed quantizes what stays quantized"
     )
-    sensitivity: Annotated[str, AfterValidator(_known_sensitivity)] = Field(
-        SENSITIVITY_NAMES[0],
-        description=f"what mixed and four-bit return first: {', '.join(SENSITIVITY_NAMES)}",
+    sensitivity: Annotated[str, SENSITIVITIES.validator()] = Field(
+        "leave-one-out",
+        description=f"what mixed and four-bit return first: {', '.join(SENSITIVITIES)}",
     )
     sensitivity_texts: int = Field(
         256, ge=1, description="training texts, at most, that sensitivity is measured on"

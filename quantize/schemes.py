@@ -1,23 +1,20 @@
-"""SCHEMES: every way to quantize a model, by name."""
+"""SCHEMES: every way to quantize a model, by name; what writes a graph is imported when it does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind
 from bertender.core.config import Rule
-from bertender.core.table import Table
+from bertender.core.table import Table, on_demand
 from bertender.training.config import TrainingConfig
-from quantize.context import QuantizationContext, Written
-from quantize.dynamic import write_dynamic
-from quantize.four_bit import write_four_bit
-from quantize.mixed import write_mixed
-from quantize.qat import check_trainable, write_trained
-from quantize.static import write_static
+
+if TYPE_CHECKING:  # it loads PyTorch
+    from quantize.context import QuantizationContext, Written
 
 __all__ = ["AUTO_SCHEME", "DYNAMIC", "MIXED", "RULES", "SCHEMES", "STATIC", "Scheme", "Settings"]
 
@@ -60,34 +57,34 @@ SCHEMES = Table(
         "dynamic": Scheme(
             summary="int8 weights per channel; "
             "activation scales found while running, no data needed",
-            write=write_dynamic,
+            write=on_demand("quantize.dynamic:write_dynamic"),
             then=(STATIC,),
         ),
         "static": Scheme(
             summary="int8 weights per channel; activation scales found before, on training texts",
-            write=write_static,
+            write=on_demand("quantize.static:write_static"),
             reads=CALIBRATION,
             then=(STATIC, MIXED),
         ),
         "mixed": Scheme(
             summary="int8, and the parts that suffer most in float until the score holds",
-            write=write_mixed,
+            write=on_demand("quantize.mixed:write_mixed"),
             reads=CALIBRATION | SENSITIVITY | {"base"},
             then=(MIXED, {"scheme": "qat"}),
         ),
         "four-bit": Scheme(
             summary="4-bit weights in groups where the score holds, int8 elsewhere: for size",
-            write=write_four_bit,
+            write=on_demand("quantize.four_bit:write_four_bit"),
             reads=SENSITIVITY | {"block_size"},
             precision="int4",
             then=({"scheme": "four-bit", "max_drop": 0.5}, DYNAMIC),
         ),
         "qat": Scheme(
             summary="trained with 8-bit errors (Q8BERT), from a torch artifact; scales are learned",
-            write=write_trained,
+            write=on_demand("quantize.qat:write_trained"),
             reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
             source="torch",
-            check=check_trainable,
+            check=on_demand("quantize.qat:refuse_untrainable"),
             then=({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
         ),
     },

@@ -9,14 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import Field
-
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.config import Config
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings
+from bertender.measure.gate_config import GateConfig
 from bertender.measure.parity import (
-    PARITY_TEXTS,
     TOLERANCES,
     Arrangement,
     check_parity,
@@ -29,17 +26,6 @@ from bertender.models.predictor import Classifier
 from bertender.tasks.task import Task
 
 __all__ = ["GateConfig", "GraphWriter", "Proof", "write_proven"]
-
-
-class GateConfig(Config):
-    """What a stage behind the parity gate can be told of it."""
-
-    parity_texts: int = Field(
-        PARITY_TEXTS,
-        ge=1,
-        description="texts of those to choose by on which the logits must be the source's",
-    )
-    seed: int = Field(0, ge=0, description="which texts the parity gate draws")
 
 
 @dataclass(frozen=True)

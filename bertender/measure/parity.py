@@ -17,6 +17,7 @@ from bertender.core.config import Record
 from bertender.core.errors import ParityError
 from bertender.core.findings import ParitySummary
 from bertender.measure.accuracy import word_count
+from bertender.measure.gate_config import PARITY_TEXTS
 from bertender.measure.paired_logits import PairedLogits, no_logits, pair_logits
 from bertender.measure.parity_cases import Arrangement, questions_of
 from bertender.measure.parity_checks import (
@@ -50,7 +51,6 @@ __all__ = [
 ]
 
 ORDINARY = Arrangement()
-PARITY_TEXTS = 256
 
 
 class CaseParity(Record):

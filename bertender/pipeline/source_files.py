@@ -27,9 +27,9 @@ PLACE = re.compile(r"([\w.]+):\w+")
 def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, Path]:
     """Return the files, by module, that some modules and all that they import are read from.
 
-    Imports inside of functions count too, and so do the places (`module:NAME`) that the table of a
-    package names below it. Those that only a type checker reads do not, nor do other packages than
-    the project's own, nor what is COUNTED_OTHERWISE unless it is asked for.
+    Imports inside of functions count too, and so do the places (`module:NAME`) that a table of a
+    stage package names in it. Those that only a type checker reads do not, nor do other packages
+    than the project's own, nor what is COUNTED_OTHERWISE unless it is asked for.
     """
     files: dict[str, Path] = {}
     roots = tuple(modules)
@@ -42,7 +42,7 @@ def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, P
             files[module] = path
             source = path.read_bytes()
             waiting += _imported(source)
-            waiting += [name for name in _places(source) if name.startswith(f"{module}.")]
+            waiting += [name for name in _places(source) if _is_counted(name, module)]
             waiting += [module.rpartition(".")[0]]  # a package runs before its modules
     return files
 
@@ -86,6 +86,15 @@ def _places(source: bytes) -> tuple[str, ...]:
     strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
     matches = (PLACE.fullmatch(value) for value in strings if isinstance(value, str))
     return tuple(match[1] for match in matches if match)
+
+
+def _is_counted(place: str, module: str) -> bool:
+    """Return whether a module runs what its table names: that of the same stage package.
+
+    The tables of `bertender` name other steps, what prints, and data, which count by themselves.
+    """
+    package = module.partition(".")[0]
+    return package != "bertender" and place.partition(".")[0] == package
 
 
 def _names(node: ast.AST) -> Iterator[str]:

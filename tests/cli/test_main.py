@@ -58,7 +58,10 @@ OWN_FLAGS = {
 }
 """Flags beside those of the configs and --json, which every command has."""
 
-LIGHT = ("--help", "tasks", "recipes", "methods", "show --help", "serve --help", "classify --help")
+LIGHT = (
+    *("--help", "tasks", "recipes", "methods", "schemes"),
+    *("show --help", "serve --help", "classify --help"),
+)
 """They show names and settings at once: these libraries stay unloaded."""
 HEAVY = {"torch", "transformers", "onnxruntime", "datasets", "pandas", "pyarrow", "sklearn"}
 LOADED = """

@@ -1,0 +1,22 @@
+"""Settings of the parity gate, which are read without loading what a gate compares."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bertender.core.config import Config
+
+__all__ = ["PARITY_TEXTS", "GateConfig"]
+
+PARITY_TEXTS = 256
+
+
+class GateConfig(Config):
+    """What a stage behind the parity gate can be told of it."""
+
+    parity_texts: int = Field(
+        PARITY_TEXTS,
+        ge=1,
+        description="texts of those to choose by on which the logits must be the source's",
+    )
+    seed: int = Field(0, ge=0, description="which texts the parity gate draws")
