@@ -39,10 +39,10 @@ def leave_one_out(
     )
 
 
-def divergence(wanted: FloatArray, found: FloatArray) -> float:
+def divergence(wanted: FloatArray, actual: FloatArray) -> float:
     """Return the mean KL divergence of answers from wanted ones, both logits (texts, labels)."""
-    wanted_log, found_log = (_log_softmax(each.astype(np.float64)) for each in (wanted, found))
-    return float((np.exp(wanted_log) * (wanted_log - found_log)).sum(axis=1).mean())
+    wanted_log, actual_log = (_log_softmax(each.astype(np.float64)) for each in (wanted, actual))
+    return float((np.exp(wanted_log) * (wanted_log - actual_log)).sum(axis=1).mean())
 
 
 def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

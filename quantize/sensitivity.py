@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # they load PyTorch
 
 __all__ = ["SENSITIVITIES", "Sensitivity", "Write"]
 
-Write: TypeAlias = "Callable[[Job, Path, Sequence[str]], Written]"
+Write: TypeAlias = "Callable[[QuantizationContext, Path, Sequence[str]], Written]"
 """(context, graph to write, nodes to leave as they were)"""
 
 

@@ -70,15 +70,15 @@ def check_endpoint(
     count = min(config.texts, len(examples))
     rows = draw.choice(len(examples), count, replace=False).tolist()
     local = open_classifier(artifact)
-    classifications = _served_answers(artifact, [examples[row] for row in rows])
+    classifications = _classified(artifact, [examples[row] for row in rows])
     served = tuple(
         Served(text=examples[row], answer=own, true_label=true_labels and true_labels[row])
-        for row, own in zip(rows, predicted, strict=True)
+        for row, own in zip(rows, classifications, strict=True)
     )
     return EndpointCheck(served=served, max_abs_difference=_difference(local, served))
 
 
-def _served_answers(artifact: Artifact, examples: Sequence[Example]) -> list[Classification]:
+def _classified(artifact: Artifact, examples: Sequence[Example]) -> list[Classification]:
     """Return what a server on free loopback ports answers, one text a request."""
     ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
     with serving(artifact, ports) as server, Endpoint(server.http_url) as endpoint:

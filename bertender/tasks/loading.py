@@ -30,8 +30,8 @@ def load_task(config: TaskConfig) -> Task:
         DataError: a data file is wrong.
         HubUnreachableError: the data are not on this machine and no hub answers.
     """
-    _refuse_mixed_up(config)
-    task = load_files(config) if config.train or config.dev else _named(config.task)
+    _check_sources(config)
+    task = load_files(config) if config.train or config.dev else _by_name(config.task)
     # first, so that a text is on the same side whatever max_train is
     parts = part(task.train, config.select, task.name, task.problem)
     return replace(
@@ -69,7 +69,7 @@ def _first_of_each_label(labels: Iterable[Iterable[int]]) -> list[int]:
     return places
 
 
-def _refuse_mixed_up(config: TaskConfig) -> None:
+def _check_sources(config: TaskConfig) -> None:
     """Raise ConfigError for settings that would be ignored: those of files, or both kinds."""
     own = bool(config.train or config.dev)
     of_files = ("text_column", "pair_column", "label_column", "problem_type", "skip_bad_rows")
@@ -86,7 +86,7 @@ def _refuse_mixed_up(config: TaskConfig) -> None:
         )
 
 
-def _named(name: str) -> Task:
+def _by_name(name: str) -> Task:
     if name not in TASKS:
         raise UnknownNameError("task", name, (*TASKS, "your own files with --train and --dev"))
     spec = TASKS[name]
