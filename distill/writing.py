@@ -44,6 +44,8 @@ class TrainedModel:
         """Return a classifier of texts or words, with the names of its labels."""
         model.config.id2label = dict(enumerate(task.labels))
         model.config.label2id = {label: index for index, label in enumerate(task.labels)}
+        for name, value in task.problem.model_settings.items():
+            setattr(model.config, name, value)
         return cls(model, tokenizer, task.record(), findings)
 
     def write(

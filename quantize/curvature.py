@@ -24,7 +24,7 @@ from bertender.core.findings import Curvature
 from bertender.core.progress import track
 from bertender.models.opening import load_torch_classifier
 from bertender.training.examples import TensorBatch
-from bertender.training.label_losses import hard_labels
+from bertender.training.heads import HEADS
 from quantize.affine import INTEGERS, affine
 from quantize.context import QuantizationContext, Sensitivities
 from quantize.hessian import Estimate, Estimator, mean_diagonals, top_eigenvalues
@@ -60,11 +60,12 @@ def _sensitivities(
     context: QuantizationContext, nodes: Sequence[str], estimator: Estimator, error: WeightError
 ) -> Sensitivities:
     model = load_torch_classifier(_exported_from(context), attn_implementation="eager").eval()
-    weights = _weights(model, context, nodes)
+    weights, head = _weights(model, context, nodes), HEADS[context.task.problem_type]
     generator = torch.Generator().manual_seed(context.config.seed)
     parts = []
     for batch, labels in track(_parts(context), "curvature", PARTS):
-        gradients = torch.autograd.grad(_loss(model, batch, labels), weights, create_graph=True)
+        loss = head.hard_loss(head.logits(model(**batch)), {"labels": labels})
+        gradients = torch.autograd.grad(loss, weights, create_graph=True)
         parts.append(estimator(gradients, weights, generator))
     curvatures = dict(zip(nodes, map(_over_parts, zip(*parts, strict=True)), strict=True))
     _warn_of_unsettled(curvatures)
@@ -135,11 +136,6 @@ def _parts(context: QuantizationContext) -> Iterator[tuple[TensorBatch, torch.Te
         aligned = context.task.problem.align(labels[start : start + size], batch)
         arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}
         yield arrays, torch.from_numpy(aligned)
-
-
-def _loss(model: PreTrainedModel, batch: TensorBatch, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross-entropy with the labels (batch), as in training."""
-    return hard_labels(model(**batch).logits, labels)
 
 
 def _weights(

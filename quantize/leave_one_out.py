@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from bertender.core.progress import track
 from bertender.measure.accuracy import predict
 from quantize.context import QuantizationContext, Sensitivities
 from quantize.curvature import WeightError
 from quantize.sensitivity import Write
 
-__all__ = ["divergence", "leave_one_out"]
-
-FloatArray = npt.NDArray[np.float32]
+__all__ = ["leave_one_out"]
 
 
 def leave_one_out(
@@ -23,10 +18,10 @@ def leave_one_out(
 ) -> Sensitivities:
     """Return how much nearer the answers come when one node alone is left as it was.
 
-    The distance is the KL divergence from the float model's answers to training texts.
+    The distance is the KL divergence from the float model's predictions of training texts.
     """
     texts = context.texts(context.config.sensitivity_texts, "").examples
-    wanted = predict(context.classifier, texts)
+    wanted, divergence = predict(context.classifier, texts), context.task.problem.divergence
 
     def loss(*left: str) -> float:
         graph = context.folder / "left-out.onnx"
@@ -37,14 +32,3 @@ def leave_one_out(
     return Sensitivities(
         {node: everything - loss(node) for node in track(nodes, "leave one out", len(nodes))}
     )
-
-
-def divergence(wanted: FloatArray, actual: FloatArray) -> float:
-    """Return the mean KL divergence of answers from wanted ones, both logits (texts, labels)."""
-    wanted_log, actual_log = (_log_softmax(each.astype(np.float64)) for each in (wanted, actual))
-    return float((np.exp(wanted_log) * (wanted_log - actual_log)).sum(axis=1).mean())
-
-
-def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

@@ -87,6 +87,7 @@ def _classified(artifact: Artifact, examples: Sequence[Example]) -> list[Classif
 
 def _difference(local: Classifier, served: Sequence[Served]) -> float:
     """Return the largest difference of a logit; raise ServingError when an answer is wrong."""
+    problem = local.problem
     outputs = [local.outputs([row.text])[0] for row in served]
     logits = [_rows(row, own) for row, own in zip(served, outputs, strict=True)]
     pairs = zip(logits, outputs, strict=True)
@@ -97,11 +98,12 @@ def _difference(local: Classifier, served: Sequence[Served]) -> float:
             f"{LARGEST_DIFFERENCE:g}. Check that both run the same onnxruntime: bertender doctor."
         )
     for row, own, mine in zip(served, outputs, logits, strict=True):
-        names = [local.labels[best] for best in mine.argmax(axis=1).tolist()]
-        if [_labels(row)[place] for place in own.places.tolist()] != names:
+        decoded = problem.decode(problem.choose(mine), own.places, row.text)
+        name = problem.by_names(decoded, local.labels)
+        if row.answer.label != name:
             raise ServingError(
                 f"the endpoint answers {row.answer.label!r} to {row.text!r}, and its own logits "
-                f"say {', '.join(map(repr, names))}. Write the artifact again, then serve that."
+                f"say {name!r}. Write the artifact again, then serve that."
             )
     return difference
 
@@ -110,8 +112,3 @@ def _rows(served: Served, local: Outputs) -> npt.NDArray[np.float64]:
     """Return the answered logits (rows, labels) of what the local model predicts as well."""
     logits = np.atleast_2d(np.array(served.answer.logits))
     return np.asarray(logits[local.places])
-
-
-def _labels(served: Served) -> tuple[str, ...]:
-    label = served.answer.label
-    return (label,) if isinstance(label, str) else label

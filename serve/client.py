@@ -91,7 +91,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 class Classification(Record):
     """What the endpoint says of one example."""
 
-    label: str | tuple[str, ...] = Field(description="one, or one for each word")
+    label: str | tuple[str, ...] = Field(description="one, one for each word, or all of a text")
     score: float | tuple[float, ...]
     logits: tuple[float, ...] | tuple[tuple[float, ...], ...]
 

@@ -30,7 +30,13 @@ VERSION = "1"
 MODEL_FILE = '''\
 """The Python side of this Triton model. Its code is bertender's, as installed beside Triton."""
 
-from serve.classifier_backend import TritonPythonModel
+import os
+import sys
+
+# the stub reads no PYTHONPATH itself, and so would find other packages than who starts it
+sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+
+from serve.classifier_backend import TritonPythonModel  # noqa: E402
 
 __all__ = ["TritonPythonModel"]
 '''

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, TypeVar, cast
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import AfterValidator
 
@@ -19,19 +20,41 @@ Row = TypeVar("Row")
 class Table(dict[str, Row]):
     """Rows by name, in the order in which they were written; `table[name]` raises UnknownNameError.
 
-    A dict, whose `in` and `get` stay what they are; nothing but tests adds a row later.
-
     Args:
         noun: what a row is, for messages: "calibrator".
         rows: name -> row.
+        group: the entry points by which installed packages add rows. They are looked up where a
+            name is none of `rows`, so that no package is imported before one of its rows is wanted,
+            and none replaces a row.
     """
 
-    def __init__(self, noun: str, rows: Mapping[str, Row]) -> None:
+    def __init__(self, noun: str, rows: Mapping[str, Row], group: str | None = None) -> None:
         super().__init__(rows)
         self.noun = noun
+        self.group = group
 
-    def __missing__(self, name: str) -> NoReturn:
-        raise UnknownNameError(self.noun, name, self)
+    def __missing__(self, name: str) -> Row:
+        points = self._entry_points(name)
+        if not points:
+            raise UnknownNameError(self.noun, name, self)
+        self[name] = points[0].load()
+        return self[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a row, or the default where there is none, installed packages' included."""
+        try:
+            return self[name]
+        except UnknownNameError:
+            return default
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or bool(self._entry_points(name))
+
+    def _entry_points(self, name: object) -> Sequence[EntryPoint]:
+        """Return the entry points of a row that an installed package adds."""
+        if self.group is None or not isinstance(name, str):
+            return ()
+        return [*entry_points(group=self.group, name=name)]
 
     def validator(self, *also: str) -> AfterValidator:
         """Return a validator of a field: the names of the rows, those in `also`, and None."""

@@ -91,7 +91,7 @@ def evaluate(
     _check_finite(classifier, split.examples, outputs)
     problem, labels = classifier.problem, classifier.labels
     decoded = [
-        problem.decode(each.logits.argmax(axis=1), each.places, example)
+        problem.decode(problem.choose(each.logits), each.places, example)
         for each, example in zip(outputs, split.examples, strict=True)
     ]
     predictions = problem.gather(decoded)

@@ -30,14 +30,15 @@ def constant_row(task: Task) -> ConstantRow:
     """Return the score of the most frequent training label on the held-out texts."""
     problem = task.problem
     label = most_frequent([each for own in task.train.label_ids for each in problem.labels_of(own)])
-    predictions = [problem.constant(label, example) for example in task.dev.examples]
+    count = len(task.labels)
+    predictions = [problem.constant(label, count, example) for example in task.dev.examples]
     return ConstantRow(
         label=task.labels[label],
         score=score(
             task.metric,
             task.dev.label_ids,
             predictions,
-            label_count=len(task.labels),
+            label_count=count,
             labels=task.labels,
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -44,7 +44,8 @@ class PairedLogits:
     text, or of a word.
 
     `scale` is the largest absolute logit of the reference, over all texts; `spread` the standard
-    deviation over the task's texts of its centred logits, all labels together.
+    deviation over the task's texts of its logits, all labels together, without what changes no
+    probability.
     """
 
     texts: tuple[Question, ...]
@@ -86,16 +87,18 @@ class PairedLogits:
     @cached_property
     def agrees(self) -> npt.NDArray[np.bool_]:
         """Whether the predictions are equal (rows,)."""
-        return np.asarray(self.expected.argmax(axis=1) == self.actual.argmax(axis=1))
+        first, second = (self.problem.choose(each) for each in (self.expected, self.actual))
+        return np.asarray((first == second).all(axis=tuple(range(1, first.ndim))))
 
     @cached_property
     def relative_differences(self) -> FloatArray:
         """Differences that change probabilities, as shares of the spread (rows,).
 
-        The root mean square over labels of the centred logits' differences: what is added to all
-        logits of a text changes no probability.
+        The root mean square over labels of the differences, without what changes no probability,
+        such as what is added to all logits of a text.
         """
-        moved = _centred(self.actual) - _centred(self.expected)  # (rows, labels)
+        probable = self.problem.probable
+        moved = probable(self.actual) - probable(self.expected)  # (rows, labels)
         of_rows = np.sqrt((moved**2).mean(axis=1))
         return np.asarray(of_rows / self.spread if self.spread else of_rows)
 
@@ -125,7 +128,8 @@ class PairedLogits:
         The rows of a text lie next to each other, and in a case each text is there once.
         """
         starts = np.flatnonzero(np.diff(self.text_ids[case], prepend=-1))[1:]
-        parts = (np.split(each[case], starts) for each in (logits.argmax(axis=1), self.places))
+        chosen = self.problem.choose(logits)
+        parts = (np.split(each[case], starts) for each in (chosen, self.places))
         return [
             self.problem.decode(labels, places, self.texts[text].example)
             for text, labels, places in zip(self.texts_in(case), *parts, strict=True)
@@ -215,7 +219,8 @@ class _Known:
     @property
     def spread(self) -> float:
         """How far the logits spread over the task's texts."""
-        return _spread(self.below([each.logits for each in self.outputs[: self.examples]]))
+        of_texts = self.below([each.logits for each in self.outputs[: self.examples]])
+        return _spread(self.reference.problem.probable, of_texts)
 
     def below(self, parts: Sequence[npt.NDArray[Any]]) -> FloatArray:
         """Return logits below one another, (rows, labels); no rows where there are no parts."""
@@ -259,18 +264,13 @@ def _of_rows(numbers: Sequence[int], replies: Sequence[_Reply]) -> IntArray:
     return np.repeat(np.array(numbers, dtype=np.int64), [len(reply.logits) for reply in replies])
 
 
-def _centred(logits: FloatArray) -> FloatArray:
-    """Return logits (rows, labels) less the mean of each row."""
-    return np.asarray(logits - logits.mean(axis=1, keepdims=True))
-
-
-def _spread(logits: FloatArray) -> float:
+def _spread(probable: Callable[[FloatArray], FloatArray], logits: FloatArray) -> float:
     """Return how far finite logits (texts, labels) spread over the texts; 0 of none.
 
     Of a model that hardly tells texts apart, a share of the size of its logits: what rounding adds
     to so little decides nothing.
     """
-    finite = _centred(logits[np.isfinite(logits).all(axis=1)])
+    finite = probable(logits[np.isfinite(logits).all(axis=1)])
     if not len(finite):
         return 0.0
     size = float(np.sqrt(np.square(finite).mean()))

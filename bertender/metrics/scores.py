@@ -185,6 +185,7 @@ METRICS: Table[AnyMetric] = Table(
         "matthews": Metric(_matthews, _matthews_of_counts, bootstrap_interval),
         "entity_f1": EntityF1(),
     },
+    group="bertender.metrics",
 )
 
 

@@ -30,4 +30,6 @@ __all__ = [
 
 ROWS: tuple[ProblemType[Any], ...] = (SINGLE_LABEL, TOKEN_CLASSIFICATION)
 
-PROBLEMS: Table[ProblemType[Any]] = Table("problem type", {row.name: row for row in ROWS})
+PROBLEMS: Table[ProblemType[Any]] = Table(
+    "problem type", {row.name: row for row in ROWS}, group="bertender.problems"
+)

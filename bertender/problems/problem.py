@@ -27,6 +27,9 @@ __all__ = [
     "Outputs",
     "ProblemType",
     "Tensor",
+    "centred",
+    "divergence_of_softmax",
+    "largest",
     "margin_of_two",
     "softmax_of_largest",
 ]
@@ -114,8 +117,6 @@ class ProblemType(Generic[Target]):
     """(cells of a row, columns) -> the example, and its label or labels as they stand there.
 
     Raises CellError."""
-    cell_lists: bool
-    """Cells hold lists, which a table of plain text cannot; files with a token a line hold them."""
     labels: Callable[[Sequence[Any]], tuple[str, ...]]
     """the labels of all training rows -> the names of the task, in the order of the logits"""
     number: Callable[[Any, Mapping[str, int]], Target]
@@ -124,8 +125,8 @@ class ProblemType(Generic[Target]):
     """(target, names of the labels) -> the same by names"""
     labels_of: Callable[[Target], Sequence[int]]
     """target -> the numbers of its labels"""
-    constant: Callable[[int, Example], Target]
-    """(label, example) -> the prediction of that label wherever there is one to make"""
+    constant: Callable[[int, int, Example], Target]
+    """(label, number of labels, example) -> that label wherever there is a prediction to make"""
     edge_examples: Callable[[Sequence[Example], int], tuple[Example, Example]]
     """(examples, tokens) -> the shortest example that can be, and one of more tokens than that"""
     encoder: Callable[[PreTrainedTokenizerBase, int | None], Tokenize]
@@ -136,14 +137,22 @@ class ProblemType(Generic[Target]):
     """(batch, labels) -> the shape that the logits of the batch must have"""
     outputs: Callable[[FloatArray, Batch], list[Outputs]]
     """(logits of a batch, the batch) -> the outputs of each example"""
+    choose: Callable[[npt.NDArray[Any]], IntArray]
+    """logits (rows, labels) -> the number of the predicted label (rows,), or 0 or 1 for each label
+    (rows, labels)"""
     decode: Callable[[IntArray, IntArray, Example], Target]
-    """(label numbers (rows,), places (rows,), example) -> the prediction"""
+    """(what `choose` returns, places (rows,), example) -> the prediction"""
     align: Callable[[Sequence[Target], Batch], IntArray]
     """(targets, batch) -> the labels next to the logits of the batch; NO_LABEL where none is"""
     gather: Callable[[Sequence[Target]], Any]
     """Predictions of all examples as one value, such as an array."""
     margin: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
     """logits (rows, labels) -> how far each row is from another prediction (rows,)"""
+    probable: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+    """logits (rows, labels) -> the same without what changes no probability"""
+    divergence: Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
+    """(logits of a model, those of another), both (rows, labels) -> the mean KL divergence of the
+    second from the first"""
     metrics: tuple[str, ...]
     """Rows of METRICS, the default first."""
     endpoint: Endpoint[Target]
@@ -151,8 +160,32 @@ class ProblemType(Generic[Target]):
     """The class of transformers that loads a model with this head."""
     tokenizer_settings: Mapping[str, Any]
     """Settings of the tokenizer that such a model wants."""
+    model_settings: Mapping[str, Any]
+    """Settings of the model's config.json, by which transformers knows the problem type."""
     onnx_task: str
     """The exporter's name for it."""
+
+
+def largest(logits: npt.NDArray[Any]) -> IntArray:
+    """Return the number of the largest logit of each row, (rows, labels) -> (rows,)."""
+    return np.asarray(logits.argmax(axis=1), dtype=np.int64)
+
+
+def centred(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return logits (rows, labels) less the mean of each row, which no softmax reads."""
+    return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+
+def divergence_of_softmax(reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
+    """Return the mean KL divergence of a candidate's distributions from a reference's; both are
+    logits (rows, labels)."""
+    first, second = (_log_softmax(each.astype(np.float64)) for each in (reference, candidate))
+    return float((np.exp(first) * (first - second)).sum(axis=1).mean())
+
+
+def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
 def margin_of_two(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -93,7 +93,7 @@ def load_files(config: TaskConfig) -> Task:
     train_path, dev_path = _both_files(config)
     problem = PROBLEMS[problem_type_of(config)]
     text_columns, label_column = _distinct_columns(config, problem)
-    open_file = open_words if problem.cell_lists else open_table
+    open_file = open_words if problem.predicts == "word" else open_table
     skipped = SkippedRows()
     bad = skipped if config.skip_bad_rows else stop
 
@@ -242,7 +242,7 @@ def _both_files(config: TaskConfig) -> tuple[Path, Path]:
 def _distinct_columns(config: TaskConfig, problem: ProblemType[Any]) -> Columns:
     """Return the columns to read, after a check that no column has two roles."""
     pair = () if config.pair_column is None else (config.pair_column,)
-    if pair and problem.cell_lists:
+    if pair and problem.predicts == "word":
         raise ConfigError(
             f"--pair-column {config.pair_column}: a task of {problem.name!r} has one list of words "
             "an example. Leave it out."

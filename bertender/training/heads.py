@@ -15,7 +15,7 @@ from bertender.problems import PROBLEMS
 from bertender.tasks.task import Split
 from bertender.text.batch import longest_input
 from bertender.text.words import begun_words, encode_words
-from bertender.training.examples import TensorBatch
+from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.label_losses import NO_LABEL, hard_labels, soft_labels
 
 __all__ = ["HEADS", "Head", "WORD_STARTS", "predicted"]
@@ -40,15 +40,32 @@ class Head:
     """output of the model -> its logits"""
     hard_loss: Callable[[torch.Tensor, TensorBatch], torch.Tensor]
     """(logits, batch) -> loss with the labels"""
-    soft_loss: Callable[[torch.Tensor, torch.Tensor, TensorBatch, float], torch.Tensor]
-    """(student logits, teacher logits, batch, temperature) -> loss with the teacher's outputs"""
+    predicted: Callable[[torch.Tensor, TensorBatch], torch.Tensor]
+    """(logits, batch) -> (rows, classes): a row for each prediction, whose softmax is the
+    distribution that it is drawn from; what a student learns from, and what is summed"""
     per_token: bool = False
     """Whether there are logits for each token of a text."""
+    one_label: bool = False
+    """Whether an example has one label of several, so that texts without one can be added, and
+    the distributions of several teachers averaged."""
 
     @property
     def auto_class(self) -> Any:
         """The class of transformers that loads a model with this head."""
         return getattr(transformers, PROBLEMS[self.problem].model_class)
+
+    def soft_loss(
+        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch, temperature: float
+    ) -> torch.Tensor:
+        """Return the divergence from the teacher's predictions; arguments are two models' logits,
+        the batch and the temperature."""
+        ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
+        return soft_labels(ours, theirs, temperature)
+
+    def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
+        """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
+        logits = self.logits(model(**model_inputs(model, batch)))
+        return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))
 
 
 def predicted(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
@@ -84,13 +101,6 @@ def _hard_loss(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
     return hard_labels(logits, batch["labels"])
 
 
-def _soft_loss(
-    student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch, temperature: float
-) -> torch.Tensor:
-    """Divergence from the teacher, over texts or over words."""
-    return soft_labels(predicted(student, batch), predicted(teacher, batch), temperature)
-
-
 def _logits(output: Any) -> torch.Tensor:
     logits: torch.Tensor = output.logits
     return logits
@@ -105,7 +115,8 @@ HEADS = Table(
             padding={},
             logits=_logits,
             hard_loss=_hard_loss,
-            soft_loss=_soft_loss,
+            predicted=predicted,
+            one_label=True,
         ),
         "token_classification": Head(
             problem="token_classification",
@@ -113,8 +124,9 @@ HEADS = Table(
             padding={"labels": NO_LABEL, WORD_STARTS: 0},
             logits=_logits,
             hard_loss=_hard_loss,
-            soft_loss=_soft_loss,
+            predicted=predicted,
             per_token=True,
         ),
     },
+    group="bertender.heads",
 )

@@ -22,6 +22,7 @@ from distill.data import fitting_tokenizer
 from distill.distillation.cached_outputs import TaughtTexts
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distillation import Distillation, Trained
+from distill.distillation.phases import phases_with_head
 from distill.distillation.start import Start, start_student
 from distill.distillation.texts import with_augmented, with_unlabelled
 from distill.methods.method import Method
@@ -87,7 +88,9 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         student=student,
         teacher=teachers[0].model,
         tokenizer=tokenizer,
-        phases=method.at(student.config.num_hidden_layers).phases,
+        phases=phases_with_head(
+            method.at(student.config.num_hidden_layers).phases, task.problem_type
+        ),
         examples=partial(taught.examples, taught.cached(method, student), tokenizer, clock),
         evaluate=lambda training_module, objective: choice_score(
             training_module.student, tokenizer, task, config.max_length
@@ -119,10 +122,10 @@ def new_student(
 
 
 def check_texts_read(task: Task, config: DistillConfig) -> None:
-    """Raise ConfigError for settings of texts where the words of texts have labels."""
+    """Raise ConfigError for settings of tasks whose texts have one label each, of other tasks."""
     names = ("unlabelled", "unlabelled_texts", "augmentation", "more_teachers")
     unread = [name for name in names if getattr(config, name)]
-    if HEADS[task.problem_type].per_token and unread:
+    if unread and not HEADS[task.problem_type].one_label:
         raise ConfigError(
             f"{', '.join(unread)}: for tasks whose texts have one label each, and task "
             f"{task.name!r} is one of {task.problem_type!r}. Leave out what is named."

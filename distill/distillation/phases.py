@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from bertender.core.errors import ModelError
 from bertender.core.timing import Stopwatch
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.heads import HEADS, Head
 from bertender.training.loop import LossParts
 from distill.losses import NO_LABEL
 from distill.losses.signals import Signals, Wanted, read_signals
@@ -27,6 +29,7 @@ __all__ = [
     "PhasedConfig",
     "labelled",
     "phase_settings",
+    "phases_with_head",
     "check_compatible",
     "unmasked",
 ]
@@ -115,6 +118,19 @@ def phase_settings(phase: Phase, config: TrainingConfig) -> TrainingConfig:
     }
     explicit = {name: value for name, value in wanted.items() if value is not None}
     return config.model_copy(update={"epochs": phase.epochs, **phase.settings, **explicit})
+
+
+def phases_with_head(phases: Iterable[Phase], problem_type: str) -> tuple[Phase, ...]:
+    """Return phases whose terms on labels and logits are those of a problem type."""
+    head = HEADS[problem_type]
+    return tuple(
+        replace(phase, terms=tuple(_with_head(term, head) for term in phase.terms))
+        for phase in phases
+    )
+
+
+def _with_head(term: Any, head: Head) -> Any:
+    return replace(term, head=head) if hasattr(term, "head") else term
 
 
 def check_compatible(method: Method, student: PreTrainedModel, teacher: PreTrainedModel) -> None:

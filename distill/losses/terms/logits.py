@@ -9,8 +9,9 @@ from typing import ClassVar
 import torch
 from transformers import PretrainedConfig
 
+from bertender.problems import SINGLE_LABEL
 from bertender.training.examples import TensorBatch
-from bertender.training.heads import predicted
+from bertender.training.heads import HEADS, Head, predicted
 from distill.losses import NO_LABEL, hard_labels, logit_mse, soft_labels, token_soft_labels
 from distill.losses.layer_maps import Pairs
 from distill.losses.signals import Signal, Signals
@@ -40,11 +41,13 @@ class SoftLabels(_FromLogits):
     temperature: float
     loss: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] = soft_labels
     """(student logits, teacher logits, temperature) -> scalar, a row of `losses`"""
+    head: Head = HEADS[SINGLE_LABEL.name]
+    """That of both models."""
     name: ClassVar[str] = "soft"
     needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        ours, theirs = predicted(student.logits, batch), predicted(teacher.logits, batch)
+        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
         return self.loss(ours, theirs, self.temperature)
 
 
@@ -65,11 +68,13 @@ class HardLabels(_FromLogits):
     """The true labels as the target."""
 
     weight: float
+    head: Head = HEADS[SINGLE_LABEL.name]
+    """That of the student."""
     name: ClassVar[str] = "hard"
     needs: ClassVar[frozenset[Signal]] = frozenset()
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return hard_labels(student.logits, batch["labels"])
+        return self.head.hard_loss(student.logits, batch)
 
 
 @dataclass(frozen=True)
