@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertender.core.artifact import Artifact
+from bertender.core.card import TaskRecord
 from bertender.core.errors import ConfigError
 from bertender.models.opening import problem_of
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.registry import TASKS
-from bertender.tasks.task import Task, TaskConfig
+from bertender.tasks.task import Task, TaskConfig, default_of
 
 __all__ = ["recorded_task"]
 
@@ -53,10 +54,21 @@ def _problem(artifact: Artifact, changes: Mapping[str, Any]) -> dict[str, str]:
 def _source(artifact: Artifact) -> dict[str, Any]:
     """Return how the artifact's task was loaded, by the name that the task has now."""
     record = artifact.card.task
+    source = {name: value for name, value in record.source.items() if name not in _unread(record)}
     renamed = RENAMED.get(str(record.source.get("task")))
     if renamed and record.labels == TASKS[renamed].labels:
-        return {**record.source, "task": renamed}
-    return record.source
+        return {**source, "task": renamed}
+    return source
+
+
+def _unread(record: TaskRecord) -> tuple[str, ...]:
+    """Return settings of columns that a card has at their default, where others were read.
+
+    Earlier versions recorded the default also where the problem type has columns of its own.
+    """
+    named = record.source.get("text_column")
+    others = named == default_of("text_column") and named not in record.text_columns
+    return ("text_column", "label_column") if others else ()
 
 
 def _is_own(artifact: Artifact, config: TaskConfig) -> bool:

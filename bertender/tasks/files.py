@@ -92,17 +92,18 @@ def load_files(config: TaskConfig) -> Task:
     """
     train_path, dev_path = _both_files(config)
     problem = PROBLEMS[problem_type_of(config)]
-    text_columns, label_column = _distinct_columns(config, problem)
     open_file = open_words if problem.predicts == "word" else open_table
     skipped = SkippedRows()
     bad = skipped if config.skip_bad_rows else stop
+    train_table = open_file(train_path, bad)
+    text_columns, label_column = _distinct_columns(config, problem, train_table.columns)
 
-    def read(path: Path) -> Labelled:
-        return read_labelled(open_file(path, bad), text_columns, label_column, problem)
+    def read(table: Table) -> Labelled:
+        return read_labelled(table, text_columns, label_column, problem)
 
-    train = read(train_path)
+    train, dev = read(train_table), read(open_file(dev_path, bad))
     labels = label_names(train)
-    splits = [each.split(labels, str(train_path), bad) for each in (train, read(dev_path))]
+    splits = [each.split(labels, str(train_path), bad) for each in (train, dev)]
     return Task(
         name=_name(config, train_path),
         labels=labels,
@@ -110,6 +111,7 @@ def load_files(config: TaskConfig) -> Task:
         text_columns=text_columns,
         train=splits[0],
         dev=splits[1],
+        source={"text_column": text_columns[0], "label_column": label_column},
         left_out=skipped.report(),
         problem_type=problem.name,
     )
@@ -239,19 +241,18 @@ def _both_files(config: TaskConfig) -> tuple[Path, Path]:
     return config.train, config.dev
 
 
-def _distinct_columns(config: TaskConfig, problem: ProblemType[Any]) -> Columns:
-    """Return the columns to read, after a check that no column has two roles."""
+def _distinct_columns(
+    config: TaskConfig, problem: ProblemType[Any], there: Sequence[str]
+) -> Columns:
+    """Return which of a file's columns to read, after a check that no column has two roles."""
     pair = () if config.pair_column is None else (config.pair_column,)
     if pair and problem.predicts == "word":
         raise ConfigError(
             f"--pair-column {config.pair_column}: a task of {problem.name!r} has one list of words "
             "an example. Leave it out."
         )
-    first, label = config.text_column, config.label_column
-    if first == default_of("text_column"):
-        first = problem.columns.texts[0]
-    if label == default_of("label_column"):
-        label = problem.columns.label
+    first = _column(config, "text_column", problem.columns.texts[0], there)
+    label = _column(config, "label_column", problem.columns.label, there)
     columns = Columns((first, *pair), label)
     if len({*columns.texts, label}) <= len(columns.texts):
         raise ConfigError(
@@ -259,6 +260,18 @@ def _distinct_columns(config: TaskConfig, problem: ProblemType[Any]) -> Columns:
             f"--label-column {label} must be different columns."
         )
     return columns
+
+
+def _column(config: TaskConfig, setting: str, usual: str, there: Sequence[str]) -> str:
+    """Return the column that a setting names, or the one that is usual for the problem type.
+
+    A setting at its default may be either, and is the one that the file has.
+    """
+    named = str(getattr(config, setting))
+    if named != default_of(setting):
+        return named
+    candidates = (named, usual) if config.is_explicit(setting) else (usual, named)
+    return next((name for name in candidates if name in there), candidates[0])
 
 
 def _name(config: TaskConfig, train: Path) -> str:

@@ -100,7 +100,8 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
     plain = config.model_copy(update={**absolute, "select": share}).model_dump(mode="json")
     # single labels are what cards say without it, those of earlier versions included
     recorded = {} if task.problem is SINGLE_LABEL else {"problem_type": task.problem_type}
-    return {**{name: plain[name] for name in plain if name != "problem_type"}, **recorded}
+    settings = {name: plain[name] for name in plain if name != "problem_type"}
+    return {**settings, **task.source, **recorded}
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,3 +109,49 @@ def test_snips(data_directory: Path) -> None:
     assert task.labels == test.labels and len(task.labels) == 1 + 2 * 39
     used = {tag for tags in task.train.label_ids for tag in tags}
     assert len(used) == 72, "some types have entities of one word alone"
+
+
+SENTENCE = (["play", "jazz"], ["O", "B-genre"])
+COLUMNS: dict[str, tuple[tuple[str, ...], dict[str, str], tuple[str, str]]] = {
+    "the usual ones": (("words", "tags"), {}, ("words", "tags")),
+    "those of texts": (("text", "label"), {}, ("text", "label")),
+    "one of each": (("text", "tags"), {}, ("text", "tags")),
+    "the usual ones of several": (("text", "words", "tags"), {}, ("words", "tags")),
+    "explicit at the default": (
+        ("words", "text", "tags", "label"),
+        {"text_column": "text", "label_column": "label"},
+        ("text", "label"),
+    ),
+    "explicit": (
+        ("tokens", "ner"),
+        {"text_column": "tokens", "label_column": "ner"},
+        ("tokens", "ner"),
+    ),
+}
+"""Columns of a JSONL file, settings, and the columns that are read."""
+
+
+def jsonl(folder: Path, columns: tuple[str, ...], read: tuple[str, str]) -> dict[str, Path]:
+    words, tags = SENTENCE
+    cells = {**dict.fromkeys(columns, "not read"), read[0]: words, read[1]: tags}
+    paths = {name: folder / f"{name}.jsonl" for name in ("train", "dev")}
+    for path in paths.values():
+        path.write_text(json.dumps(cells) + "\n", encoding="utf-8")
+    return paths
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_the_columns_of_lists(name: str, tmp_path: Path) -> None:
+    columns, settings, read = COLUMNS[name]
+    config = {**jsonl(tmp_path, columns, read), **settings, "select": 0.0}
+    task = load_task(TaskConfig.parse({**config, "problem_type": "token_classification"}))
+    assert task.train.examples == (("play", "jazz"),)
+    assert (task.text_columns[0], task.source["label_column"]) == read
+    assert load_task(TaskConfig.parse(task.source)).train == task.train, "as the card records it"
+
+
+def test_columns_that_are_not_there_are_named_with_those_that_are(tmp_path: Path) -> None:
+    files = jsonl(tmp_path, ("tokens", "ner"), ("tokens", "ner"))
+    config = TaskConfig(**files, problem_type="token_classification")
+    with pytest.raises(DataError, match=r"no column 'words'.*Columns: 'tokens', 'ner'"):
+        load_task(config)
