@@ -6,7 +6,6 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -143,10 +142,9 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
 
 def _trace(source: Artifact, model: PreTrainedModel, config: ExportConfig, directory: Path) -> None:
     """Write the files of `write_onnx`, the graph as it is traced: in float32."""
-    with_optimum = partial(_write_with_optimum, problem_of(source).onnx_task)
-    write = OWN_WRITERS.get(source.card.family, with_optimum)
+    write = OWN_WRITERS.get(source.card.family, _write_with_optimum)
     with _quiet_exporter():
-        write(model, directory, config.opset)
+        write(problem_of(source).onnx_task, model, directory, config.opset)
     load_tokenizer(source.path).save_pretrained(directory)
 
 

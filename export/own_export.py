@@ -21,8 +21,9 @@ __all__ = ["OWN_WRITERS", "GraphWriter", "write_as_its_origin", "write_traced"]
 LOWEST_OPSET = 14
 TRACED_TOKENS = 9
 
-GraphWriter = Callable[[PreTrainedModel, Path, int | None], None]
-"""(model, directory, opset) writes model.onnx and config.json; without an opset the lowest."""
+GraphWriter = Callable[[str, PreTrainedModel, Path, int | None], None]
+"""(the exporter's name of the task, model, directory, opset) writes model.onnx and config.json;
+without an opset the lowest."""
 
 
 class _Logits(torch.nn.Module):
@@ -38,7 +39,9 @@ class _Logits(torch.nn.Module):
         return logits
 
 
-def write_traced(model: PreTrainedModel, directory: Path, opset: int | None) -> None:
+def write_traced(
+    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None
+) -> None:
     """Write the graph of one run over a text, with batch and length left open.
 
     The model must do the same whatever the values of its tokens are; the parity gate, which runs
@@ -59,15 +62,16 @@ def write_traced(model: PreTrainedModel, directory: Path, opset: int | None) -> 
     model.config.save_pretrained(directory)
 
 
-def write_as_its_origin(model: PreTrainedModel, directory: Path, opset: int | None) -> None:
+def write_as_its_origin(
+    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None
+) -> None:
     """Write the graph of a pruned model as Optimum writes those of what it was made of."""
     row = PRUNABLE[family_name(model.config)]
     plain, plain.config = copy.copy(model), copy.copy(model.config)
-    plain.__class__ = row.origin  # Optimum asks a model's class which library it is of
+    # Optimum asks a model's class which library it is of
+    plain.__class__, _ = row.classes_of(model)
     plain.config.export_model_type = model.config.pruned_from
-    onnx_export_from_model(
-        plain, directory, task="text-classification", do_validation=False, opset=opset
-    )
+    onnx_export_from_model(plain, directory, task=onnx_task, do_validation=False, opset=opset)
     model.config.save_pretrained(directory)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -30,13 +31,14 @@ class OwnModel:
 
     config: type[PretrainedConfig]
     classifier: type[PreTrainedModel]
+    tagger: type[PreTrainedModel] | None = None
 
 
 OWN_MODELS: Mapping[str, OwnModel] = {
     row.config.model_type: row
     for row in (
         OwnModel(BiLstmConfig, BiLstmForSequenceClassification),
-        *(OwnModel(row.config, row.classifier) for row in PRUNABLE.values()),
+        *(OwnModel(row.config, row.classifier, row.tagger) for row in PRUNABLE.values()),
     )
 }
 
@@ -62,6 +64,8 @@ def load_pretrained(
     for row in OWN_MODELS.values():
         AutoConfig.register(row.config.model_type, row.config, exist_ok=True)
         AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
+        if row.tagger is not None:
+            AutoModelForTokenClassification.register(row.config, row.tagger, exist_ok=True)
     model, report = open_pretrained(
         auto_class, source, use_safetensors=True, output_loading_info=True, **settings
     )

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from torch import nn
 from transformers import (
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     BertConfig,
     BertForSequenceClassification,
     CamembertConfig,
@@ -132,12 +133,23 @@ class Prunable:
     config: type[_PrunedConfig]
     classifier: type[PreTrainedModel]
     """The pruned form of the origin, by its config."""
+    tagger_origin: type[PreTrainedModel]
+    """The origin's class that labels words."""
+    tagger: type[PreTrainedModel]
+    """The pruned form of that."""
     set_heads: Callable[[nn.Module, Sequence[int], int], None]
     """(attention module, numbers of its heads before any cut, head_dim) tells it which it has"""
     width: str
     """The setting of the origin's config that says how many neurons each layer has."""
     positions: tuple[str, ...] = ()
     """Linear layers beside query, key and value whose outputs are by head, where there are."""
+
+    def classes_of(
+        self, model: PreTrainedModel
+    ) -> tuple[type[PreTrainedModel], type[PreTrainedModel]]:
+        """Return the classes of a model with its head: the architecture's own, and the pruned."""
+        tags = isinstance(model, self.tagger_origin)
+        return (self.tagger_origin, self.tagger) if tags else (self.origin, self.classifier)
 
     def by_head(self, layer: nn.Module) -> list[str]:
         """Return the paths of an encoder layer's linear layers whose outputs are by head."""
@@ -157,10 +169,13 @@ def _row(
     """Derive the pruned form of an architecture."""
     own = {"model_type": f"bertender-pruned-{config.model_type}", "pruned_from": config.model_type}
     kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
-    model: Any = type(
-        f"Pruned{classifier.__name__}", (_PrunedModel, classifier), {"config_class": kind}
-    )
-    return Prunable(classifier, kind, model, set_heads, width, positions)
+    tagger = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[config]
+    model, tags = (_pruned(origin, kind) for origin in (classifier, tagger))
+    return Prunable(classifier, kind, model, tagger, tags, set_heads, width, positions)
+
+
+def _pruned(origin: type[PreTrainedModel], config: type[_PrunedConfig]) -> type[PreTrainedModel]:
+    return type(f"Pruned{origin.__name__}", (_PrunedModel, origin), {"config_class": config})
 
 
 PRUNABLE: Mapping[str, Prunable] = {

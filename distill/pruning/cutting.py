@@ -47,7 +47,7 @@ def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     cut before may be cut again.
 
     Args:
-        model: a sequence classifier of a row of PRUNABLE, or its pruned form.
+        model: a classifier of texts or words of a row of PRUNABLE, or its pruned form.
         kept: numbers of heads and neurons, a row each layer.
 
     Raises:
@@ -56,7 +56,7 @@ def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     """
     check_prunable(model)
     _check_possible(model.config, remaining)
-    return filled(_untrained(model.config, remaining), _remaining_weights(model, remaining), model)
+    return filled(_untrained(model, remaining), _remaining_weights(model, remaining), model)
 
 
 def filled(
@@ -69,20 +69,20 @@ def filled(
     return smaller
 
 
-def _untrained(config: PretrainedConfig, remaining: Remaining) -> PreTrainedModel:
+def _untrained(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     """Return a model of the shape that is left."""
-    row = PRUNABLE[family_name(config)]
+    config, row = model.config, PRUNABLE[family_name(model.config)]
+    origin, pruned = row.classes_of(model)
     settings = _of_any_class(config)
     heads, neurons = (
         [len(layer) for layer in layers] for layers in (remaining.heads, remaining.neurons)
     )
     if set(heads) == {config.num_attention_heads} and len(set(neurons)) == 1:
-        own: Any = row.origin.config_class
-        plain: PreTrainedModel = row.origin(own(**{**settings, row.width: neurons[0]}))
-        return plain
+        own: Any = origin.config_class
+        return origin(own(**{**settings, row.width: neurons[0]}))
     numbers = _head_numbers(config, remaining)
     uneven = row.config(**settings, heads_kept=heads, neurons_kept=neurons, head_numbers=numbers)
-    return row.classifier(uneven)
+    return pruned(uneven)
 
 
 def _of_any_class(config: PretrainedConfig) -> dict[str, Any]:

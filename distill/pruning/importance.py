@@ -31,7 +31,9 @@ from bertender.core.errors import DataError
 from bertender.core.table import Table
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.pruned import heads_of, neurons_of
-from bertender.training.examples import TensorBatch, model_inputs
+from bertender.problems import SINGLE_LABEL
+from bertender.training.examples import TensorBatch
+from bertender.training.heads import HEADS, Head
 from distill.pruning.gates import gated
 
 __all__ = ["IMPORTANCES", "Importance", "Scores", "Scorer", "importance_of"]
@@ -74,8 +76,8 @@ class Importance:
 class Scorer:
     """A row of IMPORTANCES."""
 
-    score: Callable[[PreTrainedModel, Iterable[TensorBatch], int], Importance]
-    """(classifier, batches with `labels`, seed) -> scores, not normalised"""
+    score: Callable[[PreTrainedModel, Iterable[TensorBatch], int, Head], Importance]
+    """(classifier, batches with `labels`, seed, its head) -> scores, not normalised"""
     reads_text: bool = True
 
 
@@ -83,6 +85,7 @@ def _gates(
     model: PreTrainedModel,
     batches: Iterable[TensorBatch],
     seed: int,
+    head: Head,
     *,
     size_of: Callable[[torch.Tensor], torch.Tensor],
 ) -> Importance:
@@ -97,34 +100,40 @@ def _gates(
         ]
         depth = model.config.num_hidden_layers
         with gated(model, gates[:depth], gates[depth:]):
-            loss = _loss(model, batch)
+            loss = head.summed_loss(model, batch)
         gradients = [size_of(each).sum(0) for each in torch.autograd.grad(loss, gates)]
         sums = gradients if sums is None else [a + b for a, b in zip(sums, gradients, strict=True)]
         examples += size
     return _mean(sums, examples, model.config.num_hidden_layers)
 
 
-def _taylor(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -> Importance:
+def _taylor(
+    model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int, head: Head
+) -> Importance:
     """Score by the weights that read a head or a neuron, times their gradients."""
     weights = _reading_weights(model)
     sums = [torch.zeros_like(weight) for weight in weights]
     examples = 0
     for batch in batches:
-        gradients = torch.autograd.grad(_loss(model, batch), weights)
+        gradients = torch.autograd.grad(head.summed_loss(model, batch), weights)
         sums = [total + each for total, each in zip(sums, gradients, strict=True)]
         examples += len(batch["labels"])
     changes = [(total * weight).detach().abs() for total, weight in zip(sums, weights, strict=True)]
     return _mean(_by_part(model, changes), examples, model.config.num_hidden_layers)
 
 
-def _magnitude(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -> Importance:
+def _magnitude(
+    model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int, head: Head
+) -> Importance:
     """Score by the norm of the weights that read a head or a neuron."""
     squares = [weight.detach().square() for weight in _reading_weights(model)]
     norms = [each.sqrt() for each in _by_part(model, squares)]
     return _mean(norms, 1, model.config.num_hidden_layers)
 
 
-def _random(model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int) -> Importance:
+def _random(
+    model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int, head: Head
+) -> Importance:
     """Score by chance: what any other importance must beat."""
     generator = torch.Generator().manual_seed(seed)
     counts = (*heads_of(model.config), *neurons_of(model.config))
@@ -145,7 +154,11 @@ IMPORTANCES = Table(
 
 
 def importance_of(
-    model: PreTrainedModel, name: str, batches: Iterable[TensorBatch], seed: int = 0
+    model: PreTrainedModel,
+    name: str,
+    batches: Iterable[TensorBatch],
+    seed: int = 0,
+    head: Head = HEADS[SINGLE_LABEL.name],
 ) -> Importance:
     """Return what each head and neuron of a classifier is worth, as it is measured.
 
@@ -154,18 +167,13 @@ def importance_of(
         name: a row of IMPORTANCES.
         batches: examples with `labels`, where the model is; not all importances read some.
         seed: of `random`.
+        head: the classifier's, whose loss with the labels is read.
 
     Raises:
         UnknownNameError: there is no importance of this name.
         DataError: there is no example, and the importance reads some.
     """
-    return IMPORTANCES[name].score(model.eval(), batches, seed)
-
-
-def _loss(model: PreTrainedModel, batch: TensorBatch) -> torch.Tensor:
-    """Return the sum of the examples' losses, so that each has its own gradient."""
-    logits = model(**model_inputs(model, batch)).logits
-    return functional.cross_entropy(logits, batch["labels"], reduction="sum")
+    return IMPORTANCES[name].score(model.eval(), batches, seed, head)
 
 
 def _reading_weights(model: PreTrainedModel) -> list[torch.Tensor]:

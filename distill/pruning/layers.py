@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
-from bertender.training.examples import TensorBatch, model_inputs
+from bertender.problems import SINGLE_LABEL
+from bertender.training.examples import TensorBatch
+from bertender.training.heads import HEADS, Head
 from distill.pruning.cutting import filled
 
 __all__ = ["least_missed", "check_layers_left", "without_layers"]
@@ -29,7 +30,10 @@ BY_LAYER = ("head_numbers", "heads_kept", "neurons_kept")
 
 
 def least_missed(
-    model: PreTrainedModel, batches: Sequence[TensorBatch], count: int
+    model: PreTrainedModel,
+    batches: Sequence[TensorBatch],
+    count: int,
+    head: Head = HEADS[SINGLE_LABEL.name],
 ) -> tuple[int, ...]:
     """Return the layers that stay when so many go, from 0.
 
@@ -37,6 +41,7 @@ def least_missed(
         model: a classifier of a row of FAMILIES, put into eval mode.
         batches: examples with `labels`, where the model is.
         count: how many layers go, fewer than there are.
+        head: the classifier's, whose loss with the labels is read.
 
     Raises:
         ModelError: no layer would be left.
@@ -47,7 +52,8 @@ def least_missed(
     gone: list[int] = []
     for _ in range(count):
         left = [layer for layer in range(depth) if layer not in gone]
-        gone.append(min(left, key=lambda layer: _loss_without(model, [*gone, layer], batches)))
+        losses = {layer: _loss_without(model, [*gone, layer], batches, head) for layer in left}
+        gone.append(min(left, key=losses.__getitem__))
     return tuple(layer for layer in range(depth) if layer not in gone)
 
 
@@ -82,15 +88,14 @@ def without_layers(model: PreTrainedModel, remaining: Sequence[int]) -> PreTrain
 
 @torch.no_grad()
 def _loss_without(
-    model: PreTrainedModel, layers: Sequence[int], batches: Sequence[TensorBatch]
+    model: PreTrainedModel, layers: Sequence[int], batches: Sequence[TensorBatch], head: Head
 ) -> float:
     total = 0.0
     with ExitStack() as skipped:
         for layer in layers:
             skipped.enter_context(_skipped(encoder_layers(model)[layer]))
         for batch in batches:
-            logits = model(**model_inputs(model, batch)).logits.float()
-            total += float(functional.cross_entropy(logits, batch["labels"], reduction="sum"))
+            total += float(head.summed_loss(model, batch))
     return total
 
 

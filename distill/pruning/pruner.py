@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
@@ -29,7 +28,9 @@ from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import computes_in_bf16
+from bertender.training.examples import TokenDataset
 from bertender.training.findings import training_findings
+from bertender.training.heads import HEADS
 from bertender.training.loop import TrainingReport
 from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus
@@ -42,11 +43,11 @@ from distill.pruning.rounds import PruningContext, in_rounds, without_some_layer
 from distill.pruning.target import find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_tokens, read
 from distill.scoring import choice_score, dev_score
-from distill.teachers.outputs import teacher_outputs
+from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
 from distill.teachers.teacher import Teacher
 from distill.writing import TrainedModel
 
-__all__ = ["prune"]
+__all__ = ["prune", "refuse_vocabulary"]
 
 
 def prune(
@@ -68,6 +69,7 @@ def prune(
             which the same run with another `max_drop` goes on.
     """
     config.check_rules()
+    refuse_vocabulary(config, task)
     check_writable(out, parent)
     ready = _ready(parent, task, config, stopwatches)
     train = partial(ready.prune, f"prune {out.name}")
@@ -137,9 +139,9 @@ class _Ready:
     def _context(self, description: str, work: Path) -> PruningContext:
         """Return what all rounds share; the teacher reads the texts where it is learned from."""
         teacher, task, config = self.teacher, self.task, self.config
-        texts = token_dataset(task.train, self.tokenizer, config.max_length)
+        texts = token_dataset(task.train, self.tokenizer, config.max_length, task.problem_type)
         target = find_target(teacher.model, texts.lengths, config, self.stopwatches, work)
-        examples = texts.with_columns(**_teacher_logits(teacher, self.whole, task, config))
+        examples = _with_outputs(texts, teacher, self.whole, task, config)
         return PruningContext(
             teacher, task, config, self.tokenizer, examples, work, description, target
         )
@@ -182,19 +184,33 @@ def _check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
             )
 
 
-def _teacher_logits(
-    teacher: Teacher, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
-) -> dict[str, torch.Tensor]:
-    """Return what the unpruned model answers to the training texts, where it is learned."""
+def _with_outputs(
+    texts: TokenDataset,
+    teacher: Teacher,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    config: PruneConfig,
+) -> TokenDataset:
+    """Return the training texts with the logits of the unpruned model, where they are learned."""
     if not config.recovers:
-        return {}
-    return teacher_outputs(
-        teacher.model,
-        teacher.artifact.digest,
-        token_dataset(task.train, tokenizer, config.max_length),
-        {"logits": frozenset()},
-        computes_in_bf16(config),
-    )
+        return texts
+    own = token_dataset(task.train, tokenizer, config.max_length, task.problem_type)
+    model, digest, bf16 = teacher.model, teacher.artifact.digest, computes_in_bf16(config)
+    if HEADS[task.problem_type].per_token:
+        logits = teacher_token_logits(model, digest, own, bf16)
+        padding = texts.padding.beside(**{LOGITS: 0})
+        return TokenDataset({**texts.columns, LOGITS: logits}, padding)
+    return texts.with_columns(**teacher_outputs(model, digest, own, {"logits": frozenset()}, bf16))
+
+
+def refuse_vocabulary(config: PruneConfig, task: Task) -> None:
+    """Raise ConfigError where a tagger's words would be cut into other tokens than they were."""
+    if config.vocab is not None and HEADS[task.problem_type].per_token:
+        raise ConfigError(
+            f"vocab={config.vocab!r}: a model that labels words is taught token by token, so that "
+            f"its tokens stay, and task {task.name!r} is one of {task.problem_type!r}. Leave it "
+            "out, and cut heads, ffn or layers."
+        )
 
 
 def _with_fewer_tokens(

@@ -116,6 +116,8 @@ def rescale(
     whole: PreTrainedModel,
     batches: Sequence[TensorBatch],
     damping: float = DAMPING,
+    *,
+    per_token: bool = False,
 ) -> list[RescaledPart]:
     """Scale the heads and neurons of a pruned model, in place, and return what it did.
 
@@ -124,6 +126,7 @@ def rescale(
         whole: the model before the cut, with as many layers, on the same device.
         batches: texts with an `attention_mask`, where the models are.
         damping: how much scales are held at 1, over what the mean head or neuron of a part writes.
+        per_token: whether the head reads all tokens of the last layer, and not the first alone.
 
     Raises:
         DataError: there is no text.
@@ -134,7 +137,7 @@ def rescale(
     depth = len(encoder_layers(pruned))
     places = [(layer, part) for layer in range(depth) for part in PARTS]
     return [
-        _rescale_part(pruned, whole, layer, part, batches, damping)
+        _rescale_part(pruned, whole, layer, part, batches, damping, per_token)
         for layer, part in track(places, "rescale", len(places))
     ]
 
@@ -159,13 +162,14 @@ def _rescale_part(
     part: _Part,
     batches: Iterable[TensorBatch],
     damping: float,
+    per_token: bool,
 ) -> RescaledPart:
     family = family_of(pruned)
     path = getattr(family, part.writes)
     linear = cast(nn.Linear, encoder_layers(pruned)[layer].get_submodule(path))
     sums = _Sums.of(linear)
     paths = (path, getattr(family, part.norm))
-    for tokens in _tokens(pruned, whole, layer, paths, batches):
+    for tokens in _tokens(pruned, whole, layer, paths, batches, per_token):
         sums.add(*tokens)
     changes, error = _solved(sums, linear, part.counts(pruned.config)[layer], damping)
     width = linear.in_features // len(changes)
@@ -182,12 +186,13 @@ def _tokens(
     layer: int,
     paths: tuple[str, str],
     batches: Iterable[TensorBatch],
+    per_token: bool,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Yield what `_Sums.add` takes of each batch: the tokens that the next layer reads."""
-    last = layer == len(encoder_layers(pruned)) - 1
+    first_alone = layer == len(encoder_layers(pruned)) - 1 and not per_token
     for batch in batches:
         read = batch["attention_mask"].bool().clone()  # (batch, seq)
-        if last:
+        if first_alone:
             read[:, 1:] = False
         inputs, output = _inputs_of(pruned, layer, paths, batch)
         (wanted,) = _inputs_of(whole, layer, paths[1:], batch)

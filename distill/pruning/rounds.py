@@ -19,8 +19,10 @@ from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Task
 from bertender.text.batching import length_buckets
 from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.heads import HEADS, Head
 from bertender.training.loop import TrainingReport
 from distill.distillation.distillation import Distillation
+from distill.distillation.phases import phases_with_head
 from distill.losses.terms import HardLabels, SoftLabels
 from distill.methods.phase import Phase
 from distill.pruning.choice import Across, chosen, shares_of_rounds
@@ -60,6 +62,11 @@ class PruningContext:
     target: Target | None = None
     """How fast to become, where shares do not say what goes."""
 
+    @property
+    def head(self) -> Head:
+        """The PyTorch side of the task's problem type."""
+        return HEADS[self.task.problem_type]
+
     def score(self, model: PreTrainedModel) -> float:
         """Return a model's score on the texts to choose by."""
         scores = choice_score(model, self.tokenizer, self.task, self.config.max_length)
@@ -87,7 +94,8 @@ def without_some_layers(
     """Drop as many layers as the config says; return which remain, None where all do."""
     if not context.config.layers:
         return model, None
-    stay = least_missed(model, [*context.scored_batches(model.device)], context.config.layers)
+    batches = [*context.scored_batches(model.device)]
+    stay = least_missed(model, batches, context.config.layers, context.head)
     return on_device(without_layers(model, stay)), stay
 
 
@@ -174,7 +182,8 @@ def _rescaled(
     """Rescale the pruned model in place, where the config says so; return what it did."""
     if not context.config.retraining_free:
         return None
-    return rescale(model, whole, [*context.scored_batches(model.device)])
+    batches = [*context.scored_batches(model.device)]
+    return rescale(model, whole, batches, per_token=context.head.per_token)
 
 
 def _rounded(importance: Importance) -> list[list[float]]:
@@ -185,7 +194,9 @@ def _rounded(importance: Importance) -> list[list[float]]:
 
 def _importance(model: PreTrainedModel, context: PruningContext) -> Importance:
     batches = context.scored_batches(model.device)
-    return importance_of(model, context.config.importance, batches, context.config.seed)
+    return importance_of(
+        model, context.config.importance, batches, context.config.seed, context.head
+    )
 
 
 def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> TrainingReport:
@@ -194,7 +205,7 @@ def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> Tr
         student=model,
         teacher=context.teacher.model,
         tokenizer=context.tokenizer,
-        phases=(RECOVERY,),
+        phases=phases_with_head([RECOVERY], context.task.problem_type),
         examples=lambda: context.examples,
         evaluate=lambda training_module, objective: {
             context.task.metric: context.score(training_module.student)

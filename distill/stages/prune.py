@@ -8,10 +8,10 @@ from pathlib import Path
 from bertender.core.artifact import Artifact
 from bertender.pipeline.named_files import NamedFile
 from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
-from bertender.problems import SINGLE_LABEL
+from bertender.tasks.task import Task
 from distill.corpora.corpus import Corpus
 from distill.pruning.config import OF_THE_TASK, PruneConfig
-from distill.pruning.pruner import prune
+from distill.pruning.pruner import prune, refuse_vocabulary
 from distill.stages.corpus_text import CorpusText
 
 __all__ = ["PRUNE"]
@@ -27,13 +27,17 @@ def _files(config: PruneConfig) -> Iterator[NamedFile]:
         yield CorpusText(Corpus(config.vocab))
 
 
+def _check(config: PruneConfig, task: Task) -> None:
+    refuse_vocabulary(config, task)
+
+
 PRUNE = Stage(
     name="prune",
     config=PruneConfig,
-    problem_types=(SINGLE_LABEL.name,),
     function=_prune,
     source="artifact",
     wants=lambda config, position: TORCH_CLASSIFIER,
     makes=lambda config: Product("prune", "torch"),
     files=_files,
+    check=_check,
 )

@@ -17,8 +17,10 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
 from bertender.models.opening import onnx_file
+from bertender.problems import SINGLE_LABEL
 from bertender.problems.problem import divergence_of_softmax
 from bertender.tasks.task import Task
+from bertender.training.heads import HEADS
 from export.onnx_export import ExportConfig, export
 from quantize import curvature
 from quantize.context import QuantizationContext
@@ -220,7 +222,7 @@ def test_a_confident_model_has_the_curvature_of_the_labelled_loss() -> None:
     dense = hessian(loss, weight.detach()).reshape(weight.numel(), -1)
     wanted = float(torch.linalg.eigvalsh(dense)[-1])
     assert wanted > 1
-    value = curvature._loss(model, {"rows": rows}, labels)
+    value = HEADS[SINGLE_LABEL.name].hard_loss(model(rows).logits, {"labels": labels})
     (gradient,) = torch.autograd.grad(value, weight, create_graph=True)
     (found,) = top_eigenvalues([gradient], [weight], torch.Generator().manual_seed(0))
     assert found.value == pytest.approx(wanted, rel=0.02)

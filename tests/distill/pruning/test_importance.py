@@ -55,7 +55,7 @@ def test_the_gradient_is_what_a_gate_would_change() -> None:
             gates[1][head] += sign * step
             losses.append(example_losses(model, gates))
         slopes[head] = ((losses[0] - losses[1]) / (2 * step)).abs().mean()
-    found = IMPORTANCES["gradient"].score(model, [batch()], 0).heads[1]
+    found = importance_of(model, "gradient", [batch()]).heads[1]
     torch.testing.assert_close(found.double(), slopes, rtol=1e-4, atol=1e-8)
 
 
@@ -193,5 +193,5 @@ def test_taylor_is_the_change_that_the_gradient_foretells() -> None:
     loss = functional.cross_entropy(model(**tokens).logits, given_["labels"], reduction="sum")
     (slope,) = torch.autograd.grad(loss, [weight])
     expected = (weight * slope).abs()[:, SIZE : 2 * SIZE].sum() / 3
-    found = IMPORTANCES["taylor"].score(model, [given_], 0).heads[1][1]
+    found = importance_of(model, "taylor", [given_]).heads[1][1]
     assert float(found) == pytest.approx(float(expected.detach()), rel=1e-5)
