@@ -50,10 +50,22 @@ REFUSALS = (AccuracyError, GateError, ParityError)
 """What a gate raises; another scheme may pass it. Any other error meets every scheme alike."""
 
 
+def _all_skipped(config: QuantizeConfig) -> bool:
+    return config.scheme == AUTO_SCHEME and all(each.skipped for each in candidates(config))
+
+
+def _why_skipped(config: QuantizeConfig) -> str:
+    reasons = " ".join(f"{each.scheme} is skipped: {each.skipped}" for each in candidates(config))
+    return f"no scheme that is tried by default reads all of your settings. {reasons}"
+
+
 class QuantizeConfig(SchemeConfig):
     """Settings of `quantize`."""
 
-    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {
+        **RULES,
+        "settings that no default scheme reads": Rule(_all_skipped, _why_skipped),
+    }
 
     scheme: Annotated[str, SCHEMES.validator(AUTO_SCHEME)] = Field(
         AUTO_SCHEME,
@@ -90,6 +102,7 @@ def quantize(
         AccuracyError: the score fell by more than `max_drop`.
         ParityError: the answers moved too far. Nothing is written then, nor in the cases above.
     """
+    config.check_rules()
     if config.scheme == AUTO_SCHEME:
         return _first_that_passes(source, task, config, out, write_onnx)
     _check(source, task, config, out, write_onnx)
@@ -118,10 +131,6 @@ def _first_that_passes(
             logger.warning("scheme %s is refused: %s", candidate.scheme, error)
             tried.append(TriedScheme(scheme=candidate.scheme, refused=str(error)))
     reasons = " ".join(_reason(each) for each in tried)
-    if all(each.refused is None for each in tried):
-        raise ConfigError(
-            f"no scheme that is tried by default reads all of your settings. {reasons}"
-        )
     step = next_command(chosen.scheme, chosen, source, task, out)
     raise GateError(f"no scheme that is tried by default passes. {reasons} {step}")
 

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from bertender.core.config import Config
+from bertender.core.config import Config, Rule
 
-__all__ = ["ServeConfig"]
+__all__ = ["PORT_FIELDS", "RULES", "ServeConfig"]
+
+
+PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
+
+
+def _share_ports(config: ServeConfig) -> bool:
+    chosen = [port for name in PORT_FIELDS if (port := getattr(config, name))]
+    return len(set(chosen)) < len(chosen)
+
+
+RULES: Mapping[str, Rule[ServeConfig]] = {
+    "ports that are the same": Rule(
+        _share_ports,
+        lambda config: (
+            f"{config.as_set(PORT_FIELDS)}: the ports must differ. Use 0 for any free one."
+        ),
+    ),
+}
+"""Conflicts of settings."""
 
 
 class ServeConfig(Config):
     """The settings of a model repository and of the server that runs it."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     host: str = Field("127.0.0.1", description="address to listen on; by default this machine only")
     http_port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0 takes any free one")

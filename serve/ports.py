@@ -6,12 +6,10 @@ import errno
 import socket
 from contextlib import ExitStack
 
-from bertender.core.errors import ConfigError, PortTakenError, ServingError
-from serve.config import ServeConfig
+from bertender.core.errors import PortTakenError, ServingError
+from serve.config import PORT_FIELDS, ServeConfig
 
 __all__ = ["PORT_FIELDS", "with_free_ports"]
-
-PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
 
 
 def with_free_ports(config: ServeConfig) -> ServeConfig:
@@ -22,7 +20,7 @@ def with_free_ports(config: ServeConfig) -> ServeConfig:
         ConfigError: two of the ports are the same.
         ServingError: `host` is no address of this machine, or the port is not allowed.
     """
-    _check_distinct(config)
+    config.check_rules()
     host = _resolved(config.host)
     with ExitStack() as held:  # all are held at once, so that no two get the same
         ports = {
@@ -31,13 +29,6 @@ def with_free_ports(config: ServeConfig) -> ServeConfig:
         }
         chosen = {name: bound.getsockname()[1] for name, bound in ports.items()}
     return config.model_copy(update={"host": host, **chosen})
-
-
-def _check_distinct(config: ServeConfig) -> None:
-    asked = [port for name in PORT_FIELDS if (port := getattr(config, name))]
-    if len(set(asked)) < len(asked):
-        listed = ", ".join(f"{name}={getattr(config, name)}" for name in PORT_FIELDS)
-        raise ConfigError(f"{listed}: the ports must differ. Use 0 for any free one.")
 
 
 def _resolved(host: str) -> str:

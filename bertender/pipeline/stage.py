@@ -55,6 +55,8 @@ class Product:
     classifies: bool = True
     precision: str = "float32"
     fused: bool = False
+    settings: Config | None = None
+    """Those of its step, where a later step must agree with some."""
 
     def __str__(self) -> str:
         model = "classifier" if self.classifies else "encoder without a classification head"
@@ -172,9 +174,10 @@ class Stage:
         self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
     ) -> Artifact | Record:
         """Do the work, with the settings that `sources` stand for; a report is saved at `out`."""
+        filled = self.filled(config, [Source(each.name, each.path) for each in sources])
         if task is not None:
             self.accepts(task)
-        filled = self.filled(config, [Source(each.name, each.path) for each in sources])
+            self.check(filled, task)
         provided = {name: provided_by(name) for name in self.uses}
         made = self.function(Inputs(tuple(sources), task, provided), filled, out)
         if not isinstance(made, Artifact):

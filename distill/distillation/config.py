@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, model_validator
 
-from bertender.core.config import parts_of
+from bertender.core.config import Rule, parts_of
 from bertender.core.errors import ConfigError
 from distill.distillation.phases import PhasedConfig
 from distill.losses.layer_maps import LAYER_MAPS
@@ -32,8 +32,39 @@ def methods_own(rows: Mapping[str, Method]) -> dict[str, str]:
     return dict.fromkeys(sorted(names), "the method's own")
 
 
+def _lacking(config: StudentConfig) -> list[str]:
+    """Return the settings of a shape that the method's student does not have."""
+    explicit = [
+        name for name in sorted(config.row.student.lacks) if getattr(config, name) is not None
+    ]
+    return [name for name in explicit if name != "layers" or config.layers != 1]
+
+
+RULES: Mapping[str, Rule[StudentConfig]] = {
+    "a shape that the student lacks": Rule(
+        lambda config: bool(_lacking(config)),
+        lambda config: (
+            f"{config.as_set(_lacking(config))}: the student of method {config.method!r} has no "
+            "such part to choose. Leave it out, or choose another method."
+        ),
+    ),
+    "heads that do not divide": Rule(
+        lambda config: bool(
+            config.row.student.heads_divide_width
+            and config.hidden_size
+            and config.heads
+            and config.hidden_size % config.heads
+        ),
+        "hidden_size={hidden_size} is no multiple of heads={heads}. Choose heads that divide it.",
+    ),
+}
+"""Conflicts of settings."""
+
+
 class StudentConfig(PhasedConfig):
     """Settings of a student; what is left out has the method's own default."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     rows: ClassVar[Mapping[str, Method]] = METHODS
     """The methods that there are for this kind of distillation."""
@@ -93,6 +124,11 @@ class StudentConfig(PhasedConfig):
                 "student's layers, or leave it out for the method's choice."
             )
         return self
+
+    @property
+    def row(self) -> Method:
+        """The method as its table has it."""
+        return self.rows[self.method]
 
     def changed_method(self) -> Method:
         """Return the method with the config's weights and settings of terms.

@@ -25,13 +25,21 @@ from distill.distillation.distillation import Distillation, Trained
 from distill.distillation.phases import phases_with_head
 from distill.distillation.start import Start, start_student
 from distill.distillation.texts import with_augmented, with_unlabelled
+from distill.methods import METHODS
 from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
 from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
 from distill.writing import TrainedModel, artifact_at
 
-__all__ = ["OnTask", "new_student", "on_task", "check_sources_stay", "check_texts_read"]
+__all__ = [
+    "OnTask",
+    "new_student",
+    "on_task",
+    "check_sources_stay",
+    "refuse_tagging",
+    "check_texts_read",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +85,7 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
     """
     method = config.changed_method()
     check_texts_read(task, config)
+    refuse_tagging(method, task)
     extended = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, task, config)
@@ -129,6 +138,16 @@ def check_texts_read(task: Task, config: DistillConfig) -> None:
         raise ConfigError(
             f"{', '.join(unread)}: for tasks whose texts have one label each, and task "
             f"{task.name!r} is one of {task.problem_type!r}. Leave out what is named."
+        )
+
+
+def refuse_tagging(method: Method, task: Task) -> None:
+    """Raise ConfigError for a method whose students cannot label words, of a task of words."""
+    if HEADS[task.problem_type].per_token and not method.student.labels_words:
+        others = [name for name, row in METHODS.items() if row.student.labels_words]
+        raise ConfigError(
+            f"method={method.name!r}: its student labels texts and cannot tag words, and task "
+            f"{task.name!r} is one of {task.problem_type!r}. Methods that can: {', '.join(others)}."
         )
 
 

@@ -8,6 +8,9 @@ needs start anew.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from safetensors.torch import load_file
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME
@@ -18,7 +21,7 @@ from bertender.core.hub_code import open_pretrained
 from bertender.models.families import family_of
 from distill.pretraining.config import PretrainConfig
 
-__all__ = ["positions_of_shallow", "check_stackable", "stack"]
+__all__ = ["positions_of_shallow", "refuse_other_shape", "check_stackable", "stack"]
 
 MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
 """Fields of PretrainConfig that a deeper encoder shares with the shallower one."""
@@ -31,28 +34,36 @@ def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> N
         raise ConfigError(
             f"{name} is an artifact of stage {shallow.card.stage!r}. Give one of `pretrain`."
         )
-    if shallow.card.family != family:
+    refuse_other_shape(name, shallow.card.family, shallow.card.config, config, family)
+    if config.max_length > (positions := positions_of_shallow(shallow)):
         raise ConfigError(
-            f"{name} is of family {shallow.card.family!r}, and objective {config.objective!r} "
+            f"max_length={config.max_length}: {name} has positions for {positions} tokens only. "
+            f"Give at most so many."
+        )
+
+
+def refuse_other_shape(
+    name: str, shallow_family: str, shallow: Mapping[str, Any], config: PretrainConfig, family: str
+) -> None:
+    """Raise ConfigError where an encoder as `config` wants it cannot grow from one of the settings
+    `shallow`."""
+    if shallow_family != family:
+        raise ConfigError(
+            f"{name} is of family {shallow_family!r}, and objective {config.objective!r} "
             f"trains one of {family!r}. Choose an objective of its own family."
         )
     for field in MUST_AGREE:
         # a card may be older than a field, which then had its default of today
         default = type(config).model_fields[field].default
-        own, theirs = getattr(config, field), shallow.card.config.get(field, default)
+        own, theirs = getattr(config, field), shallow.get(field, default)
         if own != theirs:
             raise ConfigError(
                 f"{field}={own}: {name} has {field}={theirs}, and only depth can grow. "
                 f"Give {field}={theirs}."
             )
-    if config.layers <= (layers := shallow.card.config["layers"]):
+    if config.layers <= (layers := shallow["layers"]):
         raise ConfigError(
             f"layers={config.layers}: {name} has {layers} already. Give more; twice is usual."
-        )
-    if config.max_length > (positions := positions_of_shallow(shallow)):
-        raise ConfigError(
-            f"max_length={config.max_length}: {name} has positions for {positions} tokens only. "
-            f"Give at most so many."
         )
 
 

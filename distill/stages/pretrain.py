@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.pipeline.named_files import ArtifactFolder, NamedFile
-from bertender.pipeline.stage import PRETRAINED, Inputs, Product, Stage
+from bertender.pipeline.stage import PRETRAINED, Inputs, Product, Stage, Want
 from distill.corpora.corpus import Corpus
+from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, pretrain_by_name
+from distill.pretraining.stacking import refuse_other_shape
 from distill.stages.corpus_text import CorpusText
 
 __all__ = ["PRETRAIN"]
@@ -25,13 +28,32 @@ def _files(config: PretrainConfig) -> Iterator[NamedFile]:
     yield CorpusText(Corpus(config.corpus, config.text_column))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Shallower(Want):
+    """An encoder of the same shape but for its depth."""
+
+    config: PretrainConfig
+
+    def check(self, source: str, product: Product) -> None:
+        super().check(source, product)
+        shallow = product.settings
+        assert isinstance(shallow, PretrainConfig)
+        families = (OBJECTIVES[each.objective].family for each in (shallow, self.config))
+        theirs, own = families
+        refuse_other_shape(f"step {source!r}", theirs, dict(shallow), self.config, own)
+
+
+def _wants(config: PretrainConfig, position: int) -> Want:
+    return _Shallower(PRETRAINED.name, PRETRAINED.suits, PRETRAINED.next_step, config=config)
+
+
 PRETRAIN = Stage(
     name="pretrain",
     config=PretrainConfig,
     function=_pretrain,
     sources=(0, 1),
-    wants=lambda config, position: PRETRAINED,
-    makes=lambda config: Product("pretrain", "torch", classifies=False),
+    wants=_wants,
+    makes=lambda config: Product("pretrain", "torch", classifies=False, settings=config),
     fills={0: "stack_from"},
     files=_files,
     needs_task=False,

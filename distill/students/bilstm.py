@@ -112,4 +112,6 @@ BILSTM_STUDENT = StudentKind(
     layers_of_own_start=_one_layer,
     layer_by_layer=False,
     starts_from_layers=False,
+    labels_words=False,
+    lacks=frozenset({"heads", "layers", "teacher_layers"}),
 )

@@ -37,3 +37,9 @@ class StudentKind:
     """It must start from an encoder of its own, not from the teacher."""
     own_vocabulary: bool = False
     """It has a vocabulary of its own, trained on the corpus."""
+    labels_words: bool = True
+    """It may have a head that labels words."""
+    lacks: frozenset[str] = frozenset()
+    """Settings of a shape that it does not have; it has one layer where `layers` is among them."""
+    heads_divide_width: bool = True
+    """Its width is a multiple of its heads."""

@@ -185,6 +185,12 @@ def _centred(table: torch.Tensor) -> torch.Tensor:
     return table - table.mean(-1, keepdim=True)
 
 
-MOBILEBERT_STUDENT = StudentKind(mobilebert_student, layers=all_layers, layer_by_layer=False)
+MOBILEBERT_STUDENT = StudentKind(
+    mobilebert_student,
+    layers=all_layers,
+    layer_by_layer=False,
+    lacks=frozenset({"teacher_layers"}),
+    heads_divide_width=False,
+)
 
 TINY_MOBILEBERT_STUDENT = replace(MOBILEBERT_STUDENT, build=tiny_mobilebert_student)

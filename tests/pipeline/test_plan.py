@@ -66,6 +66,30 @@ BAD = {
         last("quantize", "graph", target="gpu"),
         "slower than 16 bits",
     ),
+    "settings that no default scheme reads": (
+        last("quantize", "graph", soft_labels=0.5),
+        "no scheme that is tried by default reads all of your settings. dynamic is skipped",
+    ),
+    "heads of a student without": (
+        last("distill", "teacher", method="bilstm", heads=2),
+        "heads=2: the student of method 'bilstm' has no such part",
+    ),
+    "layers that a student does not start from": (
+        last("distill", "teacher", method="mobilebert", teacher_layers=[0]),
+        "the student of method 'mobilebert' has no such part",
+    ),
+    "heads that do not divide the student": (
+        last("distill", "teacher", method="tinybert", hidden_size=32, heads=3),
+        "hidden_size=32 is no multiple of heads=3",
+    ),
+    "an encoder that grows in width": (
+        last("pretrain", "encoder", corpus=CORPUS, hidden_size=64, layers=8),
+        "hidden_size=64: step 'encoder' has hidden_size=",
+    ),
+    "an encoder that does not grow": (
+        last("pretrain", "encoder", corpus=CORPUS, layers=1),
+        "layers=1: step 'encoder' has",
+    ),
     "nothing to prune": (last("prune", "teacher"), "there is nothing to prune"),
     "an unused setting of pruning": (
         last("prune", "teacher", vocab="task", rounds=2),

@@ -44,6 +44,8 @@ def test_a_port_that_was_just_used_is_free(taken_port: int) -> None:
 def test_equal_ports_are_refused() -> None:
     with pytest.raises(ConfigError, match="http_port=8000, grpc_port=8000"):
         with_free_ports(ServeConfig(grpc_port=8000))
+    with pytest.raises(ConfigError, match="the ports must differ"):
+        ServeConfig.parse({"metrics_port": 8001})
 
 
 @pytest.mark.parametrize("host", ["198.51.100.7", "no.such.host.invalid"])

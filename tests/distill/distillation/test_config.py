@@ -106,18 +106,18 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "two layers of a BiLSTM": (
         {"method": "bilstm"},
-        ModelError,
-        "layers=2: a BiLSTM student has one layer, in each direction",
+        ConfigError,
+        "layers=2: the student of method 'bilstm' has no such part to choose",
     ),
     "heads of a BiLSTM": (
         {"method": "bilstm", "layers": None, "heads": 4},
-        ModelError,
-        "heads=4: a BiLSTM student takes no attention heads",
+        ConfigError,
+        "heads=4: the student of method 'bilstm' has no such part",
     ),
     "layers for a BiLSTM": (
         {"method": "bilstm", "layers": None, "teacher_layers": (0,)},
-        ModelError,
-        r"teacher_layers=\(0,\): a BiLSTM student takes no",
+        ConfigError,
+        r"teacher_layers=\(0,\): the student of method 'bilstm' has no",
     ),
     "a map for a BiLSTM": (
         {"method": "bilstm", "layers": None, "layer_map": "skip"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,11 +15,13 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.measure.accuracy import evaluate
 from bertender.models.opening import load_torch_classifier, open_classifier
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.heads import HEADS
 from distill.data import token_dataset
 from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.on_task import on_task
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.losses.signals import Signals
 from distill.losses.terms import HardLabels, SoftLabels
@@ -159,9 +161,9 @@ def test_the_teacher_does_not_change(student: Artifact, teacher: Artifact) -> No
     assert student.card.parent is not None and student.card.parent.digest == teacher.digest
 
 
-TAGGING = [
-    name for name in METHODS if not METHODS[name].student.wants_own_start and name != "bilstm"
-]
+STUDENTS = {name: row.student for name, row in METHODS.items()}
+TAGGING = [n for n, kind in STUDENTS.items() if kind.labels_words and not kind.wants_own_start]
+CANNOT_TAG = [name for name, kind in STUDENTS.items() if not kind.labels_words]
 
 
 @pytest.mark.parametrize("name", TAGGING)
@@ -176,11 +178,15 @@ def test_every_method_trains_a_tagger(name: str, teacher: Artifact, tmp_path: Pa
     assert 0 < student.card.findings.training.epochs[-1]["entity_f1"] <= 1
 
 
-def test_a_student_that_cannot_tag_is_refused(teacher: Artifact, tmp_path: Path) -> None:
-    config = DistillConfig(method="bilstm")
-    with pytest.raises(ModelError, match=r"labels texts and cannot tag words.*such as minibert"):
-        distill(teacher, TASK, config, tmp_path / "student")
-    assert not any(tmp_path.iterdir())
+@pytest.mark.parametrize("name", CANNOT_TAG)
+def test_a_student_that_cannot_tag_is_refused(name: str, tmp_path: Path) -> None:
+    """Before the teacher is read, in a recipe before its first step."""
+    config, unread = DistillConfig(method=name), cast(Artifact, None)
+    said = f"method={name!r}: its student labels texts and cannot tag words.* minibert"
+    with pytest.raises(ConfigError, match=said):
+        STAGES["distill"].check(config, TASK)
+    with pytest.raises(ConfigError, match=said):
+        on_task(unread, TASK, config)
 
 
 def test_the_same_run_gives_the_same_student(teacher: Artifact, tmp_path: Path) -> None:
