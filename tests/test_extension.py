@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
 from bertender.core.table import Place
 from bertender.metrics.scores import METRICS
 from bertender.models.opening import open_classifier
@@ -25,7 +26,8 @@ from bertender.pipeline.recipe import parse_recipe
 from bertender.pipeline.runner import run_recipe
 from bertender.pipeline.stages import STAGES
 from bertender.problems import PROBLEMS
-from bertender.tasks.task import Task
+from bertender.tasks.registry import load_task
+from bertender.tasks.task import Task, TaskConfig
 from bertender.training.heads import HEADS
 from distill.methods import METHODS
 from quantize.schemes import SCHEMES
@@ -36,7 +38,8 @@ from tests.toys import FRUIT, TOOLS
 
 pytestmark = pytest.mark.slow
 
-LEARNED = {"method": "warm", "layers": 2, "epochs": 4, "learning_rate": 3e-3, "batch_size": 16}
+TRAINING = {"epochs": 4, "learning_rate": 3e-3, "batch_size": 16}
+LEARNED = {"method": "warm", "layers": 2, **TRAINING}
 STEPS = (
     {"name": "student", "stage": "distill", "with": LEARNED},
     {"name": "sharp", "stage": "sharpen", "from": "student", "with": {"by": 3.0}},
@@ -46,6 +49,7 @@ STEPS = (
     {"name": "endpoint", "stage": "endpoint", "from": "int8", "with": {"texts": 4}},
 )
 FAST = {"processes": 1, "rounds": 2, "single_texts": 4, "batch_size": 4, "noisy": True}
+PRUNE = {"name": "cut", "stage": "prune", "with": {"heads": 0.5, **TRAINING}}
 TABLE = {"name": "table", "stage": "compare", "from": ["teacher", "int8"], "with": FAST}
 ROWS = {
     "bertender.problems": ("multi_label_classification", "tests.multi_label:MULTI_LABEL"),
@@ -115,24 +119,39 @@ def test_an_added_problem_type_runs_to_the_endpoint(tmp_path: Path) -> None:
     encoder = save_encoder("bert", tmp_path / "encoder")
     settings = {"teacher": str(encoder), "epochs": 12, "learning_rate": 3e-3, "batch_size": 16}
     first = {"name": "teacher", "stage": "finetune", "with": settings}
-    student, *others = ({"from": "teacher", **step} for step in (*STEPS, TABLE))
+    student, *others = ({"from": "teacher", **step} for step in (*STEPS, PRUNE, TABLE))
     student["with"] = {**LEARNED, "epochs": 12}
     task = {**write_multi_label(tmp_path), "problem_type": name}
     steps = [first, student, *others]
     text = yaml.safe_dump({"summary": "added rows", "task": task, "steps": steps})
     outcomes = run_recipe(parse_recipe("added", text), tmp_path / "run")
     found = {outcome.step.name: outcome for outcome in outcomes}
-    made = {each: Artifact.load(found[each].output) for each in ("teacher", "student", "int8")}
+    made = {
+        each: Artifact.load(found[each].output) for each in ("teacher", "student", "int8", "cut")
+    }
     assert {each.card.task.problem_type for each in made.values()} == {name}
     config = json.loads((made["student"].path / "config.json").read_text())
     assert config["problem_type"] == name
-    scores = made["student"].card.findings.scores
-    assert scores is not None and scores.score > 0.8
+    for name in ("student", "cut"):
+        scores = made[name].card.findings.scores
+        assert scores is not None and scores.score > 0.8
     (row, *_), constant = found["table"].result["rows"], found["table"].result["constant"]
     assert row["score"]["metric"] == "exact_match" and constant["score"]["value"] < 0.5
     served = found["endpoint"].result["served"]
     right = [each["answer"]["label"] == each["true_label"] for each in served]
     assert len({len(each["true_label"]) for each in served}) > 1 and sum(right) > len(right) / 2
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_for_one_label_a_text_is_refused(tmp_path: Path) -> None:
+    name, _ = ROWS["bertender.problems"]
+    task = load_task(TaskConfig.parse({**write_multi_label(tmp_path), "problem_type": name}))
+    distill, baseline = STAGES["distill"], STAGES["baseline"]
+    config = distill.config.parse({"more_teachers": "elsewhere"})
+    with pytest.raises(ConfigError, match="more_teachers: for tasks whose texts have one label"):
+        distill.check(config, task)
+    with pytest.raises(ConfigError, match="is one of 'multi_label_classification'"):
+        baseline.accepts(task)
 
 
 @pytest.mark.usefixtures("added")

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from pydantic import AfterValidator
 
-from bertender.core.errors import UnknownNameError
+from bertender.core.errors import ConfigError, UnknownNameError
 
 __all__ = ["LazyTable", "Place", "Table", "load_place", "on_demand"]
 
@@ -37,7 +37,13 @@ class Table(dict[str, Row]):
         points = self._entry_points(name)
         if not points:
             raise UnknownNameError(self.noun, name, self)
-        self[name] = points[0].load()
+        try:
+            self[name] = points[0].load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"{self.noun} {name!r} is of an installed package, at {points[0].value!r}, which "
+                f"cannot be imported: {error}. Repair the package, or uninstall it."
+            ) from error
         return self[name]
 
     def get(self, name: str, default: Any = None) -> Any:

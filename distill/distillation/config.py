@@ -57,6 +57,15 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
         ),
         "hidden_size={hidden_size} is no multiple of heads={heads}. Choose heads that divide it.",
     ),
+    "relation heads that do not divide": Rule(
+        lambda config: bool(
+            config.hidden_size
+            and config.relation_heads
+            and config.hidden_size % config.relation_heads
+        ),
+        "relation_heads={relation_heads} must divide the widths of both models, and hidden_size="
+        "{hidden_size} is not a multiple of it. Choose other relation_heads.",
+    ),
 }
 """Conflicts of settings."""
 

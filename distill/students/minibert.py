@@ -35,10 +35,16 @@ def minibert_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTraine
     width = shape.hidden_size or min(HIDDEN_SIZE, teacher.config.hidden_size)
     if width == teacher.config.hidden_size:
         return any_width_student(teacher, shape)
-    heads = shape.heads or max(width // HEAD_DIM, 1)
+    heads = shape.heads or _heads_of(width)
     student = any_width_student(teacher, replace(shape, hidden_size=width, heads=heads))
     _project_embeddings(teacher, student, family_of(teacher))
     return student
+
+
+def _heads_of(width: int) -> int:
+    """Return how many heads a student has, each as wide as a BERT's or wider."""
+    most = max(width // HEAD_DIM, 1)
+    return next(heads for heads in range(most, 0, -1) if width % heads == 0)
 
 
 @torch.no_grad()

@@ -90,7 +90,12 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
 
 ANY_WIDTH_STUDENT = StudentKind(any_width_student)
 
-OWN_VOCABULARY_STUDENT = StudentKind(any_width_student, layers=all_layers, own_vocabulary=True)
+OWN_VOCABULARY_STUDENT = StudentKind(
+    any_width_student,
+    layers=all_layers,
+    own_vocabulary=True,
+    lacks=frozenset({"teacher_layers"}),
+)
 """As deep as its teacher, over a vocabulary that is trained on the corpus."""
 
 SHORTER_STUDENT = StudentKind(shorter_student)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -33,3 +34,35 @@ def test_a_field_takes_its_names_alone() -> None:
     assert Basket.parse({}).fruit is None and Basket.parse({"fruit": "none"}).fruit == "none"
     with pytest.raises(ConfigError, match="Known: apple, none, pear"):
         Basket.parse({"fruit": "aple"})
+
+
+PLUM = 3
+ENTRY_POINTS = """[toy.fruit]
+plum = tests.core.test_table:PLUM
+apple = tests.core.test_table:PLUM
+rotten = tests.core.test_table:GONE
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table[int]:
+    """A table whose rows a package adds to, as pip leaves it behind."""
+    folder = tmp_path / "plums-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: plums\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return Table("fruit", FRUIT, group="toy.fruit")
+
+
+def test_an_installed_package_adds_rows_and_replaces_none(installed: Table[int]) -> None:
+    assert "plum" in installed and "plum" not in FRUIT and "cherry" not in installed
+    assert installed["plum"] == installed.get("plum") == 3
+    assert installed["apple"] == 1 and installed.get("cherry", 4) == 4
+    with pytest.raises(UnknownNameError, match="no fruit 'cherry'"):
+        installed["cherry"]
+
+
+def test_a_package_that_cannot_be_imported_is_named(installed: Table[int]) -> None:
+    with pytest.raises(ConfigError, match=r"'rotten' is of an installed package.*GONE.*uninstall"):
+        installed["rotten"]

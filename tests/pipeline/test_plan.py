@@ -82,6 +82,14 @@ BAD = {
         last("distill", "teacher", method="tinybert", hidden_size=32, heads=3),
         "hidden_size=32 is no multiple of heads=3",
     ),
+    "relation heads that do not divide": (
+        last("distill", "teacher", method="minilm-v2", hidden_size=32, relation_heads=5),
+        "relation_heads=5 must divide the widths of both models",
+    ),
+    "layers to start from of another vocabulary": (
+        last("distill-general", "encoder", corpus=CORPUS, method="small-vocab", teacher_layers=[0]),
+        "the student of method 'small-vocab' has no such part",
+    ),
     "an encoder that grows in width": (
         last("pretrain", "encoder", corpus=CORPUS, hidden_size=64, layers=8),
         "hidden_size=64: step 'encoder' has hidden_size=",
