@@ -13,7 +13,7 @@ from bertender.cli.output import messages, print_json
 from bertender.core.errors import DataError
 from serve.client import DEFAULT_URL, Classification, Endpoint
 
-__all__ = ["classify_command"]
+__all__ = ["classify_command", "lines_of"]
 
 
 def classify_command() -> Callable[..., None]:
@@ -52,20 +52,30 @@ def classify_command() -> Callable[..., None]:
             )
             return
         for example, classification in zip(examples, classifications, strict=True):
-            for line in _lines(classification, example):
+            for line in lines_of(
+                classification, example, by_word=endpoint.problem.predicts == "word"
+            ):
                 print(line)
 
     return command
 
 
-def _lines(classification: Classification, example: tuple[str, ...]) -> Iterator[str]:
-    """Yield a line for each prediction: of a text, or of each word, then an empty line."""
-    if isinstance(classification.label, str):
-        yield f"{classification.label}\t{classification.score:.4f}\t{' | '.join(example)}"
+def lines_of(
+    classification: Classification, example: tuple[str, ...], *, by_word: bool
+) -> Iterator[str]:
+    """Yield a line for a text, with all its labels, or one for each word and then an empty one."""
+    labels = (
+        [classification.label] if isinstance(classification.label, str) else classification.label
+    )
+    scores = (
+        [classification.score] if isinstance(classification.score, float) else classification.score
+    )
+    shown = [f"{score:.4f}" for score in scores]
+    if not by_word:
+        yield f"{','.join(labels) or '-'}\t{','.join(shown) or '-'}\t{' | '.join(example)}"
         return
-    assert isinstance(classification.score, tuple)
-    for word, label, score in zip(example, classification.label, classification.score, strict=True):
-        yield f"{label}\t{score:.4f}\t{word}"
+    for word, label, score in zip(example, labels, shown, strict=True):
+        yield f"{label}\t{score}\t{word}"
     yield ""
 
 

@@ -39,5 +39,6 @@ def _shown(label: str | tuple[str, ...]) -> str:
 
 
 def _score(score: float | tuple[float, ...]) -> str:
-    """Return a score; of several words, the lowest."""
-    return f"{score if isinstance(score, float) else min(score):.3f}"
+    """Return a score; of several words or labels, the lowest."""
+    scores = (score,) if isinstance(score, float) else score
+    return f"{min(scores):.3f}" if scores else "-"

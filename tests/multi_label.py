@@ -62,9 +62,10 @@ def _arrays(
 def _read_answer(
     tensors: Mapping[str, npt.NDArray[Any]], row: int, example: Example
 ) -> dict[str, Any]:
+    names = tensors["LABEL"][row]
     return {
-        "label": tuple(label.decode() for label in tensors["LABEL"][row] if label),
-        "score": tuple(tensors["SCORE"][row].tolist()),
+        "label": tuple(name.decode() for name in names if name),
+        "score": tuple(tensors["SCORE"][row][names != b""].tolist()),
         "logits": tuple(tensors["LOGITS"][row].tolist()),
     }
 

@@ -31,6 +31,9 @@ from bertender.tasks.task import Task, TaskConfig
 from bertender.training.heads import HEADS
 from distill.methods import METHODS
 from quantize.schemes import SCHEMES
+from serve.classify_command import lines_of
+from serve.client import Answer
+from serve.endpoint_table import show_endpoint
 from tests.extension import WITHOUT_HEAD
 from tests.front import last_line, succeed, write_toy_files
 from tests.toy_models import save_encoder
@@ -126,9 +129,7 @@ def test_an_added_problem_type_runs_to_the_endpoint(tmp_path: Path) -> None:
     text = yaml.safe_dump({"summary": "added rows", "task": task, "steps": steps})
     outcomes = run_recipe(parse_recipe("added", text), tmp_path / "run")
     found = {outcome.step.name: outcome for outcome in outcomes}
-    made = {
-        each: Artifact.load(found[each].output) for each in ("teacher", "student", "int8", "cut")
-    }
+    made = {each: Artifact.load(found[each].output) for each in ("student", "int8", "cut")}
     assert {each.card.task.problem_type for each in made.values()} == {name}
     config = json.loads((made["student"].path / "config.json").read_text())
     assert config["problem_type"] == name
@@ -137,7 +138,12 @@ def test_an_added_problem_type_runs_to_the_endpoint(tmp_path: Path) -> None:
         assert scores is not None and scores.score > 0.8
     (row, *_), constant = found["table"].result["rows"], found["table"].result["constant"]
     assert row["score"]["metric"] == "exact_match" and constant["score"]["value"] < 0.5
+    show_endpoint(found["endpoint"].output)
     served = found["endpoint"].result["served"]
+    for each in served:
+        answer = Answer.model_validate(each["answer"])
+        (line,) = lines_of(answer, tuple(each["text"]), by_word=False)
+        assert line.startswith(f"{','.join(answer.label) or '-'}\t")
     right = [each["answer"]["label"] == each["true_label"] for each in served]
     assert len({len(each["true_label"]) for each in served}) > 1 and sum(right) > len(right) / 2
 

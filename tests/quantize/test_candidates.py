@@ -112,7 +112,7 @@ SKIPPED = [
 def test_a_candidate_that_would_ignore_a_setting_is_skipped(
     settings: dict[str, Any], skipped: list[str]
 ) -> None:
-    rows = [*candidates(config_with(**settings))]
+    rows = [*candidates(QuantizeConfig(**settings))]
     assert [each.scheme for each in rows if each.skipped] == skipped
     for each in rows:
         for name, value in settings.items():
@@ -130,8 +130,11 @@ def test_a_skipped_scheme_is_told(float_model: Artifact, task: Task, tmp_path: P
 def test_settings_that_no_candidate_reads_are_refused(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"reads all of your settings.*--scheme qat"):
-        quantize(float_model, task, config_with(epochs=2), tmp_path / "out")
+    said = r"reads all of your settings.*--scheme qat"
+    with pytest.raises(ConfigError, match=said):
+        config_with(epochs=2)
+    with pytest.raises(ConfigError, match=said):
+        quantize(float_model, task, QuantizeConfig(epochs=2), tmp_path / "out")
     assert not any(tmp_path.iterdir())
 
 
