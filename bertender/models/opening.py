@@ -103,7 +103,8 @@ def problem_of(artifact: Artifact) -> ProblemType[Any]:
 
 
 def _problem_of(task: TaskRecord) -> ProblemType[Any]:
-    return PROBLEMS.get(task.problem_type, SINGLE_LABEL)
+    problem: ProblemType[Any] = PROBLEMS.get(task.problem_type, SINGLE_LABEL)
+    return problem
 
 
 def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedModel:

@@ -169,7 +169,7 @@ def _row(
     """Derive the pruned form of an architecture."""
     own = {"model_type": f"bertender-pruned-{config.model_type}", "pruned_from": config.model_type}
     kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
-    tagger = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[config]
+    tagger: Any = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[config]
     model, tags = (_pruned(origin, kind) for origin in (classifier, tagger))
     return Prunable(classifier, kind, model, tagger, tags, set_heads, width, positions)
 
