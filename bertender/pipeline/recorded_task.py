@@ -66,8 +66,8 @@ def _unread(record: TaskRecord) -> tuple[str, ...]:
 
     Earlier versions recorded the default also where the problem type has columns of its own.
     """
-    named = record.source.get("text_column")
-    others = named == default_of("text_column") and named not in record.text_columns
+    recorded = record.source.get("text_column")
+    others = recorded == default_of("text_column") and recorded not in record.text_columns
     return ("text_column", "label_column") if others else ()
 
 

@@ -267,10 +267,10 @@ def _column(config: TaskConfig, setting: str, usual: str, there: Sequence[str]) 
 
     A setting at its default may be either, and is the one that the file has.
     """
-    named = str(getattr(config, setting))
-    if named != default_of(setting):
-        return named
-    candidates = (named, usual) if config.is_explicit(setting) else (usual, named)
+    value = str(getattr(config, setting))
+    if value != default_of(setting):
+        return value
+    candidates = (value, usual) if config.is_explicit(setting) else (usual, value)
     return next((name for name in candidates if name in there), candidates[0])
 
 

@@ -37,7 +37,7 @@ __all__ = [
     "new_student",
     "on_task",
     "check_sources_stay",
-    "refuse_tagging",
+    "check_can_tag",
     "check_texts_read",
 ]
 
@@ -85,7 +85,7 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
     """
     method = config.changed_method()
     check_texts_read(task, config)
-    refuse_tagging(method, task)
+    check_can_tag(method, task)
     extended = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, task, config)
@@ -141,7 +141,7 @@ def check_texts_read(task: Task, config: DistillConfig) -> None:
         )
 
 
-def refuse_tagging(method: Method, task: Task) -> None:
+def check_can_tag(method: Method, task: Task) -> None:
     """Raise ConfigError for a method whose students cannot label words, of a task of words."""
     if HEADS[task.problem_type].per_token and not method.student.labels_words:
         others = [name for name, row in METHODS.items() if row.student.labels_words]

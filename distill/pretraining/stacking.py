@@ -21,7 +21,7 @@ from bertender.core.hub_code import open_pretrained
 from bertender.models.families import family_of
 from distill.pretraining.config import PretrainConfig
 
-__all__ = ["positions_of_shallow", "refuse_other_shape", "check_stackable", "stack"]
+__all__ = ["positions_of_shallow", "check_same_shape", "check_stackable", "stack"]
 
 MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
 """Fields of PretrainConfig that a deeper encoder shares with the shallower one."""
@@ -34,7 +34,7 @@ def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> N
         raise ConfigError(
             f"{name} is an artifact of stage {shallow.card.stage!r}. Give one of `pretrain`."
         )
-    refuse_other_shape(name, shallow.card.family, shallow.card.config, config, family)
+    check_same_shape(name, shallow.card.family, shallow.card.config, config, family)
     if config.max_length > (positions := positions_of_shallow(shallow)):
         raise ConfigError(
             f"max_length={config.max_length}: {name} has positions for {positions} tokens only. "
@@ -42,7 +42,7 @@ def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> N
         )
 
 
-def refuse_other_shape(
+def check_same_shape(
     name: str, shallow_family: str, shallow: Mapping[str, Any], config: PretrainConfig, family: str
 ) -> None:
     """Raise ConfigError where an encoder as `config` wants it cannot grow from one of the settings

@@ -47,7 +47,7 @@ from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logi
 from distill.teachers.teacher import Teacher
 from distill.writing import TrainedModel
 
-__all__ = ["prune", "refuse_vocabulary"]
+__all__ = ["prune", "check_vocabulary_stays"]
 
 
 def prune(
@@ -69,7 +69,7 @@ def prune(
             which the same run with another `max_drop` goes on.
     """
     config.check_rules()
-    refuse_vocabulary(config, task)
+    check_vocabulary_stays(config, task)
     check_writable(out, parent)
     ready = _ready(parent, task, config, stopwatches)
     train = partial(ready.prune, f"prune {out.name}")
@@ -203,7 +203,7 @@ def _with_outputs(
     return texts.with_columns(**teacher_outputs(model, digest, own, {"logits": frozenset()}, bf16))
 
 
-def refuse_vocabulary(config: PruneConfig, task: Task) -> None:
+def check_vocabulary_stays(config: PruneConfig, task: Task) -> None:
     """Raise ConfigError where a tagger's words would be cut into other tokens than they were."""
     if config.vocab is not None and HEADS[task.problem_type].per_token:
         raise ConfigError(

@@ -10,7 +10,7 @@ from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
 from bertender.pipeline.stage import TORCH_CLASSIFIER, TORCH_MODEL, Inputs, Product, Stage, Want
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation.on_task import check_texts_read, refuse_tagging
+from distill.distillation.on_task import check_can_tag, check_texts_read
 from distill.distillation.start import check_start
 from distill.stages.encoder_folder import Encoder
 
@@ -37,7 +37,7 @@ def _files(config: DistillConfig) -> Iterator[NamedFile]:
 def _check(config: DistillConfig, task: Task) -> None:
     check_start(config.changed_method(), config.student)
     check_texts_read(task, config)
-    refuse_tagging(config.changed_method(), task)
+    check_can_tag(config.changed_method(), task)
 
 
 DISTILL = Stage(

@@ -12,7 +12,7 @@ from bertender.pipeline.stage import PRETRAINED, Inputs, Product, Stage, Want
 from distill.corpora.corpus import Corpus
 from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, pretrain_by_name
-from distill.pretraining.stacking import refuse_other_shape
+from distill.pretraining.stacking import check_same_shape
 from distill.stages.corpus_text import CorpusText
 
 __all__ = ["PRETRAIN"]
@@ -40,7 +40,7 @@ class _Shallower(Want):
         assert isinstance(shallow, PretrainConfig)
         families = (OBJECTIVES[each.objective].family for each in (shallow, self.config))
         theirs, own = families
-        refuse_other_shape(f"step {source!r}", theirs, dict(shallow), self.config, own)
+        check_same_shape(f"step {source!r}", theirs, dict(shallow), self.config, own)
 
 
 def _wants(config: PretrainConfig, position: int) -> Want:

@@ -11,7 +11,7 @@ from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
 from bertender.tasks.task import Task
 from distill.corpora.corpus import Corpus
 from distill.pruning.config import OF_THE_TASK, PruneConfig
-from distill.pruning.pruner import prune, refuse_vocabulary
+from distill.pruning.pruner import check_vocabulary_stays, prune
 from distill.stages.corpus_text import CorpusText
 
 __all__ = ["PRUNE"]
@@ -28,7 +28,7 @@ def _files(config: PruneConfig) -> Iterator[NamedFile]:
 
 
 def _check(config: PruneConfig, task: Task) -> None:
-    refuse_vocabulary(config, task)
+    check_vocabulary_stays(config, task)
 
 
 PRUNE = Stage(
