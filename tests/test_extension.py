@@ -26,7 +26,7 @@ from bertender.pipeline.recipe import parse_recipe
 from bertender.pipeline.runner import run_recipe
 from bertender.pipeline.stages import STAGES
 from bertender.problems import PROBLEMS
-from bertender.tasks.registry import load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training.heads import HEADS
 from distill.methods import METHODS

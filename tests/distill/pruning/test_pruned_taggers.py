@@ -13,7 +13,7 @@ from transformers import AutoModelForTokenClassification
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.measure.accuracy import evaluate
-from bertender.models.predictor import load_torch_classifier, open_classifier
+from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.pipeline.stages import STAGES
 from bertender.training.examples import model_inputs
 from bertender.training.heads import HEADS
