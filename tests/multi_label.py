@@ -37,7 +37,7 @@ def _number(names: Names, numbers: Mapping[str, int]) -> Targets:
     return tuple(int(number in own) for number in range(len(numbers)))
 
 
-def _named(target: Targets, labels: Sequence[str]) -> Names:
+def _by_names(target: Targets, labels: Sequence[str]) -> Names:
     return tuple(label for label, has in zip(labels, target, strict=True) if has)
 
 
@@ -78,7 +78,7 @@ MULTI_LABEL: ProblemType[Targets] = replace(
     read=_read,
     labels=lambda found: tuple(sorted({name for names in found for name in names})),
     number=_number,
-    named=_named,
+    by_names=_by_names,
     labels_of=lambda target: np.flatnonzero(target).tolist(),
     constant=lambda label, labels, example: tuple(int(label == each) for each in range(labels)),
     choose=_choose,

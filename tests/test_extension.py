@@ -32,7 +32,7 @@ from bertender.training.heads import HEADS
 from distill.methods import METHODS
 from quantize.schemes import SCHEMES
 from serve.classify_command import lines_of
-from serve.client import Answer
+from serve.client import Classification
 from serve.endpoint_table import show_endpoint
 from tests.extension import WITHOUT_HEAD
 from tests.front import last_line, succeed, write_toy_files
@@ -141,7 +141,7 @@ def test_an_added_problem_type_runs_to_the_endpoint(tmp_path: Path) -> None:
     show_endpoint(found["endpoint"].output)
     served = found["endpoint"].result["served"]
     for each in served:
-        answer = Answer.model_validate(each["answer"])
+        answer = Classification.model_validate(each["answer"])
         (line,) = lines_of(answer, tuple(each["text"]), by_word=False)
         assert line.startswith(f"{','.join(answer.label) or '-'}\t")
     right = [each["answer"]["label"] == each["true_label"] for each in served]
