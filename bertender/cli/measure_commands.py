@@ -16,8 +16,8 @@ from bertender.cli.output import console, left_out_rows, print_json, print_words
 from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.errors import ConfigError, DataError
-from bertender.core.saving import save_result, save_text
+from bertender.core.errors import DataError
+from bertender.core.saving import check_savable, save_result, save_text
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.parity import Parity, require_parity
 from bertender.measure.verify import VerifyConfig, verify
@@ -74,6 +74,7 @@ def verify_command() -> Callable[..., None]:
         out: OutFile = None,
         as_json: JsonFlag = False,
     ) -> None:
+        check_savable("--out", out, "JSON")
         artifacts = Artifact.load(reference), Artifact.load(candidate)
         config = VerifyConfig.parse(explicit(option_values(VerifyConfig, values)))
         task = recorded_task(artifacts[0], task_settings(values))
@@ -105,8 +106,8 @@ def compare_command() -> Callable[..., None]:
     ) -> None:
         _check_one_form(as_json, {"--markdown": markdown, "--wide": wide})
         _check_flags_used(context, saved, values)
-        _check_is_file("--out", out, "JSON")
-        _check_is_file("--html", html, "HTML")
+        check_savable("--out", out, "JSON")
+        check_savable("--html", html, "HTML")
         comparison, left_out = (_read(saved), None) if saved else _measure(artifacts or [], values)
         if out:
             save_result(comparison, out)
@@ -165,12 +166,6 @@ def _check_flags_used(context: typer.Context, saved: Path | None, values: dict[s
     ]
     if unused:
         raise typer.BadParameter(f"--saved measures nothing, so it takes no {', '.join(unused)}.")
-
-
-def _check_is_file(flag: str, path: Path | None, kind: str) -> None:
-    """Raise ConfigError before minutes of measuring, not after."""
-    if path and path.is_dir():
-        raise ConfigError(f"{flag} {path} is a directory; give the name of a {kind} file.")
 
 
 def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dict[str, Any] | None]:

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from bertender.core.atomic import replacing
 from bertender.core.config import Record
+from bertender.core.errors import ConfigError
 
-__all__ = ["save_result", "save_text"]
+__all__ = ["check_savable", "save_result", "save_text"]
+
+
+def check_savable(flag: str, out: Path | None, kind: str) -> None:
+    """Raise ConfigError where no file can be written, before minutes of work and not after.
+
+    Args:
+        flag: what names the file, for the message: "--out".
+        out: the file; None where none is asked for.
+        kind: of the file, for the message: "JSON".
+    """
+    if out is None:
+        return
+    if out.is_dir():
+        raise ConfigError(f"{flag} {out} is a directory; give the name of a {kind} file.")
+    nearest = next(each for each in out.absolute().parents if each.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise ConfigError(
+            f"{flag} {out} cannot be written: {nearest} is no folder that this user may write to. "
+            "Give another name."
+        )
 
 
 def save_result(result: Record, out: Path) -> None:

@@ -1,0 +1,39 @@
+"""Where a result goes is checked before minutes of work, and it appears whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bertender.core.errors import ConfigError
+from bertender.core.saving import check_savable, save_text
+
+
+def test_a_new_file_in_a_new_folder_is_savable(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder" / "result.json"
+    check_savable("--out", out, "JSON")
+    assert not out.parent.exists(), "checking writes nothing"
+    save_text("{}", out)
+    check_savable("--out", out, "JSON")
+    check_savable("--out", None, "JSON")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--html {tmp_path} is a directory; give the name of"):
+        check_savable("--html", tmp_path, "HTML")
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be written: .*file is no folder that this user"):
+        check_savable("--out", tmp_path / "file" / "result.json", "JSON")
+
+
+def test_a_folder_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(ConfigError, match=f"cannot be written: {tmp_path} is no folder that"):
+        check_savable("--out", tmp_path / "result.json", "JSON")
