@@ -84,7 +84,7 @@ SCHEMES = Table(
             write=on_demand("quantize.qat:write_trained"),
             reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
             source="torch",
-            check=on_demand("quantize.qat:refuse_untrainable"),
+            check=on_demand("quantize.qat:check_trainable"),
             then=({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
         ),
     },

@@ -59,7 +59,7 @@ def _arrays(
     return {"LABEL": np.where(logits > 0, labels, b""), "SCORE": scores, "LOGITS": logits}
 
 
-def _read_answer(
+def _read_response(
     tensors: Mapping[str, npt.NDArray[Any]], row: int, example: Example
 ) -> dict[str, Any]:
     names = tensors["LABEL"][row]
@@ -99,7 +99,7 @@ MULTI_LABEL: ProblemType[Targets] = replace(
             Tensor("LOGITS", "TYPE_FP32", lambda labels: (labels,)),
         ),
         arrays=_arrays,
-        read=_read_answer,
+        read=_read_response,
     ),
     model_settings={"problem_type": "multi_label_classification"},
 )

@@ -12,7 +12,7 @@ from bertender.report.cells import DASH, captioned_table, markdown_rows
 
 __all__ = ["markdown_parity", "parity_lines", "parity_table"]
 
-HEADINGS = ("Arrangement", "Answers", "Max difference", "Agreement")
+HEADINGS = ("Arrangement", "Predictions", "Max difference", "Agreement")
 
 
 def parity_table(parity: Parity) -> Table:

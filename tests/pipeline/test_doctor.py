@@ -12,7 +12,7 @@ from tests.core.machines import bare
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_every_check_answers(check: Check) -> None:
     finding = check.run(bare())
-    assert finding.value and finding.meaning == (check.found if finding.ok else check.absent)
+    assert finding.value and finding.meaning == (check.present if finding.ok else check.absent)
     assert finding.ok is (finding.value != "absent")
 
 

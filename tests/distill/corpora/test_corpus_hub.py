@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return iter(ROWS)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(corpus_hub, "hub_answers", lambda place: asked.append(place) or True)
+    monkeypatch.setattr(corpus_hub, "hub_knows", lambda place: asked.append(place) or True)
     monkeypatch.setattr(datasets, "load_dataset", load)
     return asked
 
@@ -50,7 +50,7 @@ def test_offline_it_is_refused_at_once(asked: list[Any], monkeypatch: pytest.Mon
 
 
 def test_without_an_answer_it_is_refused(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_hub, "hub_answers", lambda place: False)
+    monkeypatch.setattr(corpus_hub, "hub_knows", lambda place: False)
     with pytest.raises(HubUnreachableError, match="no hub that answers knows a data set"):
         next(read_corpus("owner/name"))
     assert asked == []

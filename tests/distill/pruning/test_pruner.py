@@ -276,7 +276,7 @@ def test_what_no_pruning_reaches_is_refused_before_anything_is_computed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("choice_score", "teacher_answers"):
+    for name in ("choice_score", "teacher_outputs"):
         monkeypatch.setattr(pruner, name, lambda *given: pytest.fail("too late"))
     config = PruneConfig(target_latency=20, layers=layers)
     said = rf"target_latency=20x.*each of its {4 - layers} layers the model is {best}x.*Ask for"

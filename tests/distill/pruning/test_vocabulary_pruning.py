@@ -117,7 +117,7 @@ def test_what_cannot_be_pruned_is_refused() -> None:
         needed_tokens(tokenizer, ["", ""])
     model = tiny_classifier("roberta", vocab_size=len(tokenizer), pad_token_id=9)
     gone = RemainingTokens(tokens.tokenizer, tuple(row for row in tokens.rows if row != 3))
-    with pytest.raises(ModelError, match="padding of this 'roberta' model is piece 9"):
+    with pytest.raises(ModelError, match="padding of this 'roberta' model is token 9"):
         cut_vocabulary(model, gone)
     description = json.loads(tokenizer.backend_tokenizer.to_str())
     vocabulary = description["model"]["vocab"]

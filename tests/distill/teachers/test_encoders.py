@@ -105,7 +105,7 @@ def silent_server() -> Iterator[socket.socket]:
 def go_online(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
-    monkeypatch.setattr(encoders, "hub_answers", partial(hub_knows, seconds=0.5))
+    monkeypatch.setattr(encoders, "hub_knows", partial(hub_knows, seconds=0.5))
     reset_sessions()  # the session that refuses everything offline was kept
 
 
