@@ -1,4 +1,4 @@
-"""What optimising a graph before it is written gains on this machine.
+"""Speedup of graphs that are optimised before they are written, on this machine.
 
     python -m benchmarks.fusion TEACHER --work DIR --out FILE.json [--rounds 10]
 

@@ -23,7 +23,7 @@ WARM_UP_RUNS = 5
 
 
 class KernelTimes(Record):
-    """What one answer takes in each kind of operator, summed over its nodes."""
+    """Time of one inference in each kind of operator, summed over its nodes."""
 
     tokens: int
     operators_ms: dict[str, float] = Field(description="operator -> milliseconds, the mean of RUNS")

@@ -41,7 +41,7 @@ CONTROL = "hard"
 
 
 class Budget(Record):
-    """What every student gets alike."""
+    """Settings that all students share."""
 
     epochs: int = Field(description="over all phases of a method together")
     learning_rate: float = Field(description="or the method's own, where that is higher")

@@ -119,7 +119,7 @@ class TrainingRun(Record):
 
     @property
     def seconds(self) -> float:
-        """What the student took, answers and all epochs together."""
+        """Seconds of the student, teacher outputs and all epochs together."""
         return self.kept_s + sum(self.epoch_s)
 
 

@@ -1,4 +1,4 @@
-"""What the tokenizers of some architectures lack before their model can classify batches of texts.
+"""Fixes for tokenizers of some architectures, so that their model can classify batches of texts.
 
 They were made for generating: GPT-2's cannot pad and puts nothing between two texts, T5's takes
 the end token from the text itself. What is changed here is saved with the tokenizer.

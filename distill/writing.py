@@ -29,7 +29,7 @@ class TrainedModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     task: TaskRecord
-    """What it predicts."""
+    """Task that it predicts."""
     findings: Findings
     """Without the number of parameters."""
 

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 __all__ = ["LARGEST", "fit_half_range"]
 
 LARGEST = 1e4
-"""What stands in place of larger constants: after a softmax nothing is left beside it, and sums
+"""Replaces larger constants: after a softmax all else becomes 0 next to it, and sums
 with it stay far from 65504, the largest number of float16."""
 
 

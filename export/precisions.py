@@ -28,7 +28,7 @@ from export.activations import check_overflow, largest_numbers
 __all__ = ["PRECISIONS", "Precision"]
 
 STORED = "_bfloat16"
-"""What follows the name of a matrix where it is stored."""
+"""Suffix of the name of a matrix where it is stored."""
 
 
 def _as_it_is(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -66,7 +66,7 @@ class Calibrator:
     clip: Callable[[Histogram, float, Integers], Range]
     """(histogram, percentile, the integers that will be written) -> the range"""
     error: ClippingError | None = None
-    """What the range has the least of, where it is searched."""
+    """Error that the search for a range minimises; None without a search."""
 
 
 def _everything(seen: Histogram, percentile: float, integers: Integers) -> Range:

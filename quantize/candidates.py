@@ -20,7 +20,7 @@ from quantize.schemes import DYNAMIC, MIXED, SCHEMES, SHARED, STATIC, Settings
 __all__ = ["CANDIDATES", "Candidate", "candidates", "next_command"]
 
 CANDIDATES: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
-"""What is tried where no scheme is named, until one passes; explicit settings go before these."""
+"""Schemes tried where none is named, until one passes; explicit settings go before these."""
 
 SAME: Callable[[Any, Any], bool] = operator.eq
 COVERS: Mapping[str, Callable[[Any, Any], bool]] = {

@@ -1,4 +1,4 @@
-"""What every scheme can be told; which of it a scheme reads, its row of SCHEMES says."""
+"""Settings of `quantize`; each scheme's row of SCHEMES lists those that it reads."""
 
 from __future__ import annotations
 

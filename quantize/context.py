@@ -1,4 +1,4 @@
-"""A quantization under way: what every scheme is given."""
+"""Run context of a quantization: the input of every scheme."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["QuantizationContext", "Sensitivities", "Written"]
 
 @dataclass(frozen=True)
 class Written:
-    """What a scheme has done."""
+    """Report of a scheme."""
 
     quantized: tuple[str, ...]
     """Nodes that multiply by integers now."""
@@ -47,9 +47,9 @@ class Written:
     """Where parts may return to what they were."""
     training: TrainingFindings | None = None
     reference: Classifier | None = None
-    """What the graph must agree with, where that is not the source."""
+    """Reference that the graph must agree with, where that is not the source."""
     float_graph: Path | None = None
-    """What its products are compared with, where that is not the float graph."""
+    """Graph that its products are compared with, where that is not the float graph."""
     score: float | None = None
     """On the texts to choose by, where the scheme had to know it."""
     tolerance: str | None = None
@@ -68,7 +68,7 @@ class Sensitivities:
 
 @dataclass(frozen=True)
 class QuantizationContext:
-    """What every scheme is given.
+    """Run context of a quantization, the input of every scheme.
 
     `graph` is the float graph (of a torch source there is none yet), `work` where a training's
     checkpoints are, `folder` for what is thrown away in the end; `write_onnx` writes a torch

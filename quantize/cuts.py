@@ -32,7 +32,7 @@ RunCut = Callable[[Array], list[Array]]
 IN_DOUBLE = {"MatMulInteger": (0, 1), "MatMul": (0, 1), "Gemm": (0, 1, 2)}
 """Operator -> the inputs that become float64. Integer ones have their zero points taken off."""
 ROUNDS = frozenset({"DynamicQuantizeLinear", "DequantizeLinear"})
-"""What computes a rounded activation."""
+"""Operators that compute a rounded activation."""
 
 
 def cut_out(

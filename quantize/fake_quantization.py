@@ -86,7 +86,7 @@ class _Text:
 
 
 class _RoundedActivation(nn.Module):
-    """What enters a linear layer, with a range that follows what is seen in training."""
+    """Fake quantization of a linear layer's input, with a range that follows training batches."""
 
     low: torch.Tensor
     high: torch.Tensor

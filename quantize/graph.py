@@ -1,4 +1,4 @@
-"""What of a graph can be quantized, and why the rest cannot."""
+"""Nodes of a graph that can be quantized, and why the others cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a quantized graph becomes when ONNX Runtime opens it: the operators that really run."""
+"""Operators that ONNX Runtime really runs after it has opened a quantized graph."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ BOUNDS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     },
     "table": {"weights_snr_db": (12.0, NO_LIMIT), "weights_gain": (0.96, 1.04)},
 }
-"""What a healthy part stays within: figure -> the least and the most.
+"""Bounds of a healthy part: figure -> the least and the most.
 
 Measured on encoders of 6 x 384, fine-tuned on SST-2, CoLA and MRPC (seed 7), 41 parts each:
 dynamic with 8 and 7 bits, static with every calibrator and with 99.9 %, signed activations, weights
@@ -227,7 +227,7 @@ class _Opened:
 
     @cached_property
     def rounding(self) -> RunCut | None:
-        """What is left of an activation before integer products, if it is rounded at all."""
+        """The rounding of an activation before integer products; None where it is not rounded."""
         cut = rounded_activation(self.twins.quantized)
         return None if cut is None else open_cut(cut, optimize=False)
 

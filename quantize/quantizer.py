@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 WriteOnnx = Callable[[Artifact, Path], object]
 REFUSALS = (AccuracyError, GateError, ParityError)
-"""What a gate raises; another scheme may pass it. Any other error meets every scheme alike."""
+"""Errors of a gate, which another scheme may pass. Any other error meets every scheme alike."""
 
 
 def _all_skipped(config: QuantizeConfig) -> bool:

@@ -44,11 +44,11 @@ class Scheme:
     precision: str = "int8"
     """The row of the parity gate's tolerances."""
     source: Kind = "onnx"
-    """What kind of artifact it starts from."""
+    """Kind of artifact that it starts from."""
     check: Callable[[Artifact], None] = lambda source: None
     """Raises where it cannot quantize a source, before any work."""
     then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
-    """What to try where it was refused: the first that was not tried just now."""
+    """Schemes to try where it was refused: the first that was not tried just now."""
 
 
 SCHEMES = Table(
@@ -91,7 +91,7 @@ SCHEMES = Table(
 )
 
 SHARED = frozenset({"scheme", "target", "no_embeddings", "max_drop", "parity_texts", "seed"})
-"""What every scheme reads."""
+"""Settings that every scheme reads."""
 
 
 def _readers(setting: str) -> list[str]:

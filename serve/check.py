@@ -43,7 +43,7 @@ class Served(Record):
 
 
 class EndpointCheck(Record):
-    """What the endpoint answered, and how far that is from the local model."""
+    """Predictions of the endpoint, and how far they are from the local model's."""
 
     served: tuple[Served, ...]
     max_abs_difference: float

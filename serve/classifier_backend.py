@@ -33,7 +33,7 @@ __all__ = ["TritonPythonModel", "open_artifact", "share_of_cores"]
 
 
 class TritonPythonModel:
-    """What Triton calls: `initialize` once an instance, `execute` once a merged batch."""
+    """Python backend of Triton: `initialize` once an instance, `execute` once a merged batch."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the artifact, its digests checked, and answer one text, so that loading proves it.

@@ -43,7 +43,7 @@ ResponseTensors = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Protocol:
-    """What differs between tritonclient's two modules."""
+    """Differences between tritonclient's two modules."""
 
     default_port: int
     tensor: Callable[..., Any]
@@ -89,7 +89,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 
 class Classification(Record):
-    """What the endpoint says of one example."""
+    """Prediction of the endpoint for one example."""
 
     label: str | tuple[str, ...] = Field(description="one, one for each word, or all of a text")
     score: float | tuple[float, ...]

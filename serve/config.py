@@ -1,4 +1,4 @@
-"""What an endpoint may be told: where it listens, how it batches, how many cores it takes."""
+"""Settings of an endpoint: where it listens, how it batches, how many cores it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Triton server's log says of its end: one line, not five hundred."""
+"""Reason in a Triton server's log why it ended: one line, not five hundred."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REASONS = (
     re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
     re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
 )
-"""What a server's log says of its end, the most telling first. Without a GPU, each log also has an
+"""Reasons in a server's log for its end, the clearest first. Without a GPU, each log also has an
 error about the CUDA driver, which ends nothing."""
 
 

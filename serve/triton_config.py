@@ -26,7 +26,7 @@ __all__ = ["BackendParameters", "model_config", "read_model_config", "write_mode
 
 
 class BackendParameters(Config):
-    """What config.pbtxt tells the Python backend, beside what it tells Triton."""
+    """Settings in config.pbtxt for the Python backend, besides those for Triton."""
 
     artifact: str = Field("artifact", description="folder, relative to the model version's")
     tokens_per_bucket: int

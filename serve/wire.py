@@ -1,4 +1,4 @@
-"""What goes over the wire: tensor names, and texts to and from arrays of bytes (batch, 1)."""
+"""Wire format: tensor names, and texts to and from arrays of bytes (batch, 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands print: results as one line of JSON, or in words for a person."""
+"""Output of the commands: results as one line of JSON, or in words for a person."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["SCHEMA_VERSION", "current_schema"]
 SCHEMA_VERSION: Final = 2
 
 Values = Mapping[str, Any]
-"""What a JSON object holds."""
+"""Contents of a JSON object."""
 
 
 def current_schema(card: Values) -> Values:

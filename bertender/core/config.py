@@ -93,7 +93,7 @@ class Rule(Generic[C]):
 
     violated: Callable[[C], bool]
     message: str | Callable[[C], str]
-    """What is wrong, what is allowed and the next step; `{heads}` stands for a setting's value."""
+    """The error, what is allowed and the next step; `{heads}` stands for a setting's value."""
     settings: frozenset[str] = frozenset()
     """The rule holds where one of them is explicit; without any, it always holds."""
     against: str | None = None

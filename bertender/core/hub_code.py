@@ -126,7 +126,7 @@ def check_hub_code(source: Path | str, *, local_files_only: bool = False) -> str
 
 @dataclass(frozen=True)
 class _Checked:
-    """What of a model was checked: nothing else may be read afterwards."""
+    """The checked files of a model: nothing else may be read afterwards."""
 
     commit: str | None = None
     is_hub_silent: bool = False

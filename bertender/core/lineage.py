@@ -1,4 +1,4 @@
-"""What an artifact was made from, and that from."""
+"""Lineage: the artifact that an artifact was made from, and so on up to the first."""
 
 from __future__ import annotations
 

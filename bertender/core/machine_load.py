@@ -13,7 +13,7 @@ BUSY_SHARE = 0.05
 
 
 class MachineLoad(Record):
-    """What the usable cores did besides a measurement, as shares of all their time."""
+    """Other load of the usable cores during a measurement, as shares of all their time."""
 
     other_work: float | None = Field(
         description="share that other processes had; None where the system does not report it"

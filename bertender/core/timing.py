@@ -1,4 +1,4 @@
-"""What a training run took.
+"""Duration of a training run.
 
 Equal runs differ in it. So it lies beside an artifact's card, in a file of its own that neither
 the card nor the digest knows of.
@@ -41,7 +41,7 @@ class Stopwatch:
 
 
 class Timing(Record):
-    """What a run took. One that was interrupted tells of the time since it was resumed."""
+    """Duration of a run; of an interrupted one, only the time since it was resumed."""
 
     wall_s: float = Field(description="from the texts to the trained model, scoring included")
     training_s: float = Field(description="steps of training, over all phases")

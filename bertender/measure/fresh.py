@@ -39,7 +39,7 @@ from bertender.text.example import Example
 __all__ = ["TimedModel", "TimingRequest", "measure_models"]
 
 ROOT = Path(__file__).resolve().parents[2]
-"""What a fresh process must find this package in."""
+"""Folder of this package, where a fresh process must find it."""
 
 
 class TimedModel(Record):
@@ -64,7 +64,7 @@ class TimedModel(Record):
 
 
 class TimingRequest(Record):
-    """What one process times."""
+    """Rows and settings that one process times."""
 
     models: tuple[TimedModel, ...]
     examples: tuple[Example, ...]

@@ -30,10 +30,10 @@ __all__ = ["GateConfig", "GraphWriter", "Proof", "write_proven"]
 
 @dataclass(frozen=True)
 class Proof:
-    """What a stage says of the graph that it has written."""
+    """Report of a stage on the graph that it has written."""
 
     reference: Classifier | None = None
-    """What the graph must agree with; None for its source."""
+    """Reference that the graph must agree with; None for its source."""
     tolerance: str | None = None
     """The row of TOLERANCES; None for the one that its precision names."""
     findings: Findings = field(default_factory=Findings)

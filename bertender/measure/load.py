@@ -42,7 +42,7 @@ COUNTED_ELSEWHERE = ("guest", "guest_nice")
 
 @dataclass(frozen=True)
 class CpuSeconds:
-    """What the usable cores have done since they started, and the measurement's part of it."""
+    """CPU seconds of the usable cores since they started, and the measurement's part of them."""
 
     total: float
     busy: float

@@ -1,4 +1,4 @@
-"""What the parity gate compares: a reference's and a candidate's logits of the same texts."""
+"""A reference's and a candidate's logits of the same texts, for the parity gate."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class _Reply(NamedTuple):
 
 @dataclass(frozen=True)
 class _Known:
-    """What the reference answers to each text; those of the task come first."""
+    """The reference's outputs for each text; those of the task come first."""
 
     reference: Classifier
     texts: tuple[Question, ...]

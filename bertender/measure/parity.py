@@ -63,7 +63,7 @@ class CaseParity(Record):
 
 
 class Parity(Figures):
-    """What the gate found."""
+    """Findings of the gate."""
 
     reference: str
     candidate: str

@@ -14,7 +14,7 @@ MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
 
 
 class Size(Record):
-    """What a model takes on disk, as its card recorded it."""
+    """Size of a model on disk, as its card recorded it."""
 
     parameters: int | None = Field(description="None where the card does not hold it")
     model_size_bytes: int = Field(description="weights and graph alone")

@@ -55,7 +55,7 @@ def _shared(base: nn.Module, path: str) -> list[nn.Module]:
 
 
 Arguments = Mapping[str, Any]
-"""What a self-attention module was called with, by the names of its forward."""
+"""Arguments of a call of a self-attention module, by the names of its forward."""
 
 
 def _scaled(

@@ -1,4 +1,4 @@
-"""What `bertender doctor` looks for on this machine, and what each answer means for the user."""
+"""Checks of `bertender doctor` on this machine, and what each result means for the user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
 
 class Finding(Record):
-    """One thing that was looked for on this machine, and what the answer means for the user."""
+    """One thing that was looked for on this machine, and what the result means for the user."""
 
     name: str
     value: str
@@ -51,7 +51,7 @@ class Check:
 
 
 def findings(environment: Environment) -> tuple[Finding, ...]:
-    """Return every row of CHECKS, answered for this machine."""
+    """Return every row of CHECKS with its result on this machine."""
     return tuple(check.run(environment) for check in CHECKS)
 
 

@@ -52,7 +52,7 @@ class Step(Record):
 
 
 class Recipe(Record):
-    """What `bertender run` runs."""
+    """Steps that `bertender run` runs."""
 
     name: str
     summary: str

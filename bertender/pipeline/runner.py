@@ -29,7 +29,7 @@ __all__ = ["StepOutcome", "run_recipe"]
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What became of a step."""
+    """Outcome of a step."""
 
     step: Step
     output: Path

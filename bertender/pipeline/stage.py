@@ -109,7 +109,7 @@ GRAPH_TO_QUANTIZE = Want(
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a stage starts from."""
+    """Sources that a stage starts from."""
 
     sources: tuple[Artifact, ...]
     loaded_task: Task | None
@@ -152,7 +152,7 @@ class Stage:
     uses: tuple[str, ...] = ()
     """The stages whose `provides` it is handed: stages never import each other."""
     provides: Callable[..., Any] | None = None
-    """What other stages may use of it, such as the writer of a graph."""
+    """Parts of it that other stages may use, such as the writer of a graph."""
     also_writes: Callable[[Any, Path], Sequence[Path]] = _unused
     """(config, out) -> the artifacts that it writes next to `out`"""
     shown_by: str = "bertender.cli.output:show_artifact"

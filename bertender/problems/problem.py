@@ -79,7 +79,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Endpoint(Generic[Target]):
-    """What goes over the wire, besides the logits: texts in, predictions out."""
+    """Tensors of requests and responses besides the logits: texts in, predictions out."""
 
     outputs: tuple[Tensor, ...]
     to_example: Callable[[tuple[str, ...]], Example]
@@ -108,7 +108,7 @@ class ProblemType(Generic[Target]):
     """The problem_type of transformers, or its name for the head's task."""
     summary: str
     predicts: str
-    """What has a label: "text" or "word"."""
+    """The unit that has a label: "text" or "word"."""
     separator: str
     """Between the strings of an example where one is shown."""
     columns: Columns

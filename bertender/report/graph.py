@@ -1,4 +1,4 @@
-"""What an exported graph is, as lines for the terminal."""
+"""An exported graph as lines for the terminal."""
 
 from __future__ import annotations
 

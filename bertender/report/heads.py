@@ -1,4 +1,4 @@
-"""What a pruning left, as lines for the terminal: scores, and a map of layers x heads."""
+"""A pruned model as lines for the terminal: scores, and a map of layers x heads."""
 
 from __future__ import annotations
 

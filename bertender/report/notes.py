@@ -1,4 +1,4 @@
-"""What stands around a comparison's table: what was measured, under what, and what to trust."""
+"""Notes of a comparison's table: what was measured, its conditions, and its limits."""
 
 from __future__ import annotations
 

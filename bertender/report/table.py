@@ -161,7 +161,7 @@ OVER_ONNX = Column(
 )
 
 DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
-"""What a choice is made by."""
+"""Columns that a choice is made by."""
 COLUMNS = (
     NAME,
     RUNS_AS,

@@ -1,4 +1,4 @@
-"""What becomes of a row that cannot be used: it stops everything, or it is left out and listed."""
+"""Handling of rows that cannot be used: an error, or they are left out and listed."""
 
 from __future__ import annotations
 

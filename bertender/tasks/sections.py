@@ -64,9 +64,9 @@ NAME_AND_TYPE = re.compile(
     \s*(?::|--|\u2013)(?:\s+|$)""",
     re.VERBOSE,
 )
-"""What stands before the description of a parameter or an exception, in Google's layout."""
+"""The text before the description of a parameter or an exception, in Google's layout."""
 TYPE = re.compile(r"(?:[^\s:]+|:\w+:`[^`]*`|`[^`]*`|\S*\((?:[^()]|\([^()]*\))*\)):(?:\s+|$)")
-"""What stands before the description of a return value, in Google's layout."""
+"""The text before the description of a return value, in Google's layout."""
 
 Block = list[str]
 

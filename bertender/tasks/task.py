@@ -1,4 +1,4 @@
-"""What a task is: splits of labelled examples, the labels, and the metric.
+"""Task: splits of labelled examples, the labels, and the metric.
 
 Models learn from `train`. What is chosen (settings, parts that stay quantized, whether a drop is
 allowed) is chosen on `selection`, texts of the training file that nothing learns from, and `dev`

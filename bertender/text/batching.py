@@ -38,7 +38,7 @@ POOLINGS: Mapping[str, Pooling] = {
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What a batch may hold, all processes together."""
+    """Limits of a batch, all processes together."""
 
     batch_size: int
     """Most examples."""

@@ -31,7 +31,7 @@ SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True)
 class Padding:
-    """What makes the texts of a batch equally long, as their tokenizer does it."""
+    """Padding of the texts of a batch, as their tokenizer does it."""
 
     token_id: int
     segment_id: int = 0

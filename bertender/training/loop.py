@@ -53,7 +53,7 @@ SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
 
 
 class Objective(Protocol):
-    """What a training run minimises."""
+    """The loss that a training run minimises."""
 
     def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
         """Return the named, weighted parts of the loss (scalars); their sum is minimised.
@@ -65,7 +65,7 @@ class Objective(Protocol):
 
 @dataclass
 class TrainingReport:
-    """What a run did: the loss as it fell, and the scores at the end of each epoch.
+    """Record of a run: the loss as it fell, and the scores at the end of each epoch.
 
     Samples and seconds are those since the run began or was resumed, scoring left out; two runs
     that differ in them alone are equal.

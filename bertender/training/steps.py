@@ -32,7 +32,7 @@ class Step:
     steps: int
     """Of the whole run."""
     description: str
-    """What the progress bar says."""
+    """Text of the progress bar."""
     work: Path
     """Directory of the run's checkpoints; each phase of a stage has its own."""
     batch: TensorBatch

@@ -58,7 +58,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Survey:
-    """What one reading of a corpus tells."""
+    """Counts of one reading of a corpus."""
 
     sha256: str
     passages: int

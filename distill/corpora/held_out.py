@@ -1,4 +1,4 @@
-"""What pre-training does not train on: which passages these are, and the loss on them."""
+"""Held-out passages of pre-training, and the loss on them."""
 
 from __future__ import annotations
 

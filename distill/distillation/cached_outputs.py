@@ -44,7 +44,7 @@ class TaughtTexts:
     teachers: Sequence[Teacher]
     """The logits of several are averaged, and so are always cached; states are the first one's."""
     start: Start
-    """What the student starts from."""
+    """Source that the student starts from."""
     task: Task
     """Its training texts; where words have labels, only logits are cached."""
     config: DistillConfig

@@ -54,7 +54,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Distillation:
-    """What is trained, on what, and how it is measured."""
+    """A student and all that its training needs: teacher, phases, texts, evaluation."""
 
     student: PreTrainedModel
     """It is trained in place."""
@@ -67,7 +67,7 @@ class Distillation:
     evaluate: Evaluate
     """Measures the student after each epoch of the last phase."""
     masking: Masked = unmasked
-    """What the models read in phases that mask words."""
+    """Inputs of the models in phases that mask words."""
     clock: Stopwatch = field(default_factory=Stopwatch)
     """It runs while a teacher does."""
 

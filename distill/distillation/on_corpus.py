@@ -48,7 +48,7 @@ class OnCorpus:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What shapes the run besides the settings."""
+        """Inputs of the run besides the settings."""
         weights = tensors_digest(self.teacher.model.state_dict())
         return self.surveyed.sha256, (weights, sorted(self.tokenizer.get_vocab().items()))
 

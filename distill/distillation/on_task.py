@@ -52,7 +52,7 @@ class OnTask:
     task: Task
     """With the unlabelled texts, without the rewritten ones."""
     identity: tuple[Any, ...]
-    """What shapes the run besides the settings."""
+    """Inputs of the run besides the settings."""
     added: Mapping[str, int]
     """How many texts were added to the task's own, of each kind that was asked for."""
 

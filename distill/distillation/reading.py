@@ -20,7 +20,7 @@ __all__ = ["Reading", "as_its_teacher", "in_both_vocabularies"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a student trains on, of a corpus."""
+    """Rows of a corpus that a student trains on."""
 
     tokenizer: PreTrainedTokenizerBase
     """The student's."""

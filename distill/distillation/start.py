@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Start:
-    """What the student starts from: the teacher, or another encoder."""
+    """Source that the student starts from: the teacher, or another encoder."""
 
     source: str
     model: PreTrainedModel

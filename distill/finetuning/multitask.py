@@ -74,8 +74,8 @@ def check_distinct(names: Sequence[str]) -> None:
 
 
 PARTS_OF_HEADS = frozenset({"pooler"})
-"""What transformers counts as the base model's and the paper as the head's. It narrows [CLS] to
-what one task asks of it: shared, it let the first task that learned keep another from learning."""
+"""Modules of the base model in transformers, of the head in the paper. They narrow [CLS] to what
+one task needs: shared, they let the first task that learned keep another from learning."""
 
 
 class MultiTaskConfig(FinetuneConfig):

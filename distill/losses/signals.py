@@ -1,4 +1,4 @@
-"""What a loss may read from a model on one batch: logits, hidden states, and parts of attention.
+"""Signals of a model on one batch that a loss may read: logits, hidden states, parts of attention.
 
 Queries, keys, values and attention scores are read with hooks, through the paths of FAMILIES, so
 that no model code is copied and every family gives them. Scores are those before mask and

@@ -1,4 +1,4 @@
-"""What is trained while distilling: the student, and what only its training needs.
+"""Training module of distillation: the student, and what only its training needs.
 
 The loss is computed inside the module, so that a distributed run sees which parameters it used.
 """

@@ -18,7 +18,7 @@ class MethodPlace(Place):
     """Where a method is written, and what can be said of it before its module is imported."""
 
     on_corpus: str = ""
-    """What it does on plain text, before any task; empty where its row has no `general`."""
+    """Summary of its phases on plain text, before any task; empty without `general`."""
 
 
 class _GeneralMethods(LazyTable["Method"]):

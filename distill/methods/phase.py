@@ -96,7 +96,7 @@ class Phase:
 
     @property
     def needs(self) -> frozenset[Signal]:
-        """What the terms with a weight above 0 need of the teacher."""
+        """Signals of the teacher that the terms with a weight above 0 need."""
         return frozenset().union(*(term.needs for term in self.terms if term.weight))
 
     def reads(self, student: int, teacher: int) -> Wanted:

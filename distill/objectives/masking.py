@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Tokens(Protocol):
-    """What masking asks of a vocabulary; a tokenizer is one."""
+    """Attributes of a vocabulary that masking reads; a tokenizer has them."""
 
     @property
     def mask_token_id(self) -> Any: ...

@@ -27,7 +27,7 @@ SHAPE = (
     "max_position_embeddings",
     "pad_token_id",
 )
-"""What ALBERT and ELECTRA take of the shape of a BERT, by the names that all of them have."""
+"""Settings that ALBERT and ELECTRA share with the shape of a BERT, by their common names."""
 
 
 def bert(shape: BertConfig) -> PreTrainedModel:

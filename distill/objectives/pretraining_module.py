@@ -1,4 +1,4 @@
-"""What is trained while pre-training: the model that is kept, and what only its training needs.
+"""Training module of pre-training: the model that is written, and what only its training needs.
 
 A head that the training alone needs is a module beside the model, in a subclass whose forward
 takes a corrupted batch and returns the parts of the loss. The loss is computed inside the module,

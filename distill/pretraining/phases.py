@@ -35,7 +35,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """What is pre-trained, on what, and how it is measured."""
+    """The model to pre-train, its rows, and how it is measured."""
 
     module: PretrainingModule
     """It is trained in place."""

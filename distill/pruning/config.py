@@ -154,7 +154,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
 
 
 class PruneConfig(TrainingConfig):
-    """What to prune, and how to recover. Training settings are those of each round's recovery."""
+    """Settings of `prune`. Those of training are for the recovery after each round."""
 
     shown_defaults: ClassVar[Mapping[str, str]] = {"importance": "gradient; fisher for a target"}
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES

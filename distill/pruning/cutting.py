@@ -33,7 +33,7 @@ OF_A_CLASS = frozenset(
 
 @dataclass(frozen=True)
 class Remaining:
-    """What each layer keeps, by its numbers before the cut, from 0."""
+    """Remaining heads and neurons of each layer, by their numbers before the cut, from 0."""
 
     heads: tuple[tuple[int, ...], ...]
     neurons: tuple[tuple[int, ...], ...]

@@ -95,7 +95,7 @@ class _Ready:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What shapes the run besides the settings."""
+        """Inputs of the run besides the settings."""
         tokens = sorted(self.tokenizer.get_vocab().items())
         return self.task.fingerprint(), self.teacher.artifact.digest, tokens
 

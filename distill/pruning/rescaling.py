@@ -66,7 +66,7 @@ class _Reached(Exception):  # noqa: N818  # no error: a run has given what it wa
 
 @dataclass
 class _Sums:
-    """What the normal equations of a part are made of, over the tokens seen so far."""
+    """Sums for the normal equations of a part, over the tokens seen so far."""
 
     products: torch.Tensor
     """Of what heads or neurons give, (width, width)."""

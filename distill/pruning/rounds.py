@@ -40,15 +40,15 @@ from distill.teachers.teacher import Teacher, on_device
 __all__ = ["PruningContext", "in_rounds", "without_some_layers"]
 
 Choice = Callable[[Importance], Remaining]
-"""What heads and neurons are worth, as it is measured -> which ones stay"""
+"""importance of heads and neurons, as measured -> those that remain"""
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
-"""What a pruned model learns from: the answers of the unpruned one, and the labels."""
+"""Losses of a pruned model: on the outputs of the unpruned one, and on the labels."""
 
 
 @dataclass(frozen=True)
 class PruningContext:
-    """What all rounds share."""
+    """Settings and data that all rounds share."""
 
     teacher: Teacher
     """The unpruned model."""

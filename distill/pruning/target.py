@@ -35,7 +35,7 @@ class Target:
 
     @property
     def before_ms(self) -> float:
-        """What the table predicts of the model as it is."""
+        """Latency that the table predicts for the model as it is."""
         return self._predicted_ms(self.before)
 
     def limits_ms(self, rounds: int) -> list[float]:

@@ -43,9 +43,9 @@ class _Kind:
     tokens: Callable[[TokenizerModel], list[str]]
     """Its tokens in the order of their numbers."""
     mark: str
-    """What stands before tokens that are no characters of their own for it."""
+    """Prefix of tokens, where it is not a character of their own."""
     parts: Callable[[TokenizerModel], Mapping[str, list[str]]]
-    """What each token is merged from, where tokens are."""
+    """The parts that each token is merged from, where tokens are merged."""
     keep: Callable[[TokenizerModel, list[int]], TokenizerModel]
     """(model, numbers that stay, in order) -> the model with these alone"""
 

@@ -52,7 +52,7 @@ class MixedVocabulary:
 
     @property
     def padding(self) -> Padding:
-        """What pads rows."""
+        """Padding of rows."""
         return Padding.of(
             self.student,
             **{

@@ -65,7 +65,7 @@ __all__ = [
 
 
 class Findings(Part):
-    """What was measured when an artifact was written."""
+    """Measurements that were taken when an artifact was written."""
 
     parameters: int | None = Field(None, description="of the model, as counted when it was trained")
     training: TrainingFindings | None = Field(None, description="of stages that train")

@@ -1,4 +1,4 @@
-"""What an artifact's card holds of the parity gate."""
+"""Findings of the parity gate in an artifact's card."""
 
 from __future__ import annotations
 

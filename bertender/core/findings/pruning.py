@@ -1,4 +1,4 @@
-"""What a pruning cut, what remained, and what that scored."""
+"""Findings of a pruning: what was cut, what remained, and its scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class RescaledPart(Part):
-    """What rescaling one part of a layer did to its output."""
+    """Effect of rescaling one part of a layer on its output."""
 
     layer: int
     part: str
@@ -33,7 +33,7 @@ class RescaledPart(Part):
 
 
 class PruningRound(Part):
-    """What remained after a round. Scores are on the texts to choose by."""
+    """Heads and neurons that remained after a round. Scores are on the texts to choose by."""
 
     heads: tuple[int, ...] = Field(description="how many remain, by layer")
     neurons: tuple[int, ...] = Field(description="how many remain, by layer")
@@ -64,7 +64,7 @@ class VocabularyFindings(Part):
 
 
 class LatencyLoad(Part):
-    """What is timed."""
+    """Batches that are timed."""
 
     texts: int = Field(ge=1, description="of a batch")
     tokens: int = Field(ge=1, description="of each text")
@@ -101,7 +101,7 @@ class LatencyFindings(Part):
 
 
 class PruningFindings(Part):
-    """What a pruning did."""
+    """Findings of a pruning."""
 
     unpruned: float = Field(description="score of the unpruned model on the texts to choose by")
     rounds: tuple[PruningRound, ...] = Field(min_length=1)

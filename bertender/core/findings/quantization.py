@@ -1,4 +1,4 @@
-"""What a quantization did, and what the gates measured of its graph."""
+"""Findings of a quantization, and what the gates measured of its graph."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TriedScheme(Part):
     """A scheme that was refused or skipped before the one that passed."""
 
     scheme: str
-    refused: str | None = Field(None, description="what the gate said")
+    refused: str | None = Field(None, description="the gate's message")
     skipped: str | None = Field(None, description="why it was not tried")
 
 

@@ -146,7 +146,7 @@ _SAME: Mapping[Signal, str] = {
     "sentence_states": "hidden_size",
     "attention_scores": "num_attention_heads",
 }
-"""What two models must have in common for a signal to be compared, by the name in their configs."""
+"""Settings that two models must share for a signal to be compared, as their configs name them."""
 
 
 def unmatched(

@@ -1,4 +1,4 @@
-"""What a term of a loss is: a row of data with its weight, computed on signals."""
+"""Term of a loss: a row of data with its weight, computed on signals."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Term(Protocol):
 
     @property
     def needs(self) -> frozenset[Signal]:
-        """What the teacher must give."""
+        """Signals that the teacher must have."""
         ...
 
     @property
     def shared(self) -> str:
-        """What both models must have alike, as their configs call it; empty for nothing."""
+        """Settings that must be equal in both models' configs; empty for none."""
         ...
 
     def pairs(self, student: int, teacher: int) -> Pairs:
