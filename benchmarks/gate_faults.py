@@ -1,6 +1,6 @@
 """FAULTS: what can go wrong with a candidate, each planted where it would sit.
 
-A fault changes what the candidate reads (its tokenizer), what it answers (its labels), the float
+A fault changes what the candidate reads (its tokenizer), what it predicts (its labels), the float
 graph that it is made from, or the quantized graph. Each says for which variants it can be planted
 and on which tasks it is one: single texts have no token types to drop.
 """

@@ -15,8 +15,8 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTo
 __all__ = ["fill_gaps", "gap_settings"]
 
 READING_THE_LAST_TOKEN = frozenset({"xlnet"})
-"""Architectures that answer at the last token, padding or not: theirs must stand in front. Every
-other one counts positions from the front, so that padding there would change its answers."""
+"""Architectures that predict at the last token, padding or not: theirs must stand in front. Every
+other one counts positions from the front, so that padding there would change its logits."""
 
 
 def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def fill_gaps(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> None:
-    """Change a tokenizer so that a classifier of this config gives each text an answer of its own.
+    """Change a tokenizer so that a classifier of this config predicts each text by itself.
 
     Raises:
         ValueError: it has no token that it could pad with.

@@ -22,7 +22,7 @@ with it stay far from 65504, the largest number of float16."""
 def fit_half_range(model: onnx.ModelProto, stand_in: float = LARGEST) -> None:
     """Bring every single finite number beyond float16's range to +-`stand_in`, in the graph given.
 
-    Tables of weights stay as they are, for they would answer otherwise.
+    Tables of weights stay as they are, or the outputs would change.
     """
     for constant in _single_numbers(model):
         value = numpy_helper.to_array(constant)

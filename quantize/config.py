@@ -62,7 +62,7 @@ class SchemeConfig(GateConfig, TrainingConfig):
         32, description=f"inputs that share a 4-bit scale: {', '.join(map(str, BLOCK_SIZES))}"
     )
     soft_labels: float = Field(
-        1.0, ge=0, description="weight of the float model's answers beside the labels in qat"
+        1.0, ge=0, description="weight of the float model's logits next to the labels in qat"
     )
     epochs: int = Field(1, ge=1, description="passes over the training examples in qat")
     learning_rate: float = Field(2e-5, gt=0, description="peak learning rate of AdamW in qat")

@@ -123,7 +123,7 @@ class QuantizationContext:
         return evaluate(classifier, self.task.dev, self.task.metric)[0].value
 
     def opened(self, graph: Path) -> Classifier:
-        """Return the classifier that answers by another graph."""
+        """Return the classifier that runs another graph."""
         return replace(self.classifier, predictor=OnnxPredictor(graph))
 
     def score_of(self, classifier: Classifier) -> float:

@@ -1,8 +1,8 @@
 """Quantization-aware training, and the graph with the scales that were learned.
 
 Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188): fine-tune with the errors of 8 bits in the forward
-pass. Beside the labels, the float model's own answers are learned, unless told otherwise. The
-graph is written from the learned ranges, so that it answers as the fake-quantized model does.
+pass. Besides the labels, the float model's own logits are learned by default. The graph is written
+from the learned ranges, so that its outputs are those of the fake-quantized model.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def _without(
     produced: Sequence[str],
     asked: Iterable[str],
 ) -> onnx.ModelProto:
-    """Return the graph less some nodes, which reads what they gave and answers what they read."""
+    """Return the graph without some nodes: it reads their outputs and returns their inputs."""
     names = {node.name for node in changed}
     inputs = {entry.name for entry in model.graph.input}
     nodes = [node for node in model.graph.node if node.name not in names]

@@ -1,7 +1,7 @@
 """TARGETS: which integers suit the machine that will serve.
 
 8-bit products are added up in 32 bits where the CPU has instructions for that (VNNI, AMX, the dot
-products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong answers,
+products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong outputs,
 without an error.
 """
 

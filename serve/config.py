@@ -43,7 +43,7 @@ class ServeConfig(Config):
     metrics_port: int = Field(
         8002, ge=0, le=65535, description="Prometheus metrics port; 0 takes any free one"
     )
-    max_batch_size: int = Field(64, ge=1, description="most texts answered in one batch")
+    max_batch_size: int = Field(64, ge=1, description="most texts in one batch")
     # without a wait, texts that arrive while the model is busy still share its next batch; waiting
     # 500 or 2000 us made single clients slower and eight clients no faster
     queue_delay_us: int = Field(

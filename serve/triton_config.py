@@ -33,7 +33,7 @@ class BackendParameters(Config):
     threads: int = Field(description="of one instance; 0 shares the cores out evenly")
     max_length: int | None = None
     problem_type: Annotated[str, PROBLEMS.validator()] = Field(
-        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads answers by it"
+        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
     )
 
     @classmethod

@@ -56,7 +56,7 @@ class Conditions(Record):
     task: str
     metric: str
     labels: tuple[str, ...]
-    n: int = Field(description="held-out examples that every row answered")
+    n: int = Field(description="held-out examples that every row classified")
     task_fingerprint: str = Field(description="sha256 of the task's data")
     lengths: Lengths
     config: Annotated[CompareConfig, BeforeValidator(of_one_process)]
@@ -66,7 +66,7 @@ class Conditions(Record):
     chosen_on: tuple[ChosenOn, ...] | None = Field(
         None,
         description="where the settings of the rows were chosen; more than one where rows differ, "
-        "None in files that do not say",
+        "None in files that do not record it",
     )
 
 
@@ -75,7 +75,7 @@ class PrunedHeads(Record):
 
     layers: tuple[int, ...] = Field(description="numbers of the layers that were not dropped")
     importance: tuple[tuple[float, ...], ...] = Field(description="a row each of these, of heads")
-    kept: tuple[tuple[int, ...], ...] = Field(description="numbers of the heads that are left")
+    kept: tuple[tuple[int, ...], ...] = Field(description="numbers of the remaining heads")
 
 
 class ComparisonRow(Record):

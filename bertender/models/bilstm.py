@@ -2,7 +2,7 @@
 word embeddings, one LSTM in each direction, and two linear layers.
 
 Each LSTM reads a text from one of its ends, and its state after the text's last token is taken,
-so that an answer depends neither on padding nor on neighbours in the batch. A packed sequence
+so that logits depend neither on padding nor on neighbours in the batch. A packed sequence
 would give the same, but not the same graph for every batch.
 
 Two texts are read apart by the same weights, and their states h1 and h2 joined as
@@ -32,7 +32,7 @@ JOINED_STATES = {1: 1, 2: 4}
 class BiLstmConfig(PretrainedConfig):
     """The shape of a BiLSTM classifier; the defaults are the paper's."""
 
-    # transformers says no more than this of a type that it does not know
+    # transformers knows no more than this of a type that it does not have
     model_type = "bertender-bilstm"
     num_hidden_layers = 0
     """There are no layers whose hidden states another model could be matched with, and no heads."""

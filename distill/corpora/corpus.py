@@ -97,7 +97,7 @@ def read_corpus(source: str, text_column: str = "text") -> Iterator[str]:
     Raises:
         ConfigError: a name is none of these; no file is read then.
         DataError: a file is damaged, a line of it is not UTF-8, or it has no such column.
-        HubUnreachableError: no hub that answers knows a data set.
+        HubUnreachableError: no hub that responds knows a data set.
     """
     for passages in open_corpus(source, text_column):
         yield from passages
@@ -108,7 +108,7 @@ def open_corpus(source: str, text_column: str = "text") -> list[Iterator[str]]:
 
     Raises:
         ConfigError: a part is neither a corpus by name, nor a file that is there, nor a data set.
-        HubUnreachableError: no hub that answers knows a data set.
+        HubUnreachableError: no hub that responds knows a data set.
     """
     return [_opened(name.strip(), text_column) for name in source.split(",")]
 

@@ -42,7 +42,7 @@ def distill_general_by_name(config: GeneralConfig, out: Path) -> Artifact:
 def distill_general(
     teacher: GeneralTeacher, passages: Iterable[str], config: GeneralConfig, out: Path
 ) -> Artifact:
-    """Train a smaller encoder on what its teacher answers to plain text; write a torch artifact.
+    """Train a smaller encoder on its teacher's outputs on plain text; write a torch artifact.
 
     The loss on held-out passages is measured after each epoch.
 

@@ -91,7 +91,7 @@ class Phase:
     training_module: TrainingModuleKind = TrainingModule
     """The class of what is trained."""
     for_each_layer: ForEachLayer = for_all_layers
-    """What it stands for at a depth: itself, or a phase or a turn of each layer, whose `epochs`
+    """Its expansion at a depth: itself, or a phase or a turn of each layer, whose `epochs`
     these then are."""
 
     @property

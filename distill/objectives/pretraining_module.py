@@ -21,7 +21,7 @@ __all__ = ["MaskedBatch", "OwnHead", "PretrainingModule"]
 
 
 class PretrainingModule(nn.Module):
-    """Holds what is kept in the end.
+    """Holds the model that is written in the end.
 
     Args:
         model: an encoder with a head of transformers.
@@ -36,7 +36,7 @@ class PretrainingModule(nn.Module):
         return self.model
 
     def encoded(self, batch: TensorBatch) -> Any:
-        """Return what the encoder below the head says: states (batch, seq, hidden) and pooled."""
+        """Return the outputs of the encoder below the head: states (batch, seq, hidden), pooled."""
         encoder = self.model.base_model
         return encoder(**model_inputs(encoder, batch))
 
@@ -54,7 +54,7 @@ class OwnHead(PretrainingModule):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
     ) -> Any:
-        """Return the model's own answers."""
+        """Return the model's own outputs."""
         return self.model(input_ids, attention_mask, token_type_ids)
 
 

@@ -196,7 +196,7 @@ class PruneConfig(TrainingConfig):
     scored_texts: int = Field(
         1000, ge=1, description="training texts, at most, that importance is measured on"
     )
-    recover: bool = Field(True, description="train after each cut on the unpruned model's answers")
+    recover: bool = Field(True, description="train after each cut on the unpruned model's outputs")
     retraining_free: bool = Field(
         False, description="train nothing: rescale what is left by least squares instead"
     )
@@ -225,6 +225,6 @@ class PruneConfig(TrainingConfig):
 
     @property
     def scores_texts(self) -> bool:
-        """Whether what is cut depends on what the model answers to training texts."""
+        """Whether what is cut depends on the model's outputs on training texts."""
         by_texts = self.cuts_parts and IMPORTANCES[self.importance].reads_text
         return bool(by_texts or self.layers or self.retraining_free)

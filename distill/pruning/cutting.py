@@ -1,4 +1,4 @@
-"""Cutting heads and neurons out of a model: smaller matrices, the answers of closed gates."""
+"""Cutting heads and neurons out of a model: smaller matrices, the outputs of closed gates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Remaining:
 def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     """Return a model that has these heads and neurons alone.
 
-    It answers as the model does with all others gated off. It is of the pruned form, or, where
+    Its outputs are the model's with all others gated off. It is of the pruned form, or, where
     all heads stay and all layers keep as many neurons, of the architecture's own. A model that was
     cut before may be cut again.
 
@@ -70,7 +70,7 @@ def filled(
 
 
 def _untrained(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
-    """Return a model of the shape that is left."""
+    """Return a model of the remaining shape."""
     config, row = model.config, PRUNABLE[family_name(model.config)]
     origin, pruned = row.classes_of(model)
     settings = _of_any_class(config)

@@ -1,6 +1,6 @@
 """Vocabulary pruning: the tokens that some texts need stay, with all single characters.
 
-A text whose tokens all stay is cut as before, and answered as before. Any other is cut into smaller
+A text whose tokens all stay is split and classified as before. Any other is split into smaller
 ones, down to characters; where each of these is a token of its own, none becomes unknown that was
 not.
 """
@@ -29,7 +29,7 @@ TEXTS_AT_ONCE = 1000
 NOT_OF_A_TOKENIZER = frozenset(
     {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
 )
-"""Settings that number the tokens of a tokenizer or say where it came from."""
+"""Settings that number the tokens of a tokenizer or state where it came from."""
 OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
 TokenizerModel = dict[str, Any]
@@ -43,7 +43,7 @@ class _Kind:
     tokens: Callable[[TokenizerModel], list[str]]
     """Its tokens in the order of their numbers."""
     mark: str
-    """Prefix of tokens, where it is not a character of their own."""
+    """Prefix of tokens that does not count as a character of theirs."""
     parts: Callable[[TokenizerModel], Mapping[str, list[str]]]
     """The parts that each token is merged from, where tokens are merged."""
     keep: Callable[[TokenizerModel, list[int]], TokenizerModel]
