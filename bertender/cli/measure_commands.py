@@ -123,7 +123,7 @@ def compare_command() -> Callable[..., None]:
 
 
 def show_parity(output: Path) -> None:
-    """Print what a saved parity says."""
+    """Print a saved parity."""
     parity = Parity.model_validate_json(output.read_text(encoding="utf-8"))
     print_words(
         f"{parity.candidate} predicts as {parity.reference} does: agreement "
@@ -174,7 +174,7 @@ def _check_is_file(flag: str, path: Path | None, kind: str) -> None:
 
 
 def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dict[str, Any] | None]:
-    """Return the comparison, and what is said of rows that were left out of its task."""
+    """Return the comparison, and the report on rows that were left out of its task."""
     if not paths:
         raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
     config = CompareConfig.parse(explicit(option_values(CompareConfig, values)))
@@ -188,5 +188,5 @@ def _read(path: Path) -> Comparison:
         return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise DataError(
-            f"{path} is no saved comparison: {error}. Give the file of `bertender compare --out`."
+            f"{path} is not a saved comparison: {error}. Give the file of `bertender compare --out`."
         ) from None

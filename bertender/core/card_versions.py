@@ -147,7 +147,7 @@ SAME_IN_QUANTIZATION = (
 
 
 def _saturation(values: Values) -> Values | None:
-    """Return the deviation of sums; the earliest cards compared logits, which says less."""
+    """Return the deviation of sums; the earliest cards compared logits, which shows less."""
     saturation = values.get("saturation") or {}
     return saturation if "largest_deviation" in saturation else None
 

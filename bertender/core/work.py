@@ -1,6 +1,6 @@
 """Where an interrupted run leaves its checkpoints, so that the same run can go on from them.
 
-This is no `build_once`: what lies here is half done, and goes when the run is.
+This is not `build_once`: what lies here is half done, and is removed when the run ends.
 
 OUT's folder/.OUT.work/lock        held by the process that is at work
 OUT's folder/.OUT.work/IDENTITY/   the checkpoints of one run: its settings, data and libraries

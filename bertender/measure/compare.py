@@ -211,7 +211,7 @@ def _lengths(classifier: Classifier, split: Split) -> Lengths:
 
 def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
     others = [
-        f"{artifact.path} has {artifact.card.task.labels} of task {artifact.card.task.name!r}"
+        f"{artifact.path} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
         for artifact in artifacts
         if (artifact.card.task.problem_type, artifact.card.task.labels)
         != (task.problem_type, task.labels)
@@ -224,7 +224,7 @@ def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
 
 
 def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:
-    """Return which heads are left of a pruned model, which an export or an int8 graph may be of."""
+    """Return the remaining heads of a pruned model, of which this may be an export or int8 graph."""
     made_of = (each for each in lineage(artifact) if isinstance(each, Artifact))
     model = next((each for each in made_of if each.card.kind == "torch"), artifact)
     if not (pruning := model.card.findings.pruning):

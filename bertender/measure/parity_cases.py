@@ -1,7 +1,7 @@
-"""Which texts the parity gate asks, and beside whom: the cases.
+"""Texts of the parity gate, and the batches that they are in: the cases.
 
 They are chosen to show what batching breaks: a forgotten padding mask, a fixed batch or sequence
-axis, truncation at another length. Beside the task's own texts there are a one-word text, one that
+axis, truncation at another length. Besides the task's own texts there are a one-word text, one that
 must be truncated and, of that one, its first tokens: alone and in batches of several lengths, from
 [CLS] with nothing behind it but padding to the longest input.
 """
@@ -39,7 +39,7 @@ class Question:
     """Between its strings where it is quoted."""
 
     def quote(self) -> str:
-        """Return the text, shortened, and what is left of it."""
+        """Return the text, shortened, and the rest of it."""
         text = self.separator.join(self.example)
         shown = repr(text if len(text) <= 80 else f"{text[:77]}...")
         return shown if self.tokens is None else f"the first {self.tokens} tokens of {shown}"

@@ -10,7 +10,7 @@ from bertender.core.config import Record
 __all__ = ["MODEL_SUFFIXES", "Size", "measure_size"]
 
 MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
-"""Endings of files that hold a graph or weights; an ONNX graph may keep weights beside it."""
+"""Endings of files that hold a graph or weights; an ONNX graph may have weights next to it."""
 
 
 class Size(Record):

@@ -111,7 +111,7 @@ TOLERANCES = Table(
         ),
         # The same model file behind an endpoint. Only the batches differ, and in fp32 they change
         # nothing but the order of sums. An int8 endpoint meets this with one text a request
-        # (batch_sizes=(1,)); in batches it is as far from itself as the row int8 says.
+        # (batch_sizes=(1,)); in batches it is as far from itself as the row int8 allows.
         "served": Tolerance(
             max_abs=1e-4, mean_abs=1e-5, min_cosine=0.99999, min_agreement=1.0, tie_margin=2e-4
         ),

@@ -29,7 +29,7 @@ class Finding(Record):
 class Check:
     """A row of what `bertender doctor` looks for.
 
-    `look` returns None for what is absent, or raises a BertenderError that says what it means.
+    `look` returns None for what is absent, or raises a BertenderError with its meaning.
     """
 
     name: str
@@ -80,7 +80,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "cores",
         lambda environment: str(environment.cores),
-        "training and ONNX Runtime use all of them unless told otherwise",
+        "training and ONNX Runtime use all of them by default",
         "unknown",
     ),
     Check(

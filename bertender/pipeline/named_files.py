@@ -78,7 +78,7 @@ class TaskData:
 def folder_digest(folder: Path) -> str:
     """Return a digest of a folder's files; empty where there are none.
 
-    How long it took to make an artifact is no part of it.
+    How long it took to make an artifact is not a part of it.
     """
     digest = hashlib.sha256()
     files = sorted(

@@ -1,6 +1,6 @@
 """Running a recipe: what is built already is not built again.
 
-A step is skipped when its stamp says that the same stage, config, inputs, data and code have
+A step is skipped when its stamp shows that the same stage, config, inputs, data and code have
 made the output that is there. A step that was killed has left no stamp and no half-written
 output; a training step resumes from its last checkpoint.
 """

@@ -209,7 +209,7 @@ def _object(path: Path, place: str, content: str) -> dict[str, object]:
         raise RowError(
             path,
             place,
-            f"{content.strip()[:40]!r} is no JSON object. "
+            f"{content.strip()[:40]!r} is not a JSON object. "
             'Each line holds one, such as {"text": "...", "label": "..."}.',
         )
     return values

@@ -33,7 +33,7 @@ HEADINGS: Mapping[str, str] = {
     "note": NOTE,
     "notes": NOTE,
 }
-"""Headings in lower case; the text below any other one is no section's."""
+"""Headings in lower case; the text below any other one is not a section's."""
 
 FIELDS: Mapping[str, str] = {
     "param": PARAMETER,

@@ -44,7 +44,7 @@ class TaskConfig(Config):
     problem_type: Annotated[str | None, PROBLEMS.validator()] = Field(
         None,
         description="of your files: single_label_classification, or token_classification for "
-        "words with BIO tags (CoNLL, JSONL with lists, seq.in); by default as the suffix says",
+        "words with BIO tags (CoNLL, JSONL with lists, seq.in); by default from the suffix",
     )
     skip_bad_rows: bool = Field(
         False, description="leave out rows of your files that cannot be used, and list them"

@@ -23,7 +23,7 @@ class Pooling:
     """
 
     batches: int | None
-    """Batches of a pool, about; None where the settings say how many."""
+    """Batches of a pool, about; None where the settings set how many."""
     in_turn: bool = False
     """Pools follow each other, and batches are shuffled inside a pool: so each run of that many
     steps sees all lengths. Else the batches of the whole epoch are shuffled."""

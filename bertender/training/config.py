@@ -1,4 +1,4 @@
-"""How long and how fast to train: what every stage that trains can be told."""
+"""Settings of training, which every stage that trains shares: how long and how fast."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def train(
         objective: the loss.
         config: length, pace and precision.
         work: directory of the checkpoints, from `work.work_directory`.
-        description: what the progress bar says.
+        description: text of the progress bar.
         at_epoch_end: scores the model on held-out data; must draw no random numbers.
         keep_end: leave a checkpoint of the end in `work`, so that a run of several parts can go
             on after this one.
@@ -109,7 +109,7 @@ def train(
         rates: parts of the model that learn at a rate of their own.
 
     Raises:
-        TrainingError: the loss is no number any more.
+        TrainingError: the loss is not a number any more.
     """
     arguments = _trainer_arguments(config, work)
     plan = planned(examples, config, arguments.world_size)
@@ -213,7 +213,7 @@ class _PlannedTrainer(SafeCheckpoints):
         values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
         if not all(map(math.isfinite, values.values())):
             raise TrainingError(
-                f"the loss at step {step} of {len(self.plan)} is no number: {values}. Try a lower "
+                f"the loss at step {step} of {len(self.plan)} is not a number: {values}. Try a lower "
                 f"learning_rate than {self.args.learning_rate}, or precision fp32."
             )
         if step % LOG_EVERY == 0 or step + 1 == len(self.plan):

@@ -3,7 +3,7 @@
     with listen_to_steps(lambda step: print(step.number, step.losses)):
         finetune(model, tokenizer, task, config, out)
 
-Listeners belong to the context of the call and are no argument of `train`: a stage trains in
+Listeners belong to the context of the call and are not an argument of `train`: a stage trains in
 phases and rounds, several calls below what its user calls, and none of these needs to pass on what
 it does not use.
 """

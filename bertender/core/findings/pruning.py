@@ -53,7 +53,7 @@ class VocabularyReading(Part):
 
     entries: int = Field(description="of the vocabulary")
     pieces_per_text: float
-    unknown: float = Field(description="share of the pieces that are unknown")
+    unknown: float = Field(description="share of the tokens that are unknown")
 
 
 class VocabularyFindings(Part):
