@@ -105,7 +105,7 @@ def compare_graphs(
 
 
 def _graph_of(row: Graph, exported: Artifact, place: Path) -> Path:
-    """Return the graph of a row, quantized where the row says so."""
+    """Return the graph of a row, quantized if the row is."""
     source = onnx_file(exported)
     if row.precision == "float32":
         return source

@@ -45,7 +45,7 @@ def kernel_times(graph: Path, batch: Batch, threads: int, noisy: bool = False) -
     """Run a graph on a batch with a profile; writing it makes each node a little slower.
 
     Raises:
-        MachineBusyError: other work disturbs the times, and noisy ones are not wanted.
+        MachineBusyError: other work disturbs the times, and noisy ones are not allowed.
     """
     with TemporaryDirectory() as folder, watched_load(noisy) as meter:
         session = open_session(graph, threads=threads, profile=Path(folder) / "profile")

@@ -111,7 +111,7 @@ def _activations(
     model: onnx.ModelProto, encode: Encode, examples: Sequence[Example]
 ) -> Iterator[tuple[str, float]]:
     """Yield each floating-point tensor with its largest absolute number on some texts."""
-    if not examples:  # the parity gate says what is wrong with that
+    if not examples:  # the parity gate reports what is wrong with that
         return
     fit_half_range(model, MASK)
     with TemporaryDirectory() as folder:

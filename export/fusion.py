@@ -111,8 +111,8 @@ def require_fused_attention(model: PreTrainedModel, graph: GraphFindings) -> Non
         return
     written = model.config._attn_implementation
     cause = (
-        f"its attention, written as {written!r} by transformers {transformers.__version__}, is no "
-        f"pattern that onnxruntime {onnxruntime.__version__} recognises"
+        f"its attention, written as {written!r} by transformers {transformers.__version__}, is not "
+        f"a pattern that onnxruntime {onnxruntime.__version__} recognises"
     )
     raise _not_fused(model.config, cause)
 
@@ -121,5 +121,5 @@ def _not_fused(config: PretrainedConfig, cause: str) -> ModelError:
     fusible = ", ".join(name for name, row in FUSIONS.items() if not row.obstacle)
     return ModelError(
         f"--optimize fused finds no attention to fuse in a {config.model_type!r} model, at least "
-        f"1 is wanted: {cause}. Use --optimize basic, or a family that is fused: {fusible}."
+        f"1 is required: {cause}. Use --optimize basic, or a family that is fused: {fusible}."
     )

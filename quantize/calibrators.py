@@ -1,4 +1,4 @@
-"""CALIBRATORS: where to clip an activation, given how often each of its values was seen.
+"""CALIBRATORS: where to clip an activation, from a histogram of its values.
 
 A wide range spends its steps on values that hardly ever come, a narrow one saturates those that do.
 Each row looks at the histogram of real text's activations and returns the range to quantize, for

@@ -147,7 +147,7 @@ def static_activation(cut: onnx.ModelProto) -> tuple[float, str] | None:
 def exact(cut: onnx.ModelProto) -> onnx.ModelProto:
     """Return a cut whose products are computed in float64, where sums of integers are exact.
 
-    To be run without optimization, which would fuse what is left into products of integers.
+    To be run without optimization, which would fuse what remains into products of integers.
     """
     made = onnx.ModelProto()
     made.CopyFrom(cut)

@@ -39,7 +39,7 @@ def failures_if_quantized(
 ) -> tuple[str, ...] | None:
     """Return what is wrong in a quantized graph next to its float twin.
 
-    None where there is no such twin: the artifact is not quantized, or was made from another
+    None without such a twin: the artifact is not quantized, or was made from another
     graph than the reference's.
     """
     floats = float_twin(reference, candidate)

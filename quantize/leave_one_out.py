@@ -1,4 +1,4 @@
-"""The plainest sensitivity: how much nearer the outputs come when a part is left in float."""
+"""The simplest sensitivity: how much nearer the outputs come when a part is left in float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does each quantized product compute what its float twin does, on the inputs that it is given?
+"""Check of each quantized product against its float twin, on the product's own inputs.
 
 A wrong scale in one product of forty need not turn a prediction. Here each product is compared with
 its twin alone: what rounding costs a healthy one is known, and a fault costs more. Its weights and
@@ -176,7 +176,7 @@ def check_products(findings: Sequence[ProductFindings]) -> None:
 
 
 def summary_of(findings: Sequence[ProductFindings]) -> ProductCheck:
-    """Return what the artifact says of them: how many there are, and the worst few by noise."""
+    """Return their findings for the artifact: how many there are, and the worst few by noise."""
     worst = sorted(findings, key=lambda each: min(_ratios(each)))[:SHOWN]
     likeness = {each.node: PartLikeness(kind=each.kind, figures=each.figures) for each in worst}
     return ProductCheck(checked=len(findings), worst=likeness)

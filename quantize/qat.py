@@ -165,7 +165,7 @@ def _score(context: QuantizationContext, fake: FakeQuantized) -> float:
 
 
 def _float_graph(context: QuantizationContext, fake: FakeQuantized, target: Path) -> Path:
-    """Export the trained weights, unrounded; the graph's companions stay beside `target`."""
+    """Export the trained weights, unrounded; the graph's companions stay next to `target`."""
     model = load_torch_classifier(context.source)
     model.load_state_dict(fake.trained_weights())
     _write_graph(context, _as_artifact(context, model), target.parent)

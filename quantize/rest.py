@@ -82,14 +82,14 @@ def compare_rest(
 
 
 def check_rest(findings: Sequence[RestFinding]) -> None:
-    """Raise GateError where something beside the products is other than in the float graph."""
+    """Raise GateError where something besides the products differs from the float graph."""
     beyond = [each for each in findings if not each.difference <= TOLERATED]
     if beyond:
         listed = "; ".join(f"{each.tensor}: {each.difference:.2g}" for each in beyond[:SHOWN])
         raise GateError(
             f"{len(beyond)} of {len(findings)} tensors between quantized products are not what "
             f"the float graph computes from the same products, off by more than {TOLERATED:g} of "
-            f"their size. {listed}. Something beside the products was changed: quantize the graph "
+            f"their size. {listed}. Something besides the products was changed: quantize the graph "
             "of `bertender export` again."
         )
 
@@ -101,7 +101,7 @@ def _parts(inventory: Inventory) -> frozenset[str]:
 
 
 def _of_two_lengths(batches: Batches) -> Batch:
-    """Return the longest text beside its first word: batches are of like lengths otherwise."""
+    """Return the longest text and its first word: batches are of like lengths otherwise."""
     longest = max(batches.examples, key=word_count)
     shortest, _ = batches.problem.edge_examples([longest], 1)
     return batches.encode([longest, shortest])

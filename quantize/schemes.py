@@ -40,7 +40,7 @@ class Scheme:
     write: Callable[[QuantizationContext, Path], Written]
     """(context, graph to write)"""
     reads: frozenset[str] = frozenset()
-    """Settings that change something, beside those that all schemes read."""
+    """Settings that change something, besides those that all schemes read."""
     precision: str = "int8"
     """The row of the parity gate's tolerances."""
     source: Kind = "onnx"
@@ -113,8 +113,8 @@ def _unread(setting: str) -> Rule[Any]:
 RULES: Mapping[str, Rule[Any]] = {
     "mixed without a bound": Rule(
         lambda config: config.scheme == "mixed" and config.max_drop is None,
-        "scheme 'mixed' returns parts to float until the score holds: say how much of it may be "
-        "lost, in points, as --max-drop 0.5. Without a bound, take --scheme dynamic.",
+        "scheme 'mixed' returns parts to float until the score holds: set how much of it may be "
+        "lost, in points, as --max-drop 0.5. Without a bound, use --scheme dynamic.",
     ),
     "percentile of another calibrator": Rule(
         lambda config: (

@@ -188,5 +188,5 @@ def _read(path: Path) -> Comparison:
         return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise DataError(
-            f"{path} is not a saved comparison: {error}. Give the file of `bertender compare --out`."
+            f"{path} is not a saved comparison: {error}. Give a file of `bertender compare --out`."
         ) from None

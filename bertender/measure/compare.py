@@ -224,7 +224,7 @@ def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
 
 
 def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:
-    """Return the remaining heads of a pruned model, of which this may be an export or int8 graph."""
+    """Return the remaining heads of a pruned model, also of its export or 8-bit graph."""
     made_of = (each for each in lineage(artifact) if isinstance(each, Artifact))
     model = next((each for each in made_of if each.card.kind == "torch"), artifact)
     if not (pruning := model.card.findings.pruning):

@@ -213,8 +213,8 @@ class _PlannedTrainer(SafeCheckpoints):
         values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
         if not all(map(math.isfinite, values.values())):
             raise TrainingError(
-                f"the loss at step {step} of {len(self.plan)} is not a number: {values}. Try a lower "
-                f"learning_rate than {self.args.learning_rate}, or precision fp32."
+                f"the loss at step {step} of {len(self.plan)} is not a number: {values}. Try a "
+                f"lower learning_rate than {self.args.learning_rate}, or precision fp32."
             )
         if step % LOG_EVERY == 0 or step + 1 == len(self.plan):
             self._history().append({"step": step, "parts": values})

@@ -28,7 +28,7 @@ def word_spans(text: str) -> list[Span]:
 
 
 def replaceable_words(text: str) -> list[Span]:
-    """Return the words of at least two letters and nothing else that are no stop words."""
+    """Return the words of at least two letters and nothing else that are not stop words."""
     return [span for span in word_spans(text) if _is_replaceable(text[slice(*span)])]
 
 

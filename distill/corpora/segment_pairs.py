@@ -206,7 +206,7 @@ class Elsewhere:
         return _Pair(first, second, 1, unused=() if filling.halves else rest)
 
     def _other(self, filling: _Filling, displaced: int) -> _Filling | None:
-        """Return an earlier filling, of another document and long enough where one is kept.
+        """Return an earlier filling, of another document and long enough where one is stored.
 
         Of the same document it must end before: what was displaced is in a filling twice.
         """

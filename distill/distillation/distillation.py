@@ -77,12 +77,12 @@ class Distillation:
         """Train the student by all phases; an interrupted run goes on in the phase it was in.
 
         Each phase has its own optimizer, schedule and folder of checkpoints. The end of a phase is
-        kept as a checkpoint too, from which a run that is resumed in a later one takes the student.
+        saved as a checkpoint too, from which a run that is resumed later takes the student.
 
         Args:
             config: how long and fast.
             work: directory of the checkpoints.
-            description: what the progress bar says.
+            description: text of the progress bar.
             keep_end: leave a checkpoint of the end of the last phase as well.
         """
         reports: dict[str, TrainingReport] = {}

@@ -122,10 +122,10 @@ def _new_student(
 
 
 def _check_tokens_known(tokenizer: PreTrainedTokenizerBase, teacher: GeneralTeacher) -> None:
-    """Raise ModelError where a tokenizer has pieces that its model has no embedding for."""
+    """Raise ModelError where a tokenizer has tokens that its model has no embedding for."""
     rows = teacher.model.config.vocab_size
     if len(tokenizer) > rows:
         raise ModelError(
-            f"the tokenizer of {teacher.source!r} has {len(tokenizer)} pieces and the model "
+            f"the tokenizer of {teacher.source!r} has {len(tokenizer)} tokens and the model "
             f"embeddings for {rows}. Give a teacher whose table was resized to its tokenizer."
         )

@@ -42,7 +42,7 @@ def as_its_teacher(tokenizer: PreTrainedTokenizerBase, max_length: int) -> Readi
 
 
 def in_both_vocabularies(vocabulary: MixedVocabulary, max_length: int, seed: int) -> Reading:
-    """Return the reading of a student with a vocabulary of its own, beside its teacher's copy."""
+    """Return the reading of a student with a vocabulary of its own, next to its teacher's copy."""
     return Reading(
         vocabulary.student,
         partial(vocabulary.rows, max_length=max_length, seed=seed),

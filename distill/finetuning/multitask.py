@@ -86,7 +86,7 @@ class MultiTaskConfig(FinetuneConfig):
     ] = Field(
         (),
         description="train on these tasks too, by commas (names from `bertender tasks`), one "
-        "encoder for all; each is written beside --out, as OUT-TASK",
+        "encoder for all; each is written next to --out, as OUT-TASK",
     )
 
 
@@ -152,13 +152,13 @@ def check_word_labels(task: Task, config: MultiTaskConfig) -> None:
 
 
 def sibling_paths(config: MultiTaskConfig, out: Path) -> tuple[Path, ...]:
-    """Return where the artifacts of `more_tasks` are written: beside the main one."""
+    """Return where the artifacts of `more_tasks` are written: next to the main one."""
     out = out.resolve()  # "." has no name
     return tuple(out.with_name(f"{out.name}-{name}") for name in config.more_tasks)
 
 
 def load_more_tasks(config: MultiTaskConfig, task: Task) -> tuple[Task, ...]:
-    """Load the tasks beside the main one, with as many examples at most as it was given.
+    """Load the tasks besides the main one, with the same limits on their examples.
 
     Each sets as large a share apart to choose on as the main one does.
     """
@@ -261,7 +261,7 @@ class _TrainedTogether:
     config: MultiTaskConfig
 
     def write(self, *, out: Path, **made: Any) -> None:
-        """Write an artifact for each task. The main one is the last, so that it tells of them all.
+        """Write an artifact for each task. The main one is the last: its card names them all.
 
         Args:
             out: directory of the main one.
@@ -278,7 +278,7 @@ class _TrainedTogether:
     def _findings(
         self, task: Task, classifier: PreTrainedModel, places: Mapping[str, str]
     ) -> Findings:
-        """Return what the card of one task says: its own scores, and where the others are."""
+        """Return the findings of one task: its own scores, and where the others are."""
         own = replace(self.report, epochs=self._epochs(task))
         others = {
             other.name: OtherTask(artifact=places[other.name], epochs=self._epochs(other))

@@ -57,7 +57,7 @@ def relation_divergence(
 ) -> torch.Tensor:
     """KL divergence of self-attention relations: how much each token's vector is like each other's.
 
-    Wang et al. 2020 (MiniLM, arXiv 2002.10957), eq. 7 to 9, and, where `relation_heads` are given,
+    Wang et al. 2020 (MiniLM, arXiv 2002.10957), eq. 7 to 9, and, where `relation_heads` are set,
     Wang et al. 2021 (MiniLMv2, arXiv 2012.15828), eq. 5 and 6: the heads are joined and cut anew
     into so many, which is what frees the student from the teacher's number of heads.
 

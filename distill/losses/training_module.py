@@ -24,10 +24,10 @@ class TrainingModule(nn.Module):
     """A student with the projections that bring its states to the teacher's width.
 
     Args:
-        student: what is kept in the end.
+        student: the model that is written in the end.
         terms: the loss; those of weight 0 are left out.
         projections: by the signal that they bring to the teacher's width, for all terms that want
-            it projected; trained beside the student.
+            it projected; trained with the student.
     """
 
     uses_teacher_layers: ClassVar[bool] = False

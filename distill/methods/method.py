@@ -42,7 +42,7 @@ class Method:
     """Fields of DistillConfig that have another default here: the paper's."""
     start_layers: StartLayers = spread_layers
     """Which layers of its start a student takes, if it takes some: those that the method matches,
-    or the method's file says why others."""
+    or others for reasons in the method's file."""
     augmentation: str | None = None
     """The paper's own, a row of AUGMENTATIONS: a suggestion, since it multiplies the training."""
     general: General | None = None

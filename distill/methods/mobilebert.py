@@ -19,7 +19,7 @@ student is as wide as its teacher (512 in the paper) with as many heads; a stude
 reaches it through a linear layer, one for all layers, since its layers write into one stream of
 hidden states. The learning rates are ours. The layers' turns are stages of one phase, with one
 optimizer: its epochs are one for each layer, so that each has the paper's equal share however deep
-the student is, and `--earlier-epochs` says how many all turns have together.
+the student is, and `--earlier-epochs` sets how many all turns have together.
 """
 
 from __future__ import annotations

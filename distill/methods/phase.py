@@ -71,7 +71,7 @@ def each_layer_alone(phase: Phase, layers: int) -> tuple[Phase, ...]:
 
 def each_layer_in_turn(phase: Phase, layers: int) -> tuple[Phase, ...]:
     """Return one phase in which each layer has a turn as long as the phase is."""
-    assert phase.epochs is not None  # the last phase is as long as the config says
+    assert phase.epochs is not None  # the last phase is as long as the config sets
     return (replace(phase, epochs=phase.epochs * layers, for_each_layer=for_all_layers),)
 
 

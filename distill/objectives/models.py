@@ -55,7 +55,7 @@ def electra(shape: BertConfig) -> PreTrainedModel:
 
 
 def _with_pooler(model: PreTrainedModel) -> PreTrainedModel:
-    """Give a model the pooler that transformers leaves out beside a masked-language head."""
+    """Give a model the pooler that transformers leaves out under a masked-language head."""
     setattr(model, model.base_model_prefix, type(model.base_model)(model.config))
     model.tie_weights()
     return model

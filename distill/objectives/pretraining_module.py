@@ -1,6 +1,6 @@
 """Training module of pre-training: the model that is written, and what only its training needs.
 
-A head that the training alone needs is a module beside the model, in a subclass whose forward
+A head that the training alone needs is a module next to the model, in a subclass whose forward
 takes a corrupted batch and returns the parts of the loss. The loss is computed inside the module,
 so that a distributed run sees which parameters it used.
 """

@@ -50,13 +50,13 @@ class Pretraining:
     ) -> dict[str, TrainingReport]:
         """Train through the phases of a config in turn; return a report of each.
 
-        An interrupted run goes on in the phase it was in: the end of an earlier one is kept as a
+        An interrupted run continues in the phase it was in: the end of an earlier one is saved as a
         checkpoint too.
 
         Args:
             config: how long and fast, and at which lengths.
             work: directory of the checkpoints.
-            description: what the progress bar says.
+            description: text of the progress bar.
         """
         reports: dict[str, TrainingReport] = {}
         for phase, folder, is_last in in_order(config.phases(), work):

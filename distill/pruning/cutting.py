@@ -48,7 +48,7 @@ def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
 
     Args:
         model: a classifier of texts or words of a row of PRUNABLE, or its pruned form.
-        kept: numbers of heads and neurons, a row each layer.
+        remaining: numbers of heads and neurons, a row each layer.
 
     Raises:
         ModelError: the architecture cannot be cut, or a layer would keep nothing, or keeps what

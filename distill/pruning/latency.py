@@ -34,7 +34,7 @@ __all__ = ["HERE", "NEURON_STEP", "LatencyTable", "Point", "Stopwatches"]
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the heads and of the neurons, at which a part is timed; 0 stands for one."""
 NEURON_STEP = 16
-"""Widths that are no multiple of it, a vector register's floats, take longer than their size says:
+"""Widths that are not a multiple of it, a vector register's floats, take longer for their size:
 485 neurons of 384 inputs took as long as 512 for 13 tokens, and an eighth longer than 480."""
 ROUNDS = 15
 RUNS = 5

@@ -101,7 +101,7 @@ def _loss_without(
 
 @contextmanager
 def _skipped(layer: nn.Module) -> Iterator[None]:
-    """Let a layer give what it was given, inside the block."""
+    """Let a layer return its input, inside the block."""
 
     def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> Any:
         return (inputs[0], *output[1:]) if isinstance(output, tuple) else inputs[0]

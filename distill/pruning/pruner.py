@@ -60,7 +60,7 @@ def prune(
 ) -> Artifact:
     """Cut a classifier's least important parts and write it as a torch artifact.
 
-    `stopwatches` say how long what takes, where the config has a `target_latency`.
+    `stopwatches` time parts of the model, where the config has a `target_latency`.
 
     Raises:
         ConfigError, ModelError: there is nothing to cut, or the architecture cannot be; raised
@@ -128,7 +128,7 @@ class _Ready:
         report: TrainingReport,
         pruning: PruningFindings,
     ) -> Findings:
-        """Return what the card says; the pruned model is scored and timed here, once."""
+        """Return the card's findings; the pruned model is scored and timed here, once."""
         latency = context.target.reached(model, self.stopwatches) if context.target else None
         return Findings(
             training=training_findings({"recovery": report}),
@@ -148,7 +148,7 @@ class _Ready:
 
 
 def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopwatches) -> _Ready:
-    """Load a classifier and check that it can be cut as the config says; cut its vocabulary."""
+    """Load a classifier and check that the config can cut it; cut its vocabulary."""
     teacher = Teacher.load(parent, task)
     _check_possible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
@@ -172,7 +172,7 @@ def _held_out(
 
 
 def _check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
-    """Raise what can be said before anything is computed."""
+    """Raise errors of the settings, before anything is computed."""
     if config.cuts_parts or config.layers:
         check_prunable(model)
         check_layers_left(model, config.layers)
@@ -218,7 +218,7 @@ def _with_fewer_tokens(
 ) -> tuple[PreTrainedTokenizerBase, VocabularyFindings | None]:
     """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
 
-    The held-out texts choose nothing: which tokens stay, the training texts or a corpus say.
+    The held-out texts choose nothing: the training texts or a corpus choose the tokens that stay.
     """
     if config.vocab is None:
         return tokenizer, None

@@ -70,7 +70,7 @@ def find_target(
         lengths: tokens of the task's training texts.
         config: what is asked for.
         stopwatches: where times come from.
-        work: where the table is kept, so that a run that is resumed goes by the same one.
+        work: where the table is stored, so that a resumed run reads the same one.
 
     Raises:
         ConfigError: no pruning makes the model so fast.

@@ -22,7 +22,7 @@ def all_layers(layers: int) -> int:
 
 @dataclass(frozen=True)
 class StudentKind:
-    """A row beside a builder: what holds of its students, whichever method trains them."""
+    """A row with a builder: what holds of its students, whichever method trains them."""
 
     build: StudentBuilder
     layers: Callable[[int], int] = half_the_layers

@@ -195,7 +195,7 @@ def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def _agree_on_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Tell a model without a pad token of its own (GPT-2) which tokens of a batch are padding."""
+    """Give a model without a pad token of its own (GPT-2) the padding tokens of a batch."""
     if type(model.config)().pad_token_id is None:
         model.config.pad_token_id = tokenizer.pad_token_id
 

@@ -35,7 +35,7 @@ PASSAGES_AT_ONCE = 1000
 MOST_LETTERS = 1000
 MOST_WORDS = 100_000
 MOST_COUNTED = 2_000_000
-"""Distinct words that are kept in memory; the rarest are forgotten when there are more."""
+"""Distinct words that are held in memory; the rarest are forgotten when there are more."""
 
 
 def train_unigram(

@@ -1,6 +1,6 @@
 """WordPiece, uncased, as BERT's (Devlin et al. 2018, arXiv 1810.04805, section 3).
 
-Departure: pieces are merged by how often a pair occurs, as the `tokenizers` library does it; the
+Departure: tokens are merged by how often a pair occurs, as the `tokenizers` library does it; the
 original trainer, which weighs pairs by likelihood, was never published.
 """
 

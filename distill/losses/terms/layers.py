@@ -32,7 +32,7 @@ class Match:
     over_layers: Literal["sum", "mean"] = "mean"
     projected: bool = False
     """The student's states first go through a linear layer, one for all layers and terms, which is
-    learned beside the student and thrown away."""
+    learned with the student and thrown away."""
     up_to: int | None = None
     """Match only so many pairs of layers, the lowest; None matches all."""
     only: int | None = None
@@ -156,7 +156,7 @@ def unmatched(
     teacher: PretrainedConfig,
     embeddings: bool,
 ) -> str:
-    """Say which layers a map names that are not there; empty where all are.
+    """Return which layers a map names that are not there, in words; empty where all are.
 
     Layer 0, the embeddings, is matched with layer 0 alone, and only where the signal has it.
     """

@@ -26,7 +26,7 @@ class Term(Protocol):
 
     @property
     def teaches(self) -> bool:
-        """Return whether the student learns from it, and not only what is trained beside it."""
+        """Return whether the student learns from it, and not only what is trained with it."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class Term(Protocol):
         ...
 
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        """Say why the two models cannot be matched, and what would work; empty where they can."""
+        """Return why the two models cannot be matched, and what would work; empty if they can."""
         ...
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
