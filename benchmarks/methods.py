@@ -158,8 +158,8 @@ def with_earlier(benchmark: MethodsBenchmark, earlier: MethodsBenchmark) -> Meth
         ours, theirs = getattr(benchmark, name), getattr(earlier, name)
         if ours != theirs:
             raise ConfigError(
-                f"--add-to: its {name} is not this one's, so that its students cannot be compared with "
-                "these. Give a benchmark of the same settings, or run all methods again."
+                f"--add-to: its {name} is not this one's, so that its students cannot be compared "
+                "with these. Give a benchmark of the same settings, or run all methods again."
             )
     new = {student.method for student in benchmark.students}
     taken = [

@@ -73,7 +73,7 @@ class _RoundedTable(nn.Module):
 
 
 class _Text:
-    """Where the batch has text: what activations are watched on."""
+    """Mask of the batch's text, the positions at which activations are recorded."""
 
     mask: torch.Tensor | None = None
 

@@ -52,7 +52,7 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
     Args:
         floats: the `float_twin` of the candidate.
         candidate: a quantized graph.
-        task: its training texts are what the graphs are watched on.
+        task: the graphs run on its training texts.
     """
     encode = problem_of(floats).encoder(load_tokenizer(floats.path), None)
     probed = task.train.examples[:PROBED_TEXTS]

@@ -53,7 +53,7 @@ class ServeConfig(Config):
     tokens_per_bucket: int = Field(
         256, ge=1, description="most tokens, padding included, that the model sees at once"
     )
-    instances: int = Field(1, ge=1, description="copies of the model that work side by side")
+    instances: int = Field(1, ge=1, description="copies of the model that run in parallel")
     threads_per_instance: int = Field(
         0, ge=0, description="threads of each copy; 0 shares the cores out evenly"
     )
@@ -61,7 +61,7 @@ class ServeConfig(Config):
         None, ge=2, description="longest input in tokens; by default the tokenizer's own limit"
     )
     log_file: Path | None = Field(
-        None, description="keep the server's log here; by default it goes with the server"
+        None, description="write the server's log here; by default it is removed with the server"
     )
     ready_timeout_s: float = Field(
         120.0, gt=0, description="seconds that the server may take to load the model"

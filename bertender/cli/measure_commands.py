@@ -41,7 +41,7 @@ ON_THE_COMMAND_LINE = "COMMANDLINE"
 """The name that typer gives to where a value came from."""
 
 ReferenceArgument = Annotated[
-    Path, typer.Argument(metavar="REFERENCE", help="artifact that is right")
+    Path, typer.Argument(metavar="REFERENCE", help="artifact that is taken as right")
 ]
 CandidateArgument = Annotated[
     Path, typer.Argument(metavar="CANDIDATE", help="artifact to check against it")
@@ -51,7 +51,7 @@ ArtifactArguments = Annotated[
     typer.Argument(metavar="ARTIFACT", help="what to compare; changes are from the first"),
 ]
 OutFile = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="keep the result in this JSON file")
+    Path | None, typer.Option("--out", metavar="FILE", help="write the result to this JSON file")
 ]
 SavedFile = Annotated[
     Path | None,

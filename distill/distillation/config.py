@@ -87,17 +87,19 @@ class StudentConfig(PhasedConfig):
         "half or as many as the method sets",
     )
     hidden_size: int | None = Field(
-        None, ge=8, description="its width; that of what it starts from by default"
+        None, ge=8, description="its width; by default that of the model that it starts from"
     )
     heads: int | None = Field(None, ge=1, description="its heads; the teacher's by default")
     feed_forward_size: int | None = Field(
-        None, ge=1, description="width of its feed-forward part; 4 x what it reads by default"
+        None, ge=1, description="width of its feed-forward part; by default 4 x its input"
     )
     teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(parts_of)] = Field(
         None, description="teacher layers to start from, as 1,3,5; the method's choice by default"
     )
     temperature: float | None = Field(
-        None, gt=0, description="softness of the teacher's labels; the method's own by default"
+        None,
+        gt=0,
+        description="softness of the teacher's distribution; the method's own by default",
     )
     weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_numbers_by_name)] = Field(
         default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"

@@ -65,10 +65,10 @@ class PretrainConfig(TrainingConfig):
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
     objective: Annotated[str, OBJECTIVES.validator()] = Field(
-        "mlm", description=f"what to learn: {', '.join(OBJECTIVES)} (see docs/pretraining.md)"
+        "mlm", description=f"objective: {', '.join(OBJECTIVES)} (see docs/pretraining.md)"
     )
     tokenizer: Annotated[str, TOKENIZERS.validator()] = Field(
-        "wordpiece", description=f"what the vocabulary is made of: {', '.join(TOKENIZERS)}"
+        "wordpiece", description=f"kind of tokenizer: {', '.join(TOKENIZERS)}"
     )
     vocabulary_size: int = Field(8000, ge=100, description="most entries of the vocabulary")
     layers: int = Field(4, ge=1, description="the encoder's layers")

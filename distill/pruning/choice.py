@@ -13,7 +13,7 @@ from distill.pruning.importance import Scores
 __all__ = ["ACROSS", "Across", "chosen", "shares_of_rounds", "the_best"]
 
 Across = Literal["model", "layer"]
-"""Among which heads the least important ones are sought."""
+"""Heads among which the least important ones are looked for."""
 
 
 def chosen(

@@ -167,7 +167,7 @@ class PruneConfig(TrainingConfig):
     )
     target_latency: Annotated[float, BeforeValidator(_factor)] | None = Field(
         None,
-        description="instead of shares: how many times as fast to become, as 2.0x; heads are "
+        description="instead of shares: the speedup to reach, as 2.0x; heads are "
         "weighed against neurons by the time that they take on this machine",
     )
     latency_texts: int = Field(1, ge=1, description="texts of a batch that is timed for that")
@@ -175,7 +175,7 @@ class PruneConfig(TrainingConfig):
         None, ge=1, description="tokens of each; the mean of the training texts by default"
     )
     layers: int = Field(
-        0, ge=0, description="layers to drop at first, those that the loss misses least"
+        0, ge=0, description="layers to drop first, those with the least effect on the loss"
     )
     vocab: str | None = Field(
         None,
@@ -184,16 +184,16 @@ class PruneConfig(TrainingConfig):
     )
     vocab_floor: int = Field(1, ge=1, description="keep tokens that occur so often there")
     importance: Annotated[str, IMPORTANCES.validator()] = Field(
-        "gradient", description=f"what heads and neurons are worth by: {', '.join(IMPORTANCES)}"
+        "gradient", description=f"importance of heads and neurons: {', '.join(IMPORTANCES)}"
     )
     across: Across = Field(
-        "model", description=f"where the least important ones are sought: {', '.join(ACROSS)}"
+        "model", description=f"where the least important ones are looked for: {', '.join(ACROSS)}"
     )
     rounds: int = Field(
         1, ge=1, description="cut heads and neurons in so many steps, scored anew before each"
     )
     scored_texts: int = Field(
-        1000, ge=1, description="training texts, at most, that importance is measured on"
+        1000, ge=1, description="training texts to measure importance on, at most"
     )
     recover: bool = Field(True, description="train after each cut on the unpruned model's outputs")
     retraining_free: bool = Field(

@@ -1,4 +1,4 @@
-"""Layer pruning: the layers that the loss misses least are left out as a whole.
+"""Layer pruning: the layers with the least effect on the loss are left out as a whole.
 
 One after another: of those that are left, the layer goes without which the loss on some labelled
 texts is lowest. No paper's in particular; it is the plainest control for cleverer ones.

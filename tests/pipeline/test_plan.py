@@ -80,7 +80,7 @@ BAD = {
     ),
     "heads that do not divide the student": (
         last("distill", "teacher", method="tinybert", hidden_size=32, heads=3),
-        "hidden_size=32 is no multiple of heads=3",
+        "hidden_size=32 is not a multiple of heads=3",
     ),
     "relation heads that do not divide": (
         last("distill", "teacher", method="minilm-v2", hidden_size=32, relation_heads=5),
@@ -149,15 +149,15 @@ BAD = {
     ),
     "a student that is not there": (
         last("distill", "teacher", student=GONE),
-        "encoder '/gone/away' is no folder",
+        "encoder '/gone/away' is not a folder",
     ),
     "a language model that is not there": (
         last("distill", "teacher", augmentation="tinybert", augmentation_model=GONE),
-        "encoder '/gone/away' is no folder",
+        "encoder '/gone/away' is not a folder",
     ),
     "a teacher that is not there": (
         last("finetune", [], teacher=GONE),
-        "encoder '/gone/away' is no folder",
+        "encoder '/gone/away' is not a folder",
     ),
     "an encoder to grow from that is not there": (
         last("pretrain", [], corpus=CORPUS, stack_from=GONE),
@@ -223,7 +223,7 @@ def test_a_graph_that_cannot_be_quantized_is_refused_before_it_is_made(
 ) -> None:
     steps = (TEACHER, {**GRAPH, "with": settings}, last("quantize", "graph", scheme="dynamic"))
     recipe = recipe_of(files, encoder, tmp_path / "run", *steps)
-    with pytest.raises(ConfigError, match=f"{said}, and wants a float32 onnx classifier"):
+    with pytest.raises(ConfigError, match=f"{said}, and needs a float32 onnx classifier"):
         next(run_recipe(recipe, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

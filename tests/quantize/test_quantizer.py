@@ -184,7 +184,7 @@ def test_answers_that_move_too_far_are_refused_and_gone(
 
     monkeypatch.setattr(proof, "check_products", lambda findings: None)  # it would be the first
     monkeypatch.setitem(SCHEMES, scheme, replace(SCHEMES[scheme], write=write_negated))
-    with pytest.raises(ParityError, match="int8 does not answer as"):
+    with pytest.raises(ParityError, match="int8 does not agree with"):
         quantize(source_of(scheme, sources), task, config_of(scheme), tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
     if scheme != "qat":  # which keeps its checkpoints

@@ -132,7 +132,7 @@ def test_the_last_phase_alone_takes_the_configs_length(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_row_says_of_its_phases_what_holds_at_any_depth(name: str) -> None:
     method = METHODS[name]
-    facts = ("needs", "conditions", "has_phases", "weights_for_answers_alone")
+    facts = ("needs", "conditions", "has_phases", "weights_for_logits_alone")
     for depth in (1, 2, 7):
         written_out = method.at(depth)
         assert [getattr(written_out, fact) for fact in facts] == [

@@ -263,7 +263,7 @@ def test_a_target_says_how_many_times_as_fast(value: Any) -> None:
     if value is None:
         assert PruneConfig(heads=0.5, target_latency=None).importance == "gradient"
         return
-    with pytest.raises(ConfigError, match=r"target_latency=.*does not say.*as 2\.0x"):
+    with pytest.raises(ConfigError, match=r"target_latency=.*is not a factor of speed.*as 2\.0x"):
         PruneConfig.parse({"target_latency": value})
 
 
@@ -276,7 +276,7 @@ def test_what_no_pruning_reaches_is_refused_before_anything_is_computed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("choice_score", "teacher_answers"):
+    for name in ("choice_score", "teacher_outputs"):
         monkeypatch.setattr(pruner, name, lambda *given: pytest.fail("too late"))
     config = PruneConfig(target_latency=20, layers=layers)
     said = rf"target_latency=20x.*each of its {4 - layers} layers the model is {best}x.*Ask for"
@@ -382,7 +382,7 @@ def test_a_default_that_is_spelt_out_harms_nothing(settings: dict[str, Any]) -> 
 
 def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
     for share in (1.0, 40.0, -0.1):
-        with pytest.raises(ConfigError, match=rf"heads={share}.*is no share"):
+        with pytest.raises(ConfigError, match=rf"heads={share}.*is not a share"):
             PruneConfig.parse({"heads": share})
     with pytest.raises(UnknownNameError, match=r"no importance 'gradent'. Did you mean 'gradient'"):
         PruneConfig(heads=0.5, importance="gradent")
