@@ -1,4 +1,4 @@
-"""Where a graph's time goes, by ONNX Runtime's own profile."""
+"""Time of a graph's operators, by ONNX Runtime's own profile."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
     earlier = len(METHODS[method].at(budget.layers).phases) - 1
     if budget.epochs <= earlier:
         raise ConfigError(
-            f"epochs={budget.epochs}: method {method!r} has {earlier + 1} phases and wants an "
+            f"epochs={budget.epochs}: method {method!r} has {earlier + 1} phases and needs an "
             "epoch for each. Give more epochs, or leave it out of --methods."
         )
     each = max(budget.epochs // (2 * earlier), 1) if earlier else 0

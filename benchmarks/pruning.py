@@ -51,7 +51,7 @@ class PruningPoint(Record):
 
 
 class PruningBenchmark(Record):
-    """All cuts of a model, and under what."""
+    """All cuts of a model, and their conditions."""
 
     teacher: str = Field("", description="its digest; of earlier files unknown")
     task: str

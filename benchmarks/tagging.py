@@ -47,7 +47,7 @@ LOSSES: Mapping[str, Mapping[str, float]] = {
 
 
 class TaggerBudget(Record):
-    """How long teacher and students learn."""
+    """Budget of teacher and students."""
 
     max_train: int | None = Field(description="sentences that the students see; None for all")
     epochs: int

@@ -57,7 +57,7 @@ def _keep_the_end_unspelt(tokenizer: PreTrainedTokenizerFast) -> None:
     """Break the end token apart where a text spells it.
 
     Encoder-decoders classify by the state of the last one and refuse texts that have more of them
-    than others. Unigram vocabularies hold it as a piece like any other.
+    than others. Unigram vocabularies hold it as a token like any other.
     """
     end = tokenizer.eos_token
     if tokenizer(end, add_special_tokens=False)["input_ids"].count(tokenizer.eos_token_id) == 0:

@@ -1,4 +1,4 @@
-"""How large the numbers of a graph become on real texts, before float16 is asked to hold them.
+"""Largest numbers of a graph on real texts, checked before it is stored in float16.
 
 The graph is run in float32 with two outputs more for each tensor, its least and its largest
 number, so that a check of many texts keeps no activation. It is the graph as it was traced: a

@@ -106,7 +106,7 @@ def prepare_for_fusion(model: PreTrainedModel) -> None:
 
 
 def require_fused_attention(model: PreTrainedModel, graph: GraphFindings) -> None:
-    """Raise ModelError where a graph has no fused attention at all."""
+    """Raise ModelError where a graph has no fused attention."""
     if any(name in graph.fused for name in ATTENTION_OPERATORS):
         return
     written = model.config._attn_implementation

@@ -47,7 +47,7 @@ class Affine:
     integers: Integers
 
     def quantized(self, values: FloatArray) -> npt.NDArray[np.int32]:
-        """Return the nearest integers; what lies beyond the range becomes its end."""
+        """Return the nearest integers; values beyond the range become its end."""
         steps = np.rint(np.asarray(values, dtype=np.float64) / self.scale) + self.zero_point
         clipped = np.clip(steps, self.integers.lowest, self.integers.highest)
         return np.asarray(clipped, dtype=np.int32)

@@ -38,7 +38,7 @@ TOKENS_PER_BATCH = 2048
 
 @dataclass(frozen=True)
 class Batches:
-    """Texts as batches of like length, which can be gone through more than once."""
+    """Texts as batches of like length, which can be iterated over more than once."""
 
     encode: Encode
     examples: Sequence[Example]

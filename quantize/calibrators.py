@@ -40,7 +40,7 @@ ALMOST_NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often each part of a tensor's range was seen."""
+    """Counts of the values in each part of a tensor's range."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""Which schemes to try: in turn where none is named, and next where one was refused."""
+"""Schemes to try: in turn where none is named, and next where one was refused."""
 
 from __future__ import annotations
 

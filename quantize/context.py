@@ -58,7 +58,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Sensitivities:
-    """How much each part of a model suffers from being quantized."""
+    """Sensitivity of each part of a model to quantization."""
 
     by_node: Mapping[str, float]
     """Larger is worse."""
@@ -147,7 +147,7 @@ class QuantizationContext:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why nodes stay in float whatever the scheme is, as the user asked and as must be."""
+        """Reasons of nodes that stay in float with every scheme, by a setting or by necessity."""
         tables = self.inventory.tables if self.config.no_embeddings else ()
         return {**self.inventory.reasons, **dict.fromkeys(tables, "left by --no-embeddings")}
 

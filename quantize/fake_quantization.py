@@ -100,7 +100,7 @@ class _RoundedActivation(nn.Module):
             self.register_buffer(name, torch.zeros(()))
         self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
         self.widening = False
-        """Take the whole range of what is seen, in place of averages; nothing is rounded."""
+        """Take the whole range of the batches instead of averages; nothing is rounded."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         if self.training or self.widening:

@@ -103,7 +103,7 @@ agree, nothing.
 
 @dataclass(frozen=True)
 class ProductFindings:
-    """How a quantized product, or a quantized table, compares with its float twin."""
+    """Figures of a quantized product, or a quantized table, against its float twin."""
 
     node: str
     """Its name in the float graph."""

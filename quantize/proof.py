@@ -97,6 +97,6 @@ def _scores(context: QuantizationContext, graph: Path, known: float | None) -> S
             f"on {len(context.task.choices)} texts of {context.task.chosen_on} "
             f"({context.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no "
             "more. Schemes that lose less: mixed returns parts to float until it holds, qat "
-            "trains; a trained model may want more epochs."
+            "trains; a trained model may need more epochs."
         )
     return context.held_out_scores(graph, after)

@@ -173,7 +173,7 @@ def _float_graph(context: QuantizationContext, fake: FakeQuantized, target: Path
 
 
 def _as_artifact(context: QuantizationContext, model: PreTrainedModel) -> Artifact:
-    """Write a trained model where nobody but the exporter sees it."""
+    """Write a trained model into a folder for the exporter alone."""
     card, path = context.source.card, context.folder / "trained"
     with new_artifact(
         path,

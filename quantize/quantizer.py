@@ -151,7 +151,7 @@ def _check(
     scheme.check(source)
     check_writable(out, source)
     if scheme.source == "torch" and write_onnx is None:
-        raise ConfigError(f"scheme {config.scheme!r} wants `write_onnx`, the way to a graph.")
+        raise ConfigError(f"scheme {config.scheme!r} needs `write_onnx`, which writes a graph.")
 
 
 def _quantized(

@@ -1,4 +1,4 @@
-"""Is everything that was not quantized still what it was in the float graph?
+"""Check that everything that was not quantized is the same as in the float graph.
 
 The float graph runs once more, on what the products and tables of the quantized one gave: each
 part between two products is so compared alone, and rounding does not grow from layer to layer. A
@@ -59,7 +59,7 @@ class _Cut:
 def compare_rest(
     float_graph: Path, quantized_graph: Path, batches: Batches
 ) -> tuple[RestFinding, ...]:
-    """Compare what lies between the quantized parts of a graph with the float graph.
+    """Compare the tensors between the quantized parts of a graph with the float graph.
 
     Args:
         float_graph: what the other was made of.

@@ -1,4 +1,4 @@
-"""The saturation probe: does this CPU add the graph's integers exactly?
+"""Saturation probe: check that this CPU adds the graph's integers exactly.
 
 x86 without 8-bit dot products adds pairs of products in 16 bits; sums beyond that are cut off
 without an error. Each product is judged by itself, on its own integer inputs: it is cut
@@ -32,7 +32,7 @@ TOLERATED = 1e-3
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a product's sums are from exact ones."""
+    """Distance of a product's sums from exact ones."""
 
     node: str
     value: float

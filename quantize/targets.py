@@ -38,7 +38,7 @@ TARGETS = Table(
         "vnni": Target("x86 with 8-bit dot products: AVX-512 VNNI, AVX-VNNI or AMX"),
         "avx2": Target("x86 without them: 7-bit weights, whose sums fit", weights="int7-symmetric"),
         "arm64": Target(
-            "64-bit ARM, whose kernels want signed activations where these are static",
+            "64-bit ARM, whose kernels need signed activations where these are static",
             "int8-symmetric",
         ),
         "gpu": Target(

@@ -1,4 +1,4 @@
-"""How the recipe's step `endpoint` is shown."""
+"""Table of the recipe's step `endpoint`."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ __all__ = ["TritonPythonModel"]
 def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -> Path:
     """Write the model repository of an ONNX artifact at `directory`, and return its path.
 
-    All of it appears at once, in place of a repository written before, or nothing does.
+    All of it appears at once and replaces a repository written before, or nothing does.
 
     Raises:
         ModelError: the artifact is not an ONNX classifier.

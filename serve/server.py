@@ -42,7 +42,7 @@ PROBE_TIMEOUT_S = 2.0
 
 
 class TritonServer:
-    """A context manager: the server is ready inside the block, and gone after it.
+    """A context manager: the server is ready inside the block, and stopped after it.
 
     Args:
         repository: what `write_repository` wrote.

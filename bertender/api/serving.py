@@ -17,7 +17,7 @@ __all__ = ["classify", "serve"]
 
 
 def serve(artifact: ArtifactLike, **settings: Any) -> AbstractContextManager[TritonServer]:
-    """Serve a model through Triton Inference Server: ready inside the block, gone after it.
+    """Serve a model through Triton Inference Server: ready inside the block, stopped after it.
 
     Args:
         artifact: an onnx classifier.

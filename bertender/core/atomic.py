@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_directory(out: Path) -> Iterator[Path]:
-    """Give an empty directory that takes the place of `out` when the block ends well.
+    """Yield an empty directory that replaces `out` when the block ends without an error.
 
     Any exception, Ctrl-C included, removes the draft and leaves what was at `out`.
     """
@@ -64,7 +64,7 @@ def publish(draft: Path, out: Path) -> None:
 
 
 def _exchange(draft: Path, out: Path) -> None:
-    """Put the draft in place of the directory at `out`, which stays when that fails."""
+    """Replace the directory at `out` by the draft; it stays when that fails."""
     old = _new_draft(out)
     try:
         out.rename(old)

@@ -10,7 +10,7 @@
     │   ├── NotAnArtifactError     there is no artifact.json, or it cannot be read
     │   ├── DamagedArtifactError   files are missing or differ from their recorded digest
     │   └── BusyError              another process is building it
-    ├── TrainingError              a training run cannot go on
+    ├── TrainingError              a training run cannot continue
     ├── ModelError                 a model cannot serve what is asked of it
     │   ├── GateError              a gate refuses how it was quantized; another scheme may pass
     │   └── HubCodeError           its config names code that would be fetched and run
@@ -115,7 +115,7 @@ class BusyError(ArtifactError):
 
 
 class TrainingError(BertenderError):
-    """A training run cannot go on."""
+    """A training run cannot continue."""
 
 
 class ModelError(BertenderError):

@@ -7,7 +7,7 @@ files that lead there are read here first, as plain JSON. What is refused:
     any key with `_implementation` in it   `_attn_implementation_internal` of a sub-config too;
                                            only the attentions that PyTorch has itself may be named
     attribute_map                          gives such a key another name
-    configuration_files                    sends transformers to another file, which nobody checked
+    configuration_files                    sends transformers to another file, which was not checked
     quantization_config                    some weights are read by kernels of the hub
     adapter_config.json                    sends transformers to another model, where peft is there
 

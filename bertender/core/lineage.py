@@ -11,7 +11,7 @@ __all__ = ["lineage"]
 
 
 def lineage(artifact: Artifact) -> Iterator[Artifact | str]:
-    """Yield an artifact and its ancestors; one that is gone, or another by now, as words."""
+    """Yield an artifact and its ancestors; one that is missing or was replaced, as words."""
     yield artifact
     while parent := artifact.card.parent:
         path = (artifact.path.resolve() / parent.path).resolve()

@@ -1,4 +1,4 @@
-"""How busy a machine was with other work while something was timed."""
+"""Load of a machine by other work while something was timed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MachineLoad(Record):
 
     @property
     def noisy(self) -> bool:
-        """Whether figures that were taken meanwhile are not to be trusted."""
+        """Whether the load makes figures of that time unreliable."""
         return self.busy > BUSY_SHARE
 
     def __str__(self) -> str:

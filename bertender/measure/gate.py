@@ -42,7 +42,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class GraphWriter:
-    """How a stage writes a graph."""
+    """A stage's function that writes a graph."""
 
     stage: str
     precision: str

@@ -1,4 +1,4 @@
-"""How long classifiers take, measured interleaved: text in, logits out, tokenisation included.
+"""Latency of classifiers, measured interleaved: text in, logits out, tokenisation included.
 
 In every round each classifier runs on the same texts, in an order shuffled from round to
 round, so a machine that slows down or speeds up does so for all rows. Speedups are formed within

@@ -1,4 +1,4 @@
-"""How busy the machine is with other work while something is timed.
+"""Load of the machine by other work while something is timed.
 
 Times that were taken next to other work measure that work more than a model. Every timing runs
 under `watched_load`: it refuses a machine that is busy before the first text, watches it
@@ -135,7 +135,7 @@ def watched_load(noisy: bool) -> Iterator[LoadMeter]:
 
 
 def check_load_now() -> None:
-    """Raise MachineBusyError where a short sample finds other work, before anybody waits."""
+    """Raise MachineBusyError where a short sample finds other work, before a long timing."""
     meter = LoadMeter()
     if meter.began is not None:
         time.sleep(SAMPLE_S)

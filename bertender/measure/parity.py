@@ -54,7 +54,7 @@ ORDINARY = Arrangement()
 
 
 class CaseParity(Record):
-    """How the candidate did in one arrangement of the texts."""
+    """Result of the candidate in one arrangement of the texts."""
 
     name: str
     rows: int

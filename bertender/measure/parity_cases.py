@@ -59,7 +59,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How the candidate's batches are laid out."""
+    """Layout of the candidate's batches."""
 
     batch_sizes: Sequence[int] = (1, 4, 32)
     """Of the batches over all examples, a case each."""

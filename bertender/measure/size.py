@@ -1,4 +1,4 @@
-"""How big a model is: parameters, the bytes of its weights, the bytes of its whole artifact."""
+"""Size of a model: parameters, the bytes of its weights, the bytes of its whole artifact."""
 
 from __future__ import annotations
 

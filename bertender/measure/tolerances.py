@@ -1,4 +1,4 @@
-"""How far a candidate may be from its reference: one row of TOLERANCES for each precision.
+"""TOLERANCES: bounds on a candidate's distance from its reference, a row for each precision.
 
 Two kinds of rows. Where the candidate computes the same numbers in another way (another runtime,
 floats of fewer bits), every single logit is bounded: one that moves further is wrong. Where it

@@ -62,7 +62,7 @@ class BiLstmConfig(PretrainedConfig):
 
 
 class Spans(NamedTuple):
-    """Where a text of each example lies."""
+    """Positions of a text in each example."""
 
     starts: torch.Tensor
     """(batch,)"""
@@ -95,7 +95,7 @@ class BiLstmEncoder(nn.Module):
         self, lstm: nn.LSTM, input_ids: torch.Tensor, order: torch.Tensor, lengths: torch.Tensor
     ) -> torch.Tensor:
         """Return the state after `lengths` tokens read in an order (batch, longest)."""
-        # what lies beyond a text is read after its end, and its states are left out
+        # padding is read after the end of a text, and its states are left out
         tokens = input_ids.gather(1, order.clamp(0, input_ids.shape[1] - 1))
         states, _ = lstm(self.word_embeddings(tokens))  # (batch, longest, hidden)
         place = (lengths - 1)[:, :, None].expand(-1, 1, states.shape[-1])
@@ -154,12 +154,12 @@ class BiLstmForSequenceClassification(PreTrainedModel):
         return self.encoder.word_embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Put another table of word embeddings in place of this one."""
+        """Replace this table of word embeddings by another."""
         assert isinstance(value, nn.Embedding)
         self.encoder.word_embeddings = value
 
     def _init_weights(self, module: nn.Module) -> None:
-        # PyTorch's own, in place of the narrow normals that transformers draws for encoders
+        # PyTorch's own, instead of the narrow normals that transformers draws for encoders
         if isinstance(module, nn.Linear | nn.LSTM | nn.Embedding):
             module.reset_parameters()
 

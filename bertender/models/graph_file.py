@@ -21,10 +21,10 @@ SMALLEST_EXTERNAL_BYTES = 1024
 
 
 def save_graph(model: onnx.ModelProto, path: Path, external_above_mb: int) -> None:
-    """Write a graph at `path`, in place of the one there.
+    """Write a graph at `path`, and replace the one there.
 
     Args:
-        model: with all of its weights in memory; they may be gone from it afterwards.
+        model: with all of its weights in memory; they may be removed from it afterwards.
         path: of the graph. Weights in files of their own lie next to it, as ONNX_DATA_NAME.
         external_above_mb: the most megabytes of weights that stay in the graph itself.
     """

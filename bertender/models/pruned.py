@@ -1,7 +1,7 @@
 """PRUNABLE: architectures of transformers whose layers may differ in their heads and neurons.
 
 transformers builds all layers of a model alike, each head as wide as the model over its number of
-heads. A pruned model is neither, so it has a type of its own, whose config says what each layer
+heads. A pruned model is neither, so it has a type of its own, whose config lists what each layer
 has. Elsewhere loading stops at that type, and does not start with layers of another shape.
 """
 
@@ -90,7 +90,7 @@ class _PrunedModel(PreTrainedModel):
 
 
 def _resize(layer: nn.Module, path: str, **sizes: int) -> None:
-    """Put an untrained linear layer of another size in place of one."""
+    """Replace a linear layer by an untrained one of another size."""
     old = cast(nn.Linear, layer.get_submodule(path))
     inputs, outputs = sizes.get("inputs", old.in_features), sizes.get("outputs", old.out_features)
     parent, _, name = path.rpartition(".")

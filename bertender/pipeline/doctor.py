@@ -17,7 +17,7 @@ __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
 
 class Finding(Record):
-    """One thing that was looked for on this machine, and what the result means for the user."""
+    """Result of one check of this machine, and what it means for the user."""
 
     name: str
     value: str

@@ -21,13 +21,13 @@ class NamedFile(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Where it lies, if the name can be a path."""
+        """Its path, if the name can be one."""
 
     def check(self) -> None:
         """Raise a BertenderError where it is not there."""
 
     def digest(self) -> str:
-        """Return a digest of what it holds; empty for what does not lie on this machine."""
+        """Return a digest of what it holds; empty for what is not on this machine."""
 
 
 @dataclass(frozen=True)

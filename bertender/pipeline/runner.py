@@ -50,7 +50,7 @@ def run_recipe(
     Args:
         recipe: what to run.
         out: directory that gets an artifact, or a JSON file, for each step.
-        fresh: build every step anew.
+        fresh: build every step again.
         at_step: called before each step.
 
     Raises:

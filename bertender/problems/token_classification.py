@@ -87,7 +87,7 @@ def _check_tags(tags: Sequence[str], column: str) -> None:
             raise CellError(column, problem)
         if tag.startswith(INSIDE) and before not in (BEGIN + entity, tag):
             problem = (
-                f"word {word}: {tag!r} follows {before!r}, so that no entity is there to go on. "
+                f"word {word}: {tag!r} follows {before!r}, so that there is no entity to continue. "
                 f"The first word of one is tagged {BEGIN + entity!r}"
             )
             raise CellError(column, problem)

@@ -95,7 +95,7 @@ def _compared(parity: Parity) -> Iterator[str]:
     if parity.inputs_compared is not None:
         yield "tokens compared" if parity.inputs_compared else "tokens not comparable"
     if parity.graphs_compared is not None:
-        state = "compared" if parity.graphs_compared else "not compared: the float one is gone"
+        state = "compared" if parity.graphs_compared else "not compared: the float one is missing"
         yield f"products of both graphs {state}"
 
 

@@ -52,7 +52,7 @@ def _no_model(constant: ConstantRow) -> Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column, whoever renders it; `unit` may name fields of the Conditions in braces."""
+    """A column, for every renderer; `unit` may name fields of the Conditions in braces."""
 
     title: str
     unit: str

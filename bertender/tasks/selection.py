@@ -1,4 +1,4 @@
-"""Which texts of a training file are set apart, to choose settings on.
+"""Selection of the texts of a training file that are set apart, to choose settings on.
 
 A text is on one side or the other by a hash of itself: whatever the seed, the order of the file or
 its length, every stage of a chain sets apart the same texts, and a text that is there twice is on

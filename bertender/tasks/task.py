@@ -31,7 +31,7 @@ __all__ = ["ChosenOn", "Split", "Task", "TaskConfig", "default_of"]
 
 
 class TaskConfig(Config):
-    """Which task, and for a task of your own, which files and columns."""
+    """Settings of a task: its name and, for a task of your own, files and columns."""
 
     shown_defaults: ClassVar[Mapping[str, str]] = {"select": "0.1, or 0 where that is too few"}
 
@@ -120,7 +120,7 @@ class Task:
 
     @property
     def chosen_on(self) -> ChosenOn:
-        """Where `choices` come from."""
+        """Split that `choices` come from."""
         return "selection" if len(self.selection) else "dev"
 
     @property

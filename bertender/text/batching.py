@@ -1,4 +1,4 @@
-"""Which examples go into a batch together: neighbours in length, under a token budget.
+"""Batches of examples of similar length, under a token budget.
 
 A batch costs its longest example times its size, so examples of like length belong together.
 """

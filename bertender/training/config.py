@@ -27,7 +27,7 @@ RULES: Mapping[str, Rule[TrainingConfig]] = {
 
 
 class TrainingConfig(Config):
-    """How long and how fast to train; shared by every stage that trains."""
+    """Settings of training, which every stage that trains shares."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     judging: ClassVar[frozenset[str]] = frozenset()

@@ -1,4 +1,4 @@
-"""A seam for whoever wants to see each step of a training run, whichever stage runs it.
+"""Listeners of the steps of a training run, whichever stage runs it.
 
     with listen_to_steps(lambda step: print(step.number, step.losses)):
         finetune(model, tokenizer, task, config, out)
@@ -28,7 +28,7 @@ class Step:
     """A step of a training run, once its loss is computed and before it changes the model."""
 
     number: int
-    """From 0; a resumed run goes on counting."""
+    """From 0; a resumed run continues the count."""
     steps: int
     """Of the whole run."""
     description: str
@@ -51,7 +51,7 @@ def listen_to_steps(listener: StepListener) -> Iterator[None]:
     """Call `listener` in each step that is trained in the block, in this thread and process.
 
     What it raises ends the training as an error or Ctrl-C does: checkpoints stay, and the same
-    run goes on from the last one.
+    run continues from the last one.
     """
     token = _listeners.set((*_listeners.get(), listener))
     try:

@@ -1,7 +1,7 @@
 """Text to pre-train on: passages that stream, and dense blocks of tokens.
 
 A passage is a line of text; an empty one stands where a document ends. No more of a corpus than
-some passages is ever in memory: what needs it whole reads it anew.
+some passages is ever in memory: what needs it whole reads it again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TEXT_COLUMN_HELP = "column of the corpus's text, in Parquet files and hub data s
 
 @dataclass(frozen=True)
 class Corpus:
-    """The passages of a corpus, read anew whenever they are iterated over."""
+    """The passages of a corpus, read again whenever they are iterated over."""
 
     source: str
     text_column: str = "text"

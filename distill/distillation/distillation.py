@@ -74,7 +74,7 @@ class Distillation:
     def run(
         self, config: TrainingConfig, work: Path, description: str, *, keep_end: bool = False
     ) -> Trained:
-        """Train the student by all phases; an interrupted run goes on in the phase it was in.
+        """Train the student by all phases; an interrupted run continues in the phase it was in.
 
         Each phase has its own optimizer, schedule and folder of checkpoints. The end of a phase is
         saved as a checkpoint too, from which a run that is resumed later takes the student.

@@ -48,7 +48,7 @@ def distill_general(
 
     Args:
         teacher: what to learn from.
-        passages: read anew several times, so an iterable that can be; an empty one ends a document.
+        passages: iterated over several times, so not an iterator; an empty one ends a document.
         config: how to learn.
         out: where the artifact goes.
 

@@ -115,7 +115,7 @@ def _new_student(
     config: GeneralConfig,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> PreTrainedModel:
-    """Build the student as the config wants it, over its teacher's vocabulary or its own."""
+    """Build the student of the config, over its teacher's vocabulary or its own."""
     torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
     shape = config.shape(method, teacher.model.config.num_hidden_layers)
     return teacher.student(method, replace(shape, tokenizer=tokenizer))

@@ -165,7 +165,7 @@ def _check_same_tokens(method: Method, start: Start, task: Task) -> None:
 def _check_not_copy(
     student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig
 ) -> None:
-    """Raise ModelError where nothing would be smaller, and nobody has asked for that.
+    """Raise ModelError where the student would not be smaller and no setting asks for that.
 
     An encoder that the student starts from may be so large; then only a warning is logged.
     """

@@ -1,4 +1,4 @@
-"""How a student reads a corpus: its tokenizer, rows of tokens, and what is masked of them."""
+"""A student's reading of a corpus: its tokenizer, rows of tokens, and their masks."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def check_start(method: Method, student: str | None) -> None:
     """
     if student is None and method.student.wants_own_start:
         raise ConfigError(
-            f"method {method.name!r} wants a small pre-trained student of its own: give student, "
+            f"method {method.name!r} needs a small pre-trained student of its own: give student, "
             "a folder, an artifact of `bertender pretrain` or `bertender distill-general`, or a "
             "hub name."
         )

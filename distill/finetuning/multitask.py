@@ -1,13 +1,13 @@
 """Fine-tuning on several tasks at once: MT-DNN (Liu et al. 2019, arXiv 1901.11504).
 
 Model: one encoder for all tasks and a head for each (section 3). Training, Algorithm 1: each task's
-examples are packed into mini-batches, those of all tasks are merged and shuffled anew in every
+examples are packed into mini-batches, those of all tasks are merged and shuffled again in every
 epoch, and each step minimises the loss of the one task that its batch is of. So a task has a share
 of the steps that its size gives it, and its head learns from its own batches alone.
 Departures: a head is the one that the architecture has for classification, for pairs too (the
 paper reads pairs with a stochastic answer network), a pooler on [CLS] in it where there is one;
 cross-entropy alone (the paper's regression and ranking are for tasks that are not here); AdamW with
-the settings of every other stage in place of Adamax.
+the settings of every other stage instead of Adamax.
 
 finetune --task A --more-tasks B,C --out OUT writes OUT, OUT-B and OUT-C: a plain classifier each.
 """

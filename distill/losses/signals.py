@@ -87,7 +87,7 @@ class Signals:
 
 
 def joined(parts: Iterable[Wanted]) -> Wanted:
-    """Return what several readers want together."""
+    """Return the union of what several readers request."""
     together: dict[Signal, frozenset[int]] = {}
     for part in parts:
         for signal, layers in part.items():
@@ -162,7 +162,7 @@ READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
 
 @contextmanager
 def _listening(model: PreTrainedModel) -> Iterator[_Heard]:
-    """Hook every layer once; a layer that runs repeatedly (ALBERT's) is heard each time."""
+    """Hook every layer once; a layer that runs repeatedly (ALBERT's) is recorded each time."""
     family = family_of(model)
     heard = _Heard(family, heads_of(model.config))
     hooks = []

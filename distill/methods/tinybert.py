@@ -2,7 +2,7 @@
 
 Student: any depth and width. As wide as the teacher it is the teacher's own class, started from
 evenly spread layers, those that are matched; narrower ones are a BERT with random weights, which
-want the general stage.
+need the general stage.
 On a corpus (general distillation): the terms of phase 1 below, from a teacher that was not
 fine-tuned; 3 epochs at 5e-5.
 On a task, phase 1: embeddings and hidden states (eq. 8 and 9) through one projection shared by

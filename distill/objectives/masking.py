@@ -181,7 +181,7 @@ class Masking:
     """Masked inputs and targets of a batch.
 
     Args:
-        pieces: names the mask, the special tokens and the size of the vocabulary.
+        tokens: names the mask, the special tokens and the size of the vocabulary.
         share: of the ordinary tokens, so many are chosen.
         choose: which.
         fates: whether the tokens of a run are masked, replaced or left together.

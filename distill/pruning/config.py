@@ -190,7 +190,7 @@ class PruneConfig(TrainingConfig):
         "model", description=f"where the least important ones are looked for: {', '.join(ACROSS)}"
     )
     rounds: int = Field(
-        1, ge=1, description="cut heads and neurons in so many steps, scored anew before each"
+        1, ge=1, description="cut heads and neurons in so many steps, scored again before each"
     )
     scored_texts: int = Field(
         1000, ge=1, description="training texts to measure importance on, at most"

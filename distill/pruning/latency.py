@@ -1,4 +1,4 @@
-"""How long the parts of a model take on this machine, by how many heads and neurons they have.
+"""Times of the parts of a model on this machine, by their numbers of heads and neurons.
 
 Copies of the model with fewer heads and neurons run in turns, in an order shuffled from round to
 round, while hooks read the clock between the parts of each layer. So what is timed is the model's
@@ -58,7 +58,7 @@ class Point(PartTimes):
 
 
 class LatencyTable(LatencyTimes):
-    """How long a layer's parts take by their size, and what that makes of a model."""
+    """Times of a layer's parts by their size, and the time of a model that follows."""
 
     attention: tuple[Point, ...]
     feed_forward: tuple[Point, ...]
@@ -86,7 +86,7 @@ def _between(points: Sequence[Point], counts: Sequence[int] | range) -> list[flo
 
 @dataclass(frozen=True)
 class Stopwatches:
-    """Where times come from: from this machine, or made up for a test."""
+    """Source of times: this machine, or a test's made-up ones."""
 
     table: Callable[[PreTrainedModel, LatencyLoad], LatencyTable]
     """(model, load) -> the times of its parts, for up to as many heads and neurons as it has"""

@@ -66,7 +66,7 @@ def prune(
         ConfigError, ModelError: there is nothing to cut, or the architecture cannot be; raised
             before anything is trained.
         AccuracyError: it lost more than `max_drop`. Nothing is written then but checkpoints, from
-            which the same run with another `max_drop` goes on.
+            which the same run with another `max_drop` continues.
     """
     config.check_rules()
     check_vocabulary_stays(config, task)
@@ -85,7 +85,7 @@ class _Ready:
     whole: PreTrainedTokenizerBase
     """Its tokenizer."""
     model: PreTrainedModel
-    """The one to cut; of its vocabulary, what is not needed has gone."""
+    """The one to cut; tokens of its vocabulary that are not needed are removed already."""
     tokenizer: PreTrainedTokenizerBase
     vocabulary: VocabularyFindings | None
     """How both tokenizers read held-out texts, where they differ."""

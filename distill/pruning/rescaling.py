@@ -14,7 +14,7 @@ Departures: the constant is ours, for what is cut writes something else than 0 o
 normal equations are solved as they are, in float64, where the published code runs LSMR (they have
 no more unknowns than a layer has neurons, and need no second look at the texts). The damping is a
 share of their mean diagonal, so that it means the same for any number of texts. Where scales leave
-[-10, 10] a part gets its constant alone and tuning goes on with the next one; the published code
+[-10, 10] a part gets its constant alone and tuning continues with the next one; the published code
 ends there.
 """
 

@@ -200,7 +200,7 @@ def _importance(model: PreTrainedModel, context: PruningContext) -> Importance:
 
 
 def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> TrainingReport:
-    """Train the pruned model in place; an interrupted run goes on in the round it was in."""
+    """Train the pruned model in place; an interrupted run continues in the round it was in."""
     recovery = Distillation(
         student=model,
         teacher=context.teacher.model,

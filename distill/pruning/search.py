@@ -1,4 +1,4 @@
-"""Which heads and neurons go for a model to be so fast: those that cost the most time for least.
+"""Search for the heads and neurons to cut for a speed: most time for the least importance.
 
 Mask search of Kwon et al. 2022 (arXiv 2204.09656): the summed importance of what goes is least
 under a limit on the time that a latency table predicts. They try every number of heads and spend
@@ -34,7 +34,7 @@ __all__ = ["fastest_ms", "fitting"]
 
 BISECTIONS = 60
 LEAST_MS = 1e-12
-"""Stands for no time at all, of which something cannot be divided."""
+"""Stands for a time of 0, by which nothing can be divided."""
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

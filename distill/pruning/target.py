@@ -1,4 +1,4 @@
-"""How fast a pruned model is to become, and how fast it is."""
+"""Target speed of a pruned model, and its measured speed."""
 
 from __future__ import annotations
 

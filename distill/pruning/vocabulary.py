@@ -111,7 +111,7 @@ def _check_gaps(model: TokenizerModel) -> None:
     if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
         raise ModelError(
             "the numbers of the tokenizer's tokens have gaps (a line of its vocabulary is there "
-            "twice, perhaps), so that it cannot be pruned. Save it anew without them."
+            "twice, perhaps), so that it cannot be pruned. Save it again without them."
         )
 
 
@@ -182,7 +182,7 @@ def _closed(description: dict[str, Any], kind: _Kind, used: set[int]) -> list[in
 def _rebuilt(
     tokenizer: PreTrainedTokenizerFast, description: dict[str, Any], kind: _Kind, rows: list[int]
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with some of its tokens, numbered anew in the same order."""
+    """Return the tokenizer with some of its tokens, renumbered in the same order."""
     numbers = {row: number for number, row in enumerate(rows)}
     of_model = len(kind.tokens(description["model"]))
     description["model"] = kind.keep(description["model"], [row for row in rows if row < of_model])

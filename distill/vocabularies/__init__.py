@@ -67,7 +67,7 @@ TOKENIZERS = Table(
 def trained_once(
     name: str, passages: Iterable[str], vocabulary_size: int, max_length: int, directory: Path
 ) -> PreTrainedTokenizerBase:
-    """Train a tokenizer of this name, or load the one that the run which goes on has trained.
+    """Train a tokenizer of this name, or load the one that the interrupted run has trained.
 
     Args:
         name: a row of TOKENIZERS.

@@ -41,7 +41,7 @@ def train_wordpiece(
         limit_alphabet=len(first),
         show_progress=False,
     )
-    # built anew from the vocabulary, which makes it add [CLS] and [SEP]
+    # built again from the vocabulary, which makes it add [CLS] and [SEP]
     tokenizer = BertWordPieceTokenizer(vocab=trainer.get_vocab(), lowercase=True)
     return BertTokenizerFast(tokenizer_object=tokenizer._tokenizer, model_max_length=max_length)
 

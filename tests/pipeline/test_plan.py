@@ -117,7 +117,7 @@ BAD = {
     ),
     "a method without its student": (
         last("distill", "teacher", method="pd"),
-        "'pd' wants a small pre-trained student",
+        "'pd' needs a small pre-trained student",
     ),
     "a student of two names": (
         last("distill", ["teacher", "encoder"], student=ENCODER),
@@ -174,7 +174,7 @@ BAD = {
     "a graph that would be trained": (
         last("quantize", "graph", scheme="qat"),
         "starts from 'graph', which will be a float32 onnx classifier of stage 'export', and "
-        "wants a torch classifier. Give a step of stage finetune",
+        "needs a torch classifier. Give a step of stage finetune",
     ),
     "a model that was not exported": (
         last("quantize", "teacher", scheme="dynamic"),
@@ -182,19 +182,19 @@ BAD = {
         "export",
     ),
     "an encoder without a head": (last("export", "encoder"), "encoder without a classification"),
-    "a comparison of an encoder": (last("compare", ["teacher", "encoder"]), "wants a classifier"),
-    "an export of a graph": (last("export", "graph"), "wants a torch classifier"),
-    "a pruning of words": (last("prune", "words", heads=0.5), "wants a torch classifier"),
-    "a start from words": (last("finetune", "words"), "wants a torch model"),
-    "a distillation of words": (last("distill", "words"), "wants a torch classifier"),
-    "a student from a graph": (last("distill", ["teacher", "graph"]), "wants a torch model"),
+    "a comparison of an encoder": (last("compare", ["teacher", "encoder"]), "needs a classifier"),
+    "an export of a graph": (last("export", "graph"), "needs a torch classifier"),
+    "a pruning of words": (last("prune", "words", heads=0.5), "needs a torch classifier"),
+    "a start from words": (last("finetune", "words"), "needs a torch model"),
+    "a distillation of words": (last("distill", "words"), "needs a torch classifier"),
+    "a student from a graph": (last("distill", ["teacher", "graph"]), "needs a torch model"),
     "an encoder that grows from a teacher": (
         last("pretrain", "teacher", corpus=CORPUS),
-        "wants an encoder of stage 'pretrain'",
+        "needs an encoder of stage 'pretrain'",
     ),
     "a general teacher of words": (
         last("distill-general", "words", corpus=CORPUS),
-        "wants a torch model",
+        "needs a torch model",
     ),
 }
 

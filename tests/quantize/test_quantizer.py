@@ -272,9 +272,9 @@ IDLE = [
     ("static", {"epochs": 2}, r"'static' does not read it; qat does.*--scheme qat"),
     ("four-bit", {"base": "static"}, r"'four-bit' does not read it; mixed does"),
     ("qat", {"sensitivity": "hessian-trace"}, r"four-bit, mixed does"),
-    ("static", {"percentile": 99.0}, "changes nothing here: it wants --calibrator percentile"),
-    ("mixed", {"max_drop": 1.0, "calibrator": "mse"}, "it wants --base static"),
-    ("four-bit", {"sensitivity": "hessian-trace"}, "it wants --max-drop"),
+    ("static", {"percentile": 99.0}, "changes nothing here: it needs --calibrator percentile"),
+    ("mixed", {"max_drop": 1.0, "calibrator": "mse"}, "it needs --base static"),
+    ("four-bit", {"sensitivity": "hessian-trace"}, "it needs --max-drop"),
 ]
 
 

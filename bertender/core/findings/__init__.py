@@ -1,6 +1,6 @@
 """Findings: the figures that a stage measured while it wrote an artifact.
 
-Each part is built by whoever measured it, and the card of the artifact holds them all.
+Each part is built where it is measured, and the card of the artifact holds them all.
 """
 
 from __future__ import annotations

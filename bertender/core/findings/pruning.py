@@ -49,7 +49,7 @@ class PruningRound(Part):
 
 
 class VocabularyReading(Part):
-    """How a tokenizer reads some texts."""
+    """Figures of a tokenizer on some texts."""
 
     entries: int = Field(description="of the vocabulary")
     pieces_per_text: float
@@ -57,7 +57,7 @@ class VocabularyReading(Part):
 
 
 class VocabularyFindings(Part):
-    """How held-out texts are read before and after the vocabulary was cut."""
+    """Figures of held-out texts before and after the vocabulary was cut."""
 
     before: VocabularyReading
     after: VocabularyReading
@@ -79,7 +79,7 @@ class PartTimes(Part):
 
 
 class LatencyTimes(Part):
-    """How long a layer's parts take by their size, and everything else together."""
+    """Times of a layer's parts by their size, and of everything else together."""
 
     load: LatencyLoad
     cpu_model: str
@@ -92,7 +92,7 @@ class LatencyTimes(Part):
 
 
 class LatencyFindings(Part):
-    """How fast a model was to become, and how fast it is."""
+    """Speed that a pruned model should reach, and its measured speed."""
 
     target: float = Field(description="how many times as fast")
     predicted: float = Field(description="by the table")

@@ -88,7 +88,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Relations:
-    """How much each token's query, key or value is like each other's in the teacher's layer."""
+    """Similarity of each token's query, key or value to every other's in the teacher's layer."""
 
     name: str
     weight: float

@@ -83,7 +83,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return length_buckets(lengths, tokens)
 
     monkeypatch.setattr(module, "length_buckets", counting)
-    monkeypatch.setattr(module, "TEXTS_PER_PIECE", 4)
+    monkeypatch.setattr(module, "TEXTS_AT_ONCE", 4)
     return calls
 
 

@@ -324,7 +324,7 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             **{"vocab": "task", "recover": False, "batch_size": 3, "tokens_per_batch": 7},
         },
     },
-    "floor of no vocabulary": {"vocab_floor=2: it counts": {**HALF, "vocab_floor": 2}},
+    "floor of no vocabulary": {"vocab_floor=2: without vocab": {**HALF, "vocab_floor": 2}},
     "latency without a target": {
         "latency_texts=8, latency_tokens=300: nothing is timed": {
             **{**HALF, "latency_texts": 8, "latency_tokens": 300},
