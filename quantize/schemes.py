@@ -84,7 +84,7 @@ SCHEMES = Table(
             write=on_demand("quantize.qat:write_trained"),
             reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
             source="torch",
-            check=on_demand("quantize.qat:refuse_untrainable"),
+            check=on_demand("quantize.qat:check_trainable"),
             then=({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
         ),
     },
@@ -120,19 +120,19 @@ RULES: Mapping[str, Rule[Any]] = {
         lambda config: (
             config.scheme in _readers("percentile") and config.calibrator != "percentile"
         ),
-        "it changes nothing here: it wants --calibrator percentile. Give that too, or leave it "
+        "it changes nothing here: it needs --calibrator percentile. Give that too, or leave it "
         "out.",
         frozenset({"percentile"}),
     ),
     "calibration of a dynamic base": Rule(
         lambda config: config.scheme == "mixed" and config.base != "static",
-        "it changes nothing here: it wants --base static, whose activations are calibrated. Give "
+        "it changes nothing here: it needs --base static, whose activations are calibrated. Give "
         "that too, or leave it out.",
         CALIBRATION,
     ),
     "sensitivity without a bound": Rule(
         lambda config: config.scheme in _readers("sensitivity") and config.max_drop is None,
-        "it changes nothing here: it wants --max-drop, for which parts go back. Give that too, or "
+        "it changes nothing here: it needs --max-drop, for which parts go back. Give that too, or "
         "leave it out.",
         SENSITIVITY,
     ),
