@@ -1,4 +1,4 @@
-"""FUSIONS: whose attention ONNX Runtime can hold as one operator, and what is done for it.
+"""FUSIONS: families whose attention ONNX Runtime can run as one operator, and their preparation.
 
 ONNX Runtime's own optimizer finds layers by the pattern in which PyTorch wrote them. Heads are
 counted in each layer by itself, so that pruned models with uneven heads are fused like others.

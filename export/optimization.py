@@ -39,7 +39,7 @@ class Optimization:
     prepare: Callable[[PreTrainedModel], None] = _nothing
     """(model) is called before its graph is written."""
     check: Callable[[PreTrainedModel, GraphFindings], None] = _nothing
-    """(model, graph) raises where the optimised graph is not what was asked for."""
+    """(model, graph) raises where the optimised graph lacks what the row promises."""
 
 
 def _optimized(graph: Path, *, fuse: bool) -> onnx.ModelProto:

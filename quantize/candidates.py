@@ -95,7 +95,7 @@ def _was_tried(row: Settings, scheme: str, config: SchemeConfig) -> bool:
 
 
 def _source_of(scheme: str, source: Artifact) -> Path | None:
-    """Return the artifact that a scheme starts from: this one, or what it was exported from."""
+    """Return the artifact that a scheme starts from: this one, or the source of its export."""
     if SCHEMES[scheme].source == source.card.kind:
         return source.path
     parent = source.card.parent

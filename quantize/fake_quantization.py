@@ -175,7 +175,7 @@ class FakeQuantized(nn.Module):
                 activation.widening = False
 
     def ranges(self) -> Mapping[str, Range]:
-        """Return the range of what enters each linear layer, by its path."""
+        """Return the range of each linear layer's input, by the layer's path."""
         return {
             path: (float(activation.low), float(activation.high))
             for path, activation in zip(self.layers, self._activations(), strict=True)

@@ -256,7 +256,7 @@ def _outputs(opened: _Opened, values: FloatArray) -> tuple[list[FloatArray], ...
 def _activation_figures(
     opened: _Opened, values: FloatArray, intended: Range | None
 ) -> dict[str, float]:
-    """Return what is asked of a static activation's scale and zero point."""
+    """Return the figures of a static activation's scale and zero point."""
     written = static_activation(opened.twins.quantized)
     if written is None or opened.rounding is None:
         return {}

@@ -73,7 +73,7 @@ def check_trainable(source: Artifact) -> None:
 def _fake_quantized(
     context: QuantizationContext, model: PreTrainedModel, inventory: Inventory, known: set[str]
 ) -> FakeQuantized:
-    """Return the model with the errors of what the graph will have in 8 bits."""
+    """Return the model with the rounding errors of the 8-bit parts of the later graph."""
     layers = [product.module(known) for product in inventory.products]
     tables = [
         inventory.tables[node].removesuffix(".weight") for node in context.tables_of(inventory)

@@ -65,7 +65,7 @@ def target_of(name: str, machine: Environment | None = None) -> tuple[str, Targe
 
 
 def runs_here(name: str, machine: Environment | None = None) -> bool:
-    """Return whether this machine runs what is written for a target as that target does."""
+    """Return whether this machine runs graphs of a target as that target does."""
     here = _suited_to(machine or environment())
     return name == here or (name == "avx2" and here == "vnni")
 

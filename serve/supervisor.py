@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 def _die_with_supervisor(supervisor: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != supervisor:  # it died before it could be asked for
+    if os.getppid() != supervisor:  # the parent died before this was set up
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -113,7 +113,7 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_listing(rows: list[dict[str, Any]]) -> None:
-    """Print rows, whose first value is a name and whose second is what it is."""
+    """Print rows of a name and its description."""
     for row in rows:
         (_, name), (_, summary), *rest = row.items()
         print_entry(name, [summary, *(f"{key}: {_words(value)}" for key, value in rest)])

@@ -82,7 +82,7 @@ def directory_once(directory: Path, identity: Any, write: Callable[[Path], objec
 
 
 class _Stamp:
-    """The record of what some places were built of, and of what was written there."""
+    """The record of the inputs of some places, and of the files that were written there."""
 
     def __init__(self, places: Sequence[Path], identity: Any, fingerprint: Fingerprint) -> None:
         first, *_ = self.places = tuple(places)

@@ -1,4 +1,4 @@
-"""The folder of what can be made again."""
+"""The cache folder: files that can be made again."""
 
 from __future__ import annotations
 

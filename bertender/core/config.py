@@ -121,5 +121,5 @@ class Rule(Generic[C]):
 
 
 def parts_of(value: Any) -> Any:
-    """Return what a list by commas ("1,3,5") holds; anything else stays what it is."""
+    """Return the parts of a list by commas ("1,3,5"); anything else stays as it is."""
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value

@@ -119,7 +119,7 @@ class TrainingError(BertenderError):
 
 
 class ModelError(BertenderError):
-    """A model cannot serve what is asked of it."""
+    """A model cannot be used for the request."""
 
 
 class GateError(ModelError):

@@ -1,4 +1,4 @@
-"""The records of a timing: what was asked for, and what came out, raw samples included."""
+"""Records of a timing: its settings and results, raw samples included."""
 
 from __future__ import annotations
 

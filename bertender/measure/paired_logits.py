@@ -58,7 +58,7 @@ class PairedLogits:
     spread: float
     problems: tuple[str, ...]
     places: IntArray
-    """(rows,): of what in its text a row is, such as the number of a word."""
+    """(rows,): the place of a row in its text, such as the number of a word."""
     problem: ProblemType[Any] = SINGLE_LABEL
 
     def __len__(self) -> int:

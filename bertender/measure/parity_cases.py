@@ -25,7 +25,7 @@ __all__ = ["Arrangement", "Case", "Question", "arrange", "ask", "questions_of"]
 CUT_TOKENS = (1, 2, 7, 31, 127)
 """Where they are below the longest input. 1 is [CLS] alone, which no text is short enough for."""
 CUT_ROWS = 4
-"""Texts of a batch of several lengths: few, as one of them is as long as can be."""
+"""Texts of a batch of several lengths: few, as one of them has the maximal length."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Arrangement:
 def questions_of(
     reference: Classifier, candidate: Classifier, examples: Sequence[Example]
 ) -> tuple[Question, ...]:
-    """Return what is asked: the examples; one word; an over-long text; that one, cut to lengths.
+    """Return the questions: the examples; one word; an over-long text; that one, cut to lengths.
 
     Texts are cut where both models read tokens. An endpoint reads texts.
     """

@@ -29,7 +29,7 @@ def save_graph(model: onnx.ModelProto, path: Path, external_above_mb: int) -> No
         external_above_mb: the most megabytes of weights that stay in the graph itself.
     """
     for stale in _external_files(path):
-        stale.unlink(missing_ok=True)  # onnx would write behind what is there
+        stale.unlink(missing_ok=True)  # onnx would append to an earlier file
     if weights_size_bytes(model) > external_above_mb * 10**6:
         for tensor in model.graph.initializer:
             if len(tensor.raw_data) >= SMALLEST_EXTERNAL_BYTES:
@@ -48,7 +48,7 @@ def move_graph(path: Path, folder: Path) -> Path:
 
 
 def weights_size_bytes(model: onnx.ModelProto) -> int:
-    """Return the bytes of a graph's constants; the whole of a large model cannot be asked."""
+    """Return the bytes of a graph's constants; protobuf cannot size a large model as a whole."""
     return sum(tensor.ByteSize() for tensor in model.graph.initializer)
 
 

@@ -27,7 +27,7 @@ class Finding(Record):
 
 @dataclass(frozen=True)
 class Check:
-    """A row of what `bertender doctor` looks for.
+    """A row of CHECKS, one thing that `bertender doctor` looks for.
 
     `look` returns None for what is absent, or raises a BertenderError with its meaning.
     """

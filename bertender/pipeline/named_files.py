@@ -1,4 +1,4 @@
-"""Files that settings name: whether they are there, and a digest of what they hold."""
+"""Files that settings name: whether they exist, and a digest of their contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NamedFile(Protocol):
         """Raise a BertenderError where it is not there."""
 
     def digest(self) -> str:
-        """Return a digest of what it holds; empty for what is not on this machine."""
+        """Return a digest of its contents; empty for what is not on this machine."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _check_sources(plan: Sequence[Planned]) -> None:
 
 
 def _check_files(plan: Sequence[Planned], out: Path) -> None:
-    """Raise a BertenderError where a setting names what is not there and no step will make."""
+    """Raise a BertenderError where a setting names a missing path that no step will make."""
     made: set[Path] = set()
     for step, config in plan:
         with naming(step):

@@ -156,7 +156,7 @@ class Stage:
     also_writes: Callable[[Any, Path], Sequence[Path]] = _unused
     """(config, out) -> the artifacts that it writes next to `out`"""
     shown_by: str = "bertender.cli.output:show_artifact"
-    """`module:function` that prints what it has made; imported only to print."""
+    """`module:function` that prints its result; imported only to print."""
     needs_task: bool = True
     problem_types: Collection[str] | None = None
     """The rows of PROBLEMS whose tasks it takes; None for all."""

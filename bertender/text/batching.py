@@ -65,7 +65,7 @@ class BatchPlan:
         return len(self.batches)
 
     def first(self, steps: int) -> BatchPlan:
-        """Return the plan cut after so many batches, where the last epoch ends, done or not."""
+        """Return the plan cut after some batches; the last epoch ends there, complete or not."""
         batches = self.batches[:steps]
         whole = tuple(end for end in self.epoch_ends if end < len(batches))
         return BatchPlan(batches, (*whole, len(batches)))

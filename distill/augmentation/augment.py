@@ -120,7 +120,7 @@ def copies_of(
     copies: int,
     generator: np.random.Generator,
 ) -> list[Example]:
-    """Return the distinct ones of so many copies of an example that are not the example itself."""
+    """Return the distinct copies of an example that differ from it, out of `copies` drawn."""
     rewritten = {example: None}
     for copy in range(copies):
         turn = pair_turns[copy % len(pair_turns)] if len(example) > 1 else (True,)

@@ -46,7 +46,7 @@ def dropping_and_swapping(classes: WordClasses, mask: str) -> Rewrite:
 
 
 def _run(spans: list[Span], length: int, place: float) -> list[Span]:
-    """Return so many words in a row, at `place`, in [0, 1), of where they can begin."""
+    """Return a run of words that begins at `place`, a share in [0, 1) of its possible starts."""
     first = int(place * max(len(spans) - length + 1, 1))
     return spans[first : first + length]
 

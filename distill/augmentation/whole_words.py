@@ -27,11 +27,11 @@ class WholeWords:
         So a token that continues a word is not one, however an architecture marks such tokens.
 
         Raises:
-            ModelError: there are fewer than two, or the tokenizer has no positions of its tokens.
+            ModelError: there are fewer than two, or the tokenizer has no offsets of its tokens.
         """
         if not tokenizer.is_fast:
             raise ModelError(
-                f"the tokenizer of {tokenizer.name_or_path} has no positions of its tokens in "
+                f"the tokenizer of {tokenizer.name_or_path} has no offsets of its tokens in "
                 "a text. Augmentation needs one with a tokenizer.json."
             )
         decoded = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])

@@ -15,7 +15,7 @@ from bertender.training.loop import Objective
 __all__ = ["HELD_OUT_EVERY", "held_out_loss", "part_of"]
 
 HELD_OUT_EVERY = 50
-"""One passage, or one run of passages, of so many is held out of training."""
+"""One of so many passages, or of runs of passages, is held out of training."""
 HELD_OUT_STEP = 2**31
 """The step that held-out masks are drawn from: no training step comes so far."""
 TOKENS_PER_BATCH = 8192

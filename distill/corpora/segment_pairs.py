@@ -232,7 +232,7 @@ class Elsewhere:
 
 
 def _cut(pair: _Pair, length: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-    """Cut a pair to so many tokens; both segments keep one at least."""
+    """Cut a pair to `length` tokens; both segments keep one at least."""
     segments = [deque(pair.first), deque(pair.second)]
     while sum(map(len, segments)) > length:
         longer = max(segments, key=len)

@@ -71,7 +71,7 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
 
 
 class StudentConfig(PhasedConfig):
-    """Settings of a student; what is left out has the method's own default."""
+    """Settings of a student; those that are not set have the method's own default."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 

@@ -156,7 +156,7 @@ def _check_same_tokens(method: Method, start: Start, task: Task) -> None:
     per_token = HEADS[task.problem_type].per_token
     if per_token and method.needs and not start.reads_teacher_tokens:
         raise ModelError(
-            f"student={start.source!r}: a tagger is taught token by token, so that "
+            f"student={start.source!r}: a tagger learns token by token, so that "
             "teacher and student must read the same ones, and these do not. Leave it out, or give "
             "an encoder with the teacher's vocabulary."
         )

@@ -76,7 +76,7 @@ class TrainingModule(nn.Module):
         }
 
     def finished(self) -> PreTrainedModel:
-        """Return the student, free of what its training needed."""
+        """Return the student, without the modules of its training."""
         return self.student
 
     def _projected(self, term: Term, signals: Signals) -> Signals:

@@ -61,7 +61,7 @@ class Method:
         )
 
     def at(self, layers: int) -> Method:
-        """Return the method for a student of so many layers: its phases are written out."""
+        """Return the method for a student of a depth: its phases are written out."""
         phases = tuple(each for phase in self.phases for each in phase.at(layers))
         return replace(self, phases=phases)
 

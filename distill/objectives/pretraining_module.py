@@ -32,7 +32,7 @@ class PretrainingModule(nn.Module):
         self.model = model
 
     def finished(self) -> PreTrainedModel:
-        """Return the model, free of what its training needed."""
+        """Return the model, without the modules of its training."""
         return self.model
 
     def encoded(self, batch: TensorBatch) -> Any:

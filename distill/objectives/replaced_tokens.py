@@ -36,7 +36,7 @@ __all__ = ["ReplacedTokens", "ReplacedTokensModule", "generator_of", "sampled"]
 
 DISCRIMINATOR_WEIGHT = 50.0
 GENERATOR_SHARE = 4
-"""The discriminator is so many times as wide as the generator."""
+"""Ratio of the discriminator's width to the generator's."""
 
 
 class ReplacedTokens:

@@ -90,8 +90,8 @@ class PretrainConfig(TrainingConfig):
     def _lengths_fit(self) -> Self:
         if self.short_length is None and self.short_share is not None:
             raise ConfigError(
-                f"short_share={self.short_share}: a share of the steps at which length? "
-                "Give short_length too."
+                f"short_share={self.short_share}: without short_length no step is shorter. "
+                "Give short_length too, or leave it out."
             )
         if self.short_length is not None and self.short_length >= self.max_length:
             raise ConfigError(

@@ -85,7 +85,7 @@ class Pretraining:
 
 
 def _long_enough(config: PretrainConfig, examples: TokenDataset, steps: int) -> PretrainConfig:
-    """Return the config with as many epochs as so many steps take."""
+    """Return the config with the number of epochs that some steps take."""
     epoch = len(planned(examples, config.model_copy(update={"epochs": 1})))
     epochs = max(config.epochs, math.ceil(steps / epoch) + 1)  # one may be a batch shorter
     return config.model_copy(update={"epochs": epochs})

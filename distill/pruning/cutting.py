@@ -122,7 +122,7 @@ def _check_possible(config: PretrainedConfig, remaining: Remaining) -> None:
 
 
 def _remaining_weights(model: PreTrainedModel, remaining: Remaining) -> dict[str, torch.Tensor]:
-    """Return a model's weights without the rows and columns of what is cut."""
+    """Return a model's weights without the rows and columns of cut heads and neurons."""
     family, size = family_of(model), head_size(model.config)
     by_head = PRUNABLE[family_name(model.config)].by_head
     weights = dict(model.state_dict())

@@ -49,7 +49,7 @@ TOTAL: _Key = ("total", 0)
 
 
 class Point(PartTimes):
-    """A part of a layer with so many heads or neurons."""
+    """A part of a layer with a number of heads or neurons."""
 
     @property
     def median_ms(self) -> float:
@@ -64,15 +64,15 @@ class LatencyTable(LatencyTimes):
     feed_forward: tuple[Point, ...]
 
     def attention_ms(self, heads: Sequence[int] | range) -> list[float]:
-        """Return what attention takes in layers of so many heads each."""
+        """Return the times of attention in layers with these numbers of heads."""
         return _between(self.attention, heads)
 
     def feed_forward_ms(self, neurons: Sequence[int] | range) -> list[float]:
-        """Return what the feed-forward part takes in layers of so many neurons each."""
+        """Return the times of the feed-forward part in layers with these numbers of neurons."""
         return _between(self.feed_forward, neurons)
 
     def predicted_ms(self, heads: Sequence[int], neurons: Sequence[int]) -> float:
-        """Return what a model takes whose layers have so many heads and neurons."""
+        """Return the time of a model whose layers have these numbers of heads and neurons."""
         layers = (*self.attention_ms(heads), *self.feed_forward_ms(neurons))
         return float(np.median(self.rest_ms)) + sum(layers)
 

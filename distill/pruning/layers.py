@@ -35,7 +35,7 @@ def least_missed(
     count: int,
     head: Head = HEADS[SINGLE_LABEL.name],
 ) -> tuple[int, ...]:
-    """Return the layers that stay when so many go, from 0.
+    """Return the layers that stay when some are dropped, from 0.
 
     Args:
         model: a classifier of a row of FAMILIES, put into eval mode.

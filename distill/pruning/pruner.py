@@ -180,7 +180,7 @@ def _check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
     for name, (share, count) in shares.items():
         if share and round(sum(count(model.config)) * share) == 0:
             raise ConfigError(
-                f"{name}={share}: that is none of {sum(count(model.config))}. Give a larger share."
+                f"{name}={share}: 0 of {sum(count(model.config))} would be cut. Give a larger one."
             )
 
 
@@ -207,7 +207,7 @@ def check_vocabulary_stays(config: PruneConfig, task: Task) -> None:
     """Raise ConfigError where a tagger's words would be cut into other tokens than they were."""
     if config.vocab is not None and HEADS[task.problem_type].per_token:
         raise ConfigError(
-            f"vocab={config.vocab!r}: a model that labels words is taught token by token, so that "
+            f"vocab={config.vocab!r}: a model that labels words learns token by token, so that "
             f"its tokens stay, and task {task.name!r} is one of {task.problem_type!r}. Leave it "
             "out, and cut heads, ffn or layers."
         )

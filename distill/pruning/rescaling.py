@@ -73,12 +73,12 @@ class _Sums:
     moments: torch.Tensor
     """Of that with what is missing in the output, (width, hidden)."""
     inputs: torch.Tensor
-    """Sum of what heads or neurons give, (width,)."""
+    """Sum of the outputs of heads or neurons, (width,)."""
     shift: torch.Tensor
-    """Sum of what is missing, (hidden,)."""
+    """Sum of the missing output, (hidden,)."""
     tokens: int = 0
     missing: float = 0.0
-    """Square of what is missing."""
+    """Square of the missing output."""
     whole: float = 0.0
     """Square of the unpruned model's output."""
 

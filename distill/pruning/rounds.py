@@ -172,7 +172,7 @@ def _by_share(
 
 
 def _by_time(importance: Importance, table: LatencyTable, limit_ms: float) -> Remaining:
-    """Return what is worth most of what fits into a time."""
+    """Return the most important heads and neurons that fit into a time."""
     return fitting(importance.by_layer, table, limit_ms)
 
 

@@ -65,7 +65,7 @@ class _Part:
 
 
 def fastest_ms(table: LatencyTable, layers: int) -> float:
-    """Return what a model of so many layers takes with one head and one neuron in each."""
+    """Return the time of a model with one head and one neuron in each of its layers."""
     return table.predicted_ms([1] * layers, [1] * layers)
 
 

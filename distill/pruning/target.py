@@ -26,7 +26,7 @@ TABLE_NAME = "table.json"
 
 @dataclass(frozen=True)
 class Target:
-    """A model's time as it is, and as it is to be."""
+    """A model's time now, and its target."""
 
     factor: float
     """How many times as fast."""
@@ -95,7 +95,7 @@ def _write_table(
 
 
 def _check_reachable(target: Target, layers: int) -> None:
-    """Raise ConfigError where one head and one neuron in each of so many layers take longer."""
+    """Raise ConfigError where one head and one neuron in each layer take longer."""
     best, load = target.before_ms / fastest_ms(target.table, layers), target.table.load
     if target.factor > best:
         raise ConfigError(

@@ -159,7 +159,7 @@ def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counte
 
 
 def _closed(description: dict[str, Any], kind: _Kind, used: set[int]) -> list[int]:
-    """Return the numbers of what stays: also characters, added tokens, and what tokens are of."""
+    """Return the ids that stay: also characters, added tokens, and the parts of tokens."""
     tokens = kind.tokens(description["model"])
     numbers = {token: number for number, token in enumerate(tokens)}
     added = {token["id"] for token in description["added_tokens"]}

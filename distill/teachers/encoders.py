@@ -109,15 +109,15 @@ def load_classifier(
     Raises:
         ModelError: transformers cannot build such a classifier from it, it would need pickled
             weights or code from the hub, neither of which is ever loaded; or words have labels,
-            and its tokenizer does not have the word of each token.
+            and its tokenizer does not map tokens to words.
     """
     model, tokenizer = _load(
         HEADS[problem.name].auto_class, source, labels, settings, **problem.tokenizer_settings
     )
     if HEADS[problem.name].per_token and not tokenizer.is_fast:
         raise ModelError(
-            f"the tokenizer of {source!r} ({type(tokenizer).__name__}) does not have the word of "
-            "each token. Give an encoder with a tokenizer.json."
+            f"the tokenizer of {source!r} ({type(tokenizer).__name__}) does not map tokens "
+            "to words. Give an encoder with a tokenizer.json."
         )
     return model, tokenizer
 

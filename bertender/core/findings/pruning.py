@@ -72,7 +72,7 @@ class LatencyLoad(Part):
 
 
 class PartTimes(Part):
-    """A part of a layer with so many heads or neurons: a time each round."""
+    """A part of a layer with a number of heads or neurons: a time each round."""
 
     count: int
     rounds_ms: tuple[float, ...]

@@ -34,7 +34,7 @@ class Match:
     """The student's states first go through a linear layer, one for all layers and terms, which is
     learned with the student and thrown away."""
     up_to: int | None = None
-    """Match only so many pairs of layers, the lowest; None matches all."""
+    """Number of pairs of layers to match, the lowest first; None matches all."""
     only: int | None = None
     """Match the pair at this place alone, from 0, or the last where there are fewer; None matches
     all."""
@@ -43,7 +43,7 @@ class Match:
     teaches: ClassVar[bool] = True
 
     def at(self, layers: int) -> Self:
-        """Return the term for a student of so many layers."""
+        """Return the term for a student of a depth."""
         if not self.divided_by_depth:
             return self
         return replace(self, weight=self.weight / layers, divided_by_depth=False)

@@ -168,13 +168,13 @@ def test_rows_come_as_the_corpus_is_read(kind: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_kept_to_draw_from_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_pairs, "KEPT_ROWS", 7)
+    monkeypatch.setattr(segment_pairs, "REMEMBERED_ROWS", 7)
     kept = []
     keep = segment_pairs.Elsewhere.keep
 
     def watched(elsewhere: Any, filling: Any) -> None:
         keep(elsewhere, filling)
-        kept.append(len(elsewhere.kept))
+        kept.append(len(elsewhere.remembered))
 
     monkeypatch.setattr(segment_pairs.Elsewhere, "keep", watched)
     rows_of("next sentence", counting(100, 12))
