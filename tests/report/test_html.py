@@ -26,9 +26,9 @@ def with_rows(**changes: object) -> Comparison:
 def test_a_head_is_as_dark_as_it_was_worth_and_says_whether_it_is_there() -> None:
     (first, upper), (third, lower) = heat_map(PRUNED)
     assert (first, third) == (0, 2), "by the numbers of the layers before some were dropped"
-    assert [cell.kept for cell in (*upper, *lower)] == [False, True, False, True, False, True]
+    assert [cell.remains for cell in (*upper, *lower)] == [False, True, False, True, False, True]
     assert [cell.colour for cell in upper] == [f"hsl(210 70% {light}%)" for light in (82, 45, 95)]
-    assert upper[1].words == "layer 0, head 1: 1, kept"
+    assert upper[1].words == "layer 0, head 1: 1, remains"
     assert lower[1].words == "layer 2, head 1: 0.125, cut"
     nothing = PRUNED.model_copy(update={"importance": ((0.0,) * 3,) * 2})
     assert {cell.colour for _, row in heat_map(nothing) for cell in row} == {"hsl(210 70% 95%)"}
