@@ -110,7 +110,7 @@ class ProductFindings:
     kind: str
     """A row of BOUNDS."""
     figures: Mapping[str, float]
-    """By their names in BOUNDS: signal-to-noise ratios, and gains, which are <found, wanted> /
+    """By their names in BOUNDS: signal-to-noise ratios, and gains, which are <actual, wanted> /
     <wanted, wanted>: 1.1 where a scale is a tenth too large."""
 
     @property
