@@ -38,7 +38,7 @@ def comparison_block(file: str, path: Path) -> str:
 
 
 def short_block(file: str, path: Path) -> str:
-    """Return six columns of a comparison, and what they say; further seeds are left out."""
+    """Return six columns of a comparison, and their reading; further seeds are left out."""
     whole = _read(path)
     rows = tuple(row for row in whole.rows if not SEED_SUFFIX.search(row.name))
     comparison = whole.model_copy(update={"rows": rows})

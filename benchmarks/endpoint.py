@@ -72,9 +72,9 @@ def time_endpoints(
     """Serve and time each artifact `starts` times, in turns.
 
     Raises:
-        ServingError: a server does not start, or answers otherwise than the model in process.
+        ServingError: a server does not start, or its predictions differ from the model in process.
         ModelError: an artifact is not an ONNX classifier.
-        MachineBusyError: work beside this process and the server disturbs the times, and the
+        MachineBusyError: work besides this process and the server disturbs the times, and the
             config does not allow noisy ones.
     """
     asked = EndpointConfig(texts=CHECKED_TEXTS, seed=config.seed)

@@ -23,7 +23,7 @@ Samples = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long, with a 95 % interval over starts and rounds."""
+    """Ratio of times, with a 95 % interval over starts and rounds."""
 
     value: float
     low: float

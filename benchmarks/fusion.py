@@ -1,4 +1,4 @@
-"""What optimising a graph before it is written gains on this machine.
+"""Speedup of graphs that are optimised before they are written, on this machine.
 
     python -m benchmarks.fusion TEACHER --work DIR --out FILE.json [--rounds 10]
 
@@ -105,7 +105,7 @@ def compare_graphs(
 
 
 def _graph_of(row: Graph, exported: Artifact, place: Path) -> Path:
-    """Return the graph of a row, quantized where the row says so."""
+    """Return the graph of a row, quantized if the row is."""
     source = onnx_file(exported)
     if row.precision == "float32":
         return source

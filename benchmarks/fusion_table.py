@@ -100,7 +100,7 @@ def _conditions(result: FusionBenchmark) -> str:
 
 
 def _busy(result: FusionBenchmark) -> float | None:
-    """Return the share of the cores' time that others had; None where nothing tells it."""
+    """Return the share of the cores' time that others had; None where it is not recorded."""
     loads = [each.load for each in (result.natural, result.long) if each.load]
     known = [load for load in loads if load.other_work is not None]
     return busiest(known).busy if known else result.busy_elsewhere

@@ -4,7 +4,7 @@
 
 Each teacher is exported and quantized by every row of VARIANTS; each fault of FAULTS is planted in
 some of them. A candidate is judged by every check that `export` and `quantize` have, without their
-raising. No bound was chosen on a teacher that is given here. A call goes on where an earlier one
+raising. No bound was chosen on a teacher that is read here. A call continues where an earlier one
 of the same `--out` has stopped.
 """
 
@@ -79,7 +79,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
 
 
 class Judged(Record):
-    """A candidate and what the gate says of it."""
+    """A candidate and the gate's findings of it."""
 
     teacher: str
     variant: str = Field(description="a row of VARIANTS")
@@ -119,7 +119,7 @@ class Cached:
 
 @dataclass(frozen=True)
 class Subject:
-    """A teacher's export, and the task that it answers."""
+    """A teacher's export, and its task."""
 
     name: str
     teacher: Artifact

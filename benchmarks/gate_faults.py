@@ -1,8 +1,8 @@
 """FAULTS: what can go wrong with a candidate, each planted where it would sit.
 
-A fault changes what the candidate reads (its tokenizer), what it answers (its labels), the float
-graph that it is made from, or the quantized graph. Each says for which variants it can be planted
-and on which tasks it is one: single texts have no token types to drop.
+A fault changes what the candidate reads (its tokenizer), what it predicts (its labels), the float
+graph that it is made from, or the quantized graph. Each lists the variants and
+tasks that it can be planted in: single texts have no token types to drop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults beside the products of a BERT's graph: what a broken export or a wrong fusion would do.
+"""Faults besides the products of a BERT's graph: what a broken export or a wrong fusion would do.
 
 Each row changes a float graph in memory. They are planted by the benchmark of the gate, and by the
 tests of the checks that must find them.

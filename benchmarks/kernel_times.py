@@ -1,4 +1,4 @@
-"""Where a graph's time goes, by ONNX Runtime's own profile."""
+"""Time of a graph's operators, by ONNX Runtime's own profile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WARM_UP_RUNS = 5
 
 
 class KernelTimes(Record):
-    """What one answer takes in each kind of operator, summed over its nodes."""
+    """Time of one inference in each kind of operator, summed over its nodes."""
 
     tokens: int
     operators_ms: dict[str, float] = Field(description="operator -> milliseconds, the mean of RUNS")
@@ -45,7 +45,7 @@ def kernel_times(graph: Path, batch: Batch, threads: int, noisy: bool = False) -
     """Run a graph on a batch with a profile; writing it makes each node a little slower.
 
     Raises:
-        MachineBusyError: other work disturbs the times, and noisy ones are not wanted.
+        MachineBusyError: other work disturbs the times, and noisy ones are not allowed.
     """
     with TemporaryDirectory() as folder, watched_load(noisy) as meter:
         session = open_session(graph, threads=threads, profile=Path(folder) / "profile")

@@ -20,7 +20,7 @@ def long_texts(examples: Sequence[Example], encode: Encode, count: int) -> list[
 
     Args:
         examples: texts of at least a token each, taken in turns.
-        encode: a tokenizer that truncates at the length that is wanted.
+        encode: a tokenizer that truncates at the required length.
         count: how many to make.
 
     Raises:
@@ -38,7 +38,7 @@ def long_texts(examples: Sequence[Example], encode: Encode, count: int) -> list[
             break
     if len(made) < count:
         raise DataError(
-            f"{len(made)} texts of {full} tokens could be made, and {count} are wanted: "
+            f"{len(made)} texts of {full} tokens could be made, and {count} are required: "
             "the task's texts are empty. Give a task with words in its texts."
         )
     return made

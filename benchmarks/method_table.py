@@ -1,6 +1,6 @@
 """The table of methods benchmarks, as Markdown: means over seeds on each task, and what each gains.
 
-All students of a task answer the same texts, so that what a method gains over the control is
+All students of a task classify the same texts, so that what a method gains over the control is
 paired by text; its interval holds the texts and the seeds. Methods are in the order of what they
 score on the texts to choose by, where these were set apart, else of what they score.
 """
@@ -98,7 +98,7 @@ def _cell(method: str, students: Students, result: MethodsBenchmark) -> str:
 def _constant(result: MethodsBenchmark) -> str:
     """Return the score of the most frequent training label, or of the held-out one.
 
-    Earlier files do not say what the training texts had.
+    Earlier files do not record what the training texts had.
     """
     if result.constant:
         value = result.constant.score
@@ -124,7 +124,7 @@ def _conditions(result: MethodsBenchmark) -> str:
 
 
 def _chosen(result: MethodsBenchmark) -> str:
-    """Say what the methods are ordered by, and what scored."""
+    """Return what the methods are ordered by, and what scored, in words."""
     if result.chosen_on != "selection":
         return "Methods are in the order of these scores, so that the best is flattered."
     return (
@@ -134,7 +134,7 @@ def _chosen(result: MethodsBenchmark) -> str:
 
 
 def _others(result: MethodsBenchmark, setting: str, common: float) -> str:
-    """Say which methods have another value of a setting than the common one."""
+    """Return which methods have another value of a setting than the common one, in words."""
     by_method = {
         student.method: getattr(student, setting)
         for student in result.students

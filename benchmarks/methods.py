@@ -41,7 +41,7 @@ CONTROL = "hard"
 
 
 class Budget(Record):
-    """What every student gets alike."""
+    """Settings that all students share."""
 
     epochs: int = Field(description="over all phases of a method together")
     learning_rate: float = Field(description="or the method's own, where that is higher")
@@ -98,7 +98,7 @@ def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
     earlier = len(METHODS[method].at(budget.layers).phases) - 1
     if budget.epochs <= earlier:
         raise ConfigError(
-            f"epochs={budget.epochs}: method {method!r} has {earlier + 1} phases and wants an "
+            f"epochs={budget.epochs}: method {method!r} has {earlier + 1} phases and needs an "
             "epoch for each. Give more epochs, or leave it out of --methods."
         )
     each = max(budget.epochs // (2 * earlier), 1) if earlier else 0
@@ -158,8 +158,8 @@ def with_earlier(benchmark: MethodsBenchmark, earlier: MethodsBenchmark) -> Meth
         ours, theirs = getattr(benchmark, name), getattr(earlier, name)
         if ours != theirs:
             raise ConfigError(
-                f"--add-to: its {name} is not this one's, so that its students cannot stand beside "
-                "these. Give a benchmark of the same settings, or run all methods again."
+                f"--add-to: its {name} is not this one's, so that its students cannot be compared "
+                "with these. Give a benchmark of the same settings, or run all methods again."
             )
     new = {student.method for student in benchmark.students}
     taken = [
@@ -169,7 +169,7 @@ def with_earlier(benchmark: MethodsBenchmark, earlier: MethodsBenchmark) -> Meth
 
 
 def _completed(student: StudentResult, budget: Budget) -> StudentResult:
-    """Return a result with what those of older runs did not state, and the budget says."""
+    """Return a result with what older runs did not record and the budget has."""
     config = config_of(student.method, student.seed, budget)
     if student.learning_rate is not None:
         return student
@@ -185,7 +185,7 @@ def _check_control(chosen: Sequence[str], out: Path | None) -> None:
 
 def run(
     teacher: Annotated[Path, typer.Argument(help="artifact of the teacher")],
-    work: Annotated[Path, typer.Option(help="where the students are kept")],
+    work: Annotated[Path, typer.Option(help="folder for the students")],
     out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
     methods: Annotated[str, typer.Option(help="by commas; all by default")] = "",
     seeds: Annotated[int, typer.Option(help="students of each method")] = 3,

@@ -1,4 +1,4 @@
-"""What several models gain over others, as a cell of a table."""
+"""Gains of several models over others, as a cell of a table."""
 
 from __future__ import annotations
 

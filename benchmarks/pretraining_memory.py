@@ -46,7 +46,7 @@ NOTE = (
 
 
 class StageUse(Record):
-    """What the process had used when a stage ended."""
+    """Memory that the process had used when a stage ended."""
 
     stage: str
     seconds: float = Field(description="of the wall clock, in this stage")

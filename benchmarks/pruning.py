@@ -41,17 +41,17 @@ class PruningPoint(Record):
 
     importance: str
     share: float = Field(description="of the heads, cut")
-    recovered: bool = Field(description="trained after the cut, on the unpruned model's answers")
+    recovered: bool = Field(description="trained after the cut, on the unpruned model's outputs")
     seed: int
-    heads: tuple[int, ...] = Field(description="that each layer kept")
+    heads: tuple[int, ...] = Field(description="that remain in each layer")
     score: float = Field(description="on the held-out texts")
     choice: float | None = Field(
-        None, description="on the texts to choose by; None in files that do not say"
+        None, description="on the texts to choose by; None in files that do not record it"
     )
 
 
 class PruningBenchmark(Record):
-    """All cuts of a model, and under what."""
+    """All cuts of a model, and their conditions."""
 
     teacher: str = Field("", description="its digest; of earlier files unknown")
     task: str

@@ -21,7 +21,7 @@ CHOICES: Mapping[ChosenOn | None, str] = {
     "the file, by texts of the training file that nothing learned from.",
 }
 COLOURS = dict(zip(IMPORTANCES_SHOWN, ("#0072b2", "#d55e00", "#666666"), strict=True))
-"""Told apart by those who see no red or green (Okabe and Ito)."""
+"""Distinct also for those who see no red or green (Okabe and Ito)."""
 
 
 def pruning_block(files: Mapping[str, Path]) -> str:

@@ -3,10 +3,10 @@
     python -m benchmarks.quantization TEACHER --work DIR --out FILE.json [--epochs 1]
 
 The models stay in `--work`; one that is there already is not made again, so that a first call
-(`--no-measure`) may run beside other work and a last one measures on an idle machine. A scheme that
+(`--no-measure`) may run on a busy machine and a last one measures on a quiet one. A scheme that
 a gate refuses is a row with the reason. Latency is measured twice, interleaved in fresh processes:
 on texts at their natural length, and on texts joined until they have 128 tokens; of one of the
-latter ONNX Runtime's profile tells where the time goes.
+latter ONNX Runtime's profile shows where the time goes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class QuantizationBenchmark(Record):
     comparison: Comparison = Field(description="at natural lengths; the float32 graph is first")
     long: LatencyReport = Field(description="the same rows on texts of 128 tokens")
     refused: dict[str, str] = Field(description="variant -> the error")
-    found: dict[str, dict[str, Any]] = Field(description="variant -> what its card says of it")
+    found: dict[str, dict[str, Any]] = Field(description="variant -> its card's findings")
     kernels: dict[str, KernelTimes] = Field(description="row -> where a long text's time goes")
     choices: dict[str, Score] = Field(
         default_factory=dict,
@@ -172,7 +172,7 @@ def _kernels(artifact: Artifact, task: Task, config: CompareConfig) -> KernelTim
 
 
 def _findings(artifact: Artifact) -> dict[str, Any]:
-    """Return what a card says of the quantization, without what is long.
+    """Return a card's findings of the quantization, without what is long.
 
     The names of the parts that returned are those of earlier results.
     """

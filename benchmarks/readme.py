@@ -2,7 +2,7 @@
 
     python -m benchmarks.readme [--check]
 
-`--check` writes nothing and fails where a block is not what its files say.
+`--check` writes nothing and fails where a block differs from its files.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def rewritten(document: str, text: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return text as `re.sub` must be given it to insert it unchanged."""
+    """Return text escaped so that `re.sub` inserts it unchanged."""
     return text.replace("\\", r"\\")
 
 
@@ -191,7 +191,7 @@ TABLES: Mapping[str, Block] = {
 
 
 def reading_blocks() -> dict[str, Block]:
-    """Return the words under the tables, made from the same files as these and a few beside."""
+    """Return the words under the tables, made from the same files as these and a few more."""
     return {
         f"{name}-reading": Block(
             TABLES[name].document,

@@ -1,6 +1,6 @@
 """Benchmarks that go on where an earlier call of the same command has stopped.
 
-This is no `build_once`: a result that is half done is neither reused nor made again, but completed,
+This is not `build_once`: a result that is half done is neither reused nor made again but completed,
 and one of other settings is refused, since hours of measuring may be in it.
 """
 
@@ -27,7 +27,7 @@ def continued(now: Result, out: Path, parts: str, *, may_differ: Collection[str]
         now: a result under way, without parts.
         out: the file, which need not be there.
         parts: the field of what is measured one after another.
-        may_differ: fields that say nothing against going on.
+        may_differ: fields that may differ when it continues.
 
     Raises:
         BadParameter: the file is something else, or was made with other settings.
@@ -38,7 +38,7 @@ def continued(now: Result, out: Path, parts: str, *, may_differ: Collection[str]
         earlier = type(now).model_validate_json(out.read_text(encoding="utf-8"))
     except ValidationError as error:
         raise typer.BadParameter(
-            f"{out} is no result of this benchmark: {error}. Give another --out"
+            f"{out} is not a result of this benchmark: {error}. Give another --out"
         ) from None
     others = [
         name

@@ -1,4 +1,4 @@
-"""What may enter `benchmarks/results`, and the documents that are made from it: no noisy figure."""
+"""Saving of results: no noisy figure enters `benchmarks/results` or the documents made from it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Step:
     @property
     def variables(self) -> dict[str, str]:
         """The environment, with a cache folder that is counted too."""
-        # the package beside the benchmark must be found from the other folder as well
+        # the package next to the benchmark must be found from the other folder as well
         path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path if each)
         return {**os.environ, CACHE_VARIABLE: str(self.folder / "cache"), "PYTHONPATH": path}
 

@@ -47,7 +47,7 @@ LOSSES: Mapping[str, Mapping[str, float]] = {
 
 
 class TaggerBudget(Record):
-    """How long teacher and students learn."""
+    """Budget of teacher and students."""
 
     max_train: int | None = Field(description="sentences that the students see; None for all")
     epochs: int
@@ -65,8 +65,8 @@ class TaggerResult(Record):
     parameters: int
     size_bytes: int = Field(description="of its weights on disk")
     score: Score
-    found: tuple[int, ...] = Field(description="true entities that it answers, by sentence")
-    answered: tuple[int, ...] = Field(description="entities that it answers, by sentence")
+    found: tuple[int, ...] = Field(description="true entities that it predicts, by sentence")
+    answered: tuple[int, ...] = Field(description="entities that it predicts, by sentence")
 
 
 class TaggingBenchmark(Record):
@@ -143,7 +143,7 @@ def _task() -> Task:
 
 def run(
     encoder: Annotated[str, typer.Option(help="what the teacher starts from")],
-    work: Annotated[Path, typer.Option(help="where the taggers are kept")],
+    work: Annotated[Path, typer.Option(help="folder for the taggers")],
     out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
     losses: Annotated[str, typer.Option(help="by commas; all by default")] = "",
     seeds: Annotated[int, typer.Option(help="students of each loss")] = 3,

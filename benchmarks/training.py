@@ -1,4 +1,4 @@
-"""What distilling costs as usual, and with what makes it cheaper, one way after another.
+"""Cost of distilling as usual, and with cheaper settings, one way after another.
 
     python -m benchmarks.training TEACHER --work DIR --out FILE.json [--seeds 3] [--max-train 4000]
 

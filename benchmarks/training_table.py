@@ -57,7 +57,7 @@ def _row(name: str, by_way: Mapping[str, list[TrainingRun]], result: TrainingBen
 def _further(
     is_first: bool, first: list[TrainingRun], runs: list[TrainingRun], result: TrainingBenchmark
 ) -> tuple[str]:
-    """Return the cell of the texts that no student has read, beside the held-out ones."""
+    """Return the cell of the texts that no student has read, next to the held-out ones."""
     if is_first:
         return ("-",)
     return (points(further_gain(result, first, runs)),)

@@ -46,7 +46,7 @@ class Way:
     padded: bool
     """Every text as long as the longest that is allowed."""
     keeps: bool
-    """The teacher's answers are computed once; else the teacher runs in each step."""
+    """Teacher outputs are cached; else the teacher runs in each step."""
     precision: Literal["auto", "fp32"]
     batches: Literal["sorted", "random", "pooled"] = "sorted"
     """Of like length, or of any, or of like length inside random pools."""
@@ -107,7 +107,7 @@ class TrainingRun(Record):
 
     way: str
     seed: int
-    kept_s: float = Field(description="computing the teacher's answers, once for all epochs")
+    kept_s: float = Field(description="computing the teacher's outputs, once for all epochs")
     epoch_s: tuple[float, ...] = Field(description="raw: each epoch's training, without scoring")
     teacher_s: float = Field(description="in the teacher, before and in the epochs")
     score: Score
@@ -119,7 +119,7 @@ class TrainingRun(Record):
 
     @property
     def seconds(self) -> float:
-        """What the student took, answers and all epochs together."""
+        """Seconds of the student, teacher outputs and all epochs together."""
         return self.kept_s + sum(self.epoch_s)
 
 
@@ -145,7 +145,7 @@ def distil_by(
     work: Path,
     noisy: bool,
 ) -> TrainingRun:
-    """Train a student one way; nothing that another run has kept is used.
+    """Train a student one way; nothing that another run has cached is used.
 
     Args:
         name: a row of WAYS.
@@ -157,7 +157,7 @@ def distil_by(
         noisy: train on a busy machine as well.
 
     Raises:
-        MachineBusyError: other work disturbs the times, and noisy ones are not wanted.
+        MachineBusyError: other work disturbs the times, and noisy ones are not allowed.
     """
     way = WAYS[name]
     settings = {

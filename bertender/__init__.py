@@ -62,7 +62,7 @@ _ELSEWHERE = {
     "BertenderError": "bertender.core.errors",
     "Task": "bertender.tasks.task",
 }
-"""Name -> its module, of what is not in `bertender.api`."""
+"""Name -> module, for names that are not in `bertender.api`."""
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of these
 

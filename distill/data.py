@@ -54,7 +54,7 @@ def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
 
 
 def _positions(model: PreTrainedModel) -> int:
-    """Return how many tokens the model has positions for; 0 where it does not say."""
+    """Return how many tokens the model has positions for; 0 where it does not state it."""
     family = FAMILIES.get(family_name(model.config))
     positions = getattr(model.config, "max_position_embeddings", None) or 0
     return max(positions - (family.first_position(model.config) if family else 0), 0)

@@ -1,4 +1,4 @@
-"""What the tokenizers of some architectures lack before their model can classify batches of texts.
+"""Fixes for tokenizers of some architectures, so that their model can classify batches of texts.
 
 They were made for generating: GPT-2's cannot pad and puts nothing between two texts, T5's takes
 the end token from the text itself. What is changed here is saved with the tokenizer.
@@ -15,8 +15,8 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTo
 __all__ = ["fill_gaps", "gap_settings"]
 
 READING_THE_LAST_TOKEN = frozenset({"xlnet"})
-"""Architectures that answer at the last token, padding or not: theirs must stand in front. Every
-other one counts positions from the front, so that padding there would change its answers."""
+"""Architectures that predict at the last token, padding or not: theirs must stand in front. Every
+other one counts positions from the front, so that padding there would change its logits."""
 
 
 def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def fill_gaps(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> None:
-    """Change a tokenizer so that a classifier of this config gives each text an answer of its own.
+    """Change a tokenizer so that a classifier of this config predicts each text by itself.
 
     Raises:
         ValueError: it has no token that it could pad with.
@@ -57,7 +57,7 @@ def _keep_the_end_unspelt(tokenizer: PreTrainedTokenizerFast) -> None:
     """Break the end token apart where a text spells it.
 
     Encoder-decoders classify by the state of the last one and refuse texts that have more of them
-    than others. Unigram vocabularies hold it as a piece like any other.
+    than others. Unigram vocabularies hold it as a token like any other.
     """
     end = tokenizer.eos_token
     if tokenizer(end, add_special_tokens=False)["input_ids"].count(tokenizer.eos_token_id) == 0:

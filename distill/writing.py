@@ -24,12 +24,12 @@ def artifact_at(source: str) -> Artifact | None:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model that was trained, the tokenizer that it reads with, and what the card says of it."""
+    """A trained model, its tokenizer, and its findings for the card."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     task: TaskRecord
-    """What it predicts."""
+    """Task that it predicts."""
     findings: Findings
     """Without the number of parameters."""
 

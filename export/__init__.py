@@ -1,1 +1,1 @@
-"""From a trained model to an ONNX graph that answers the same."""
+"""From a trained model to an ONNX graph with the same outputs."""

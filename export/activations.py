@@ -1,8 +1,8 @@
-"""How large the numbers of a graph become on real texts, before float16 is asked to hold them.
+"""Largest numbers of a graph on real texts, checked before it is stored in float16.
 
 The graph is run in float32 with two outputs more for each tensor, its least and its largest
 number, so that a check of many texts keeps no activation. It is the graph as it was traced: a
-fused operator would hide the attention scores inside it. Masks are no activations, and left out:
+fused operator would hide the attention scores inside it. Masks are not activations, and left out:
 they stand in the graph as numbers that nothing else reaches.
 """
 
@@ -80,7 +80,7 @@ def check_overflow(reaches: Sequence[Reach], texts: int, *, allow: bool) -> None
     message = (
         f"{len(beyond)} places of this model compute numbers that float16 may not hold, on {texts} "
         f"texts: {worst}; allowed is {allowed:.4g}, {SAFE_SHARE:g} of the largest float16. Use "
-        "--precision bfloat16 or float32, or --overflow allow if the answers are proven right."
+        "--precision bfloat16 or float32, or --overflow allow if the logits are proven right."
     )
     if not allow:
         raise ModelError(message)
@@ -93,7 +93,7 @@ def largest_numbers(graph: Path, encode: Encode, examples: Sequence[Example]) ->
     Args:
         graph: in float32, its masks as they were traced.
         encode: its tokenizer.
-        examples: what it is to answer.
+        examples: its input texts.
     """
     model = onnx.load(graph)
     givers = {name: node for node in model.graph.node for name in node.output}
@@ -111,7 +111,7 @@ def _activations(
     model: onnx.ModelProto, encode: Encode, examples: Sequence[Example]
 ) -> Iterator[tuple[str, float]]:
     """Yield each floating-point tensor with its largest absolute number on some texts."""
-    if not examples:  # the parity gate says what is wrong with that
+    if not examples:  # the parity gate reports what is wrong with that
         return
     fit_half_range(model, MASK)
     with TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ __all__ = ["drop_aliases"]
 
 
 def drop_aliases(model: onnx.ModelProto) -> None:
-    """Let every node of a graph read its constants by their own names, in the graph given."""
+    """Let every node of a graph read its constants by their own names, in place."""
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
     outputs = {output.name for output in graph.output}

@@ -1,4 +1,4 @@
-"""FUSIONS: whose attention ONNX Runtime can hold as one operator, and what is done for it.
+"""FUSIONS: families whose attention ONNX Runtime can run as one operator, and their preparation.
 
 ONNX Runtime's own optimizer finds layers by the pattern in which PyTorch wrote them. Heads are
 counted in each layer by itself, so that pruned models with uneven heads are fused like others.
@@ -106,13 +106,13 @@ def prepare_for_fusion(model: PreTrainedModel) -> None:
 
 
 def require_fused_attention(model: PreTrainedModel, graph: GraphFindings) -> None:
-    """Raise ModelError where a graph has no fused attention at all."""
+    """Raise ModelError where a graph has no fused attention."""
     if any(name in graph.fused for name in ATTENTION_OPERATORS):
         return
     written = model.config._attn_implementation
     cause = (
-        f"its attention, written as {written!r} by transformers {transformers.__version__}, is no "
-        f"pattern that onnxruntime {onnxruntime.__version__} recognises"
+        f"its attention, written as {written!r} by transformers {transformers.__version__}, is not "
+        f"a pattern that onnxruntime {onnxruntime.__version__} recognises"
     )
     raise _not_fused(model.config, cause)
 
@@ -121,5 +121,5 @@ def _not_fused(config: PretrainedConfig, cause: str) -> ModelError:
     fusible = ", ".join(name for name, row in FUSIONS.items() if not row.obstacle)
     return ModelError(
         f"--optimize fused finds no attention to fuse in a {config.model_type!r} model, at least "
-        f"1 is wanted: {cause}. Use --optimize basic, or a family that is fused: {fusible}."
+        f"1 is required: {cause}. Use --optimize basic, or a family that is fused: {fusible}."
     )

@@ -1,4 +1,4 @@
-"""What a written graph is made of, for the findings of the artifact."""
+"""Contents of a written graph, for the findings of the artifact."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Constants that float16 can hold, so that a graph survives being converted to it.
 
 Attention masks are written as the least float32, which as float16 is minus infinity; times the 0
-of a token that is not masked, that is no number.
+of a token that is not masked, that is not a number.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from onnx import numpy_helper
 __all__ = ["LARGEST", "fit_half_range"]
 
 LARGEST = 1e4
-"""What stands in place of larger constants: after a softmax nothing is left beside it, and sums
+"""Replaces larger constants: after a softmax all else becomes 0 next to it, and sums
 with it stay far from 65504, the largest number of float16."""
 
 
 def fit_half_range(model: onnx.ModelProto, stand_in: float = LARGEST) -> None:
-    """Bring every single finite number beyond float16's range to +-`stand_in`, in the graph given.
+    """Bring every single finite number beyond float16's range to +-`stand_in`, in place.
 
-    Tables of weights stay as they are, for they would answer otherwise.
+    Tables of weights stay as they are, or the outputs would change.
     """
     for constant in _single_numbers(model):
         value = numpy_helper.to_array(constant)

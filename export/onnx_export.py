@@ -80,23 +80,23 @@ class ExportConfig(GateConfig):
         MOST_MB,
         ge=0,
         le=MOST_MB,
-        description="megabytes of weights that one file may hold; more lie in a file beside it",
+        description="megabytes of weights that one file may hold; more lie in a file next to it",
     )
 
 
 def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Artifact:
-    """Write `source` as an ONNX artifact of dynamic batch and length, and prove that it answers
-    as its source does.
+    """Write `source` as an ONNX artifact of dynamic batch and length, and prove that its outputs
+    agree with those of its source.
 
     The directory opens with Optimum's ORTModelForSequenceClassification as it is, unless its
-    architecture is one of OWN_MODELS: Optimum then says that it does not know it.
+    architecture is one of OWN_MODELS: Optimum then reports that it does not know it.
 
     Raises:
         ConfigError: a setting would change nothing.
         ModelError: the source is not a torch classifier, of an architecture without an export, or
             a MobileBERT that reads its padding; no attention of it can be fused as asked; or
             float16 may not hold what it computes.
-        ParityError: the graph answers differently; nothing is written then.
+        ParityError: the graph's outputs differ; nothing is written then.
     """
     config.check_rules()
     check_exportable(source)
@@ -120,7 +120,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     """Write model.onnx, config.json and the tokenizer into `directory`.
 
     Returns:
-        What the artifact's card says of the graph, and of its numbers where they were looked at.
+        The findings of the graph for the artifact's card, and of its numbers where they were read.
     """
     path, precision = directory / ONNX_NAME, PRECISIONS[config.precision]
     optimization = OPTIMIZATIONS[config.optimize]
@@ -171,14 +171,14 @@ def _write_with_optimum(
 
 
 def _check_padding_unread(source: Artifact, model: PreTrainedModel) -> None:
-    """Raise ModelError where a text's answer would change with its padding, whatever the graph."""
+    """Raise ModelError where a text's logits would change with its padding, whatever the graph."""
     padding = padding_embedding(model)
     if padding is not None and padding.any():
         raise ModelError(
             f"{source.path}: the embedding of padding (token {model.config.pad_token_id}) has "
             f"numbers up to {float(padding.abs().max()):.3g}, allowed is 0: in a "
             f"{source.card.family!r} model each token reads its neighbours, so that a text would "
-            "be answered otherwise in a batch than alone. Train it once more from there, which "
+            "have other logits in a batch than alone. Train it once more from there, which "
             f"sets it to 0: bertender finetune --teacher {source.path}."
         )
 

@@ -37,9 +37,9 @@ class Optimization:
     run: Callable[[Path], onnx.ModelProto]
     """Returns the graph at a path, optimised."""
     prepare: Callable[[PreTrainedModel], None] = _nothing
-    """Is given the model before its graph is written."""
+    """(model) is called before its graph is written."""
     check: Callable[[PreTrainedModel, GraphFindings], None] = _nothing
-    """(model, graph) raises where the optimised graph is not what was asked for."""
+    """(model, graph) raises where the optimised graph lacks what the row promises."""
 
 
 def _optimized(graph: Path, *, fuse: bool) -> onnx.ModelProto:

@@ -65,7 +65,7 @@ def write_traced(
 def write_as_its_origin(
     onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None
 ) -> None:
-    """Write the graph of a pruned model as Optimum writes those of what it was made of."""
+    """Write the graph of a pruned model as Optimum writes those of its origin."""
     row = PRUNABLE[family_name(model.config)]
     plain, plain.config = copy.copy(model), copy.copy(model.config)
     # Optimum asks a model's class which library it is of

@@ -28,7 +28,7 @@ from export.activations import check_overflow, largest_numbers
 __all__ = ["PRECISIONS", "Precision"]
 
 STORED = "_bfloat16"
-"""What follows the name of a matrix where it is stored."""
+"""Suffix of the name of a matrix where it is stored."""
 
 
 def _as_it_is(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -72,7 +72,7 @@ def _cast_of(matrix: onnx.TensorProto) -> onnx.NodeProto:
 
 
 def _store(matrix: onnx.TensorProto) -> None:
-    """Round a tensor to bfloat16, in its place."""
+    """Round a tensor to bfloat16, in place."""
     numbers = torch.from_numpy(numpy_helper.to_array(matrix).copy()).to(torch.bfloat16)
     matrix.CopyFrom(
         onnx.TensorProto(
@@ -102,7 +102,7 @@ class Precision:
     """A row of PRECISIONS, each of which is a row of TOLERANCES too."""
 
     convert: Callable[[onnx.ModelProto], onnx.ModelProto] = _as_it_is
-    """Takes the optimised graph of float32; it may be changed in its place."""
+    """Takes the optimised graph of float32; it may be changed in place."""
     overflows: bool = False
     """Whether float32 has larger numbers."""
     examine: Callable[[Path, Encode, Sequence[Example], bool], LargestNumber | None] = _anything

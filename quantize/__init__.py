@@ -1,1 +1,1 @@
-"""8-bit models: from an ONNX artifact to a smaller, faster one that answers nearly the same."""
+"""8-bit models: from an ONNX artifact to a smaller, faster one with nearly the same outputs."""

@@ -47,7 +47,7 @@ class Affine:
     integers: Integers
 
     def quantized(self, values: FloatArray) -> npt.NDArray[np.int32]:
-        """Return the nearest integers; what lies beyond the range becomes its end."""
+        """Return the nearest integers; values beyond the range become its end."""
         steps = np.rint(np.asarray(values, dtype=np.float64) / self.scale) + self.zero_point
         clipped = np.clip(steps, self.integers.lowest, self.integers.highest)
         return np.asarray(clipped, dtype=np.int32)
@@ -57,7 +57,7 @@ class Affine:
         return (integers.astype(np.float64) - self.zero_point) * self.scale
 
     def rounded(self, values: FloatArray) -> npt.NDArray[np.float64]:
-        """Return what is left of some values after a round trip."""
+        """Return some values after a round trip."""
         return self.real(self.quantized(values))
 
 
@@ -70,7 +70,7 @@ def affine(low: float, high: float, integers: Integers) -> Affine:
         integers: a row of INTEGERS.
 
     Raises:
-        ValueError: the range is no range.
+        ValueError: the range is not a range.
     """
     if not low <= high:
         raise ValueError(f"a range from {low} to {high}; its end must not be below its start")

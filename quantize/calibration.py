@@ -1,7 +1,7 @@
 """Calibration: what values a graph's activations take on real text.
 
 Two passes over the texts, batch by batch: the first finds each tensor's least and largest value,
-the second counts its values between them. Nothing of a batch is kept, so memory is bounded by one
+the second counts its values between them. Nothing of a batch is stored, so memory is bounded by one
 batch whatever the number of texts. Batches have the lengths that texts have; padding is left out,
 for what a model computes there is never read.
 """
@@ -38,7 +38,7 @@ TOKENS_PER_BATCH = 2048
 
 @dataclass(frozen=True)
 class Batches:
-    """Texts as batches of like length, which can be gone through more than once."""
+    """Texts as batches of like length, which can be iterated over more than once."""
 
     encode: Encode
     examples: Sequence[Example]
@@ -96,7 +96,7 @@ def observed(
 
 
 def _is_of_tokens(array: FloatArray, real: npt.NDArray[np.bool_]) -> bool:
-    """Tell (batch, seq, ...) from a pooled (batch, hidden)."""
+    """Distinguish (batch, seq, ...) from a pooled (batch, hidden)."""
     return array.ndim > real.ndim and array.shape[:2] == real.shape
 
 

@@ -1,4 +1,4 @@
-"""CALIBRATORS: where to clip an activation, given how often each of its values was seen.
+"""CALIBRATORS: where to clip an activation, from a histogram of its values.
 
 A wide range spends its steps on values that hardly ever come, a narrow one saturates those that do.
 Each row looks at the histogram of real text's activations and returns the range to quantize, for
@@ -40,7 +40,7 @@ ALMOST_NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often each part of a tensor's range was seen."""
+    """Counts of the values in each part of a tensor's range."""
 
     low: float
     high: float
@@ -66,7 +66,7 @@ class Calibrator:
     clip: Callable[[Histogram, float, Integers], Range]
     """(histogram, percentile, the integers that will be written) -> the range"""
     error: ClippingError | None = None
-    """What the range has the least of, where it is searched."""
+    """Error that the search for a range minimises; None without a search."""
 
 
 def _everything(seen: Histogram, percentile: float, integers: Integers) -> Range:

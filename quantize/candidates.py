@@ -1,4 +1,4 @@
-"""Which schemes to try: in turn where none is named, and next where one was refused."""
+"""Schemes to try: in turn where none is named, and next where one was refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quantize.schemes import DYNAMIC, MIXED, SCHEMES, SHARED, STATIC, Settings
 __all__ = ["CANDIDATES", "Candidate", "candidates", "next_command"]
 
 CANDIDATES: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
-"""What is tried where no scheme is named, until one passes; explicit settings go before these."""
+"""Schemes tried where none is named, until one passes; explicit settings go before these."""
 
 SAME: Callable[[Any, Any], bool] = operator.eq
 COVERS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -95,7 +95,7 @@ def _was_tried(row: Settings, scheme: str, config: SchemeConfig) -> bool:
 
 
 def _source_of(scheme: str, source: Artifact) -> Path | None:
-    """Return the artifact that a scheme starts from: this one, or what it was exported from."""
+    """Return the artifact that a scheme starts from: this one, or the source of its export."""
     if SCHEMES[scheme].source == source.card.kind:
         return source.path
     parent = source.card.parent

@@ -57,7 +57,7 @@ def _turn(scheme: str) -> str:
 
 
 def _as_rows(lines_by_name: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return what can be chosen: its name, what it is, and why it is refused, if it is."""
+    """Return the choices: name, summary, and the reason of a refusal, if there is one."""
     return [
         dict(zip(("name", "summary", "refused"), (name, *filter(None, lines)), strict=False))
         for name, lines in lines_by_name.items()

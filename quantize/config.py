@@ -1,4 +1,4 @@
-"""What every scheme can be told; which of it a scheme reads, its row of SCHEMES says."""
+"""Settings of `quantize`; each scheme's row of SCHEMES lists those that it reads."""
 
 from __future__ import annotations
 
@@ -46,27 +46,28 @@ class SchemeConfig(GateConfig, TrainingConfig):
         99.99, gt=50, le=100, description="share of the values that calibrator percentile keeps"
     )
     calibration_texts: int = Field(
-        512, ge=1, description="training texts, at most, that activations are watched on"
+        512, ge=1, description="training texts to calibrate activations on, at most"
     )
     base: Literal["dynamic", "static"] = Field(
-        "dynamic", description="how scheme mixed quantizes what stays quantized"
+        "dynamic", description="scheme of the parts that scheme mixed leaves quantized"
     )
     sensitivity: Annotated[str, SENSITIVITIES.validator()] = Field(
         "leave-one-out",
         description=f"what mixed and four-bit return first: {', '.join(SENSITIVITIES)}",
     )
     sensitivity_texts: int = Field(
-        256, ge=1, description="training texts, at most, that sensitivity is measured on"
+        256, ge=1, description="training texts to measure sensitivity on, at most"
     )
     block_size: Annotated[int, AfterValidator(_known_block)] = Field(
         32, description=f"inputs that share a 4-bit scale: {', '.join(map(str, BLOCK_SIZES))}"
     )
     soft_labels: float = Field(
-        1.0, ge=0, description="weight of the float model's answers beside the labels in qat"
+        1.0, ge=0, description="weight of the float model's logits next to the labels in qat"
     )
     epochs: int = Field(1, ge=1, description="passes over the training examples in qat")
     learning_rate: float = Field(2e-5, gt=0, description="peak learning rate of AdamW in qat")
     precision: Literal["auto", "bf16", "fp32"] = Field(
-        "fp32", description="qat computes in; bf16 has hardly more digits than 8-bit steps"
+        "fp32",
+        description="precision that qat trains in; bf16 has hardly more digits than 8-bit steps",
     )
     seed: int = Field(0, ge=0, description="which texts are drawn, and the order of training")

@@ -1,4 +1,4 @@
-"""A quantization under way: what every scheme is given."""
+"""Run context of a quantization: the input of every scheme."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["QuantizationContext", "Sensitivities", "Written"]
 
 @dataclass(frozen=True)
 class Written:
-    """What a scheme has done."""
+    """Report of a scheme."""
 
     quantized: tuple[str, ...]
     """Nodes that multiply by integers now."""
@@ -47,9 +47,9 @@ class Written:
     """Where parts may return to what they were."""
     training: TrainingFindings | None = None
     reference: Classifier | None = None
-    """What the graph must agree with, where that is not the source."""
+    """Reference that the graph must agree with, where that is not the source."""
     float_graph: Path | None = None
-    """What its products are compared with, where that is not the float graph."""
+    """Graph that its products are compared with, where that is not the float graph."""
     score: float | None = None
     """On the texts to choose by, where the scheme had to know it."""
     tolerance: str | None = None
@@ -58,7 +58,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Sensitivities:
-    """How much each part of a model suffers from being quantized."""
+    """Sensitivity of each part of a model to quantization."""
 
     by_node: Mapping[str, float]
     """Larger is worse."""
@@ -68,7 +68,7 @@ class Sensitivities:
 
 @dataclass(frozen=True)
 class QuantizationContext:
-    """What every scheme is given.
+    """Run context of a quantization, the input of every scheme.
 
     `graph` is the float graph (of a torch source there is none yet), `work` where a training's
     checkpoints are, `folder` for what is thrown away in the end; `write_onnx` writes a torch
@@ -123,7 +123,7 @@ class QuantizationContext:
         return evaluate(classifier, self.task.dev, self.task.metric)[0].value
 
     def opened(self, graph: Path) -> Classifier:
-        """Return the classifier that answers by another graph."""
+        """Return the classifier that runs another graph."""
         return replace(self.classifier, predictor=OnnxPredictor(graph))
 
     def score_of(self, classifier: Classifier) -> float:
@@ -147,7 +147,7 @@ class QuantizationContext:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why nodes stay in float whatever the scheme is, as the user asked and as must be."""
+        """Reasons of nodes that stay in float with every scheme, by a setting or by necessity."""
         tables = self.inventory.tables if self.config.no_embeddings else ()
         return {**self.inventory.reasons, **dict.fromkeys(tables, "left by --no-embeddings")}
 

@@ -1,4 +1,4 @@
-"""How the loss curves along a part's weights: trace and top eigenvalue of its Hessian.
+"""Curvature of the loss along a part's weights: trace and top eigenvalue of its Hessian.
 
 Both times the squared error that quantizing makes in the weights: the second-order change of the
 loss (Dong et al. 2020, HAWQ-V2, arXiv 1911.03852, eq. 11; Q-BERT, arXiv 1909.05840, takes the
@@ -105,7 +105,7 @@ def _exported_from(context: QuantizationContext) -> Artifact:
     """Return the torch artifact that the graph was exported from.
 
     Raises:
-        ModelError: it is gone, or another one lies in its place.
+        ModelError: it is missing, or another one is in its place.
     """
     parent = context.source.card.parent
     place = context.source.path / parent.path if parent else context.source.path

@@ -32,7 +32,7 @@ RunCut = Callable[[Array], list[Array]]
 IN_DOUBLE = {"MatMulInteger": (0, 1), "MatMul": (0, 1), "Gemm": (0, 1, 2)}
 """Operator -> the inputs that become float64. Integer ones have their zero points taken off."""
 ROUNDS = frozenset({"DynamicQuantizeLinear", "DequantizeLinear"})
-"""What computes a rounded activation."""
+"""Operators that compute a rounded activation."""
 
 
 def cut_out(
@@ -147,7 +147,7 @@ def static_activation(cut: onnx.ModelProto) -> tuple[float, str] | None:
 def exact(cut: onnx.ModelProto) -> onnx.ModelProto:
     """Return a cut whose products are computed in float64, where sums of integers are exact.
 
-    To be run without optimization, which would fuse what is left into products of integers.
+    To be run without optimization, which would fuse what remains into products of integers.
     """
     made = onnx.ModelProto()
     made.CopyFrom(cut)

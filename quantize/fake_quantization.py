@@ -73,7 +73,7 @@ class _RoundedTable(nn.Module):
 
 
 class _Text:
-    """Where the batch has text: what activations are watched on."""
+    """Mask of the batch's text, the positions at which activations are recorded."""
 
     mask: torch.Tensor | None = None
 
@@ -86,7 +86,7 @@ class _Text:
 
 
 class _RoundedActivation(nn.Module):
-    """What enters a linear layer, with a range that follows what is seen in training."""
+    """Fake quantization of a linear layer's input, with a range that follows training batches."""
 
     low: torch.Tensor
     high: torch.Tensor
@@ -100,7 +100,7 @@ class _RoundedActivation(nn.Module):
             self.register_buffer(name, torch.zeros(()))
         self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
         self.widening = False
-        """Take the whole range of what is seen, in place of averages; nothing is rounded."""
+        """Take the whole range of the batches instead of averages; nothing is rounded."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         if self.training or self.widening:
@@ -175,7 +175,7 @@ class FakeQuantized(nn.Module):
                 activation.widening = False
 
     def ranges(self) -> Mapping[str, Range]:
-        """Return the range of what enters each linear layer, by its path."""
+        """Return the range of each linear layer's input, by the layer's path."""
         return {
             path: (float(activation.low), float(activation.high))
             for path, activation in zip(self.layers, self._activations(), strict=True)

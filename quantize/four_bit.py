@@ -33,7 +33,7 @@ def write_four_bit(context: QuantizationContext, target: Path) -> Written:
         raise ModelError(
             f"{context.source.path} has no product whose weights can have 4 bits: 0 of "
             f"{len(context.inventory.products)} are without a bias of their own. "
-            "Take --scheme dynamic."
+            "Use --scheme dynamic."
         )
     if context.config.max_drop is None:
         return _write(context, target, ())

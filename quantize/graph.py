@@ -1,4 +1,4 @@
-"""What of a graph can be quantized, and why the rest cannot."""
+"""Nodes of a graph that can be quantized, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Inventory:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why a node stays in float whatever the scheme is."""
+        """Reasons of nodes that stay in float with every scheme."""
         return {
             **dict.fromkeys(self.between_activations, BETWEEN_ACTIVATIONS),
             **dict.fromkeys(self.of_constants, OF_CONSTANTS),

@@ -39,7 +39,7 @@ def failures_if_quantized(
 ) -> tuple[str, ...] | None:
     """Return what is wrong in a quantized graph next to its float twin.
 
-    None where there is no such twin: the artifact is not quantized, or was made from another
+    None without such a twin: the artifact is not quantized, or was made from another
     graph than the reference's.
     """
     floats = float_twin(reference, candidate)
@@ -52,7 +52,7 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
     Args:
         floats: the `float_twin` of the candidate.
         candidate: a quantized graph.
-        task: its training texts are what the graphs are watched on.
+        task: the graphs run on its training texts.
     """
     encode = problem_of(floats).encoder(load_tokenizer(floats.path), None)
     probed = task.train.examples[:PROBED_TEXTS]

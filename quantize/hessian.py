@@ -1,7 +1,7 @@
 """Figures of a Hessian that is never written out: top eigenvalues, and means of the diagonal.
 
 The Hessian times a direction is the gradient of the gradient's product with it: one pass through a
-graph of the gradients. Each estimate says how many such products it took, and whether it settled.
+graph of the gradients. Each estimate has the number of such products, and whether it settled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_STEPS = 32
 CHANGE = 0.01
 """An eigenvalue has settled where the last two steps changed it by no more than this share."""
 EXHAUSTED = 1e-5
-"""Of the largest eigenvalue in size: what is left of a direction where all is known of it."""
+"""Of the largest eigenvalue in size: the remainder of a direction that is fully known."""
 FEWEST_PROBES, MOST_PROBES = 8, 32
 STANDARD_ERROR = 0.1
 """A mean has settled where its standard error is no more than this share of it."""
@@ -60,7 +60,7 @@ def _top_eigenvalue(
 ) -> Estimate:
     """Build the Hessian's tridiagonal form in the directions that it turns a random one into.
 
-    Old directions are not kept and come back by rounding errors: an eigenvalue is then found
+    Old directions are not stored and come back by rounding errors: an eigenvalue is then found
     twice, which leaves the largest what it is.
     """
     direction = torch.randn(weight.shape, generator=generator)
@@ -99,8 +99,8 @@ def mean_diagonals(
 ) -> list[Estimate]:
     """Estimate the mean of each weight's Hessian's diagonal, by Hutchinson's random signs.
 
-    All weights at once: what one weight's signs say of another's gradient has a mean of 0. Probes
-    go on until all have settled, or to the most allowed.
+    All weights at once: the effect of one weight's signs on another's gradient has a mean of 0.
+    Probes continue until all have settled, or to the most allowed.
     """
     probes: list[torch.Tensor] = []
     settled = torch.zeros(len(weights), dtype=torch.bool)

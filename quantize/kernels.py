@@ -1,4 +1,4 @@
-"""What a quantized graph becomes when ONNX Runtime opens it: the operators that really run."""
+"""Operators that ONNX Runtime really runs after it has opened a quantized graph."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def check_kernels(actual: dict[str, int], wanted: int) -> int:
     """Return how many products run in integers, or raise GateError if fewer than were quantized.
 
     Args:
-        found: what `operators` counts.
+        actual: the counts of `operators`.
         wanted: how many products were quantized.
     """
     running = sum(count for name, count in actual.items() if name in INTEGER_PRODUCTS)
     if running < wanted:
         raise GateError(
             f"{wanted} products were quantized and ONNX Runtime runs {running} of them in "
-            "integers; all are wanted. The others would be turned back into floats for each "
+            "integers; all are required. The others would be turned back into floats for each "
             "batch, slower than before. Its version may lack a fusion: install the one of "
             "constraints.txt, or use another --scheme."
         )

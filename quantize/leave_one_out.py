@@ -1,4 +1,4 @@
-"""The plainest sensitivity: how much nearer the outputs come when a part is left in float."""
+"""The simplest sensitivity: how much nearer the outputs come when a part is left in float."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["leave_one_out"]
 def leave_one_out(
     context: QuantizationContext, write: Write, nodes: Sequence[str], error: WeightError
 ) -> Sensitivities:
-    """Return how much nearer the answers come when one node alone is left as it was.
+    """Return how much nearer the outputs come when one node alone is left in float.
 
     The distance is the KL divergence from the float model's predictions of training texts.
     """

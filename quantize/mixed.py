@@ -36,11 +36,11 @@ def _static(context: QuantizationContext) -> Write:
 
 @dataclass(frozen=True)
 class Level:
-    """What a part goes back to."""
+    """Level that a part goes back to."""
 
     name: str
     error: WeightError
-    """What a weight loses at the lower level."""
+    """Loss of a weight at the lower level."""
     may_take_all: bool
     """A model with all parts back is still a quantized one."""
     tolerance: str

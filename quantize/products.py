@@ -1,4 +1,4 @@
-"""Does each quantized product compute what its float twin does, on the inputs that it is given?
+"""Check of each quantized product against its float twin, on the product's own inputs.
 
 A wrong scale in one product of forty need not turn a prediction. Here each product is compared with
 its twin alone: what rounding costs a healthy one is known, and a fault costs more. Its weights and
@@ -80,7 +80,7 @@ BOUNDS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     },
     "table": {"weights_snr_db": (12.0, NO_LIMIT), "weights_gain": (0.96, 1.04)},
 }
-"""What a healthy part stays within: figure -> the least and the most.
+"""Bounds of a healthy part: figure -> the least and the most.
 
 Measured on encoders of 6 x 384, fine-tuned on SST-2, CoLA and MRPC (seed 7), 41 parts each:
 dynamic with 8 and 7 bits, static with every calibrator and with 99.9 %, signed activations, weights
@@ -103,14 +103,14 @@ agree, nothing.
 
 @dataclass(frozen=True)
 class ProductFindings:
-    """How a quantized product, or a quantized table, compares with its float twin."""
+    """Figures of a quantized product, or a quantized table, against its float twin."""
 
     node: str
     """Its name in the float graph."""
     kind: str
     """A row of BOUNDS."""
     figures: Mapping[str, float]
-    """By their names in BOUNDS: signal-to-noise ratios, and gains, which are <found, wanted> /
+    """By their names in BOUNDS: signal-to-noise ratios, and gains, which are <actual, wanted> /
     <wanted, wanted>: 1.1 where a scale is a tenth too large."""
 
     @property
@@ -176,7 +176,7 @@ def check_products(findings: Sequence[ProductFindings]) -> None:
 
 
 def summary_of(findings: Sequence[ProductFindings]) -> ProductCheck:
-    """Return what the artifact says of them: how many there are, and the worst few by noise."""
+    """Return their findings for the artifact: how many there are, and the worst few by noise."""
     worst = sorted(findings, key=lambda each: min(_ratios(each)))[:SHOWN]
     likeness = {each.node: PartLikeness(kind=each.kind, figures=each.figures) for each in worst}
     return ProductCheck(checked=len(findings), worst=likeness)
@@ -227,7 +227,7 @@ class _Opened:
 
     @cached_property
     def rounding(self) -> RunCut | None:
-        """What is left of an activation before integer products, if it is rounded at all."""
+        """The rounding of an activation before integer products; None where it is not rounded."""
         cut = rounded_activation(self.twins.quantized)
         return None if cut is None else open_cut(cut, optimize=False)
 
@@ -256,7 +256,7 @@ def _outputs(opened: _Opened, values: FloatArray) -> tuple[list[FloatArray], ...
 def _activation_figures(
     opened: _Opened, values: FloatArray, intended: Range | None
 ) -> dict[str, float]:
-    """Return what is asked of a static activation's scale and zero point."""
+    """Return the figures of a static activation's scale and zero point."""
     written = static_activation(opened.twins.quantized)
     if written is None or opened.rounding is None:
         return {}

@@ -29,14 +29,14 @@ def proven(
     target: str,
     tried: Sequence[TriedScheme] = (),
 ) -> Findings:
-    """Return what the artifact says of its graph; raise what speaks against it.
+    """Return the findings of a graph for its artifact; raise what is wrong with it.
 
-    What runs, and how exactly, is asked only where this machine is such a one as will serve.
+    Kernels and saturation are checked only where this machine is one of the kind that will serve.
 
     Args:
         context: the quantization.
         graph: as the scheme wrote it.
-        written: what the scheme says of it.
+        written: the scheme's report on it.
         target: the row of TARGETS that will serve it.
         tried: schemes that were refused or skipped before.
     """
@@ -97,6 +97,6 @@ def _scores(context: QuantizationContext, graph: Path, known: float | None) -> S
             f"on {len(context.task.choices)} texts of {context.task.chosen_on} "
             f"({context.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no "
             "more. Schemes that lose less: mixed returns parts to float until it holds, qat "
-            "trains; a trained model may want more epochs."
+            "trains; a trained model may need more epochs."
         )
     return context.held_out_scores(graph, after)

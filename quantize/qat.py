@@ -1,8 +1,8 @@
 """Quantization-aware training, and the graph with the scales that were learned.
 
 Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188): fine-tune with the errors of 8 bits in the forward
-pass. Beside the labels, the float model's own answers are learned, unless told otherwise. The
-graph is written from the learned ranges, so that it answers as the fake-quantized model does.
+pass. Besides the labels, the float model's own logits are learned by default. The graph is written
+from the learned ranges, so that its outputs are those of the fake-quantized model.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def check_trainable(source: Artifact) -> None:
 def _fake_quantized(
     context: QuantizationContext, model: PreTrainedModel, inventory: Inventory, known: set[str]
 ) -> FakeQuantized:
-    """Return the model with the errors of what the graph will have in 8 bits."""
+    """Return the model with the rounding errors of the 8-bit parts of the later graph."""
     layers = [product.module(known) for product in inventory.products]
     tables = [
         inventory.tables[node].removesuffix(".weight") for node in context.tables_of(inventory)
@@ -165,7 +165,7 @@ def _score(context: QuantizationContext, fake: FakeQuantized) -> float:
 
 
 def _float_graph(context: QuantizationContext, fake: FakeQuantized, target: Path) -> Path:
-    """Export the trained weights, unrounded; the graph's companions stay beside `target`."""
+    """Export the trained weights, unrounded; the graph's companions stay next to `target`."""
     model = load_torch_classifier(context.source)
     model.load_state_dict(fake.trained_weights())
     _write_graph(context, _as_artifact(context, model), target.parent)
@@ -173,7 +173,7 @@ def _float_graph(context: QuantizationContext, fake: FakeQuantized, target: Path
 
 
 def _as_artifact(context: QuantizationContext, model: PreTrainedModel) -> Artifact:
-    """Write a trained model where nobody but the exporter sees it."""
+    """Write a trained model into a folder for the exporter alone."""
     card, path = context.source.card, context.folder / "trained"
     with new_artifact(
         path,

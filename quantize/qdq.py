@@ -4,7 +4,7 @@
                           W -> DequantizeLinear -> MatMul -> + bias
 
 ONNX Runtime, and other runtimes that read QDQ, turn each such product into one of integers. Only
-the products read the rounded activations: residual connections go on in float.
+the products read the rounded activations: residual connections stay in float.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Editor:
         return self.rounded[name]
 
     def _bias(self, product: Product, name: str, scale: Affine, highest: int) -> str:
-        """Quantize a bias as the sums that it is added to: runtimes want that of a Gemm."""
+        """Quantize a bias as the sums that it is added to: runtimes need that of a Gemm."""
         scales = self._scales(product, highest)[0] * scale.scale
         integers = np.rint(numpy_helper.to_array(self.weights[name]) / scales)
         limits = np.iinfo(np.int32)

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 WriteOnnx = Callable[[Artifact, Path], object]
 REFUSALS = (AccuracyError, GateError, ParityError)
-"""What a gate raises; another scheme may pass it. Any other error meets every scheme alike."""
+"""Errors of a gate, which another scheme may pass. Any other error meets every scheme alike."""
 
 
 def _all_skipped(config: QuantizeConfig) -> bool:
@@ -84,11 +84,11 @@ def quantize(
 ) -> Artifact:
     """Write an 8-bit model of `source`, and prove that it stays within the tolerance of int8.
 
-    Without a scheme, the first of CANDIDATES that passes is written; its card says what was tried.
+    Without a scheme, the first of CANDIDATES that passes is written; its card has what was tried.
 
     Args:
         source: a float32 onnx artifact; a torch one for schemes that train.
-        task: what the source answers; its training texts calibrate, its selection chooses
+        task: that of the source; its training texts calibrate, its selection chooses
             and proves, its held-out texts score.
         config: see QuantizeConfig.
         out: directory of the artifact.
@@ -100,7 +100,7 @@ def quantize(
             no 8-bit models faster; or the sums of this machine saturate.
         GateError: the graph runs in float on this machine, or a part of it is wrong.
         AccuracyError: the score fell by more than `max_drop`.
-        ParityError: the answers moved too far. Nothing is written then, nor in the cases above.
+        ParityError: the outputs moved too far. Nothing is written then, nor in the cases above.
     """
     config.check_rules()
     if config.scheme == AUTO_SCHEME:
@@ -142,7 +142,7 @@ def _reason(tried: TriedScheme) -> str:
 def _check(
     source: Artifact, task: Task, config: QuantizeConfig, out: Path, write_onnx: WriteOnnx | None
 ) -> None:
-    """Raise what speaks against a quantization before any work."""
+    """Raise what is wrong with a quantization's settings, before any work."""
     scheme = SCHEMES[config.scheme]
     config.check_rules()
     target_of(config.target)
@@ -151,7 +151,7 @@ def _check(
     scheme.check(source)
     check_writable(out, source)
     if scheme.source == "torch" and write_onnx is None:
-        raise ConfigError(f"scheme {config.scheme!r} wants `write_onnx`, the way to a graph.")
+        raise ConfigError(f"scheme {config.scheme!r} needs `write_onnx`, which writes a graph.")
 
 
 def _quantized(
@@ -162,7 +162,7 @@ def _quantized(
     write_onnx: WriteOnnx | None,
     tried: Sequence[TriedScheme] = (),
 ) -> Artifact:
-    """Write an artifact by the scheme of the config; `tried` says what was refused before it."""
+    """Write an artifact by the scheme of the config; `tried` has what was refused before it."""
     scheme = SCHEMES[config.scheme]
     target_name, target = target_of(config.target)
     with _checkpoints(source, task, config, out) as work, TemporaryDirectory() as folder:
@@ -213,7 +213,7 @@ def check_quantizable(source: Artifact, scheme: Scheme) -> None:
 
 
 def check_same_task(source: Artifact, task: Task) -> None:
-    """Raise ConfigError where the texts are of a task that the source does not answer."""
+    """Raise ConfigError where the texts are of another task than the source's."""
     labels, columns = source.card.task.labels, source.card.task.text_columns
     if (
         labels != task.labels
@@ -222,7 +222,7 @@ def check_same_task(source: Artifact, task: Task) -> None:
     ):
         raise ConfigError(
             f"task {task.name!r} has the labels {', '.join(task.labels)} and "
-            f"{len(task.text_columns)} text column(s); {source.path} answers {', '.join(labels)} "
+            f"{len(task.text_columns)} text column(s); {source.path} predicts {', '.join(labels)} "
             f"from {len(columns)}. Texts of another task calibrate and prove nothing: give its own."
         )
 

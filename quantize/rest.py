@@ -1,4 +1,4 @@
-"""Is everything that was not quantized still what it was in the float graph?
+"""Check that everything that was not quantized is the same as in the float graph.
 
 The float graph runs once more, on what the products and tables of the quantized one gave: each
 part between two products is so compared alone, and rounding does not grow from layer to layer. A
@@ -59,7 +59,7 @@ class _Cut:
 def compare_rest(
     float_graph: Path, quantized_graph: Path, batches: Batches
 ) -> tuple[RestFinding, ...]:
-    """Compare what lies between the quantized parts of a graph with the float graph.
+    """Compare the tensors between the quantized parts of a graph with the float graph.
 
     Args:
         float_graph: what the other was made of.
@@ -82,14 +82,14 @@ def compare_rest(
 
 
 def check_rest(findings: Sequence[RestFinding]) -> None:
-    """Raise GateError where something beside the products is other than in the float graph."""
+    """Raise GateError where something besides the products differs from the float graph."""
     beyond = [each for each in findings if not each.difference <= TOLERATED]
     if beyond:
         listed = "; ".join(f"{each.tensor}: {each.difference:.2g}" for each in beyond[:SHOWN])
         raise GateError(
             f"{len(beyond)} of {len(findings)} tensors between quantized products are not what "
             f"the float graph computes from the same products, off by more than {TOLERATED:g} of "
-            f"their size. {listed}. Something beside the products was changed: quantize the graph "
+            f"their size. {listed}. Something besides the products was changed: quantize the graph "
             "of `bertender export` again."
         )
 
@@ -101,7 +101,7 @@ def _parts(inventory: Inventory) -> frozenset[str]:
 
 
 def _of_two_lengths(batches: Batches) -> Batch:
-    """Return the longest text beside its first word: batches are of like lengths otherwise."""
+    """Return the longest text and its first word: batches are of like lengths otherwise."""
     longest = max(batches.examples, key=word_count)
     shortest, _ = batches.problem.edge_examples([longest], 1)
     return batches.encode([longest, shortest])
@@ -155,7 +155,7 @@ def _without(
     produced: Sequence[str],
     asked: Iterable[str],
 ) -> onnx.ModelProto:
-    """Return the graph less some nodes, which reads what they gave and answers what they read."""
+    """Return the graph without some nodes: it reads their outputs and returns their inputs."""
     names = {node.name for node in changed}
     inputs = {entry.name for entry in model.graph.input}
     nodes = [node for node in model.graph.node if node.name not in names]

@@ -1,9 +1,9 @@
-"""The saturation probe: does this CPU add the graph's integers exactly?
+"""Saturation probe: check that this CPU adds the graph's integers exactly.
 
 x86 without 8-bit dot products adds pairs of products in 16 bits; sums beyond that are cut off
-without an error. Each product is judged by itself, on the integers that it was given: it is cut
+without an error. Each product is judged by itself, on its own integer inputs: it is cut
 out of the graph, run by the kernels that will serve it, and compared with sums in float64. How far
-a whole model's logits are from exact ones says less: in twelve layers rounding grows to more than
+a whole model's logits are from exact ones shows less: in twelve layers rounding grows to more than
 saturation does in one.
 """
 
@@ -32,7 +32,7 @@ TOLERATED = 1e-3
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a product's sums are from exact ones."""
+    """Distance of a product's sums from exact ones."""
 
     node: str
     value: float

@@ -40,15 +40,15 @@ class Scheme:
     write: Callable[[QuantizationContext, Path], Written]
     """(context, graph to write)"""
     reads: frozenset[str] = frozenset()
-    """Settings that change something, beside those that all schemes read."""
+    """Settings that change something, besides those that all schemes read."""
     precision: str = "int8"
     """The row of the parity gate's tolerances."""
     source: Kind = "onnx"
-    """What kind of artifact it starts from."""
+    """Kind of artifact that it starts from."""
     check: Callable[[Artifact], None] = lambda source: None
     """Raises where it cannot quantize a source, before any work."""
     then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
-    """What to try where it was refused: the first that was not tried just now."""
+    """Schemes to try where it was refused: the first that was not tried just now."""
 
 
 SCHEMES = Table(
@@ -91,7 +91,7 @@ SCHEMES = Table(
 )
 
 SHARED = frozenset({"scheme", "target", "no_embeddings", "max_drop", "parity_texts", "seed"})
-"""What every scheme reads."""
+"""Settings that every scheme reads."""
 
 
 def _readers(setting: str) -> list[str]:
@@ -113,26 +113,26 @@ def _unread(setting: str) -> Rule[Any]:
 RULES: Mapping[str, Rule[Any]] = {
     "mixed without a bound": Rule(
         lambda config: config.scheme == "mixed" and config.max_drop is None,
-        "scheme 'mixed' returns parts to float until the score holds: say how much of it may be "
-        "lost, in points, as --max-drop 0.5. Without a bound, take --scheme dynamic.",
+        "scheme 'mixed' returns parts to float until the score holds: set how much of it may be "
+        "lost, in points, as --max-drop 0.5. Without a bound, use --scheme dynamic.",
     ),
     "percentile of another calibrator": Rule(
         lambda config: (
             config.scheme in _readers("percentile") and config.calibrator != "percentile"
         ),
-        "it changes nothing here: it wants --calibrator percentile. Give that too, or leave it "
+        "it changes nothing here: it needs --calibrator percentile. Give that too, or leave it "
         "out.",
         frozenset({"percentile"}),
     ),
     "calibration of a dynamic base": Rule(
         lambda config: config.scheme == "mixed" and config.base != "static",
-        "it changes nothing here: it wants --base static, whose activations are calibrated. Give "
+        "it changes nothing here: it needs --base static, whose activations are calibrated. Give "
         "that too, or leave it out.",
         CALIBRATION,
     ),
     "sensitivity without a bound": Rule(
         lambda config: config.scheme in _readers("sensitivity") and config.max_drop is None,
-        "it changes nothing here: it wants --max-drop, for which parts go back. Give that too, or "
+        "it changes nothing here: it needs --max-drop, for which parts go back. Give that too, or "
         "leave it out.",
         SENSITIVITY,
     ),

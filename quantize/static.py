@@ -1,6 +1,6 @@
 """Static quantization: scales of activations are found once, on real text, before the model runs.
 
-Nothing is computed of an activation but its rounding, and a text's answer does not depend on what
+Nothing is computed of an activation but its rounding, and a text's logits do not depend on what
 it is batched with. What is beyond the range of the calibration texts saturates.
 """
 

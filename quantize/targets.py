@@ -1,7 +1,7 @@
 """TARGETS: which integers suit the machine that will serve.
 
 8-bit products are added up in 32 bits where the CPU has instructions for that (VNNI, AMX, the dot
-products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong answers,
+products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong outputs,
 without an error.
 """
 
@@ -38,7 +38,7 @@ TARGETS = Table(
         "vnni": Target("x86 with 8-bit dot products: AVX-512 VNNI, AVX-VNNI or AMX"),
         "avx2": Target("x86 without them: 7-bit weights, whose sums fit", weights="int7-symmetric"),
         "arm64": Target(
-            "64-bit ARM, whose kernels want signed activations where these are static",
+            "64-bit ARM, whose kernels need signed activations where these are static",
             "int8-symmetric",
         ),
         "gpu": Target(
@@ -65,7 +65,7 @@ def target_of(name: str, machine: Environment | None = None) -> tuple[str, Targe
 
 
 def runs_here(name: str, machine: Environment | None = None) -> bool:
-    """Return whether this machine runs what is written for a target as that target does."""
+    """Return whether this machine runs graphs of a target as that target does."""
     here = _suited_to(machine or environment())
     return name == here or (name == "avx2" and here == "vnni")
 

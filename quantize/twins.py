@@ -140,7 +140,7 @@ class Sample:
 
 
 def sample_rows(graph: Path, twins: Iterable[Twins], batches: Batches) -> dict[str, Sample]:
-    """Return rows of the activations that quantized products are given, by the tensor's name.
+    """Return rows of the input activations of quantized products, by the tensor's name.
 
     Of each batch no more than a few rows stay, so that memory is that of one batch.
     """

@@ -1,7 +1,7 @@
 """Texts of mixed lengths to logits without paying for padding.
 
 A merged batch is tokenised at once, ordered by length and cut into buckets; each bucket runs
-padded to its own longest text only. The answers come back in the order of the texts.
+padded to its own longest text only. The outputs come back in the order of the texts.
 """
 
 from __future__ import annotations

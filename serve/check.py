@@ -33,17 +33,17 @@ class EndpointConfig(Config):
 
 
 class Served(Record):
-    """One text and the endpoint's answer."""
+    """One text and the endpoint's prediction."""
 
     text: tuple[str, ...]
     answer: Classification
     true_label: str | tuple[str, ...] | None = Field(
-        None, description="what the data say, where they are known"
+        None, description="that of the data, where it is known"
     )
 
 
 class EndpointCheck(Record):
-    """What the endpoint answered, and how far that is from the local model."""
+    """Predictions of the endpoint, and how far they are from the local model's."""
 
     served: tuple[Served, ...]
     max_abs_difference: float
@@ -61,10 +61,10 @@ def check_endpoint(
         artifact: the ONNX classifier to serve.
         examples: what the texts are drawn from.
         config: how many, and which.
-        true_labels: those of the examples, to stand next to the answers.
+        true_labels: those of the examples, to stand next to the predictions.
 
     Raises:
-        ServingError: the server does not start, or answers otherwise than the local model.
+        ServingError: the server does not start, or its predictions differ from the local model's.
     """
     draw = np.random.default_rng(config.seed)
     count = min(config.texts, len(examples))
@@ -79,14 +79,14 @@ def check_endpoint(
 
 
 def _classified(artifact: Artifact, examples: Sequence[Example]) -> list[Classification]:
-    """Return what a server on free loopback ports answers, one text a request."""
+    """Return the predictions of a server on free loopback ports, one text a request."""
     ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
     with serving(artifact, ports) as server, Endpoint(server.http_url) as endpoint:
         return [endpoint.classify([example])[0] for example in examples]
 
 
 def _difference(local: Classifier, served: Sequence[Served]) -> float:
-    """Return the largest difference of a logit; raise ServingError when an answer is wrong."""
+    """Return the largest difference of a logit; raise ServingError when a prediction is wrong."""
     problem = local.problem
     outputs = [local.outputs([row.text])[0] for row in served]
     logits = [_rows(row, own) for row, own in zip(served, outputs, strict=True)]
@@ -102,13 +102,13 @@ def _difference(local: Classifier, served: Sequence[Served]) -> float:
         name = problem.by_names(decoded, local.labels)
         if row.answer.label != name:
             raise ServingError(
-                f"the endpoint answers {row.answer.label!r} to {row.text!r}, and its own logits "
-                f"say {name!r}. Write the artifact again, then serve that."
+                f"the endpoint predicts {row.answer.label!r} for {row.text!r}, and its own logits "
+                f"are of {name!r}. Write the artifact again, then serve that."
             )
     return difference
 
 
 def _rows(served: Served, local: Outputs) -> npt.NDArray[np.float64]:
-    """Return the answered logits (rows, labels) of what the local model predicts as well."""
+    """Return the endpoint's logits (rows, labels) where the local model predicts as well."""
     logits = np.atleast_2d(np.array(served.answer.logits))
     return np.asarray(logits[local.places])

@@ -1,7 +1,7 @@
 """The Python backend of the Triton model `classifier`: text in; label, score and logits out.
 
 Triton merges the requests of all clients at the level of texts. The backend tokenises the merged
-batch, runs it in buckets of similar length, and answers request by request. A request that cannot
+batch, runs it in buckets of similar length, and responds request by request. A request that cannot
 be read gets an error of its own; the others in the batch do not notice.
 
 Triton starts this class in a Python process of its own (the stub). PyTorch is not loaded there.
@@ -33,10 +33,10 @@ __all__ = ["TritonPythonModel", "open_artifact", "share_of_cores"]
 
 
 class TritonPythonModel:
-    """What Triton calls: `initialize` once an instance, `execute` once a merged batch."""
+    """Python backend of Triton: `initialize` once an instance, `execute` once a merged batch."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the artifact, its digests checked, and answer one text, so that loading proves it.
+        """Load the artifact, its digests checked, and classify one text, so that loading proves it.
 
         Raises:
             DamagedArtifactError: a file of the artifact is missing or changed.
@@ -56,7 +56,7 @@ class TritonPythonModel:
         self.classifier.outputs([self.classifier.problem.endpoint.to_example(texts)])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer a merged batch: one response a request, in their order."""
+        """Classify a merged batch: one response a request, in their order."""
         readings = [self._read(request) for request in requests]
         texts = [example for reading in readings for example in reading.examples]
         outputs = self.classifier.outputs(texts)

@@ -1,4 +1,4 @@
-"""Asking an endpoint: texts in, answers out, over HTTP or gRPC."""
+"""Client of an endpoint: texts in, predictions out, over HTTP or gRPC."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ResponseTensors = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Protocol:
-    """What differs between tritonclient's two modules."""
+    """Differences between tritonclient's two modules."""
 
     default_port: int
     tensor: Callable[..., Any]
@@ -89,7 +89,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 
 class Classification(Record):
-    """What the endpoint says of one example."""
+    """Prediction of the endpoint for one example."""
 
     label: str | tuple[str, ...] = Field(description="one, one for each word, or all of a text")
     score: float | tuple[float, ...]
@@ -102,10 +102,10 @@ class Endpoint:
     Args:
         url: `http://host:port` or `grpc://host:port`; without a scheme it is http.
         batch_size: texts a request; by default, and at most, what the model takes.
-        timeout_s: longest wait for the answer to one request.
+        timeout_s: longest wait for the response to one request.
 
     Raises:
-        ServingError: nothing answers at the url, or it serves no classifier.
+        ServingError: no endpoint responds at the url, or it serves no classifier.
         ConfigError: the url is none; its scheme is neither http nor grpc.
     """
 
@@ -144,14 +144,14 @@ class Endpoint:
         self.client = None  # frees it now: freed at exit, tritonclient would print a traceback
 
     def classify(self, examples: Sequence[Example]) -> list[Classification]:
-        """Return an answer for each example, in their order.
+        """Return a prediction for each example, in their order.
 
         Raises:
             DataError: an example is nothing that the model can read; its row is named.
             ServingError: the server went away, or refused.
         """
         endpoint = self.problem.endpoint
-        # a sentence may come as one text, and is answered word by word
+        # a sentence may come as one text, and is labelled word by word
         known = [endpoint.to_example(endpoint.to_texts(example)) for example in examples]
         asked = iter(known)
         return [
@@ -184,7 +184,7 @@ class Endpoint:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Turn what the client libraries raise into errors that say what to do."""
+        """Turn the client libraries' errors into errors with the next step."""
         try:
             yield
         except InferenceServerException as error:
@@ -196,7 +196,7 @@ class Endpoint:
 
     def _unreachable(self, error: Exception) -> ServingError:
         return ServingError(
-            f"no endpoint answers at {self.url} ({error}). Start one with `bertender serve "
+            f"no endpoint responds at {self.url} ({error}). Start one with `bertender serve "
             "ARTIFACT`, or give the address of a running one with --url."
         )
 

@@ -51,7 +51,7 @@ def _ready(server: TritonServer, as_json: bool) -> None:
         f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.\n"
         f'try it: bertender classify "a text of yours" --url {server.http_url}',
     )
-    console.file.flush()  # who reads it through a pipe is waiting for it
+    console.file.flush()  # a reader at the other end of a pipe is waiting for it
 
 
 def _tell(as_json: bool, result: dict[str, str], words: str) -> None:

@@ -1,4 +1,4 @@
-"""What an endpoint may be told: where it listens, how it batches, how many cores it takes."""
+"""Settings of an endpoint: where it listens, how it batches, how many cores it takes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ServeConfig(Config):
     metrics_port: int = Field(
         8002, ge=0, le=65535, description="Prometheus metrics port; 0 takes any free one"
     )
-    max_batch_size: int = Field(64, ge=1, description="most texts answered in one batch")
+    max_batch_size: int = Field(64, ge=1, description="most texts in one batch")
     # without a wait, texts that arrive while the model is busy still share its next batch; waiting
     # 500 or 2000 us made single clients slower and eight clients no faster
     queue_delay_us: int = Field(
@@ -53,7 +53,7 @@ class ServeConfig(Config):
     tokens_per_bucket: int = Field(
         256, ge=1, description="most tokens, padding included, that the model sees at once"
     )
-    instances: int = Field(1, ge=1, description="copies of the model that work side by side")
+    instances: int = Field(1, ge=1, description="copies of the model that run in parallel")
     threads_per_instance: int = Field(
         0, ge=0, description="threads of each copy; 0 shares the cores out evenly"
     )
@@ -61,7 +61,7 @@ class ServeConfig(Config):
         None, ge=2, description="longest input in tokens; by default the tokenizer's own limit"
     )
     log_file: Path | None = Field(
-        None, description="keep the server's log here; by default it goes with the server"
+        None, description="write the server's log here; by default it is removed with the server"
     )
     ready_timeout_s: float = Field(
         120.0, gt=0, description="seconds that the server may take to load the model"

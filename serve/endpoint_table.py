@@ -1,4 +1,4 @@
-"""How the recipe's step `endpoint` is shown."""
+"""Table of the recipe's step `endpoint`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["show_endpoint"]
 
 
 def show_endpoint(output: Path) -> None:
-    """Print what a saved check of an endpoint says."""
+    """Print a saved check of an endpoint."""
     check = EndpointCheck.model_validate_json(output.read_text(encoding="utf-8"))
     rows = [
         (

@@ -1,4 +1,4 @@
-"""Where the real Triton server is on this machine: the wheel of nvidia-pytriton carries it.
+"""Path of the real Triton server on this machine: the wheel of nvidia-pytriton carries it.
 
 Only the wheel's files are used (`bin/tritonserver`, the Python backend, a stub for each Python
 version); pytriton itself is never imported.

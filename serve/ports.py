@@ -18,7 +18,7 @@ def with_free_ports(config: ServeConfig) -> ServeConfig:
     Raises:
         PortTakenError: another process listens on a port; the message names the option.
         ConfigError: two of the ports are the same.
-        ServingError: `host` is no address of this machine, or the port is not allowed.
+        ServingError: `host` is not an address of this machine, or the port is not allowed.
     """
     config.check_rules()
     host = _resolved(config.host)

@@ -1,6 +1,6 @@
 """The Triton model repository: a folder that holds all that the endpoint serves.
 
-    DIRECTORY/classifier/config.pbtxt      what Triton and the backend are told
+    DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend
     DIRECTORY/classifier/1/model.py        imports `serve.classifier_backend`
     DIRECTORY/classifier/1/artifact/       a copy of the artifact, digests included
 
@@ -28,7 +28,7 @@ __all__ = ["is_repository", "write_repository"]
 VERSION = "1"
 
 MODEL_FILE = '''\
-"""The Python side of this Triton model. Its code is bertender's, as installed beside Triton."""
+"""The Python side of this Triton model. Its code is bertender's, as installed with Triton."""
 
 import os
 import sys
@@ -45,11 +45,11 @@ __all__ = ["TritonPythonModel"]
 def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -> Path:
     """Write the model repository of an ONNX artifact at `directory`, and return its path.
 
-    All of it appears at once, in place of a repository written before, or nothing does.
+    All of it appears at once and replaces a repository written before, or nothing does.
 
     Raises:
-        ModelError: the artifact is no ONNX classifier.
-        DamagedArtifactError: the artifact's files are not what its card says.
+        ModelError: the artifact is not an ONNX classifier.
+        DamagedArtifactError: the artifact's files differ from its card.
         ArtifactError: `directory` exists and is not such a repository.
     """
     _check_servable(artifact)
@@ -77,7 +77,7 @@ def is_repository(directory: Path) -> bool:
 def _check_foreign(directory: Path) -> None:
     if directory.exists() and not is_repository(directory) and any(directory.iterdir()):
         raise ArtifactError(
-            f"{directory} exists and is no model repository of bertender, so it will not be "
+            f"{directory} exists and is not a model repository of bertender, so it will not be "
             "replaced. Choose another directory, or remove it yourself."
         )
 

@@ -1,7 +1,7 @@
 """The real Triton server on a model repository: started, waited for, and stopped without a trace.
 
 bertender -> supervisor -> tritonserver -> Python stub. The supervisor (see there) ends the others
-when bertender ends in any way. Everything listens on the loopback address unless told otherwise.
+when bertender ends in any way. Everything listens on the loopback address by default.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROBE_TIMEOUT_S = 2.0
 
 
 class TritonServer:
-    """A context manager: the server is ready inside the block, and gone after it.
+    """A context manager: the server is ready inside the block, and stopped after it.
 
     Args:
         repository: what `write_repository` wrote.
@@ -177,7 +177,7 @@ def serving(artifact: Artifact, config: ServeConfig) -> Iterator[TritonServer]:
     """Serve an ONNX artifact inside the block; its model repository is temporary.
 
     Raises:
-        ModelError: the artifact is no ONNX classifier.
+        ModelError: the artifact is not an ONNX classifier.
         ServingError: the server cannot start.
     """
     # the server's own workspace, which goes with the server even when this process is killed

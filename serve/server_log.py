@@ -1,4 +1,4 @@
-"""What a Triton server's log says of its end: one line, not five hundred."""
+"""Reason in a Triton server's log why it ended: one line, not five hundred."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ REASONS = (
     re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
     re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
 )
-"""What a server's log says of its end, the most telling first. Without a GPU, each log also has an
+"""Reasons in a server's log for its end, the clearest first. Without a GPU, each log also has an
 error about the CUDA driver, which ends nothing."""
 
 
 def failure_reason(log_file: Path) -> str:
-    """Return the line of a server's log that says why it ended, or where to read on."""
+    """Return the line of a server's log with the reason of its end, or where to read on."""
     log = log_file.read_text(encoding="utf-8", errors="replace") if log_file.is_file() else ""
     for pattern in REASONS:
         if ports := pattern.findall(log):
             return " ".join(ports[-1].replace(r"\n", " ").split())  # Triton escapes newlines
-    return f"its log says no reason; its last lines: {' | '.join(log.splitlines()[-3:]) or '-'}"
+    return f"its log has no reason; its last lines: {' | '.join(log.splitlines()[-3:]) or '-'}"

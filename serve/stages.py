@@ -1,4 +1,4 @@
-"""ENDPOINT: a check that the real server answers as the local model does."""
+"""ENDPOINT: a check that the real server's predictions are those of the local model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A small process between bertender and Triton, so that no server outlives its owner.
 
-It starts the command it is given and waits. When its standard input closes (which also happens
+It starts the command of its arguments and waits. When its standard input closes (which also happens
 when the owner is killed with SIGKILL), it stops the command and everything that the command
 started, and removes the workspace. When the command ends by itself, so does the supervisor, with
 the same exit status, and the workspace stays for the owner to read the log in it. Shared memory
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 def _die_with_supervisor(supervisor: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != supervisor:  # it died before it could be asked for
+    if os.getppid() != supervisor:  # the parent died before this was set up
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -69,7 +69,7 @@ def _wait(server: "subprocess.Popen[bytes]", timeout_s: float) -> None:
 
 
 def _kill_group(server: "subprocess.Popen[bytes]") -> None:
-    """End what is left: a server that would not stop, or Python stubs that outlived it."""
+    """End what still runs: a server that would not stop, or Python stubs that outlived it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()

@@ -26,14 +26,14 @@ __all__ = ["BackendParameters", "model_config", "read_model_config", "write_mode
 
 
 class BackendParameters(Config):
-    """What config.pbtxt tells the Python backend, beside what it tells Triton."""
+    """Settings in config.pbtxt for the Python backend, besides those for Triton."""
 
     artifact: str = Field("artifact", description="folder, relative to the model version's")
     tokens_per_bucket: int
     threads: int = Field(description="of one instance; 0 shares the cores out evenly")
     max_length: int | None = None
     problem_type: Annotated[str, PROBLEMS.validator()] = Field(
-        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads answers by it"
+        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
     )
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What goes over the wire: tensor names, and texts to and from arrays of bytes (batch, 1)."""
+"""Wire format: tensor names, and texts to and from arrays of bytes (batch, 1)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def to_arrays(examples: Sequence[Example], text_columns: int) -> list[BytesArray
 
 
 def from_arrays(arrays: Sequence[BytesArray]) -> tuple[Example, ...]:
-    """Return the examples of a request, given one array (batch, 1) for each text column.
+    """Return the examples of a request, from one array (batch, 1) for each text column.
 
     Raises:
         DataError: a text is empty or not UTF-8; the message names input and row.
@@ -55,7 +55,7 @@ def _to_bytes(row: int, example: Example, text_columns: int) -> list[bytes]:
     try:
         values = [text.encode() for text in example]
     except UnicodeEncodeError as error:
-        raise DataError(f"row {row} holds a lone surrogate, which is no text: {error}") from None
+        raise DataError(f"row {row} holds a lone surrogate, which is not text: {error}") from None
     for name, value in zip(INPUT_NAMES, values, strict=False):
         _to_text(name, row, value)
     return values

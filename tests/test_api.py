@@ -136,7 +136,7 @@ def test_paths_and_objects_go_in_and_artifacts_and_records_come_out(
 
 
 def test_without_a_task_the_recorded_one_is_asked_for(teacher: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="does not say which task"):
+    with pytest.raises(ConfigError, match="does not record its task"):
         bertender.export(teacher, out=tmp_path / "onnx")
 
 

@@ -182,7 +182,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         (0.0, False, None),
         (0.012, False, "differ from the local model's by 0.012"),
         (float("nan"), False, "differ from the local model's by nan"),
-        (0.0, True, "its own logits say"),
+        (0.0, True, "its own logits are of"),
     ],
     ids=["equal", "shifted", "nan", "turned labels"],
 )

@@ -23,7 +23,7 @@ def test_each_fills_the_longest_input(task: Task) -> None:
 
 def test_nothing_is_made_of_nothing() -> None:
     encode = Tokenize(tiny_tokenizer(), 64)
-    with pytest.raises(DataError, match="0 texts of 64 tokens could be made, and 2 are wanted"):
+    with pytest.raises(DataError, match="0 texts of 64 tokens could be made, and 2 are required"):
         long_texts([("",)], encode, 2)
 
 

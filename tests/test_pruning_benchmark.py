@@ -113,5 +113,5 @@ def test_points_that_are_there_are_not_made_again(
     with pytest.raises(typer.BadParameter, match="another config: give another --out"):
         go("0.5", epochs=2)
     out.write_text("{")
-    with pytest.raises(typer.BadParameter, match=r"result\.json is no result of this benchmark"):
+    with pytest.raises(typer.BadParameter, match=r"result\.json is not a result of this benchmark"):
         go("0.5")

@@ -36,12 +36,12 @@ def test_four_bits_have_a_row_whose_ranking_is_read() -> None:
 
 def test_a_refusal_quotes_no_text_of_the_data() -> None:
     error = ParityError(
-        "int8 does not answer as float32 does (2 failures over 9 answers):\n"
+        "int8 does not agree with float32 (2 failures over 9 predictions):\n"
         "  - min_cosine is -1, allowed at least 0.9; worst: 'a text' (batch of 1)\n"
         "  - decided_agreement is 0.9, allowed at least 0.97; worst: 'another' (batch of 4)"
     )
     assert quantization._reason(error) == (
-        "int8 does not answer as float32 does (2 failures over 9 answers): "
+        "int8 does not agree with float32 (2 failures over 9 predictions): "
         "min_cosine is -1, allowed at least 0.9"
     )
 

@@ -29,7 +29,7 @@ class Reading:
     write: Callable[[Mapping[str, Path]], str]
     """places of the files by their names -> Markdown"""
     further_files: tuple[str, ...] = ()
-    """That it reads beside the table's own."""
+    """Those that it reads besides the table's own."""
     further_tables: tuple[str, ...] = ()
     """Whose files it reads, too."""
 

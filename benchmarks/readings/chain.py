@@ -14,7 +14,7 @@ from bertender.report.cells import speedup_cell
 __all__ = ["TRIED", "chain_reading"]
 
 TRIED = "benchmarks/results/2026-11-22-sst2-chains-tried-cpu.json"
-"""All the chains that were tried, beside each other."""
+"""All the chains that were tried, next to each other."""
 
 STEPS = (
     ("teacher", "student"),
@@ -84,7 +84,7 @@ def _whole(chain: Mapping[str, ComparisonRow]) -> str:
 
 
 def _changes(chain: Mapping[str, ComparisonRow]) -> str:
-    """Say which rows score differently from the first."""
+    """Return which rows score differently from the first, in words."""
     changes = {name: row.change for name, row in chain.items() if row.change}
     if clear := [*above(changes), *below(changes)]:
         return f"The change of {ticked(clear)} has an interval without 0."
@@ -92,7 +92,7 @@ def _changes(chain: Mapping[str, ComparisonRow]) -> str:
 
 
 def _others(tried: Comparison, file: str) -> str:
-    """Say what the chains that were tried came to, in the order in which they were."""
+    """Return the results of the chains that were tried, in their order, in words."""
     first = next(row for row in tried.rows if row.name == FIRST)
     ends = [row for row in tried.rows if row.name.endswith("-static")]
     scores = (
@@ -103,7 +103,7 @@ def _others(tried: Comparison, file: str) -> str:
     flattered = tried.circumstances.chosen_on != ("selection",)
     return paragraph(
         f"{len(ends)} chains were tried. In 8 bits with static scales they came to "
-        f"{listed(scores)}; `{file}` has all of them beside each other.",
+        f"{listed(scores)}; `{file}` has all of them next to each other.",
         "The chain above was chosen by the texts that score it, which flatters it."
         if flattered
         else "",

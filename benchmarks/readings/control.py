@@ -62,7 +62,7 @@ def _seeds(comparison: Comparison, name: str) -> list[float]:
 
 
 def _distinguished(distilled: Sequence[float], control: Sequence[float]) -> str:
-    """Say whether every seed of one is above every seed of the other."""
+    """Return in words whether every seed of one is above every seed of the other."""
     if min(distilled) > max(control):
         return "Every distilled seed is above every seed of the control; so few seeds prove little."
     if max(distilled) < min(control):
@@ -83,7 +83,7 @@ def _first_words(distilled: Sequence[float], control: Sequence[float], file: str
 
 
 def _bag_of_words(comparison: Comparison) -> str:
-    """Say how far the bag of words is below the worst encoder."""
+    """Return in words how far the bag of words is below the worst encoder."""
     scores = {row.name: row.score.value for row in comparison.rows}
     words = scores.pop(WORDS, None)
     if words is None:

@@ -15,7 +15,7 @@ from bertender.metrics.records import Change
 __all__ = ["methods_reading"]
 
 CHANCE = 0.05
-"""Share of 95 % intervals that lie beside the true value."""
+"""Share of 95 % intervals that miss the true value."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def methods_reading(files: Mapping[str, Path]) -> str:
     everywhere = set.intersection(*(set(above(each)) for each in gains.values()))
     return "\n".join(
         [
-            f"What the table says, by the intervals of the gains over `{CONTROL}`:",
+            f"What the table shows, by the intervals of the gains over `{CONTROL}`:",
             "",
             *(_task_line(task, each) for task, each in gains.items()),
             "",
@@ -41,8 +41,8 @@ def methods_reading(files: Mapping[str, Path]) -> str:
                 f"On every task it is above 0 for {ticked(sorted(everywhere))}."
                 if everywhere
                 else f"No method is above `{CONTROL}` on every task by these intervals.",
-                f"Of {count} intervals of 95 %, about {CHANCE * count:.0f} lie beside the truth by "
-                "chance, so that one that hardly leaves out 0 says little.",
+                f"Of {count} intervals of 95 %, about {CHANCE * count:.0f} miss the true value by "
+                "chance, so that one that hardly leaves out 0 proves little.",
             ),
             "Above always giving the most frequent label, by the same kind of interval:",
             "",

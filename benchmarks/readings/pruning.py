@@ -35,8 +35,8 @@ def pruning_reading(files: Mapping[str, Path]) -> str:
     ]
     return "\n".join(
         [
-            "What the tables say, point by point. A point is one model (without recovery, "
-            f"`{CONTROL}` is a mean) and has no interval, so that a small difference says nothing.",
+            "What the tables show, point by point. A point is one model (without recovery, "
+            f"`{CONTROL}` is a mean) and has no interval, so that a small difference is no proof.",
             "",
             *(_line(each, constants.get(each.task)) for each in results),
             "",
@@ -77,7 +77,7 @@ def _higher(ours: Mapping[float, float], theirs: Mapping[float, float]) -> str:
 
 
 def _half(result: PruningBenchmark) -> str:
-    """Say what the cut nearest to half of the heads loses after recovery."""
+    """Return in words what the cut nearest to half of the heads loses after recovery."""
     scores = curve(result.points, BEST, recovered=True)
     if not scores:
         return ""
@@ -90,7 +90,7 @@ def _half(result: PruningBenchmark) -> str:
 
 
 def _end(result: PruningBenchmark, constant: float | None) -> str:
-    """Say how many cuts score no more than one answer to every text does."""
+    """Return in words how many cuts score no more than one label for every text does."""
     if constant is None:
         return ""
     low = sum(round(each.score, 3) <= round(constant, 3) for each in result.points)

@@ -30,7 +30,7 @@ def quantization_reading(files: Mapping[str, Path]) -> str:
     return "\n".join(
         [
             *_earlier_gate(results),
-            "What the tables say, of this encoder on this machine:",
+            "What the tables show, of this encoder on this machine:",
             "",
             f"- **Speed.** {_speed(results)}",
             f"- **Where the time goes.** {_kernels(results)}",
@@ -44,7 +44,7 @@ def quantization_reading(files: Mapping[str, Path]) -> str:
 
 
 def _earlier_gate(results: Results) -> list[str]:
-    """Say of files whose refusals hold a bound that has gone that they do."""
+    """Return a note on files whose refusals hold a bound that was removed since."""
     reasons = [reason for result in results for reason in result.refused.values()]
     if not any(EARLIER_BOUND in reason for reason in reasons):
         return []
@@ -150,7 +150,7 @@ def _four_bit(results: Results) -> str:
 
 
 def _loss(result: QuantizationBenchmark) -> str:
-    """Say whose loss can be distinguished from none on a task, and what was refused there."""
+    """Return whose loss can be distinguished from none on a task, and what was refused there."""
     changes = {row.name: row.change for row in result.comparison.rows if row.change}
     clear = {name: changes[name] for name in [*below(changes), *above(changes)]}
     shown = "".join(
@@ -164,7 +164,7 @@ def _loss(result: QuantizationBenchmark) -> str:
 
 
 def _returned(result: QuantizationBenchmark) -> list[str]:
-    """Say of each scheme that gave parts back how many, and how its loss went."""
+    """Return, of each scheme that gave parts back, how many and the course of its loss."""
     return [
         f"- **`{name}` on {_task(result)}** gave {len(card['returned'])} of "
         f"{len(card['sensitivity'])} parts back to float; on the way its loss was "

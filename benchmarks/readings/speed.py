@@ -1,4 +1,4 @@
-"""How to read the comparison of a recipe, in words with numbers of its file."""
+"""Reading of a recipe's comparison, in words with numbers of its file."""
 
 from __future__ import annotations
 

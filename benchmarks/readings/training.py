@@ -40,7 +40,7 @@ def training_reading(files: Mapping[str, Path]) -> str:
 
 
 def _times(runs: Mapping[str, list[TrainingRun]]) -> str:
-    """Say which way is the fastest, and how much longer random batches take."""
+    """Return which way is the fastest, and how much longer random batches take, in words."""
     median = {
         name: statistics.median(second for run in own for second in epochs_s(run))
         for name, own in runs.items()
@@ -55,7 +55,7 @@ def _times(runs: Mapping[str, list[TrainingRun]]) -> str:
 
 
 def _differences(gains: Mapping[str, Change], usual: str, texts: str) -> str:
-    """Say which ways score differently from the usual one."""
+    """Return which ways score differently from the usual one, in words."""
     clear = [
         f"{ticked(names)} {'scores' if len(names) == 1 else 'score'} {side} `{usual}`"
         for side, names in (("above", above(gains)), ("below", below(gains)))
@@ -67,7 +67,7 @@ def _differences(gains: Mapping[str, Change], usual: str, texts: str) -> str:
 
 
 def _without_loss(runs: Mapping[str, list[TrainingRun]], further: Mapping[str, Change]) -> str:
-    """Say which of the ways whose mean is not below the usual one's is the fastest."""
+    """Return the fastest of the ways whose mean is not below the usual one's, in words."""
     usual = next(iter(runs))
     speed = {
         name: speedup_of(runs[usual], runs[name]).value

@@ -40,7 +40,7 @@ def below(intervals: Mapping[str, Interval], line: float = 0.0) -> list[str]:
 
 
 def holding(intervals: Mapping[str, Interval], line: float = 0.0) -> list[str]:
-    """Return the names whose interval holds a line: on which side they are, it does not say."""
+    """Return the names whose interval holds a line, so that their side of it is not known."""
     return [name for name, each in intervals.items() if each.low <= line <= each.high]
 
 

@@ -29,7 +29,7 @@ def verify(
     """Check that a model predicts as its reference does.
 
     Args:
-        reference: the artifact that is right.
+        reference: the artifact that is taken as right.
         candidate: the artifact to check.
         task: as in `distill`, by default the reference's; its held-out texts are compared.
         out: a JSON file for the result.

@@ -28,7 +28,7 @@ def run_recipe(
         recipe: a name from `bertender recipes`, or a .yaml file.
         out: directory that gets an artifact or a JSON file for each step; by default
             `runs/RECIPE`.
-        fresh: build every step anew.
+        fresh: build every step again.
         settings: `STEP.KEY` -> value, and `task.KEY` -> value, to change in the recipe.
 
     Raises:

@@ -17,7 +17,7 @@ __all__ = ["classify", "serve"]
 
 
 def serve(artifact: ArtifactLike, **settings: Any) -> AbstractContextManager[TritonServer]:
-    """Serve a model through Triton Inference Server: ready inside the block, gone after it.
+    """Serve a model through Triton Inference Server: ready inside the block, stopped after it.
 
     Args:
         artifact: an onnx classifier.
@@ -53,12 +53,12 @@ def classify(
         timeout_s: longest wait for one request, in seconds.
 
     Raises:
-        ServingError: nothing answers there, or the server refuses.
+        ServingError: no endpoint responds there, or the server refuses the request.
 
     Example:
         with bertender.serve("runs/int8", http_port=0, grpc_port=0, metrics_port=0) as server:
-            answers = bertender.classify(["a text of yours", "another one"], server.http_url)
-        print(answers[0].label, answers[0].score)
+            results = bertender.classify(["a text of yours", "another one"], server.http_url)
+        print(results[0].label, results[0].score)
     """
     examples = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
     ask = load_place("serve.client:classify")

@@ -162,14 +162,14 @@ def _real(command: Command) -> Any:
         except BertenderError as error:
             _complain(str(error))
             raise typer.Exit(1) from None
-        except BrokenPipeError:  # typer ends quietly when the reader of our output is gone
+        except BrokenPipeError:  # typer ends quietly when the reader of our output has closed it
             raise
         except OSError as error:  # a full disk, a directory that may not be written
             logger.info("where it happened", exc_info=True)
             _complain(f"{error}; put that right and run the same command again")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            _complain("interrupted; run the same command again to go on from here")
+            _complain("interrupted; run the same command again to continue from here")
             raise typer.Exit(INTERRUPTED) from None
 
     return guarded

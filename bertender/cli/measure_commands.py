@@ -41,7 +41,7 @@ ON_THE_COMMAND_LINE = "COMMANDLINE"
 """The name that typer gives to where a value came from."""
 
 ReferenceArgument = Annotated[
-    Path, typer.Argument(metavar="REFERENCE", help="artifact that is right")
+    Path, typer.Argument(metavar="REFERENCE", help="artifact that is taken as right")
 ]
 CandidateArgument = Annotated[
     Path, typer.Argument(metavar="CANDIDATE", help="artifact to check against it")
@@ -51,7 +51,7 @@ ArtifactArguments = Annotated[
     typer.Argument(metavar="ARTIFACT", help="what to compare; changes are from the first"),
 ]
 OutFile = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="keep the result in this JSON file")
+    Path | None, typer.Option("--out", metavar="FILE", help="write the result to this JSON file")
 ]
 SavedFile = Annotated[
     Path | None,
@@ -124,7 +124,7 @@ def compare_command() -> Callable[..., None]:
 
 
 def show_parity(output: Path) -> None:
-    """Print what a saved parity says."""
+    """Print a saved parity."""
     parity = Parity.model_validate_json(output.read_text(encoding="utf-8"))
     print_words(
         f"{parity.candidate} predicts as {parity.reference} does: agreement "
@@ -169,7 +169,7 @@ def _check_flags_used(context: typer.Context, saved: Path | None, values: dict[s
 
 
 def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dict[str, Any] | None]:
-    """Return the comparison, and what is said of rows that were left out of its task."""
+    """Return the comparison, and the report on rows that were left out of its task."""
     if not paths:
         raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
     config = CompareConfig.parse(explicit(option_values(CompareConfig, values)))
@@ -183,5 +183,5 @@ def _read(path: Path) -> Comparison:
         return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise DataError(
-            f"{path} is no saved comparison: {error}. Give the file of `bertender compare --out`."
+            f"{path} is not a saved comparison: {error}. Give a file of `bertender compare --out`."
         ) from None

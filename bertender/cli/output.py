@@ -1,4 +1,4 @@
-"""What the commands print: results as one line of JSON, or in words for a person."""
+"""Output of the commands: results as one line of JSON, or in words for a person."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 
 console = Console()
 messages = Console(stderr=True)
-"""For what is said on the way: standard output is for results."""
+"""For messages on the way: standard output is for results."""
 
 
 def print_json(value: Any) -> None:
@@ -56,7 +56,7 @@ def print_words(words: str, style: str = "") -> None:
 
 
 def artifact_summary(artifact: Artifact) -> dict[str, Any]:
-    """Return what a stage's JSON says of the artifact that it wrote."""
+    """Return the JSON of a stage for the artifact that it wrote."""
     card, timing = artifact.card, read_timing(artifact)
     return {
         "artifact": str(artifact.path),
@@ -72,12 +72,12 @@ def artifact_summary(artifact: Artifact) -> dict[str, Any]:
 
 
 def left_out_rows(task: Task | TaskRecord) -> dict[str, Any] | None:
-    """Return what --json says of the rows of the user's files that were left out."""
+    """Return the part of --json on the rows of the user's files that were left out."""
     return None if task.left_out is None else task.left_out.model_dump(mode="json")
 
 
 def print_artifact(artifact: Artifact) -> None:
-    """Say in a few lines what a stage has written."""
+    """Report in a few lines what a stage has written."""
     card = artifact.card
     size = measure_size(artifact, card.findings.parameters)
     parameters = DASH if size.millions is None else f"{size.millions:.1f}M"
@@ -113,7 +113,7 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_listing(rows: list[dict[str, Any]]) -> None:
-    """Print rows, whose first value is a name and whose second is what it is."""
+    """Print rows of a name and its description."""
     for row in rows:
         (_, name), (_, summary), *rest = row.items()
         print_entry(name, [summary, *(f"{key}: {_words(value)}" for key, value in rest)])
@@ -125,7 +125,7 @@ def _words(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with null for what JSON cannot hold: a figure that is no number."""
+    """Return the value with null for what JSON cannot hold: a figure that is not a number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -136,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 
 def _measured(findings: Findings) -> list[str]:
-    """Return what the findings say, in lines."""
+    """Return the findings as lines."""
     tables = (graph_lines(findings), pruning_lines(findings), quantization_lines(findings))
     return [
         *_trained(findings),
@@ -159,7 +159,7 @@ def _trained(findings: Findings) -> list[str]:
     others = training.together.items() if training else ()
     return [
         *lines,
-        *(f"task {task}, in {o.artifact} beside it: {_scores(o.epochs)}" for task, o in others),
+        *(f"task {task}, in {o.artifact} next to it: {_scores(o.epochs)}" for task, o in others),
     ]
 
 

@@ -63,7 +63,7 @@ SeedOption = Annotated[
         "--seed", min=0, help="seed of every step; added to the seed of a step that sets its own"
     ),
 ]
-FreshFlag = Annotated[bool, typer.Option("--fresh", help="build every step anew")]
+FreshFlag = Annotated[bool, typer.Option("--fresh", help="build every step again")]
 
 
 def run_command() -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""bertender show: an artifact and what it was made from."""
+"""bertender show: an artifact and its lineage."""
 
 from __future__ import annotations
 

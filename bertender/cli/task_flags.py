@@ -1,4 +1,4 @@
-"""What the flags say of the task; apart from `flags`, because tasks take seconds to load."""
+"""Flags of the task; apart from `flags`, because tasks take seconds to load."""
 
 from __future__ import annotations
 

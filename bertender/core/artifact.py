@@ -1,7 +1,7 @@
 """The artifact: a directory with a model, its tokenizer and `artifact.json`.
 
 Every stage reads artifacts and writes one. A `torch` artifact is also a plain transformers
-directory (safetensors), an `onnx` artifact a plain Optimum one. `artifact.json` says where the
+directory (safetensors), an `onnx` artifact a plain Optimum one. `artifact.json` has where the
 model came from and carries the digest of every file; reading checks them.
 """
 
@@ -56,7 +56,7 @@ class Artifact:
 
     @classmethod
     def load(cls, path: Path | str, *, verify: bool = True) -> Self:
-        """Read the artifact at `path` and, unless told otherwise, check every file's digest.
+        """Read the artifact at `path` and, by default, check every file's digest.
 
         Raises:
             NotAnArtifactError: no such directory, or no readable `artifact.json` in it.
@@ -89,7 +89,7 @@ class Artifact:
 
     @property
     def digest(self) -> str:
-        """The identity of what the artifact answers: kind, task and the bytes of its files."""
+        """The identity of the artifact's outputs: kind, task and the bytes of its files."""
         identity = {
             "kind": self.card.kind,
             "family": self.card.family,
@@ -123,7 +123,7 @@ def new_artifact(
 ) -> Iterator[Draft]:
     """Write an artifact at `out` atomically: all of it appears when the block ends, or nothing.
 
-    The draft is a temporary directory beside `out`; it is synced to disk and renamed. An artifact
+    The draft is a temporary directory next to `out`; it is synced to disk and renamed. An artifact
     already at `out` is replaced only then. Any exception, Ctrl-C included, removes the draft.
 
     Raises:
@@ -155,7 +155,7 @@ def new_artifact(
 def check_writable(out: Path, parent: Artifact | None) -> None:
     """Raise ArtifactError where writing an artifact at `out` would destroy work.
 
-    It exists and is no artifact, is the parent itself, or lies inside an artifact.
+    It exists and is not an artifact, is the parent itself, or lies inside an artifact.
     """
     out = out.resolve()
     check_replaceable(out)
@@ -172,7 +172,7 @@ def _check_own_source(out: Path, parent: Artifact | None) -> None:
         if (folder / CARD_NAME).is_file():
             raise ArtifactError(
                 f"{out} lies inside the artifact {folder}, whose next build would remove it. "
-                "Choose an --out beside it."
+                "Choose an --out next to it."
             )
 
 
@@ -193,7 +193,7 @@ def digest_of(path: Path) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file, read in pieces."""
+    """Return the sha256 of a file, read in chunks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,6 +1,6 @@
 """Files and directories that appear whole or not at all.
 
-Both are written as a draft beside their place, synced to disk and renamed. A killed process
+Both are written as a draft next to their place, synced to disk and renamed. A killed process
 leaves the old content or none, never half of one; its draft goes when the next one is begun.
 """
 
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_directory(out: Path) -> Iterator[Path]:
-    """Give an empty directory that takes the place of `out` when the block ends well.
+    """Yield an empty directory that replaces `out` when the block ends without an error.
 
     Any exception, Ctrl-C included, removes the draft and leaves what was at `out`.
     """
@@ -64,7 +64,7 @@ def publish(draft: Path, out: Path) -> None:
 
 
 def _exchange(draft: Path, out: Path) -> None:
-    """Put the draft in place of the directory at `out`, which stays when that fails."""
+    """Replace the directory at `out` by the draft; it stays when that fails."""
     old = _new_draft(out)
     try:
         out.rename(old)
@@ -89,12 +89,12 @@ def _new_draft(out: Path) -> Path:
 
 
 def _draft_prefix(out: Path) -> str:
-    """Return the beginning of a name that tells for what and by which process a draft is."""
+    """Return the beginning of a draft's name: what it is for, and its process."""
     return f".{out.name}.draft-{os.getpid()}-"
 
 
 def _sweep_leftovers(out: Path) -> None:
-    """Remove the drafts that killed processes have left beside `out`."""
+    """Remove the drafts that killed processes have left next to `out`."""
     for leftover in out.parent.glob(f".{glob.escape(out.name)}.draft-*"):
         process_id = leftover.name.rsplit(".draft-", 1)[1].split("-")[0]
         if process_id.isdigit() and not _runs_elsewhere(int(process_id)):

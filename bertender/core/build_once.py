@@ -1,7 +1,7 @@
-"""build_once: whether something is made already, and making it where it is not.
+"""build_once: make something unless it is there already.
 
-What lies at a place is reused where its stamp says that it was built of the same identity, and it
-still is what was written then. Otherwise it is built, and the log says why. Stamps lie in the
+What lies at a place is reused where its stamp has the same identity and it is still what was
+written then. Otherwise it is built, and the log has the reason. Stamps lie in the
 folder `.stamps` next to it and are written last: what a killed process leaves has none.
 """
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 STAMPS = ".stamps"
 
 Fingerprint: TypeAlias = Callable[[Path], str]
-"""place -> what tells its content from another; raises ValueError, OSError or a BertenderError
+"""place -> a digest of its content; raises ValueError, OSError or a BertenderError
 where it is damaged"""
 
 
@@ -59,7 +59,7 @@ def build_once(
     stamp = _Stamp(places, identity, fingerprint)
     if not fresh and stamp.holds():
         return True
-    stamp.forget()  # it says nothing of what is built now
+    stamp.forget()  # it does not hold for what is built now
     build()
     stamp.write()
     return False
@@ -82,7 +82,7 @@ def directory_once(directory: Path, identity: Any, write: Callable[[Path], objec
 
 
 class _Stamp:
-    """The record of what some places were built of, and of what was written there."""
+    """The record of the inputs of some places, and of the files that were written there."""
 
     def __init__(self, places: Sequence[Path], identity: Any, fingerprint: Fingerprint) -> None:
         first, *_ = self.places = tuple(places)
@@ -92,7 +92,7 @@ class _Stamp:
         self.fingerprint = fingerprint
 
     def holds(self) -> bool:
-        """Return whether the places hold what would be built; the log says why not."""
+        """Return whether the places hold what would be built; the log has the reason if not."""
         if not all(place.exists() for place in self.places):
             logger.info("%s is made: it is not there yet", self.places[0])
             return False

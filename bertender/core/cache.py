@@ -1,4 +1,4 @@
-"""The folder of what can be made again."""
+"""The cache folder: files that can be made again."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def cached(
         if not made:  # it is `make` that failed
             raise
         logger.warning(
-            "%s cannot be kept: %s. Set %s to another folder.", path, error, CACHE_VARIABLE
+            "%s cannot be cached: %s. Set %s to another folder.", path, error, CACHE_VARIABLE
         )
         return made[0]

@@ -44,7 +44,7 @@ Kind = Literal["torch", "onnx", "bag-of-words"]
 
 
 class FileRecord(Record):
-    """What a file held when the artifact was written."""
+    """Size and digest of a file when the artifact was written."""
 
     sha256: str
     size_bytes: int
@@ -73,7 +73,7 @@ class LeftOutRows(Record):
 
 
 class TaskRecord(Record):
-    """What the model answers: enough to read its logits, and to find its data again."""
+    """Task of the model: enough to read its logits, and to find its data again."""
 
     name: str
     problem_type: str = Field(

@@ -16,7 +16,7 @@ __all__ = ["SCHEMA_VERSION", "current_schema"]
 SCHEMA_VERSION: Final = 2
 
 Values = Mapping[str, Any]
-"""What a JSON object holds."""
+"""Contents of a JSON object."""
 
 
 def current_schema(card: Values) -> Values:
@@ -147,7 +147,7 @@ SAME_IN_QUANTIZATION = (
 
 
 def _saturation(values: Values) -> Values | None:
-    """Return the deviation of sums; the earliest cards compared logits, which says less."""
+    """Return the deviation of sums; the earliest cards compared logits, which shows less."""
     saturation = values.get("saturation") or {}
     return saturation if "largest_deviation" in saturation else None
 

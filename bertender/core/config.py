@@ -93,7 +93,7 @@ class Rule(Generic[C]):
 
     violated: Callable[[C], bool]
     message: str | Callable[[C], str]
-    """What is wrong, what is allowed and the next step; `{heads}` stands for a setting's value."""
+    """The error, what is allowed and the next step; `{heads}` stands for a setting's value."""
     settings: frozenset[str] = frozenset()
     """The rule holds where one of them is explicit; without any, it always holds."""
     against: str | None = None
@@ -121,5 +121,5 @@ class Rule(Generic[C]):
 
 
 def parts_of(value: Any) -> Any:
-    """Return what a list by commas ("1,3,5") holds; anything else stays what it is."""
+    """Return the parts of a list by commas ("1,3,5"); anything else stays as it is."""
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Which process of a distributed run writes, while the others wait."""
+"""Writing on the main process of a distributed run, while the others wait."""
 
 from __future__ import annotations
 

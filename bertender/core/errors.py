@@ -2,7 +2,7 @@
 
     BertenderError                 the root: one `except` catches all of it
     ├── ConfigError                a value that cannot be accepted
-    │   └── UnknownNameError       a name that is no row of its table; names the nearest one
+    │   └── UnknownNameError       a name that is not a row of its table; names the nearest one
     ├── DataError                  a data file is wrong: names file, row and column
     │   └── RowError               one of its rows is, and the others can do without it
     ├── HubUnreachableError        a model or data set is neither local nor reachable
@@ -10,14 +10,14 @@
     │   ├── NotAnArtifactError     there is no artifact.json, or it cannot be read
     │   ├── DamagedArtifactError   files are missing or differ from their recorded digest
     │   └── BusyError              another process is building it
-    ├── TrainingError              a training run cannot go on
+    ├── TrainingError              a training run cannot continue
     ├── ModelError                 a model cannot serve what is asked of it
     │   ├── GateError              a gate refuses how it was quantized; another scheme may pass
     │   └── HubCodeError           its config names code that would be fetched and run
-    ├── ParityError                a candidate does not answer as its reference does
+    ├── ParityError                a candidate does not agree with its reference
     ├── AccuracyError              a model lost more of its score than was allowed
     ├── MachineBusyError           other work disturbs what is timed
-    └── ServingError               the inference server cannot start or answer
+    └── ServingError               the inference server cannot start or respond
         ├── ServerMissingError     there is no Triton binary
         └── PortTakenError         another process listens on the port
 
@@ -71,7 +71,7 @@ class ConfigError(BertenderError):
 
 
 class UnknownNameError(ConfigError):
-    """A name is no row of the table that it is looked up in."""
+    """A name is not a row of the table that it is looked up in."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -95,7 +95,7 @@ class RowError(DataError):
 
 
 class HubUnreachableError(BertenderError):
-    """A model or a data set is not on this machine and no hub answers."""
+    """A model or a data set is not on this machine and no hub responds."""
 
 
 class ArtifactError(BertenderError):
@@ -115,11 +115,11 @@ class BusyError(ArtifactError):
 
 
 class TrainingError(BertenderError):
-    """A training run cannot go on."""
+    """A training run cannot continue."""
 
 
 class ModelError(BertenderError):
-    """A model cannot serve what is asked of it."""
+    """A model cannot be used for the request."""
 
 
 class GateError(ModelError):
@@ -131,7 +131,7 @@ class HubCodeError(ModelError):
 
 
 class ParityError(BertenderError):
-    """A candidate does not answer as its reference does."""
+    """A candidate does not agree with its reference."""
 
 
 class AccuracyError(BertenderError):
@@ -143,7 +143,7 @@ class MachineBusyError(BertenderError):
 
 
 class ServingError(BertenderError):
-    """The inference server cannot start or answer."""
+    """The inference server cannot start or respond."""
 
 
 class ServerMissingError(ServingError):

@@ -1,4 +1,4 @@
-"""Asking whether a model hub answers, before libraries spend minutes on retries."""
+"""Checks whether a model hub responds, before libraries spend minutes on retries."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def hub_knows(place: str, seconds: float = PROBE_SECONDS) -> bool:
 
     def probe() -> None:
         try:
-            headers = build_hf_headers()  # a private model answers only to its owner's token
+            headers = build_hf_headers()  # a private model responds only to its owner's token
             response = get_session().get(
                 f"{constants.ENDPOINT}/{place}", headers=headers, timeout=seconds
             )
-            response.raise_for_status()  # a proxy may answer in its place
+            response.raise_for_status()  # a proxy may respond instead
             statuses.append(response.status_code)
         except OSError as error:  # every error of the connection is one
-            logger.info("the hub does not answer: %s", error)
+            logger.info("the hub does not respond: %s", error)
 
     thread = threading.Thread(target=probe, daemon=True)
     thread.start()

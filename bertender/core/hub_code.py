@@ -1,13 +1,13 @@
 """The one place where transformers reads a model, after a check that its config names no code.
 
 transformers 4.56 to 5.2 fetch an attention from the hub and run it where a config.json names one
-and the package `kernels` is installed, whatever `trust_remote_code` says (CVE-2026-4372). So the
+and the package `kernels` is installed, whatever `trust_remote_code` is (CVE-2026-4372). So the
 files that lead there are read here first, as plain JSON. What is refused:
 
     any key with `_implementation` in it   `_attn_implementation_internal` of a sub-config too;
                                            only the attentions that PyTorch has itself may be named
     attribute_map                          gives such a key another name
-    configuration_files                    sends transformers to another file, which nobody checked
+    configuration_files                    sends transformers to another file, which was not checked
     quantization_config                    some weights are read by kernels of the hub
     adapter_config.json                    sends transformers to another model, where peft is there
 
@@ -119,14 +119,14 @@ def check_hub_code(source: Path | str, *, local_files_only: bool = False) -> str
 
     Raises:
         HubCodeError: one of them does; the message names file, key and value.
-        OSError, ValueError: a file is no JSON, or the hub cannot be asked for it.
+        OSError, ValueError: a file is not JSON, or the hub cannot be asked for it.
     """
     return _check(source, local_files_only=local_files_only).commit
 
 
 @dataclass(frozen=True)
 class _Checked:
-    """What of a model was checked: nothing else may be read afterwards."""
+    """The checked files of a model: nothing else may be read afterwards."""
 
     commit: str | None = None
     is_hub_silent: bool = False
@@ -139,7 +139,7 @@ class _Checked:
 
 
 def _check(source: Path | str, *, local_files_only: bool) -> _Checked:
-    """Check each of CHECKED_FILES; without an answer of the hub, those of the cached commit."""
+    """Check each of CHECKED_FILES; without a response of the hub, those of the cached commit."""
     is_local = local_files_only or constants.HF_HUB_OFFLINE
     commit, is_hub_silent = None, False
     for name, rules in CHECKED_FILES.items():
@@ -147,7 +147,7 @@ def _check(source: Path | str, *, local_files_only: bool) -> _Checked:
             path = _located(source, name, commit, is_local or is_hub_silent)
         except LocalEntryNotFoundError:
             if commit is None:
-                raise  # nothing is cached, and a hub that is silent now may answer transformers
+                raise  # nothing is cached, and a hub that is silent now may respond to transformers
             path, is_hub_silent = None, True
         if path is not None:
             _check_settings(path, rules)
@@ -197,7 +197,7 @@ def _settings(path: Path) -> Iterator[tuple[str, str, object]]:
     try:
         waiting = [("", json.loads(path.read_text(encoding="utf-8")))]
     except (ValueError, RecursionError) as error:
-        raise OSError(f"{path} is no JSON: {error}. Copy it again.") from None
+        raise OSError(f"{path} is not JSON: {error}. Copy it again.") from None
     while waiting:
         trail, parent = waiting.pop()
         for key, value in _children(parent).items():

@@ -1,4 +1,4 @@
-"""What an artifact was made from, and that from."""
+"""Lineage: the artifact that an artifact was made from, and so on up to the first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["lineage"]
 
 
 def lineage(artifact: Artifact) -> Iterator[Artifact | str]:
-    """Yield an artifact and its ancestors; one that is gone, or another by now, as words."""
+    """Yield an artifact and its ancestors; one that is missing or was replaced, as words."""
     yield artifact
     while parent := artifact.card.parent:
         path = (artifact.path.resolve() / parent.path).resolve()

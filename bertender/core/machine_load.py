@@ -1,4 +1,4 @@
-"""How busy a machine was with other work while something was timed."""
+"""Load of a machine by other work while something was timed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUSY_SHARE = 0.05
 
 
 class MachineLoad(Record):
-    """What the usable cores did besides a measurement, as shares of all their time."""
+    """Other load of the usable cores during a measurement, as shares of all their time."""
 
     other_work: float | None = Field(
         description="share that other processes had; None where the system does not report it"
@@ -29,7 +29,7 @@ class MachineLoad(Record):
 
     @property
     def noisy(self) -> bool:
-        """Whether figures that were taken meanwhile are not to be trusted."""
+        """Whether the load makes figures of that time unreliable."""
         return self.busy > BUSY_SHARE
 
     def __str__(self) -> str:

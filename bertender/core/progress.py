@@ -33,7 +33,7 @@ _console: Console | None = None
 
 
 class Bar(Protocol):
-    """Where work reports how far it is."""
+    """A progress bar, to which work reports how far it is."""
 
     def advance(self, steps: int = 1) -> None: ...
 

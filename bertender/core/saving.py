@@ -1,4 +1,4 @@
-"""Writing a result so that all of it appears, or what was there stays."""
+"""Writing of results: all of a file appears, or the earlier one stays."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ __all__ = ["Speedup"]
 
 
 class Speedup(Record):
-    """How many times as fast as a reference, with a 95 % interval over processes and rounds.
+    """Speedup over a reference, with a 95 % interval over processes and rounds.
 
     The interval holds the noise of the processes that were timed: few of them make it rough. It
     does not hold what differs from one machine to another.

@@ -24,7 +24,7 @@ class Table(dict[str, Row]):
         noun: what a row is, for messages: "calibrator".
         rows: name -> row.
         group: the entry points by which installed packages add rows. They are looked up where a
-            name is none of `rows`, so that no package is imported before one of its rows is wanted,
+            name is none of `rows`, so that no package is imported before one of its rows is needed,
             and none replaces a row.
     """
 
@@ -78,7 +78,7 @@ def _names_of(noun: str, names: Mapping[str, Any], also: tuple[str, ...]) -> Aft
 
 @dataclass(frozen=True)
 class Place:
-    """Where a row is written, and what can be said of it before its module is imported."""
+    """Where a row is written, and what is known of it before its module is imported."""
 
     path: str
     """`module:NAME`"""

@@ -1,7 +1,7 @@
-"""What a training run took.
+"""Duration of a training run.
 
-Equal runs differ in it. So it lies beside an artifact's card, in a file of its own that neither
-the card nor the digest knows of.
+Equal runs differ in it. So it lies next to an artifact's card, in a file of its own that is in
+neither the card nor the digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Time the block; what it has given a GPU to do is waited for."""
+        """Time the block, and wait for its work on a GPU."""
         _wait_for_gpu()
         started = time.perf_counter()
         try:
@@ -41,7 +41,7 @@ class Stopwatch:
 
 
 class Timing(Record):
-    """What a run took. One that was interrupted tells of the time since it was resumed."""
+    """Duration of a run; of an interrupted one, only the time since it was resumed."""
 
     wall_s: float = Field(description="from the texts to the trained model, scoring included")
     training_s: float = Field(description="steps of training, over all phases")
@@ -65,13 +65,13 @@ class Timing(Record):
 
 
 def write_timing(timing: Timing, artifact: Path) -> None:
-    """Put a timing beside the card of the artifact at a path."""
+    """Put a timing next to the card of the artifact at a path."""
     with replacing(artifact / TIMING_NAME) as temporary:
         temporary.write_text(timing.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def read_timing(artifact: Artifact) -> Timing | None:
-    """Return the timing beside an artifact's card; None where there is none that can be read."""
+    """Return the timing next to an artifact's card; None where there is none that can be read."""
     try:
         return Timing.model_validate_json((artifact.path / TIMING_NAME).read_bytes())
     except (OSError, ValidationError):

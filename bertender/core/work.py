@@ -1,6 +1,6 @@
-"""Where an interrupted run leaves its checkpoints, so that the same run can go on from them.
+"""Work directories: the checkpoints of an interrupted run, from which the same run continues.
 
-This is no `build_once`: what lies here is half done, and goes when the run is.
+This is not `build_once`: what lies here is half done, and is removed when the run ends.
 
 OUT's folder/.OUT.work/lock        held by the process that is at work
 OUT's folder/.OUT.work/IDENTITY/   the checkpoints of one run: its settings, data and libraries
@@ -61,7 +61,7 @@ def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
 
 
 def forget_work(out: Path) -> None:
-    """Remove what interrupted runs have left for `out`, so that the next one starts anew.
+    """Remove what interrupted runs have left for `out`, so that the next one starts afresh.
 
     Raises:
         BusyError: a process is at work for `out`.

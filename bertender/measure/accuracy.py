@@ -1,4 +1,4 @@
-"""A classifier's answers over a whole split, and the score of them."""
+"""A classifier's predictions over a whole split, and their score."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def predict_outputs(
 
     Raises:
         DataError: there are no examples.
-        ModelError: the model answers a batch with another number of rows than it has.
+        ModelError: the model returns another number of rows than a batch has.
     """
     if not examples:
         raise DataError("no examples to predict: the split is empty. Give at least one example.")
@@ -126,6 +126,6 @@ def _check_finite(
     broken = [row for row, each in enumerate(outputs) if not np.isfinite(each.logits).all()]
     if broken:
         raise ModelError(
-            f"{classifier.name} answers {len(broken)} of {len(outputs)} examples with NaN or "
+            f"{classifier.name} predicts {len(broken)} of {len(outputs)} examples with NaN or "
             f"infinite logits, first {examples[broken[0]]!r}. Train or export the model again."
         )

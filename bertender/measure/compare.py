@@ -1,6 +1,6 @@
 """The comparison of artifacts: measured once, saved as JSON, shown by `bertender.report`.
 
-All rows answer the same texts on the same machine. The first row is what changes and speedups
+All rows classify the same texts on the same machine. The first row is what changes and speedups
 are relative to.
 """
 
@@ -63,7 +63,7 @@ def compare(
 
     Args:
         artifacts: what to compare; the first is the reference.
-        task: whose `dev` split all of them answer.
+        task: whose `dev` split all of them classify.
         config: timings and batches.
         measured_at: date and time to record; None takes the clock's.
 
@@ -211,7 +211,7 @@ def _lengths(classifier: Classifier, split: Split) -> Lengths:
 
 def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
     others = [
-        f"{artifact.path} answers {artifact.card.task.labels} of task {artifact.card.task.name!r}"
+        f"{artifact.path} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
         for artifact in artifacts
         if (artifact.card.task.problem_type, artifact.card.task.labels)
         != (task.problem_type, task.labels)
@@ -224,7 +224,7 @@ def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
 
 
 def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:
-    """Return which heads are left of a pruned model, which an export or an int8 graph may be of."""
+    """Return the remaining heads of a pruned model, also of its export or 8-bit graph."""
     made_of = (each for each in lineage(artifact) if isinstance(each, Artifact))
     model = next((each for each in made_of if each.card.kind == "torch"), artifact)
     if not (pruning := model.card.findings.pruning):

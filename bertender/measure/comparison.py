@@ -30,7 +30,7 @@ __all__ = [
 
 
 class CompareConfig(LatencyConfig):
-    """How a comparison is measured: the timings, and the batches of the scoring."""
+    """Settings of `compare`: the timings, and the batches of the scoring."""
 
     tokens_per_batch: int = Field(
         TOKENS_PER_BATCH, ge=1, description="most tokens of a batch while scoring"
@@ -38,7 +38,7 @@ class CompareConfig(LatencyConfig):
 
 
 class Lengths(Record):
-    """How long the texts are, in words and in tokens of the first row's tokenizer."""
+    """Lengths of the texts, in words and in tokens of the first row's tokenizer."""
 
     mean_words: float
     max_words: int
@@ -56,7 +56,7 @@ class Conditions(Record):
     task: str
     metric: str
     labels: tuple[str, ...]
-    n: int = Field(description="held-out examples that every row answered")
+    n: int = Field(description="held-out examples that every row classified")
     task_fingerprint: str = Field(description="sha256 of the task's data")
     lengths: Lengths
     config: Annotated[CompareConfig, BeforeValidator(of_one_process)]
@@ -66,16 +66,16 @@ class Conditions(Record):
     chosen_on: tuple[ChosenOn, ...] | None = Field(
         None,
         description="where the settings of the rows were chosen; more than one where rows differ, "
-        "None in files that do not say",
+        "None in files that do not record it",
     )
 
 
 class PrunedHeads(Record):
-    """Which heads a pruning has left, and what all of them were worth before it."""
+    """Remaining heads of a pruned model, and the importance of all heads before."""
 
     layers: tuple[int, ...] = Field(description="numbers of the layers that were not dropped")
     importance: tuple[tuple[float, ...], ...] = Field(description="a row each of these, of heads")
-    kept: tuple[tuple[int, ...], ...] = Field(description="numbers of the heads that are left")
+    kept: tuple[tuple[int, ...], ...] = Field(description="numbers of the remaining heads")
 
 
 class ComparisonRow(Record):

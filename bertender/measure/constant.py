@@ -22,7 +22,7 @@ class ConstantRow(Record):
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         return f"always {self.label}"
 
 

@@ -1,7 +1,7 @@
 """Latency over fresh processes, by name: what differs from run to run is in the interval.
 
-Where a process lies in memory and how its threads were placed changes its times by more than the
-rounds within it tell. So each of several processes opens every row and times all of them in turns;
+Where a process lies in memory and how its threads were placed changes its times by more than its
+own rounds show. So each of several processes opens every row and times all of them in turns;
 one after another, their raw samples are merged. The first row is timed twice: its ratio to itself
 is the noise floor.
 """
@@ -39,7 +39,7 @@ from bertender.text.example import Example
 __all__ = ["TimedModel", "TimingRequest", "measure_models"]
 
 ROOT = Path(__file__).resolve().parents[2]
-"""What a fresh process must find this package in."""
+"""Folder of this package, where a fresh process must find it."""
 
 
 class TimedModel(Record):
@@ -64,7 +64,7 @@ class TimedModel(Record):
 
 
 class TimingRequest(Record):
-    """What one process times."""
+    """Rows and settings that one process times."""
 
     models: tuple[TimedModel, ...]
     examples: tuple[Example, ...]
@@ -116,7 +116,7 @@ def _in_fresh_processes(request: TimingRequest) -> LatencyReport:
     config = request.config
     if not config.noisy:
         check_load_now()
-    # each tells its load and leaves the judgement to this process
+    # each reports its load and leaves the judgement to this process
     of_one = {"config": config.model_copy(update={"processes": 1, "noisy": True})}
     reports, numbers = [], range(config.processes)
     for number in track(numbers, "time in fresh processes", len(numbers)):
@@ -146,7 +146,7 @@ def _in_fresh_process(request: TimingRequest) -> LatencyReport:
             last = process.stderr.strip().rpartition("\n")[2]
             raise ModelError(
                 f"a process that timed {len(request.models)} rows ended with status "
-                f"{process.returncode}: {last or 'it said nothing'}. Time in this process with "
+                f"{process.returncode}: {last or 'it printed nothing'}. Time in this process with "
                 "processes=1 (--processes 1) to see all of it."
             )
         return LatencyReport.model_validate_json(out.read_text(encoding="utf-8"))

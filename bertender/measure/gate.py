@@ -1,4 +1,4 @@
-"""Onnx artifacts that come into being only when they answer as their source does.
+"""Writing of onnx artifacts that agree with their source, and of no others.
 
 Exporting and quantizing differ in how they write a graph; what follows the graph is the same.
 """
@@ -30,10 +30,10 @@ __all__ = ["GateConfig", "GraphWriter", "Proof", "write_proven"]
 
 @dataclass(frozen=True)
 class Proof:
-    """What a stage says of the graph that it has written."""
+    """Report of a stage on the graph that it has written."""
 
     reference: Classifier | None = None
-    """What the graph must agree with; None for its source."""
+    """Reference that the graph must agree with; None for its source."""
     tolerance: str | None = None
     """The row of TOLERANCES; None for the one that its precision names."""
     findings: Findings = field(default_factory=Findings)
@@ -42,31 +42,31 @@ class Proof:
 
 @dataclass(frozen=True)
 class GraphWriter:
-    """How a stage writes a graph."""
+    """A stage's function that writes a graph."""
 
     stage: str
     precision: str
     """Of the new graph: the row of the gate's tolerances."""
     write: Callable[[Path], Proof]
-    """Puts model.onnx, config.json and the tokenizer into a directory, and says what the graph
+    """Puts model.onnx, config.json and the tokenizer into a directory, and reports what the graph
     must agree with."""
 
 
 def write_proven(
     source: Artifact, task: Task, config: GateConfig, out: Path, writer: GraphWriter
 ) -> Artifact:
-    """Write an onnx artifact of `source`, and prove that it answers as `source` does.
+    """Write an onnx artifact of `source`, and prove that its outputs agree with those of `source`.
 
     Args:
         source: what the new model must agree with; it becomes the artifact's parent.
-        task: its texts to choose by are what both answer: its selection, or its held-out texts.
+        task: both classify its texts to choose by: its selection, or its held-out texts.
         config: the stage's config.
         out: directory of the artifact.
         writer: of the stage.
 
     Raises:
         ConfigError: the task is of another problem type than the source.
-        ParityError: the answers are too far apart; `out` is left as it was.
+        ParityError: the outputs are too far apart; `out` is not changed.
     """
     task.check_problem(source)
     opened = open_classifier(source)

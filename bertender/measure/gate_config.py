@@ -12,7 +12,7 @@ PARITY_TEXTS = 256
 
 
 class GateConfig(Config):
-    """What a stage behind the parity gate can be told of it."""
+    """Settings of the parity gate, for stages that end in it."""
 
     parity_texts: int = Field(
         PARITY_TEXTS,

@@ -1,8 +1,8 @@
-"""How long classifiers take, measured interleaved: text in, logits out, tokenisation included.
+"""Latency of classifiers, measured interleaved: text in, logits out, tokenisation included.
 
-In every round each classifier answers the same texts, in an order shuffled from round to
+In every round each classifier runs on the same texts, in an order shuffled from round to
 round, so a machine that slows down or speeds up does so for all rows. Speedups are formed within
-a round, where the machine was the same for both. Raw samples are kept. What is timed here is one
+a round, where the machine was the same for both. Raw samples are stored. What is timed here is one
 process; `measure.fresh` merges several.
 """
 
@@ -141,7 +141,7 @@ def _take_turn(
 ) -> None:
     """Time one classifier for one round, after texts that let the row before leave the caches.
 
-    Worker threads of another runtime may still spin for a while after its last answer.
+    Worker threads of another runtime may still spin for a while after its last call.
     """
     for example in singles[:warmup_texts]:
         classifier.logits([example])
@@ -178,7 +178,7 @@ def _latency(
     batch_texts: int,
     seed: int,
 ) -> Latency:
-    """Compute what a row's samples say; `first_ms` are the single texts of the first row."""
+    """Compute the figures of a row's samples; `first_ms` are the single texts of the first row."""
     batches = np.concatenate(batch_ms)
     return Latency(
         name=name,

@@ -1,4 +1,4 @@
-"""The records of a timing: what was asked for, and what came out, raw samples included."""
+"""Records of a timing: its settings and results, raw samples included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Latency", "LatencyConfig", "LatencyReport", "of_one_process"]
 
 
 class LatencyConfig(Config):
-    """How much is timed, and with how many threads."""
+    """Settings of a timing: its size, and the number of threads."""
 
     single_texts: int = Field(50, ge=1, description="texts timed one by one in a round")
     batch_size: int = Field(32, ge=1, description="texts of the timed batch, of mixed lengths")
@@ -68,7 +68,7 @@ class LatencyReport(Record):
     """Interleaved measurements, and how they were made."""
 
     config: Annotated[LatencyConfig, BeforeValidator(of_one_process)]
-    threads: int = Field(description="what `config.threads` came to")
+    threads: int = Field(description="that `config.threads` resolved to")
     batch_texts: int = Field(description="texts in a batch; fewer than asked in a small split")
     rows: tuple[Latency, ...]
     noise_floor: Latency | None = Field(

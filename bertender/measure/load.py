@@ -1,7 +1,7 @@
-"""How busy the machine is with other work while something is timed.
+"""Load of the machine by other work while something is timed.
 
-Times that were taken beside other work say more of that work than of a model. `watched_load` is
-what every timing runs under: it refuses a machine that is busy before the first text, watches it
+Times that were taken next to other work measure that work more than a model. Every timing runs
+under `watched_load`: it refuses a machine that is busy before the first text, watches it
 meanwhile, and refuses the figures of one that became busy.
 """
 
@@ -42,7 +42,7 @@ COUNTED_ELSEWHERE = ("guest", "guest_nice")
 
 @dataclass(frozen=True)
 class CpuSeconds:
-    """What the usable cores have done since they started, and the measurement's part of it."""
+    """CPU seconds of the usable cores since they started, and the measurement's part of them."""
 
     total: float
     busy: float
@@ -64,7 +64,7 @@ def cpu_seconds() -> CpuSeconds | None:
 
 
 def _usable(cores: Sequence[Any]) -> Sequence[Any]:
-    """Return the cores that this process may use, where the system tells them apart."""
+    """Return the cores that this process may use, where the system lists them."""
     numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     if not numbers or max(numbers) >= len(cores):
         return cores
@@ -119,10 +119,10 @@ def _load_between(began: CpuSeconds | None, ended: CpuSeconds | None) -> Machine
 
 @contextmanager
 def watched_load(noisy: bool) -> Iterator[LoadMeter]:
-    """Run a timing where nothing else runs; the meter's `load` belongs beside its figures.
+    """Run a timing where nothing else runs; the meter's `load` belongs next to its figures.
 
     Args:
-        noisy: time on a busy machine as well; the load then tells that its figures are noisy.
+        noisy: time on a busy machine as well; the load then marks its figures as noisy.
 
     Raises:
         MachineBusyError: other work has more than BUSY_SHARE, before the block or in it.
@@ -135,7 +135,7 @@ def watched_load(noisy: bool) -> Iterator[LoadMeter]:
 
 
 def check_load_now() -> None:
-    """Raise MachineBusyError where a short sample finds other work, before anybody waits."""
+    """Raise MachineBusyError where a short sample finds other work, before a long timing."""
     meter = LoadMeter()
     if meter.began is not None:
         time.sleep(SAMPLE_S)
@@ -143,7 +143,7 @@ def check_load_now() -> None:
 
 
 def check_load(load: MachineLoad, noisy: bool) -> None:
-    """Raise MachineBusyError for a load that disturbs times, unless noisy ones are wanted."""
+    """Raise MachineBusyError for a load that disturbs times, unless noisy ones are allowed."""
     if load.noisy and not noisy:
         raise MachineBusyError(
             f"this machine is busy: {load}; allowed are {BUSY_SHARE:.0%} together, since more "

@@ -1,4 +1,4 @@
-"""What the parity gate compares: a reference's and a candidate's logits of the same texts."""
+"""A reference's and a candidate's logits of the same texts, for the parity gate."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PairedLogits:
     spread: float
     problems: tuple[str, ...]
     places: IntArray
-    """(rows,): of what in its text a row is, such as the number of a word."""
+    """(rows,): the place of a row in its text, such as the number of a word."""
     problem: ProblemType[Any] = SINGLE_LABEL
 
     def __len__(self) -> int:
@@ -115,11 +115,11 @@ class PairedLogits:
         return np.array([case.edge for case in self.cases], dtype=bool)[self.case_ids]
 
     def wide_cases(self) -> list[npt.NDArray[np.bool_]]:
-        """Return, for each case that is no edge and has answers, which rows are its own."""
+        """Return the rows of each case that is not an edge case and has outputs."""
         return self._cases_of(edge=False)
 
     def edge_cases(self) -> list[npt.NDArray[np.bool_]]:
-        """Return, for each edge case that has answers, which rows are its own."""
+        """Return the rows of each edge case that has outputs."""
         return self._cases_of(edge=True)
 
     def predictions(self, logits: FloatArray, case: npt.NDArray[np.bool_]) -> list[Any]:
@@ -152,7 +152,7 @@ class PairedLogits:
 
 
 def no_logits(labels: int) -> PairedLogits:
-    """Return the answers of a candidate that could not be asked."""
+    """Return the outputs of a candidate that could not be run."""
     nothing = np.empty((0, labels))
     return PairedLogits((), (), NOBODY, NOBODY, nothing, nothing, 0.0, 0.0, (), NOBODY)
 
@@ -197,7 +197,7 @@ class _Reply(NamedTuple):
 
 @dataclass(frozen=True)
 class _Known:
-    """What the reference answers to each text; those of the task come first."""
+    """The reference's outputs for each text; those of the task come first."""
 
     reference: Classifier
     texts: tuple[Question, ...]
@@ -228,7 +228,7 @@ class _Known:
         return np.asarray(np.concatenate([nothing, *parts]), dtype=np.float64)
 
     def problems(self) -> list[str]:
-        """Say how many of its answers are not finite."""
+        """Return how many of its predictions are not finite, in words."""
         rows = zip(self.texts, self.outputs, strict=True)
         owners = [text for text, own in rows for _ in own.places]
         return _non_finite("reference", self.logits, owners)
@@ -237,7 +237,7 @@ class _Known:
 def _side_by_side(
     known: _Known, cases: tuple[Case, ...], replies: Sequence[_Reply], problems: Sequence[str]
 ) -> PairedLogits:
-    """Return all that both models answered, row by row, without what is not finite."""
+    """Return all outputs of both models, row by row, without what is not finite."""
     own = [known.outputs[reply.text] for reply in replies]
     expected = known.below([each.logits for each in own])
     actual = known.below([reply.logits for reply in replies])
@@ -267,8 +267,8 @@ def _of_rows(numbers: Sequence[int], replies: Sequence[_Reply]) -> IntArray:
 def _spread(probable: Callable[[FloatArray], FloatArray], logits: FloatArray) -> float:
     """Return how far finite logits (texts, labels) spread over the texts; 0 of none.
 
-    Of a model that hardly tells texts apart, a share of the size of its logits: what rounding adds
-    to so little decides nothing.
+    Of a model that hardly distinguishes texts, a share of the size of its logits: what rounding
+    adds to so little decides nothing.
     """
     finite = probable(logits[np.isfinite(logits).all(axis=1)])
     if not len(finite):
@@ -294,7 +294,7 @@ def _ask_candidate(
             outputs = ask(candidate, [known.texts[index] for index in batch])
             wanted = [known.outputs[index].places for index in batch]
             logits = [_at(own, places) for own, places in zip(outputs, wanted, strict=True)]
-        except Exception as error:  # runtimes share no base class, and all failures are wanted
+        except Exception as error:  # runtimes share no base class, and all failures are reported
             problems.append(f"{case.name}: the candidate failed with {_first_line(error)}")
             return
         yield from zip(batch, logits, strict=True)
@@ -316,13 +316,13 @@ def _at(outputs: Outputs, places: IntArray) -> npt.NDArray[np.float32]:
 
 
 def _non_finite(who: str, logits: FloatArray, texts: Sequence[Question]) -> list[str]:
-    """Say how many answers are not finite; `texts` are those of the logits' rows."""
+    """Return how many predictions are not finite; `texts` are those of the logits' rows."""
     broken = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
     if not broken:
         return []
     return [
-        f"{who} logits are NaN or infinite in {len(broken)} of {len(logits)} answers, allowed 0; "
-        f"first: {texts[broken[0]].quote()}"
+        f"{who} logits are NaN or infinite in {len(broken)} of {len(logits)} predictions, "
+        f"allowed 0; first: {texts[broken[0]].quote()}"
     ]
 
 

@@ -1,6 +1,6 @@
-"""The parity gate: does a candidate answer as its reference does, in every batch it may meet?
+"""The parity gate: does a candidate agree with its reference in every batch that it may meet?
 
-The reference answers each text alone, unpadded; that is the truth. The candidate answers the
+The reference reads each text alone, unpadded; its outputs are the truth. The candidate reads the
 same texts alone and in padded batches of mixed lengths, a one-word text and one that must be
 truncated among them. Each encodes the texts itself. Every check that fails is reported at once.
 """
@@ -54,7 +54,7 @@ ORDINARY = Arrangement()
 
 
 class CaseParity(Record):
-    """How the candidate did in one arrangement of the texts."""
+    """Result of the candidate in one arrangement of the texts."""
 
     name: str
     rows: int
@@ -63,13 +63,13 @@ class CaseParity(Record):
 
 
 class Parity(Figures):
-    """What the gate found."""
+    """Findings of the gate."""
 
     reference: str
     candidate: str
     tolerance: Tolerance
     texts: int = Field(description="whole ones; some are asked about in parts as well")
-    rows: int = Field(description="answers compared: each text once for each arrangement")
+    rows: int = Field(description="predictions compared: each text once for each arrangement")
     logit_scale: float | None = Field(description="largest absolute reference logit; None of none")
     logit_spread: float | None = Field(
         None, description="standard deviation of the reference's centred logits over the texts"
@@ -88,7 +88,7 @@ class Parity(Figures):
         return not self.failures
 
     def summary(self) -> ParitySummary:
-        """Return what an artifact's card holds of it."""
+        """Return the part of it that an artifact's card holds."""
         return ParitySummary(**{name: getattr(self, name) for name in ParitySummary.model_fields})
 
 
@@ -169,8 +169,8 @@ def require_parity(parity: Parity) -> None:
     if parity.passed:
         return
     raise ParityError(
-        f"{parity.candidate} does not answer as {parity.reference} does "
-        f"({len(parity.failures)} failures over {parity.rows} answers):\n"
+        f"{parity.candidate} does not agree with {parity.reference} "
+        f"({len(parity.failures)} failures over {parity.rows} predictions):\n"
         + "\n".join(f"  - {failure}" for failure in parity.failures)
         + "\nDo not deploy it: export or quantize again, with other settings, from the reference."
     )
@@ -187,7 +187,7 @@ def _input_problems(
         )
     elif expected != actual:
         kind = "label order" if sorted(expected) == sorted(actual) else "label names"
-        problems.append(f"{kind}: {actual}, must be {expected}: answers would carry wrong names")
+        problems.append(f"{kind}: {actual}, must be {expected}: predictions would have wrong names")
     if not examples:
         problems.append("no examples to compare, allowed at least 1: give texts of the task")
     return [*problems, *input_problems(reference, candidate, _asked_of(reference, examples))]

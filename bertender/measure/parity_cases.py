@@ -1,7 +1,7 @@
-"""Which texts the parity gate asks, and beside whom: the cases.
+"""Texts of the parity gate, and the batches that they are in: the cases.
 
 They are chosen to show what batching breaks: a forgotten padding mask, a fixed batch or sequence
-axis, truncation at another length. Beside the task's own texts there are a one-word text, one that
+axis, truncation at another length. Besides the task's own texts there are a one-word text, one that
 must be truncated and, of that one, its first tokens: alone and in batches of several lengths, from
 [CLS] with nothing behind it but padding to the longest input.
 """
@@ -25,7 +25,7 @@ __all__ = ["Arrangement", "Case", "Question", "arrange", "ask", "questions_of"]
 CUT_TOKENS = (1, 2, 7, 31, 127)
 """Where they are below the longest input. 1 is [CLS] alone, which no text is short enough for."""
 CUT_ROWS = 4
-"""Texts of a batch of several lengths: few, as one of them is as long as can be."""
+"""Texts of a batch of several lengths: few, as one of them has the maximal length."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Question:
     """Between its strings where it is quoted."""
 
     def quote(self) -> str:
-        """Return the text, shortened, and what is left of it."""
+        """Return the text, shortened, and the rest of it."""
         text = self.separator.join(self.example)
         shown = repr(text if len(text) <= 80 else f"{text[:77]}...")
         return shown if self.tokens is None else f"the first {self.tokens} tokens of {shown}"
@@ -59,7 +59,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How the candidate's batches are laid out."""
+    """Layout of the candidate's batches."""
 
     batch_sizes: Sequence[int] = (1, 4, 32)
     """Of the batches over all examples, a case each."""
@@ -70,7 +70,7 @@ class Arrangement:
 def questions_of(
     reference: Classifier, candidate: Classifier, examples: Sequence[Example]
 ) -> tuple[Question, ...]:
-    """Return what is asked: the examples; one word; an over-long text; that one, cut to lengths.
+    """Return the questions: the examples; one word; an over-long text; that one, cut to lengths.
 
     Texts are cut where both models read tokens. An endpoint reads texts.
     """

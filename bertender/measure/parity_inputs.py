@@ -1,4 +1,4 @@
-"""Do both models read the same tokens? A tokenizer that differs is found before any logit is.
+"""Check that both models read the same tokens: tokenizers are compared before any logit.
 
 Truncation at another length, another case or a lost accent, swapped pairs and lost token types
 change few texts of a task, or none of them: SST-2 is in lower case already.

@@ -1,4 +1,4 @@
-"""Which compared row is the same model in ONNX Runtime float32, found by digests.
+"""The compared row that is the same model in ONNX Runtime float32, found by digests.
 
 A change of runtime, from PyTorch to ONNX Runtime, is worth about as much as a change of the model.
 A speedup over the same model in ONNX Runtime float32 leaves it out.

@@ -54,7 +54,7 @@ def speedup(reference_ms: Rounds, candidate_ms: Rounds, seed: int = 0) -> Speedu
 def speedup_over_processes(
     reference_ms: Sequence[Rounds], candidate_ms: Sequence[Rounds], seed: int = 0
 ) -> Speedup:
-    """Return the median over processes of what `speedup` is in each, and its bootstrap interval.
+    """Return the median over processes of `speedup` in each, and its bootstrap interval.
 
     Resamples draw processes first and rounds within them second, since the rounds of one process
     share its luck (where its memory lies, which threads run where). A resample of so few processes

@@ -1,4 +1,4 @@
-"""How big a model is: parameters, the bytes of its weights, the bytes of its whole artifact."""
+"""Size of a model: parameters, the bytes of its weights, the bytes of its whole artifact."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bertender.core.config import Record
 __all__ = ["MODEL_SUFFIXES", "Size", "measure_size"]
 
 MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
-"""Endings of files that hold a graph or weights; an ONNX graph may keep weights beside it."""
+"""Endings of files that hold a graph or weights; an ONNX graph may have weights next to it."""
 
 
 class Size(Record):
-    """What a model takes on disk, as its card recorded it."""
+    """Size of a model on disk, as its card recorded it."""
 
     parameters: int | None = Field(description="None where the card does not hold it")
     model_size_bytes: int = Field(description="weights and graph alone")

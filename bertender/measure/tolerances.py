@@ -1,4 +1,4 @@
-"""How far a candidate may be from its reference: one row of TOLERANCES for each precision.
+"""TOLERANCES: bounds on a candidate's distance from its reference, a row for each precision.
 
 Two kinds of rows. Where the candidate computes the same numbers in another way (another runtime,
 floats of fewer bits), every single logit is bounded: one that moves further is wrong. Where it
@@ -111,7 +111,7 @@ TOLERANCES = Table(
         ),
         # The same model file behind an endpoint. Only the batches differ, and in fp32 they change
         # nothing but the order of sums. An int8 endpoint meets this with one text a request
-        # (batch_sizes=(1,)); in batches it is as far from itself as the row int8 says.
+        # (batch_sizes=(1,)); in batches it is as far from itself as the row int8 allows.
         "served": Tolerance(
             max_abs=1e-4, mean_abs=1e-5, min_cosine=0.99999, min_agreement=1.0, tie_margin=2e-4
         ),

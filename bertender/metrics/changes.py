@@ -27,8 +27,8 @@ def paired_change(
 ) -> Change:
     """Return what the candidate gains over the reference, in points, by a paired bootstrap.
 
-    Both models answer the same rows, so most of a score's uncertainty (which rows were drawn)
-    is common to both and cancels: this interval is narrower than the two scores' intervals say.
+    Both models predict the same rows, so most of a score's uncertainty (which rows were drawn)
+    is common to both and cancels: this interval is narrower than the two scores' intervals suggest.
     Other arguments and errors are those of `score`; `labels` are those of the task.
     """
     return paired_change_of_means(

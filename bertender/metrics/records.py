@@ -1,4 +1,4 @@
-"""What a metric says: a score with its interval, and a change of it."""
+"""Results of a metric: a score with its interval, and a change of it."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def score(
 def wilson_interval(
     metric: Metric, label_ids: IntArray, predictions: IntArray, labels: int, seed: int
 ) -> tuple[float, float]:
-    """Return Wilson's interval of a share of right answers."""
+    """Return Wilson's interval of a share of correct predictions."""
     hits = int((label_ids == predictions).sum())
     interval = binomtest(hits, len(label_ids)).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)

@@ -2,7 +2,7 @@
 word embeddings, one LSTM in each direction, and two linear layers.
 
 Each LSTM reads a text from one of its ends, and its state after the text's last token is taken,
-so that an answer depends neither on padding nor on neighbours in the batch. A packed sequence
+so that logits depend neither on padding nor on neighbours in the batch. A packed sequence
 would give the same, but not the same graph for every batch.
 
 Two texts are read apart by the same weights, and their states h1 and h2 joined as
@@ -32,7 +32,7 @@ JOINED_STATES = {1: 1, 2: 4}
 class BiLstmConfig(PretrainedConfig):
     """The shape of a BiLSTM classifier; the defaults are the paper's."""
 
-    # transformers says no more than this of a type that it does not know
+    # transformers knows no more than this of a type that it does not have
     model_type = "bertender-bilstm"
     num_hidden_layers = 0
     """There are no layers whose hidden states another model could be matched with, and no heads."""
@@ -62,7 +62,7 @@ class BiLstmConfig(PretrainedConfig):
 
 
 class Spans(NamedTuple):
-    """Where a text of each example lies."""
+    """Positions of a text in each example."""
 
     starts: torch.Tensor
     """(batch,)"""
@@ -95,7 +95,7 @@ class BiLstmEncoder(nn.Module):
         self, lstm: nn.LSTM, input_ids: torch.Tensor, order: torch.Tensor, lengths: torch.Tensor
     ) -> torch.Tensor:
         """Return the state after `lengths` tokens read in an order (batch, longest)."""
-        # what lies beyond a text is read after its end, and its states are left out
+        # padding is read after the end of a text, and its states are left out
         tokens = input_ids.gather(1, order.clamp(0, input_ids.shape[1] - 1))
         states, _ = lstm(self.word_embeddings(tokens))  # (batch, longest, hidden)
         place = (lengths - 1)[:, :, None].expand(-1, 1, states.shape[-1])
@@ -154,12 +154,12 @@ class BiLstmForSequenceClassification(PreTrainedModel):
         return self.encoder.word_embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Put another table of word embeddings in place of this one."""
+        """Replace this table of word embeddings by another."""
         assert isinstance(value, nn.Embedding)
         self.encoder.word_embeddings = value
 
     def _init_weights(self, module: nn.Module) -> None:
-        # PyTorch's own, in place of the narrow normals that transformers draws for encoders
+        # PyTorch's own, instead of the narrow normals that transformers draws for encoders
         if isinstance(module, nn.Linear | nn.LSTM | nn.Embedding):
             module.reset_parameters()
 

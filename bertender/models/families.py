@@ -24,7 +24,7 @@ def _zero(config: PretrainedConfig) -> int:
 
 
 def _two(config: PretrainedConfig) -> int:
-    return 2  # MPNet's code has its pad id, 1, in it, whatever the config says
+    return 2  # MPNet's code has its pad id, 1, in it, whatever the config has
 
 
 def _after_pad(config: PretrainedConfig) -> int:
@@ -55,7 +55,7 @@ def _shared(base: nn.Module, path: str) -> list[nn.Module]:
 
 
 Arguments = Mapping[str, Any]
-"""What a self-attention module was called with, by the names of its forward."""
+"""Arguments of a call of a self-attention module, by the names of its forward."""
 
 
 def _scaled(
@@ -231,7 +231,7 @@ def family_of(model: PreTrainedModel) -> Family:
     """Return the family of a model.
 
     Raises:
-        ModelError: the architecture is no row of FAMILIES.
+        ModelError: the architecture is not a row of FAMILIES.
     """
     name = family_name(model.config)
     if name not in FAMILIES:
@@ -256,7 +256,7 @@ def encoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 def padding_embedding(model: PreTrainedModel) -> torch.Tensor | None:
     """Return the embedding of padding where a text's last token reads it; None in other models.
 
-    Only where it is 0 does a text get the same answer with padding as without. What is returned
+    A text has the same logits with padding as without only where it is 0. What is returned
     is a view of the model's own table.
     """
     family = FAMILIES.get(family_name(model.config))

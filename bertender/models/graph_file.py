@@ -1,4 +1,4 @@
-"""The file of a graph: one file or, past what protobuf can hold, one beside it for the weights."""
+"""Files of a graph: one, or, past what protobuf can hold, another next to it for the weights."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ SMALLEST_EXTERNAL_BYTES = 1024
 
 
 def save_graph(model: onnx.ModelProto, path: Path, external_above_mb: int) -> None:
-    """Write a graph at `path`, in place of the one there.
+    """Write a graph at `path`, and replace the one there.
 
     Args:
-        model: with all of its weights in memory; they may be gone from it afterwards.
-        path: of the graph. Weights in files of their own lie beside it, as ONNX_DATA_NAME.
+        model: with all of its weights in memory; they may be removed from it afterwards.
+        path: of the graph. Weights in files of their own lie next to it, as ONNX_DATA_NAME.
         external_above_mb: the most megabytes of weights that stay in the graph itself.
     """
     for stale in _external_files(path):
-        stale.unlink(missing_ok=True)  # onnx would write behind what is there
+        stale.unlink(missing_ok=True)  # onnx would append to an earlier file
     if weights_size_bytes(model) > external_above_mb * 10**6:
         for tensor in model.graph.initializer:
             if len(tensor.raw_data) >= SMALLEST_EXTERNAL_BYTES:
@@ -40,7 +40,7 @@ def save_graph(model: onnx.ModelProto, path: Path, external_above_mb: int) -> No
 
 
 def move_graph(path: Path, folder: Path) -> Path:
-    """Move a graph, and what lies beside it of its weights, into a folder of any file system."""
+    """Move a graph, with the files of its weights next to it, into a folder of any file system."""
     files = _external_files(path)
     for file in (path, *files):
         shutil.move(file, folder / file.name)
@@ -48,12 +48,12 @@ def move_graph(path: Path, folder: Path) -> Path:
 
 
 def weights_size_bytes(model: onnx.ModelProto) -> int:
-    """Return the bytes of a graph's constants; the whole of a large model cannot be asked."""
+    """Return the bytes of a graph's constants; protobuf cannot size a large model as a whole."""
     return sum(tensor.ByteSize() for tensor in model.graph.initializer)
 
 
 def _external_files(path: Path) -> set[Path]:
-    """Return the files beside the graph at `path` that hold weights of it; none without a graph."""
+    """Return the files next to the graph at `path` that hold its weights; none without a graph."""
     if not path.is_file():
         return set()
     model = onnx.load(path, load_external_data=False)

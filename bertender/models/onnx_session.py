@@ -27,7 +27,7 @@ def open_session(
     Args:
         graph: its file, or what would be in it.
         threads: intra-op threads; 0 takes every core.
-        spinning: let idle threads wait in a loop: faster alone, slower beside other work.
+        spinning: let idle threads wait in a loop: faster alone, slower next to other work.
         optimize: let ONNX Runtime fuse and fold; otherwise every node runs as it stands.
         optimized: where to write the graph that really runs.
         profile: how the name of the file begins that `end_profiling` writes.

@@ -68,7 +68,7 @@ def open_classifier(
         max_length: longest input in tokens; None takes the tokenizer's own limit.
 
     Raises:
-        ModelError: the files are no model that this machine can run.
+        ModelError: the files are not a model that this machine can run.
     """
     return OPENERS[artifact.card.kind](artifact, threads, max_length)
 
@@ -95,9 +95,9 @@ def onnx_file(artifact: Artifact) -> Path:
 
 
 def problem_of(artifact: Artifact) -> ProblemType[Any]:
-    """Return the row of PROBLEMS that an artifact's model answers.
+    """Return the row of PROBLEMS of an artifact's model.
 
-    Of an encoder, which answers none, the first row: what opens it says what it lacks.
+    Of an encoder, which has none, the first row: opening it then raises the error of what it lacks.
     """
     return _problem_of(artifact.card.task)
 
@@ -123,14 +123,14 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
         raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None
     if found["missing_keys"]:
         raise ModelError(
-            f"{artifact.path} (stage {artifact.card.stage!r}) is no classifier: it has no weights "
-            f"for {', '.join(sorted(found['missing_keys']))}. Fine-tune it on a task first."
+            f"{artifact.path} (stage {artifact.card.stage!r}) is not a classifier: it has no "
+            f"weights for {', '.join(sorted(found['missing_keys']))}. Fine-tune it on a task first."
         )
     return model
 
 
 def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
-    # PyTorch has one thread count for the whole process; who measures sets it and puts it back
+    # PyTorch has one thread count for the whole process; measurements set and restore it
     model, problem = load_torch_classifier(artifact), problem_of(artifact)
     return Classifier(
         artifact.name,
@@ -161,7 +161,7 @@ def _open_bag_of_words(artifact: Artifact, threads: int, max_length: int | None)
 
 
 def _recorded_parameters(artifact: Artifact) -> int:
-    """Return the number of parameters in the card, which no file of such an artifact tells."""
+    """Return the number of parameters from the card, as no file of such an artifact has it."""
     if (parameters := artifact.card.findings.parameters) is None:
         raise ModelError(
             f"the card of {artifact.path} has no number of parameters. Build it again (stage "

@@ -49,7 +49,7 @@ def load_pretrained(
     """Load a model of transformers or of OWN_MODELS, from safetensors alone.
 
     Args:
-        auto_class: one of transformers' Auto classes, which says under which head.
+        auto_class: one of transformers' Auto classes, that of the head.
         source: a folder or a hub name.
         settings: more arguments of `from_pretrained`.
 

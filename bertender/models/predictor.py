@@ -1,7 +1,7 @@
 """The seam that parity, metrics and latency stand on: `Predictor.logits(batch)`.
 
 A predictor is PyTorch, ONNX Runtime, a bag of words, or (in `serve.client`) a Triton endpoint;
-what measures them cannot tell which. A `Classifier` is a predictor with its encoding step.
+what measures them does not know which. A `Classifier` is a predictor with its encoding step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float32]
 
 
 class Predictor(Protocol):
-    """Anything that answers a batch with logits."""
+    """Anything that returns the logits of a batch."""
 
     def logits(self, batch: Batch) -> FloatArray:
         """Return the logits (batch, labels) of a batch."""
@@ -35,7 +35,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model ready to answer texts: examples -> encode -> predictor -> logits (batch, labels)."""
+    """A model that classifies texts: examples -> encode -> predictor -> logits (batch, labels)."""
 
     name: str
     labels: tuple[str, ...]

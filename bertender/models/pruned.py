@@ -1,8 +1,8 @@
 """PRUNABLE: architectures of transformers whose layers may differ in their heads and neurons.
 
 transformers builds all layers of a model alike, each head as wide as the model over its number of
-heads. A pruned model is neither, so it has a type of its own, whose config says what each layer
-has kept. Elsewhere loading stops at that type, and does not start with layers of another shape.
+heads. A pruned model is neither, so it has a type of its own, whose config lists what each layer
+has. Elsewhere loading stops at that type, and does not start with layers of another shape.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["PRUNABLE", "Prunable", "head_numbers_of", "head_size", "heads_of", "
 
 
 class _PrunedConfig(PretrainedConfig):
-    """The config of an architecture, with what each layer has kept."""
+    """The config of an architecture, with the remaining heads and neurons of each layer."""
 
     pruned_from: str
 
@@ -65,7 +65,7 @@ class _PrunedConfig(PretrainedConfig):
 
 
 class _PrunedModel(PreTrainedModel):
-    """A model of an architecture, built with the layers that its config says."""
+    """A model of an architecture, built with the layers of its config."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -90,7 +90,7 @@ class _PrunedModel(PreTrainedModel):
 
 
 def _resize(layer: nn.Module, path: str, **sizes: int) -> None:
-    """Put an untrained linear layer of another size in place of one."""
+    """Replace a linear layer by an untrained one of another size."""
     old = cast(nn.Linear, layer.get_submodule(path))
     inputs, outputs = sizes.get("inputs", old.in_features), sizes.get("outputs", old.out_features)
     parent, _, name = path.rpartition(".")
@@ -138,11 +138,11 @@ class Prunable:
     tagger: type[PreTrainedModel]
     """The pruned form of that."""
     set_heads: Callable[[nn.Module, Sequence[int], int], None]
-    """(attention module, numbers of its heads before any cut, head_dim) tells it which it has"""
+    """(attention module, numbers of its heads before any cut, head_dim) sets which it has"""
     width: str
-    """The setting of the origin's config that says how many neurons each layer has."""
+    """The setting of the origin's config for the number of neurons of each layer."""
     positions: tuple[str, ...] = ()
-    """Linear layers beside query, key and value whose outputs are by head, where there are."""
+    """Linear layers besides query, key and value whose outputs are by head, where there are."""
 
     def classes_of(
         self, model: PreTrainedModel

@@ -58,7 +58,7 @@ def report(
 
 
 def opened(source: ArtifactLike) -> Artifact:
-    """Return an artifact, loaded where its path is given."""
+    """Return an artifact, loaded if this is its path."""
     return source if isinstance(source, Artifact) else Artifact.load(Path(source))
 
 

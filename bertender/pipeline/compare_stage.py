@@ -10,7 +10,7 @@ from bertender.pipeline.stage import Inputs, Stage
 __all__ = ["COMPARE"]
 
 MOST_ROWS = 100
-"""More than anybody can read."""
+"""More than a reader can use."""
 
 
 def _compare(inputs: Inputs, config: CompareConfig, out: Path) -> Comparison:

@@ -1,4 +1,4 @@
-"""What `bertender doctor` looks for on this machine, and what each answer means for the user."""
+"""Checks of `bertender doctor` on this machine, and what each result means for the user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
 
 class Finding(Record):
-    """One thing that was looked for on this machine, and what the answer means for the user."""
+    """Result of one check of this machine, and what it means for the user."""
 
     name: str
     value: str
@@ -27,9 +27,9 @@ class Finding(Record):
 
 @dataclass(frozen=True)
 class Check:
-    """A row of what `bertender doctor` looks for.
+    """A row of CHECKS, one thing that `bertender doctor` looks for.
 
-    `look` returns None for what is absent, or raises a BertenderError that says what it means.
+    `look` returns None for what is absent, or raises a BertenderError with its meaning.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Check:
 
 
 def findings(environment: Environment) -> tuple[Finding, ...]:
-    """Return every row of CHECKS, answered for this machine."""
+    """Return every row of CHECKS with its result on this machine."""
     return tuple(check.run(environment) for check in CHECKS)
 
 
@@ -80,7 +80,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "cores",
         lambda environment: str(environment.cores),
-        "training and ONNX Runtime use all of them unless told otherwise",
+        "training and ONNX Runtime use all of them by default",
         "unknown",
     ),
     Check(

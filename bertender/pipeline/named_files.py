@@ -1,4 +1,4 @@
-"""Files that settings name: whether they are there, and a digest of what they hold."""
+"""Files that settings name: whether they exist, and a digest of their contents."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class NamedFile(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Where it lies, if the name can be a path."""
+        """Its path, if the name can be one."""
 
     def check(self) -> None:
         """Raise a BertenderError where it is not there."""
 
     def digest(self) -> str:
-        """Return a digest of what it holds; empty for what does not lie on this machine."""
+        """Return a digest of its contents; empty for what is not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TaskData:
 def folder_digest(folder: Path) -> str:
     """Return a digest of a folder's files; empty where there are none.
 
-    How long it took to make an artifact is no part of it.
+    How long it took to make an artifact is not a part of it.
     """
     digest = hashlib.sha256()
     files = sorted(

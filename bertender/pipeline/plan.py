@@ -1,8 +1,8 @@
 """Checking a recipe before its first step runs.
 
-The settings of all steps; what each step starts from, as far as the earlier step's settings tell;
+The settings of all steps; what each step starts from, as far as the earlier step's settings show;
 the files that settings name; what the machine must have; and that no step writes over another's
-output. A step that trains for hours is so never followed by one that was bound to fail.
+output. So no step that trains for hours is followed by one that was bound to fail.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _check_sources(plan: Sequence[Planned]) -> None:
 
 
 def _check_files(plan: Sequence[Planned], out: Path) -> None:
-    """Raise a BertenderError where a setting names what is not there and no step will make."""
+    """Raise a BertenderError where a setting names a missing path that no step will make."""
     made: set[Path] = set()
     for step, config in plan:
         with naming(step):

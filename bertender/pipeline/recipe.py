@@ -52,7 +52,7 @@ class Step(Record):
 
 
 class Recipe(Record):
-    """What `bertender run` runs."""
+    """Steps that `bertender run` runs."""
 
     name: str
     summary: str
@@ -122,7 +122,7 @@ def parse_recipe(name: str, text: str) -> Recipe:
     """Build a recipe from YAML and check that its steps fit together.
 
     Raises:
-        ConfigError: it is no recipe, or a step cannot start from the steps that it names.
+        ConfigError: it is not a recipe, or a step cannot start from the steps that it names.
     """
     try:
         values = yaml.safe_load(text)
@@ -169,7 +169,7 @@ def _check_count(step: Step, allowed: Sequence[int]) -> None:
 
 
 def _explain(problem: Any, values: Mapping[str, Any]) -> str:
-    """Say what is wrong where in a recipe, by the names that its author has written."""
+    """Return what is wrong where in a recipe, by the names that its author wrote."""
     places, key = list(problem["loc"]), problem["loc"][-1]
     owner = Step if places[0] == "steps" and len(places) > 1 else Recipe
     known = [field.alias or name for name, field in owner.model_fields.items()]

@@ -35,7 +35,7 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     settings = {**source, **_problem(artifact, changes), **changes}
     if not (names_task or source):
         raise ConfigError(
-            f"{artifact.path} does not say which task it is for. Name one with --task, or give "
+            f"{artifact.path} does not record its task. Name one with --task, or give "
             "your files with --train and --dev."
         )
     config = TaskConfig.parse(settings)
@@ -46,7 +46,7 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
 
 
 def _problem(artifact: Artifact, changes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the artifact's problem type, for files whose suffix does not say it."""
+    """Return the artifact's problem type, for files whose suffix does not show it."""
     own = problem_of(artifact)
     return {"problem_type": own.name} if "train" in changes and own is not SINGLE_LABEL else {}
 

@@ -1,6 +1,6 @@
 """Running a recipe: what is built already is not built again.
 
-A step is skipped when its stamp says that the same stage, config, inputs, data and code have
+A step is skipped when its stamp shows that the same stage, config, inputs, data and code have
 made the output that is there. A step that was killed has left no stamp and no half-written
 output; a training step resumes from its last checkpoint.
 """
@@ -29,7 +29,7 @@ __all__ = ["StepOutcome", "run_recipe"]
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What became of a step."""
+    """Outcome of a step."""
 
     step: Step
     output: Path
@@ -50,7 +50,7 @@ def run_recipe(
     Args:
         recipe: what to run.
         out: directory that gets an artifact, or a JSON file, for each step.
-        fresh: build every step anew.
+        fresh: build every step again.
         at_step: called before each step.
 
     Raises:

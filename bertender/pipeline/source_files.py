@@ -18,9 +18,9 @@ COUNTED_OTHERWISE: Mapping[str, str] = {
     "bertender.pipeline.stage": "the settings and sources that it hands on count by themselves",
     "bertender.pipeline.named_files": "files that settings name count by their digest",
     "bertender.tasks.loading": "a task counts by the fingerprint of its data, however it is read",
-    "bertender.tasks.registry": "the same: its rows say where the data of a task come from",
+    "bertender.tasks.registry": "the same: its rows name the sources of a task's data",
 }
-"""Modules that are no part of what a step runs, though it imports them, and why."""
+"""Modules that are not a part of what a step runs, though it imports them, and why."""
 PLACE = re.compile(r"([\w.]+):\w+")
 
 
@@ -73,7 +73,7 @@ def _imported(source: bytes) -> tuple[str, ...]:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all within it, but for what only a type checker reads."""
+    """Yield a node and all within it, except what only a type checker reads."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):

@@ -1,4 +1,4 @@
-"""Stage: one row says all that the command, the recipe step and the Python function are made from.
+"""Stage: one row, from which the command, the recipe step and the Python function are made.
 
 A recipe is checked by these rows before its first step runs.
 """
@@ -48,7 +48,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """An artifact as far as the settings of its step tell."""
+    """An artifact as far as the settings of its step define it."""
 
     stage: str
     kind: Kind
@@ -73,10 +73,10 @@ class Want:
     next_step: str
 
     def check(self, source: str, product: Product) -> None:
-        """Raise ConfigError where an earlier step will not make what is wanted."""
+        """Raise ConfigError where an earlier step will not make what is required."""
         if not self.suits(product):
             raise ConfigError(
-                f"it starts from {source!r}, which will be {product}, and wants {self.name}. "
+                f"it starts from {source!r}, which will be {product}, and needs {self.name}. "
                 f"{self.next_step}"
             )
 
@@ -109,7 +109,7 @@ GRAPH_TO_QUANTIZE = Want(
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a stage starts from."""
+    """Sources that a stage starts from."""
 
     sources: tuple[Artifact, ...]
     loaded_task: Task | None
@@ -148,15 +148,15 @@ class Stage:
     files: Callable[[Any], Iterable[NamedFile]] = _unused
     """config -> the files that its settings name"""
     check: Callable[[Any, Task], None] = lambda config, task: None
-    """(config with its sources, task) raises what speaks against the settings, before any work."""
+    """(config with its sources, task) raises what is wrong with the settings, before any work."""
     uses: tuple[str, ...] = ()
     """The stages whose `provides` it is handed: stages never import each other."""
     provides: Callable[..., Any] | None = None
-    """What other stages may use of it, such as the writer of a graph."""
+    """Parts of it that other stages may use, such as the writer of a graph."""
     also_writes: Callable[[Any, Path], Sequence[Path]] = _unused
     """(config, out) -> the artifacts that it writes next to `out`"""
     shown_by: str = "bertender.cli.output:show_artifact"
-    """`module:function` that prints what it has made; imported only to print."""
+    """`module:function` that prints its result; imported only to print."""
     needs_task: bool = True
     problem_types: Collection[str] | None = None
     """The rows of PROBLEMS whose tasks it takes; None for all."""

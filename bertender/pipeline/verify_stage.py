@@ -16,7 +16,7 @@ def _verify(inputs: Inputs, config: VerifyConfig, out: Path) -> Parity:
     reference, candidate = inputs.sources
     parity = verify(reference, candidate, inputs.task, config, inputs.provided["quantize"])
     if not parity.passed:
-        save_result(parity, out)  # what failed is to be read, too
+        save_result(parity, out)  # also after a failure, so that it can be read
     require_parity(parity)
     return parity
 

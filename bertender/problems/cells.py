@@ -25,11 +25,11 @@ def text_of_cell(values: Mapping[str, object], column: str) -> str:
 
 
 def checked_text(value: object, column: str) -> str:
-    """Return a value without the white space around it, or raise CellError where it is no text."""
+    """Return a value without the white space around it, or raise CellError where it is not text."""
     if not isinstance(value, str):
         raise CellError(column, f"{value!r} is not text")
     if NOT_TEXT.search(value):
-        raise CellError(column, "characters that are no text (is it UTF-16, or binary?)")
+        raise CellError(column, "characters that are not text (is it UTF-16, or binary?)")
     text = value.strip()
     if not text:
         raise CellError(column, f"empty. {FILL_IN}")

@@ -1,4 +1,4 @@
-"""ProblemType: one row says all about one kind of problem that does not need PyTorch.
+"""ProblemType: one row describes all of one kind of problem that does not need PyTorch.
 
 The endpoint and its client read these rows as well, so neither PyTorch nor transformers is
 imported here; `bertender.training.heads` has the PyTorch side of each row.
@@ -44,7 +44,7 @@ Target = TypeVar("Target")
 
 
 class CellError(Exception):
-    """A cell of a data file that cannot be used; who knows its file and row says where it is."""
+    """A cell of a data file that cannot be used; the reader of the file adds file and row."""
 
     def __init__(self, column: str, problem: str) -> None:
         super().__init__(f"column {column!r}: {problem}")
@@ -69,7 +69,7 @@ class Outputs(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor that the endpoint answers with."""
+    """A tensor of the endpoint's response."""
 
     name: str
     triton_type: str
@@ -79,7 +79,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Endpoint(Generic[Target]):
-    """What goes over the wire, besides the logits: texts in, predictions out."""
+    """Tensors of requests and responses besides the logits: texts in, predictions out."""
 
     outputs: tuple[Tensor, ...]
     to_example: Callable[[tuple[str, ...]], Example]
@@ -92,7 +92,7 @@ class Endpoint(Generic[Target]):
     ]
     """(outputs, examples, labels as bytes) -> the tensors of a response, by name"""
     read: Callable[[Mapping[str, npt.NDArray[Any]], int, Example], dict[str, Any]]
-    """(tensors of a response, row, example) -> label, score and logits of one answer"""
+    """(tensors of a response, row, example) -> label, score and logits of one prediction"""
     logits: Callable[[Sequence[Mapping[str, npt.NDArray[Any]]]], FloatArray]
     """tensors of several responses -> their logits, one array"""
 
@@ -108,7 +108,7 @@ class ProblemType(Generic[Target]):
     """The problem_type of transformers, or its name for the head's task."""
     summary: str
     predicts: str
-    """What has a label: "text" or "word"."""
+    """The unit that has a label: "text" or "word"."""
     separator: str
     """Between the strings of an example where one is shown."""
     columns: Columns

@@ -67,7 +67,7 @@ def _read(values: Mapping[str, object], columns: Columns) -> tuple[Example, tupl
 def _strings(values: Mapping[str, object], column: str) -> tuple[str, ...]:
     cell = usable_cell(values, column)
     if not isinstance(cell, (list, tuple)):
-        raise CellError(column, f"{cell!r} is no list. Give a list of strings, one for each word")
+        raise CellError(column, f"{cell!r} is not a list. Give a list of strings, one a word")
     return tuple(_without_spaces(checked_text(value, column), column) for value in cell)
 
 
@@ -83,11 +83,11 @@ def _check_tags(tags: Sequence[str], column: str) -> None:
     for word, tag in enumerate(tags, start=1):
         entity = tag[len(BEGIN) :]
         if tag != OUTSIDE and not (entity and tag.startswith((BEGIN, INSIDE))):
-            problem = f"word {word}: {tag!r} is no BIO tag. Allowed: O, B-TYPE and I-TYPE"
+            problem = f"word {word}: {tag!r} is not a BIO tag. Allowed: O, B-TYPE and I-TYPE"
             raise CellError(column, problem)
         if tag.startswith(INSIDE) and before not in (BEGIN + entity, tag):
             problem = (
-                f"word {word}: {tag!r} follows {before!r}, so that no entity is there to go on. "
+                f"word {word}: {tag!r} follows {before!r}, so that there is no entity to continue. "
                 f"The first word of one is tagged {BEGIN + entity!r}"
             )
             raise CellError(column, problem)
@@ -122,7 +122,7 @@ def _outputs(logits: FloatArray, batch: Batch) -> list[Outputs]:
 
 
 def _words_of(batch: Batch) -> IntArray:
-    assert batch.words is not None, "an encoder of words says where they begin"
+    assert batch.words is not None, "an encoder of words states where they begin"
     return batch.words
 
 
@@ -172,12 +172,12 @@ def _to_example(texts: Sequence[str]) -> Example:
 
 
 def _to_texts(example: Example) -> Example:
-    """Return the sentence of some words; one that is given as a single text stays as it is."""
+    """Return the sentence of some words; a single text stays as it is."""
     spaced = [word for word in example if len(word.split()) > 1]
     if spaced and len(example) > 1:
         raise DataError(
-            f"the word {spaced[0]!r} has white space in it, so that its answers could not be told "
-            "apart. Give its parts as words of their own."
+            f"the word {spaced[0]!r} has white space in it, so that its labels could not be "
+            "distinguished. Give its parts as words of their own."
         )
     return (" ".join(example),)
 

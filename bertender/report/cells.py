@@ -39,7 +39,7 @@ def speedup_cell(speedup: Speedup | None) -> Cell:
     """Return a speedup and its interval, or a dash."""
     if speedup is None:
         return (DASH,)
-    digits = 1 if speedup.value >= 2 else 2  # 1.04 and 1.00 are not the same answer
+    digits = 1 if speedup.value >= 2 else 2  # 1.04 and 1.00 are not the same result
     interval = f"[{speedup.low:.{digits}f}, {speedup.high:.{digits}f}]"
     return f"{speedup.value:.{digits}f}x", interval
 

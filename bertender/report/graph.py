@@ -1,4 +1,4 @@
-"""What an exported graph is, as lines for the terminal."""
+"""An exported graph as lines for the terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["graph_lines"]
 
 
 def graph_lines(findings: Findings) -> list[str]:
-    """Return what an onnx artifact's findings say of its graph; nothing for other artifacts."""
+    """Return an onnx artifact's findings of its graph; nothing for other artifacts."""
     if not (graph := findings.graph):
         return []
     lines = [f"graph: opset {graph.opset}, {graph.nodes} nodes, optimize {graph.optimize}"]

@@ -1,4 +1,4 @@
-"""What a pruning left, as lines for the terminal: scores, and a map of layers x heads."""
+"""A pruned model as lines for the terminal: scores, and a map of layers x heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHADES = " ▁▂▃▄▅▆▇█"
 
 
 def pruning_lines(findings: Findings) -> list[str]:
-    """Return what a pruned artifact's findings say; nothing for other artifacts."""
+    """Return a pruned artifact's findings; nothing for other artifacts."""
     if not (pruning := findings.pruning):
         return []
     last = pruning.rounds[-1]
@@ -30,8 +30,8 @@ def pruning_lines(findings: Findings) -> list[str]:
     if pruning.vocabulary:
         before, after = pruning.vocabulary.before, pruning.vocabulary.after
         lines.append(
-            f"vocabulary: {after.entries} of {before.entries} pieces; held-out texts have "
-            f"{after.pieces_per_text:.1f} pieces ({before.pieces_per_text:.1f} before), "
+            f"vocabulary: {after.entries} of {before.entries} tokens; held-out texts have "
+            f"{after.pieces_per_text:.1f} tokens ({before.pieces_per_text:.1f} before), "
             f"{after.unknown:.2%} unknown ({before.unknown:.2%})"
         )
     if scores := pruning.rounds[0].head_importance:

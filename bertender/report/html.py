@@ -1,4 +1,4 @@
-"""A comparison as one HTML file: the table, its conditions, and which heads pruning has left.
+"""A comparison as one HTML file: the table, its conditions, and maps of the remaining heads.
 
 Everything comes from the saved Comparison, every word of it is escaped, and the file asks no other
 for anything.

@@ -1,4 +1,4 @@
-"""What stands around a comparison's table: what was measured, under what, and what to trust."""
+"""Notes of a comparison's table: what was measured, its conditions, and its limits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def conditions_lines(conditions: Conditions) -> list[str]:
 
 
 def _choices(chosen_on: Sequence[ChosenOn] | None) -> list[str]:
-    """Return what was chosen and what scored; nothing for files that do not say."""
+    """Return what was chosen and what scored; nothing for files that do not record it."""
     return [] if chosen_on is None else [f"scored on the held-out texts; {CHOICES[*chosen_on]}"]
 
 

@@ -38,12 +38,12 @@ def parity_lines(parity: Parity) -> list[str]:
     verdict = "passed" if parity.passed else f"FAILED, {len(parity.failures)} failures"
     return [
         f"parity of {parity.candidate} with {parity.reference}: {verdict}",
-        f"{parity.texts} texts, {parity.rows} answers; "
+        f"{parity.texts} texts, {parity.rows} predictions; "
         f"largest reference logit {_figure(parity.logit_scale)}, "
         f"spread over texts {_figure(parity.logit_spread)}",
         *_single_logits(parity),
         *_distribution(parity),
-        f"agreement {_figure(parity.agreement)} of all answers; without near-ties "
+        f"agreement {_figure(parity.agreement)} of all predictions; without near-ties "
         f"{_figure(parity.decided_agreement)} in the worst arrangement, "
         f"{_figure(parity.decided_agreement_high)} at best "
         f"(allowed {parity.tolerance.min_agreement:g}); near-ties: {_figure(parity.near_ties)}, "
@@ -91,11 +91,11 @@ def _score(parity: Parity) -> Iterator[str]:
 
 
 def _compared(parity: Parity) -> Iterator[str]:
-    """Yield what was compared beside logits; nothing in older results."""
+    """Yield what was compared besides logits; nothing in older results."""
     if parity.inputs_compared is not None:
         yield "tokens compared" if parity.inputs_compared else "tokens not comparable"
     if parity.graphs_compared is not None:
-        state = "compared" if parity.graphs_compared else "not compared: the float one is gone"
+        state = "compared" if parity.graphs_compared else "not compared: the float one is missing"
         yield f"products of both graphs {state}"
 
 

@@ -1,4 +1,4 @@
-"""What a quantization measured, in a few lines, from an artifact's card alone."""
+"""A quantization's findings in a few lines, from an artifact's card alone."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _no_model(constant: ConstantRow) -> Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column, whoever renders it; `unit` may name fields of the Conditions in braces."""
+    """A column, for every renderer; `unit` may name fields of the Conditions in braces."""
 
     title: str
     unit: str
@@ -161,7 +161,7 @@ OVER_ONNX = Column(
 )
 
 DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
-"""What a choice is made by."""
+"""Columns that a choice is made by."""
 COLUMNS = (
     NAME,
     RUNS_AS,

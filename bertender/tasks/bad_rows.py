@@ -1,4 +1,4 @@
-"""What becomes of a row that cannot be used: it stops everything, or it is left out and listed."""
+"""Handling of rows that cannot be used: an error, or they are left out and listed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SkippedRows:
             self.first.append(row)
 
     def report(self) -> LeftOutRows | None:
-        """Return what was left out, after a warning of it; None where nothing was."""
+        """Return the rows that were left out, after a warning; None where there are none."""
         if not self.count:
             return None
         listed = "; ".join(f"{row.file}, {row.place}: {row.reason}" for row in self.first)

@@ -1,4 +1,4 @@
-"""Tables that are made once and kept in the cache folder."""
+"""Tables that are made once and cached in the cache folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["cached_table"]
 
 
 def cached_table(name: str, make: Callable[[], pyarrow.Table]) -> pyarrow.Table:
-    """Return the table kept under `name`, made and kept first where it is missing or damaged."""
+    """Return the table cached under `name`; make and cache it first where missing or damaged."""
 
     def save(table: pyarrow.Table, path: object) -> None:
         pyarrow.parquet.write_table(table, path, compression="zstd")

@@ -88,7 +88,7 @@ def balanced_splits(
 
 
 def corpus(passages: Iterable[Passage]) -> Iterator[str]:
-    """Yield the docstrings of the training side, each as one text put together of its passages.
+    """Yield the docstrings of the training side, each as one text, joined from its passages.
 
     An empty text stands after the docstrings of each file.
     """

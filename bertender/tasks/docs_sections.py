@@ -1,7 +1,7 @@
 """The task `docs`: which section of a docstring does this sentence stand in?
 
 Is it the summary, or does it describe a parameter, a return value or an exception, or is it a note?
-Names, types and headings are left out, so that the language has to tell. The text is the
+Names, types and headings are left out, so that only the language is left. The text is the
 documentation of packages that bertender needs anyway. The classes are balanced, within each class
 the libraries take turns, and a source file is either on the training side or on the held-out side,
 never on both.

@@ -87,7 +87,7 @@ def load_files(config: TaskConfig) -> Task:
     """Load the task that `config.train` and `config.dev` hold; labels are sorted.
 
     Raises:
-        ConfigError: only one of the files is given, or two columns are the same.
+        ConfigError: only one of the files is set, or two columns are the same.
         DataError: a file is wrong.
     """
     train_path, dev_path = _both_files(config)
@@ -118,7 +118,7 @@ def load_files(config: TaskConfig) -> Task:
 
 
 def problem_type_of(config: TaskConfig) -> str:
-    """Return the problem type of a task of files: as set, or as the suffix of the file says."""
+    """Return the problem type of a task of files: as set, or by the suffix of the file."""
     own = config.train is not None and config.train.suffix.lower() in WORD_SUFFIXES
     guessed = TOKEN_CLASSIFICATION if own else SINGLE_LABEL
     return config.problem_type or guessed.name
@@ -133,7 +133,7 @@ def read_labelled(
     """Read and check all rows of a table; texts lose the white space around them.
 
     Raises:
-        DataError: a column is missing, there are no rows, or a text or label is not usable and
+        DataError: a column is missing, there are no rows, or a text or label cannot be used and
             `table.bad` stops.
     """
     table.require((*text_columns, label_column))
@@ -158,7 +158,7 @@ def read_labelled(
 def _no_rows(
     path: Path, text_columns: Sequence[str], label_column: str, unusable: SkippedRows
 ) -> DataError:
-    """Return the error of a table of which no row is left."""
+    """Return the error of a table without usable rows."""
     if not unusable.count:
         return DataError(f"{path}: no rows that can be used, only the names of the columns.")
     columns = zip(("--text-column", "--pair-column"), text_columns, strict=False)
@@ -235,7 +235,7 @@ def _both_files(config: TaskConfig) -> tuple[Path, Path]:
     if config.train is None or config.dev is None:
         explicit, missing = ("--train", "--dev") if config.train else ("--dev", "--train")
         raise ConfigError(
-            f"{explicit} {config.train or config.dev} is given without {missing}. A task of your "
+            f"{explicit} {config.train or config.dev} is set without {missing}. A task of your "
             "own needs both: a file to learn from, and one that is held out."
         )
     return config.train, config.dev

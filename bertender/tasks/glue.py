@@ -26,7 +26,7 @@ def load_glue(name: str) -> tuple[Split, Split]:
 
     Raises:
         DataError: a local file is wrong.
-        HubUnreachableError: there are no local files, and no hub answers.
+        HubUnreachableError: there are no local files, and no hub responds.
     """
     glue, root = GLUE[name], data_directory()
     if root is not None and (root / glue.folder).is_dir():
@@ -50,7 +50,7 @@ def read_hub(glue: GlueSet, repository: str = HUB_REPOSITORY) -> tuple[Split, Sp
         HubUnreachableError: the data are in none of these places; known within seconds.
     """
     if not (constants.HF_HUB_OFFLINE or Path(repository).is_dir() or hub_knows(HUB_PLACE)):
-        raise _unreachable(glue, f"{constants.ENDPOINT} did not answer in {PROBE_SECONDS:.0f} s")
+        raise _unreachable(glue, f"{constants.ENDPOINT} did not respond in {PROBE_SECONDS:.0f} s")
     import datasets  # a second of imports that local files do without
 
     try:

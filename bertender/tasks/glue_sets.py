@@ -15,7 +15,7 @@ __all__ = ["GLUE", "GlueSet"]
 
 @dataclass(frozen=True)
 class GlueSet:
-    """Where a set lies, and how its local files and the hub's copy write its columns and labels."""
+    """Place of a set, and the columns and labels of its local files and of the hub's copy."""
 
     folder: str
     hub_name: str

@@ -17,7 +17,7 @@ __all__ = ["LIBRARIES", "STANDARD_LIBRARY", "Library", "StandardLibrary"]
 
 @dataclass(frozen=True)
 class Library:
-    """Where a class of the task has its text: a package to import, and who distributes it."""
+    """Source of a class's text: a package to import, and its distribution."""
 
     package: str
     distribution: str

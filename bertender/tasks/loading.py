@@ -28,7 +28,7 @@ def load_task(config: TaskConfig) -> Task:
         UnknownNameError: no such task, and no files.
         ConfigError: a file without the other, or a share to choose on that is too few texts.
         DataError: a data file is wrong.
-        HubUnreachableError: the data are not on this machine and no hub answers.
+        HubUnreachableError: the data are not on this machine and no hub responds.
     """
     _check_sources(config)
     task = load_files(config) if config.train or config.dev else _by_name(config.task)
@@ -98,7 +98,7 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
     """Return the config in plain values that find the same data from any working directory."""
     absolute = {"task": task.name, "train": _absolute(config.train), "dev": _absolute(config.dev)}
     plain = config.model_copy(update={**absolute, "select": share}).model_dump(mode="json")
-    # single labels are what cards say without it, those of earlier versions included
+    # cards without it are of single labels, those of earlier versions included
     recorded = {} if task.problem is SINGLE_LABEL else {"problem_type": task.problem_type}
     settings = {name: plain[name] for name in plain if name != "problem_type"}
     return {**settings, **task.source, **recorded}

@@ -1,4 +1,4 @@
-"""Passages of documentation: the docstrings of Python files, cut into pieces of at most 30 words.
+"""Passages of documentation: the docstrings of Python files, cut into parts of at most 30 words.
 
 Files are parsed with `ast`, never imported. Parsing holds the interpreter's lock, so the work is
 done by processes: this module, like any that `read_files` names, also runs as a script that takes
@@ -170,7 +170,7 @@ def prose(docstring: str) -> list[str]:
 
 
 def cut(words: Sequence[str]) -> Iterator[str]:
-    """Yield pieces of LONGEST_WORDS words, without short remainders and tables of symbols."""
+    """Yield parts of LONGEST_WORDS words, without short remainders and tables of symbols."""
     for some in _batches(words, LONGEST_WORDS):
         readable = sum(TWO_LETTERS.search(word) is not None for word in some)
         if len(some) >= SHORTEST_WORDS and readable >= len(some) / 2:

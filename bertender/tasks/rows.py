@@ -55,7 +55,7 @@ class Table:
     columns: tuple[str, ...]
     rows: Iterator[Row]
     bad: OnBadRow = stop
-    """Called with the rows that cannot be used, by whoever finds one."""
+    """Called with each row that cannot be used."""
 
     def require(self, columns: Sequence[str]) -> None:
         """Raise DataError for the first of `columns` that the file does not have exactly once."""
@@ -144,7 +144,7 @@ def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str
     """Yield each record's place and its fields; empty lines are passed over.
 
     Raises:
-        RowError: a malformed record runs over several lines, so that nobody knows where it ends.
+        RowError: a malformed record runs over several lines, so that its end is not known.
     """
     while True:
         line = reader.line_num + 1
@@ -209,7 +209,7 @@ def _object(path: Path, place: str, content: str) -> dict[str, object]:
         raise RowError(
             path,
             place,
-            f"{content.strip()[:40]!r} is no JSON object. "
+            f"{content.strip()[:40]!r} is not a JSON object. "
             'Each line holds one, such as {"text": "...", "label": "..."}.',
         )
     return values

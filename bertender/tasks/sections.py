@@ -33,7 +33,7 @@ HEADINGS: Mapping[str, str] = {
     "note": NOTE,
     "notes": NOTE,
 }
-"""Headings in lower case; the text below any other one is no section's."""
+"""Headings in lower case; the text below any other one is not a section's."""
 
 FIELDS: Mapping[str, str] = {
     "param": PARAMETER,
@@ -64,9 +64,9 @@ NAME_AND_TYPE = re.compile(
     \s*(?::|--|\u2013)(?:\s+|$)""",
     re.VERBOSE,
 )
-"""What stands before the description of a parameter or an exception, in Google's layout."""
+"""The text before the description of a parameter or an exception, in Google's layout."""
 TYPE = re.compile(r"(?:[^\s:]+|:\w+:`[^`]*`|`[^`]*`|\S*\((?:[^()]|\([^()]*\))*\)):(?:\s+|$)")
-"""What stands before the description of a return value, in Google's layout."""
+"""The text before the description of a return value, in Google's layout."""
 
 Block = list[str]
 

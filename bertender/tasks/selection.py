@@ -1,4 +1,4 @@
-"""Which texts of a training file are set apart, to choose settings on.
+"""Selection of the texts of a training file that are set apart, to choose settings on.
 
 A text is on one side or the other by a hash of itself: whatever the seed, the order of the file or
 its length, every stage of a chain sets apart the same texts, and a text that is there twice is on
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SHARE = 0.1
 LEAST_TEXTS = 50
-"""Fewer say too little: one of them is 2 points."""
+"""Fewer prove too little: one of them is 2 points."""
 
 SALT = b"selection of bertender"
 """So that another cut by a hash of the text is another cut."""
@@ -72,7 +72,7 @@ def part(
     if count < LEAST_TEXTS:
         raise ConfigError(
             f"task {name!r}, select={wanted:g}: {count} of {len(train)} training texts to choose "
-            f"on, and {LEAST_TEXTS} are the least that say anything. Give a larger share (0.5 at "
+            f"on, and at least {LEAST_TEXTS} are needed. Give a larger share (0.5 at "
             "most), or select=0, and the held-out texts choose and score."
         )
     return Parted(train.where([not each for each in selected]), train.where(selected), wanted)

@@ -70,7 +70,7 @@ def unlike(rows: Iterable[Sentence]) -> list[Sentence]:
     """Keep the first of sentences that are alike, and none of those that several sections share.
 
     Copied documentation differs in names and in its end. So sentences are alike whose first plain
-    words are equal, where names, numbers and code are no plain words.
+    words are equal, where names, numbers and code are not plain words.
     """
     return firsts_of_one_group(
         rows, key=lambda row: _first_plain_words(row.text), group=lambda row: row.section
@@ -80,8 +80,8 @@ def unlike(rows: Iterable[Sentence]) -> list[Sentence]:
 def labelled_sentences(docstring: str) -> Iterator[tuple[str, str]]:
     """Yield the section and the text of the readable sentences.
 
-    Of a note these are all. Of any other paragraph it is the first, which says what the thing is;
-    later ones tell more of it, in words that would fit every section.
+    Of a note these are all. Of any other paragraph it is the first, which states the thing; later
+    ones add to it, in words that would fit every section.
     """
     for section, paragraph in read_sections(docstring):
         parts = sentences(paragraph)

@@ -1,4 +1,4 @@
-"""What a task is: splits of labelled examples, the labels, and the metric.
+"""Task: splits of labelled examples, the labels, and the metric.
 
 Models learn from `train`. What is chosen (settings, parts that stay quantized, whether a drop is
 allowed) is chosen on `selection`, texts of the training file that nothing learns from, and `dev`
@@ -31,7 +31,7 @@ __all__ = ["ChosenOn", "Split", "Task", "TaskConfig", "default_of"]
 
 
 class TaskConfig(Config):
-    """Which task, and for a task of your own, which files and columns."""
+    """Settings of a task: its name and, for a task of your own, files and columns."""
 
     shown_defaults: ClassVar[Mapping[str, str]] = {"select": "0.1, or 0 where that is too few"}
 
@@ -44,7 +44,7 @@ class TaskConfig(Config):
     problem_type: Annotated[str | None, PROBLEMS.validator()] = Field(
         None,
         description="of your files: single_label_classification, or token_classification for "
-        "words with BIO tags (CoNLL, JSONL with lists, seq.in); by default as the suffix says",
+        "words with BIO tags (CoNLL, JSONL with lists, seq.in); by default from the suffix",
     )
     skip_bad_rows: bool = Field(
         False, description="leave out rows of your files that cannot be used, and list them"
@@ -120,7 +120,7 @@ class Task:
 
     @property
     def chosen_on(self) -> ChosenOn:
-        """Where `choices` come from."""
+        """Split that `choices` come from."""
         return "selection" if len(self.selection) else "dev"
 
     @property

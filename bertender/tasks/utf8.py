@@ -22,7 +22,7 @@ __all__ = [
 LINE_END = "\n"
 ESCAPED_BYTE = 0xDC00
 NOT_UTF8 = re.compile("[\udc80-\udcff]")
-"""What stands in a decoded text for bytes that are not UTF-8: 0xDC00 and the byte (PEP 383)."""
+"""Characters for bytes that are not UTF-8 in a decoded text: 0xDC00 and the byte (PEP 383)."""
 
 
 def bytes_of(path: Path, size: int = -1) -> bytes:

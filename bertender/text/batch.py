@@ -31,7 +31,7 @@ IntArray = npt.NDArray[np.int64]
 LONGEST_INPUT_BY_DEFAULT = 512
 
 NO_WORD = -1
-"""Of a token that begins no word: a later piece of one, a special token, padding."""
+"""Of a token that begins no word: a later token of one, a special token, padding."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerBase:
 
     Raises:
         ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where the
-            config beside it names code of the hub.
+            config next to it names code of the hub.
     """
     quiet = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -106,6 +106,6 @@ def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerBase:
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the most tokens that the model takes; tokenizers that do not say it answer 512."""
+    """Return the most tokens that the model takes; 512 for tokenizers that do not state it."""
     stated = tokenizer.model_max_length
     return int(stated) if stated < 10**6 else LONGEST_INPUT_BY_DEFAULT

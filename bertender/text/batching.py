@@ -1,4 +1,4 @@
-"""Which examples go into a batch together: neighbours in length, under a token budget.
+"""Batches of examples of similar length, under a token budget.
 
 A batch costs its longest example times its size, so examples of like length belong together.
 """
@@ -23,7 +23,7 @@ class Pooling:
     """
 
     batches: int | None
-    """Batches of a pool, about; None where the settings say how many."""
+    """Batches of a pool, about; None where the settings set how many."""
     in_turn: bool = False
     """Pools follow each other, and batches are shuffled inside a pool: so each run of that many
     steps sees all lengths. Else the batches of the whole epoch are shuffled."""
@@ -38,7 +38,7 @@ POOLINGS: Mapping[str, Pooling] = {
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What a batch may hold, all processes together."""
+    """Limits of a batch, all processes together."""
 
     batch_size: int
     """Most examples."""
@@ -65,7 +65,7 @@ class BatchPlan:
         return len(self.batches)
 
     def first(self, steps: int) -> BatchPlan:
-        """Return the plan cut after so many batches, where the last epoch ends, done or not."""
+        """Return the plan cut after some batches; the last epoch ends there, complete or not."""
         batches = self.batches[:steps]
         whole = tuple(end for end in self.epoch_ends if end < len(batches))
         return BatchPlan(batches, (*whole, len(batches)))

@@ -1,4 +1,4 @@
-"""What one example is, before any tokenizer."""
+"""An example before any tokenizer."""
 
 from __future__ import annotations
 

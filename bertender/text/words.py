@@ -1,6 +1,6 @@
 """Sentences of words on their way into a model: tokens, and which word each begins.
 
-The first token of a word answers for it; its other tokens and special tokens answer nothing.
+The first token of a word predicts its label; its other tokens and special tokens predict nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def encode_words(
     """Tokenise sentences that are split into words.
 
     Args:
-        tokenizer: a fast one, which tells the word of each token (`word_ids`).
+        tokenizer: a fast one, which has the word of each token (`word_ids`).
         sentences: words.
         max_length: longer sentences are cut to so many tokens, or to what the model takes.
         settings: more of the tokenizer's own (padding, kind of tensors).
@@ -54,7 +54,7 @@ def tokens_of_words(
     """Return the numbers of the tokens of each word, without special tokens, of any length.
 
     Args:
-        tokenizer: a fast one, which tells the word of each token.
+        tokenizer: a fast one, which has the word of each token.
         sentences: words.
     """
     tokens = tokenizer(
@@ -72,7 +72,7 @@ def tokens_of_words(
 
 
 class TokenizeWords(Tokenize):
-    """Encode sentences that are split into words; the batch tells which token begins which word."""
+    """Encode sentences that are split into words; the batch has the first token of each word."""
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
         tokens = encode_words(
@@ -85,7 +85,7 @@ class TokenizeWords(Tokenize):
 
 
 def keep_words(examples: Sequence[Example]) -> Batch:
-    """Encode for a served endpoint, which reads the words itself and answers for each."""
+    """Encode for a served endpoint, which reads the words itself and predicts a label for each."""
     longest = max(map(len, examples))
     words = [[*range(len(example)), *[NO_WORD] * (longest - len(example))] for example in examples]
     return Batch(tuple(examples), {}, np.array(words))

@@ -1,4 +1,4 @@
-"""Tensors that are computed once and kept in files of the cache folder."""
+"""Tensors that are computed once and cached in files of the cache folder."""
 
 from __future__ import annotations
 

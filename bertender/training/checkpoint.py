@@ -58,7 +58,7 @@ class SafeCheckpoints(Trainer):
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
-        # transformers' own takes tied weights, which are kept once, for missing ones
+        # transformers' own takes tied weights, which are stored once, for missing ones
         own = self.accelerator.unwrap_model(model or self.model)
         load_model(own, str(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME))
 

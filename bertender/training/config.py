@@ -1,4 +1,4 @@
-"""How long and how fast to train: what every stage that trains can be told."""
+"""Settings of training, which every stage that trains shares: how long and how fast."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES: Mapping[str, Rule[TrainingConfig]] = {
 
 
 class TrainingConfig(Config):
-    """How long and how fast to train; shared by every stage that trains."""
+    """Settings of training, which every stage that trains shares."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     judging: ClassVar[frozenset[str]] = frozenset()

@@ -31,15 +31,15 @@ SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True)
 class Padding:
-    """What makes the texts of a batch equally long, as their tokenizer does it."""
+    """Padding of the texts of a batch, as their tokenizer does it."""
 
     token_id: int
     segment_id: int = 0
     left: bool = False
-    """In front of a text: XLNet answers at the last token."""
+    """In front of a text: XLNet predicts at the last token."""
 
     others: Mapping[str, int] = field(default_factory=dict)
-    """Token columns beside `input_ids` and its companions, and what pads each."""
+    """Token columns besides `input_ids` and its companions, and what pads each."""
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, **others: int) -> Self:
@@ -89,7 +89,7 @@ class TokenDataset(Dataset[dict[str, Any]]):
         return {name: column[index] for name, column in self.columns.items()}
 
     def where(self, chosen: Sequence[bool]) -> TokenDataset:
-        """Return the examples that are kept, a truth for each."""
+        """Return the selected examples, a truth for each."""
         columns = {
             name: [value for value, keep in zip(column, chosen, strict=True) if keep]
             for name, column in self.columns.items()

@@ -1,4 +1,4 @@
-"""What an artifact's card says of a training run."""
+"""Findings of a training run, for an artifact's card."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _tokenize_words(
 
 
 def _hard_loss(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-    """Cross-entropy with the labels; what has none is left out."""
+    """Cross-entropy with the labels; texts and words without one are left out."""
     return hard_labels(logits, batch["labels"])
 
 

@@ -1,4 +1,4 @@
-"""What a model answers: losses of logits."""
+"""Losses of logits."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def split_by_rate(optimizer: torch.optim.Optimizer, model: torch.nn.Module, rate
 
 
 def pace(scheduler: LambdaLR, optimizer: torch.optim.Optimizer, rates: Rates, steps: int) -> None:
-    """Multiply the schedule of each group by its part's factor, in a run of so many steps."""
+    """Multiply the schedule of each group by its part's factor, in a run of some steps."""
     for place, group in enumerate(optimizer.param_groups):
         if group["part"]:
             factor, schedule = rates[group["part"]], scheduler.lr_lambdas[place]

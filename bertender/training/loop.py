@@ -53,7 +53,7 @@ SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
 
 
 class Objective(Protocol):
-    """What a training run minimises."""
+    """The loss that a training run minimises."""
 
     def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
         """Return the named, weighted parts of the loss (scalars); their sum is minimised.
@@ -65,7 +65,7 @@ class Objective(Protocol):
 
 @dataclass
 class TrainingReport:
-    """What a run did: the loss as it fell, and the scores at the end of each epoch.
+    """Record of a run: the loss as it fell, and the scores at the end of each epoch.
 
     Samples and seconds are those since the run began or was resumed, scoring left out; two runs
     that differ in them alone are equal.
@@ -101,7 +101,7 @@ def train(
         objective: the loss.
         config: length, pace and precision.
         work: directory of the checkpoints, from `work.work_directory`.
-        description: what the progress bar says.
+        description: text of the progress bar.
         at_epoch_end: scores the model on held-out data; must draw no random numbers.
         keep_end: leave a checkpoint of the end in `work`, so that a run of several parts can go
             on after this one.
@@ -109,7 +109,7 @@ def train(
         rates: parts of the model that learn at a rate of their own.
 
     Raises:
-        TrainingError: the loss is no number any more.
+        TrainingError: the loss is not a number any more.
     """
     arguments = _trainer_arguments(config, work)
     plan = planned(examples, config, arguments.world_size)
@@ -213,8 +213,8 @@ class _PlannedTrainer(SafeCheckpoints):
         values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
         if not all(map(math.isfinite, values.values())):
             raise TrainingError(
-                f"the loss at step {step} of {len(self.plan)} is no number: {values}. Try a lower "
-                f"learning_rate than {self.args.learning_rate}, or precision fp32."
+                f"the loss at step {step} of {len(self.plan)} is not a number: {values}. Try a "
+                f"lower learning_rate than {self.args.learning_rate}, or precision fp32."
             )
         if step % LOG_EVERY == 0 or step + 1 == len(self.plan):
             self._history().append({"step": step, "parts": values})

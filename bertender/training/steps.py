@@ -1,9 +1,9 @@
-"""A seam for whoever wants to see each step of a training run, whichever stage runs it.
+"""Listeners of the steps of a training run, whichever stage runs it.
 
     with listen_to_steps(lambda step: print(step.number, step.losses)):
         finetune(model, tokenizer, task, config, out)
 
-Listeners belong to the context of the call and are no argument of `train`: a stage trains in
+Listeners belong to the context of the call and are not an argument of `train`: a stage trains in
 phases and rounds, several calls below what its user calls, and none of these needs to pass on what
 it does not use.
 """
@@ -28,11 +28,11 @@ class Step:
     """A step of a training run, once its loss is computed and before it changes the model."""
 
     number: int
-    """From 0; a resumed run goes on counting."""
+    """From 0; a resumed run continues the count."""
     steps: int
     """Of the whole run."""
     description: str
-    """What the progress bar says."""
+    """Text of the progress bar."""
     work: Path
     """Directory of the run's checkpoints; each phase of a stage has its own."""
     batch: TensorBatch
@@ -51,7 +51,7 @@ def listen_to_steps(listener: StepListener) -> Iterator[None]:
     """Call `listener` in each step that is trained in the block, in this thread and process.
 
     What it raises ends the training as an error or Ctrl-C does: checkpoints stay, and the same
-    run goes on from the last one.
+    run continues from the last one.
     """
     token = _listeners.set((*_listeners.get(), listener))
     try:

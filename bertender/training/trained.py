@@ -1,6 +1,6 @@
 """Training an artifact: the one sequence of every stage that trains.
 
-work directory -> train, or go on from its checkpoints -> write on the main process -> load
+work directory -> train, or resume from its checkpoints -> write on the main process -> load
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def trained_artifact(
     identity: Sequence[Any],
     parent: Artifact | None = None,
 ) -> Artifact:
-    """Train, write and load an artifact; an interrupted run goes on from its checkpoints.
+    """Train, write and load an artifact; an interrupted run continues from its checkpoints.
 
     Args:
         out: directory of the artifact.

@@ -54,7 +54,7 @@ class AugmentedConfig(TrainingConfig):
         unused = [n for n in ("augmented_copies", "augmentation_model") if getattr(self, n)]
         if unused and self.augmentation is None:
             raise ConfigError(
-                f"{unused[0]}={getattr(self, unused[0])!r} is given without augmentation. "
+                f"{unused[0]}={getattr(self, unused[0])!r} is set without augmentation. "
                 f"Name one: {', '.join(AUGMENTATIONS)}; or leave it out."
             )
         asking = [name for name, row in AUGMENTATIONS.items() if row.asks_language_model]
@@ -74,7 +74,7 @@ def augmented(
     readers: Sequence[str],
     config: AugmentedConfig,
 ) -> Task:
-    """Return the task with copies of its training texts beside them; they have no label.
+    """Return the task with copies of its training texts added; they have no label.
 
     What is drawn for a text depends on the seed and on its place among the texts.
 
@@ -120,7 +120,7 @@ def copies_of(
     copies: int,
     generator: np.random.Generator,
 ) -> list[Example]:
-    """Return the distinct ones of so many copies of an example that are not the example itself."""
+    """Return the distinct copies of an example that differ from it, out of `copies` drawn."""
     rewritten = {example: None}
     for copy in range(copies):
         turn = pair_turns[copy % len(pair_turns)] if len(example) > 1 else (True,)

@@ -1,4 +1,4 @@
-"""What an augmentation is: how one text becomes another, and what of a pair is rewritten."""
+"""Augmentation: how one text becomes another, and which texts of a pair are rewritten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rewrite = Callable[[str, np.random.Generator], str]
 
 @dataclass(frozen=True)
 class Material:
-    """What an augmentation takes its words from."""
+    """Sources of an augmentation's words."""
 
     texts: tuple[str, ...]
     """Every distinct text that is to be rewritten."""

@@ -2,9 +2,9 @@
 
 Each word is masked with probability 0.1, or, with another 0.1, replaced by a word of its class,
 drawn as often as it stands in the texts. Then, with probability 0.25, one run of 1 to 5 words is
-all that is kept of the text. Of a pair the first text alone is rewritten, then the second alone,
+all that remains of the text. Of a pair the first text alone is rewritten, then the second alone,
 then both, in turn.
-Departures: classes take the place of the tags of a part-of-speech tagger, and are found by the
+Departures: classes replace the tags of a part-of-speech tagger, and are found by the
 form and the company of words (`word_classes`): they are coarser than tags, a word has one class
 wherever it stands, and they are made for English; words of other languages fall into few classes.
 Words keep what stands between them, where the paper joins tokens with spaces.
@@ -46,7 +46,7 @@ def dropping_and_swapping(classes: WordClasses, mask: str) -> Rewrite:
 
 
 def _run(spans: list[Span], length: int, place: float) -> list[Span]:
-    """Return so many words in a row, at `place`, in [0, 1), of where they can begin."""
+    """Return a run of words that begins at `place`, a share in [0, 1) of its possible starts."""
     first = int(place * max(len(spans) - length + 1, 1))
     return spans[first : first + length]
 

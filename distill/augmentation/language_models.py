@@ -42,7 +42,7 @@ class LanguageModel:
 def find_language_model(teacher: Artifact, name: str | None) -> LanguageModel | None:
     """Load the model called `name`, or else the nearest of those that the teacher came from.
 
-    Returns None where no name is given and no origin that is on this machine has a head.
+    Returns None where no name is set and no origin that is on this machine has a head.
 
     Raises:
         ModelError, HubUnreachableError, DamagedArtifactError: the named model cannot be had, or
@@ -68,7 +68,7 @@ def load_language_model(source: str) -> LanguageModel:
         ModelError: it has no such head, no mask token, or cannot be loaded.
     """
     quiet = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # it says at length that a head is missing
+    transformers_logging.set_verbosity_error()  # it reports at length that a head is missing
     try:
         model = load_masked_language_model(source)
         tokenizer = fitting_tokenizer(source, model)

@@ -1,9 +1,9 @@
 """The words that a masked language model finds likely in place of each word of a text.
 
 The model reads the text twice, with the word masked and as it is: [CLS] masked [SEP] text [SEP],
-so that its words keep to what was meant. It is asked for words that are single pieces, and
-answers with single pieces. Texts are answered some hundreds at a time, and each such piece of
-the work is kept in the cache folder, so that a killed run goes on behind the last of them.
+so that its words keep to what was meant. It is asked for words that are single tokens, and
+predicts single tokens. Texts are processed some hundreds at a time, and each such part of the
+work is stored in the cache folder, so that a killed run continues after the last of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["TEXTS_AT_ONCE", "Blank", "blanks_of", "masked_words", "questions_of"
 
 TEXTS_AT_ONCE = 256
 TOKENS_PER_BATCH = 2048
-"""Less than for other forward passes: an answer is as wide as the vocabulary, for each token."""
+"""Less than for other forward passes: logits are as wide as the vocabulary, for each token."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def masked_words(
     Args:
         language_model: what is asked.
         texts: distinct ones.
-        count: most words of an answer, the likeliest first.
+        count: most words of a result, the likeliest first.
         bf16: compute in bf16.
 
     Raises:
@@ -86,7 +86,7 @@ def masked_words(
 def blanks_of(
     tokenizer: PreTrainedTokenizerBase, whole: WholeWords, texts: Sequence[str]
 ) -> list[Blank]:
-    """Return the words of some texts that may be replaced and are single pieces, in order."""
+    """Return the words of some texts that may be replaced and are single tokens, in order."""
     tokens = tokenizer(list(texts), add_special_tokens=False, verbose=False)
     special = tokenizer.num_special_tokens_to_add(pair=True)
     room = (longest_input(tokenizer) - special) // 2
@@ -141,7 +141,7 @@ def _likeliest_words(
     count: int,
     bf16: bool,
 ) -> list[list[int]]:
-    """Return the ids of the likeliest words for each blank, computed once and kept on disk."""
+    """Return the ids of the likeliest words for each blank, computed once and cached on disk."""
     if not blanks:
         return []
     questions = questions_of(language_model.tokenizer, blanks)

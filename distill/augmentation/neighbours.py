@@ -23,7 +23,7 @@ def nearest_words(
         embeddings: a model's word embeddings, (vocab, hidden).
         whole: the words that are compared.
         ids: of the words that are asked for; each is one of `whole`.
-        count: most words of an answer.
+        count: most words of a result.
     """
     known = whole.ids
     table = functional.normalize(embeddings[known].float(), dim=-1)  # (words, hidden)

@@ -1,14 +1,14 @@
 """TinyBERT's data augmentation (Jiao et al. 2019, arXiv 1909.10351, Algorithm 1).
 
-Of each word of letters alone that is no stop word there are 15 candidates. Where a masked language
-model is at hand and the word is one piece, they are what the model finds likeliest in its place,
-reading the masked text and the text itself. Otherwise they are the words nearest to it in a table
+Each word of letters alone that is not a stop word has 15 candidates. Where a masked language model
+is available and the word is one token, they are the model's likeliest words in its place, given
+the masked text and the text itself. Otherwise they are the words nearest to it in a table
 of embeddings. A copy of the text replaces each word with probability 0.4 by one of its candidates,
 drawn evenly.
-Departures: the embeddings are the teacher's own, where the paper has GloVe. Vectors of pieces do
-not add up to that of a word, so that words of several pieces stay as they are. The candidates are
+Departures: the embeddings are the teacher's own, where the paper has GloVe. Vectors of tokens do
+not add up to that of a word, so that words of several tokens stay as they are. The candidates are
 other words than the one replaced and whole words of letters, and are 15 after these are chosen
-(the paper takes 15 pieces and then drops those that continue a word). Both texts of a pair are
+(the paper takes 15 tokens and then drops those that continue a word). Both texts of a pair are
 rewritten in each copy, each on its own.
 """
 

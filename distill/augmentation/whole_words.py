@@ -1,4 +1,4 @@
-"""The pieces of a tokenizer's vocabulary that are words by themselves."""
+"""The tokens of a tokenizer's vocabulary that are words by themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["WholeWords"]
 
 @dataclass(frozen=True)
 class WholeWords:
-    """Words of at least two letters, by the id of their only piece."""
+    """Words of at least two letters, by the id of their only token."""
 
     words: Mapping[int, str]
 
@@ -24,14 +24,14 @@ class WholeWords:
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
         """Find them: what an id decodes to must come back, after a space, as this id alone.
 
-        So a piece that continues a word is none, however an architecture marks such pieces.
+        So a token that continues a word is not one, however an architecture marks such tokens.
 
         Raises:
-            ModelError: there are fewer than two, or the tokenizer does not tell where pieces lie.
+            ModelError: there are fewer than two, or the tokenizer has no offsets of its tokens.
         """
         if not tokenizer.is_fast:
             raise ModelError(
-                f"the tokenizer of {tokenizer.name_or_path} does not tell where its pieces lie in "
+                f"the tokenizer of {tokenizer.name_or_path} has no offsets of its tokens in "
                 "a text. Augmentation needs one with a tokenizer.json."
             )
         decoded = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
@@ -41,7 +41,7 @@ class WholeWords:
         whole = cls({number: word for (number, word), ids in each if ids == [number]})
         if len(whole.words) < 2:
             raise ModelError(
-                f"the vocabulary of {tokenizer.name_or_path} has {len(whole.words)} pieces that "
+                f"the vocabulary of {tokenizer.name_or_path} has {len(whole.words)} tokens that "
                 "are words. Augmentation needs one of whole words."
             )
         return whole
@@ -52,7 +52,7 @@ class WholeWords:
         return torch.tensor(sorted(self.words))
 
     def numbered(self, words: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-        """Return the id of each of some words that is a single piece; others are left out."""
+        """Return the id of each of some words that is a single token; others are left out."""
         each = list(words)
         pairs = zip(each, _tokens(tokenizer, each), strict=True)
         return {word: ids[0] for word, ids in pairs if len(ids) == 1 and ids[0] in self.words}

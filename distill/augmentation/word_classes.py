@@ -1,6 +1,6 @@
-"""Word classes without a tagger: English words told apart by form and by what stands before them.
+"""Word classes without a tagger: English words by their form and by what stands before them.
 
-Closed classes are lists. An open word belongs to the class of its ending where that tells one
+Closed classes are lists. An open word belongs to the class of its ending where that is clear
 (-ly, -ness); otherwise to a class by its ending, the closed class that most often stands before it
 in the texts, and whether open words or none mostly follow: after determiners, nouns end a phrase
 and adjectives do not.

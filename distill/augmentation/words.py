@@ -16,7 +16,7 @@ WORD = re.compile(r"\w+(?:['’]\w+)*")  # noqa: RUF001  # a typographic apostro
 
 FORMS_OF_DO = frozenset(("did", "does", "doing", "don", "didn", "doesn"))
 CONTRACTED = frozenset(("ca", "ll", "re", "sha", "ve", "wo"))
-"""What remains of words where treebanks cut contractions: they 'll, ca n't."""
+"""Parts of words where treebanks cut contractions: they 'll, ca n't."""
 
 STOP_WORDS = ENGLISH_STOP_WORDS | FORMS_OF_DO | CONTRACTED
 """scikit-learn's list, and what it lacks."""
@@ -28,7 +28,7 @@ def word_spans(text: str) -> list[Span]:
 
 
 def replaceable_words(text: str) -> list[Span]:
-    """Return the words of at least two letters and nothing else that are no stop words."""
+    """Return the words of at least two letters and nothing else that are not stop words."""
     return [span for span in word_spans(text) if _is_replaceable(text[slice(*span)])]
 
 

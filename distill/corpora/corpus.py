@@ -1,7 +1,7 @@
 """Text to pre-train on: passages that stream, and dense blocks of tokens.
 
 A passage is a line of text; an empty one stands where a document ends. No more of a corpus than
-some passages is ever in memory: what needs it whole reads it anew.
+some passages is ever in memory: what needs it whole reads it again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TEXT_COLUMN_HELP = "column of the corpus's text, in Parquet files and hub data s
 
 @dataclass(frozen=True)
 class Corpus:
-    """The passages of a corpus, read anew whenever they are iterated over."""
+    """The passages of a corpus, read again whenever they are iterated over."""
 
     source: str
     text_column: str = "text"
@@ -58,7 +58,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Survey:
-    """What one reading of a corpus tells."""
+    """Counts of one reading of a corpus."""
 
     sha256: str
     passages: int
@@ -97,7 +97,7 @@ def read_corpus(source: str, text_column: str = "text") -> Iterator[str]:
     Raises:
         ConfigError: a name is none of these; no file is read then.
         DataError: a file is damaged, a line of it is not UTF-8, or it has no such column.
-        HubUnreachableError: no hub that answers knows a data set.
+        HubUnreachableError: no hub that responds knows a data set.
     """
     for passages in open_corpus(source, text_column):
         yield from passages
@@ -108,7 +108,7 @@ def open_corpus(source: str, text_column: str = "text") -> list[Iterator[str]]:
 
     Raises:
         ConfigError: a part is neither a corpus by name, nor a file that is there, nor a data set.
-        HubUnreachableError: no hub that answers knows a data set.
+        HubUnreachableError: no hub that responds knows a data set.
     """
     return [_opened(name.strip(), text_column) for name in source.split(",")]
 

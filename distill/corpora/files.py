@@ -1,6 +1,6 @@
 """Corpus files: their passages one by one, with an empty one where a document ends.
 
-Only the line or the rows at hand are in memory, however long the file is.
+Only the current line or rows are in memory, however long the file is.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def documents_of_rows(texts: Iterable[str]) -> Iterator[str]:
 
 
 def text_of_row(value: object, place: str) -> str:
-    """Return the text of a row, empty where it has none; DataError names what is no text."""
+    """Return the text of a row, empty where it has none; DataError names what is not text."""
     if value is not None and not isinstance(value, str):
         raise DataError(
             f"{place}: {str(value)[:40]!r} is of type {type(value).__name__}, not text. "

@@ -1,4 +1,4 @@
-"""What pre-training does not train on: which passages these are, and the loss on them."""
+"""Held-out passages of pre-training, and the loss on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertender.training.loop import Objective
 __all__ = ["HELD_OUT_EVERY", "held_out_loss", "part_of"]
 
 HELD_OUT_EVERY = 50
-"""One passage, or one run of passages, of so many is kept out of training."""
+"""One of so many passages, or of runs of passages, is held out of training."""
 HELD_OUT_STEP = 2**31
 """The step that held-out masks are drawn from: no training step comes so far."""
 TOKENS_PER_BATCH = 8192
@@ -28,8 +28,8 @@ def part_of(passages: Iterable[str], *, held_out: bool, run: int = 1) -> Iterato
         passages: an empty one ends a document; these are in both parts.
         held_out: which part.
         run: so many consecutive passages are held out together. Where it is more than one, an
-            empty passage stands wherever some are missing, for what surrounds them is no more
-            consecutive.
+            empty passage stands wherever some are missing, for what surrounds them is not
+            consecutive any more.
     """
     number, gap = 0, False
     for passage in passages:
@@ -55,7 +55,7 @@ def held_out_loss(
         model: what the objective runs.
         objective: the loss.
         examples: held-out rows.
-        perplexity_of: the part whose exponential is given as "perplexity"; None gives none.
+        perplexity_of: the part whose exponential is returned as "perplexity"; None for none.
     """
     model.eval()
     means = _mean_parts(model, objective, examples)

@@ -1,4 +1,4 @@
-"""Corpora on a hub, streamed: nothing of them is kept on this machine."""
+"""Corpora on a hub, streamed: nothing of them is stored on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_hub(name: str, text_column: str) -> Iterator[str]:
     """Return the passages of a hub data set's training split; a row is a document.
 
     Raises:
-        HubUnreachableError: no hub that answers knows the data set; known within seconds. A hub
+        HubUnreachableError: no hub that responds knows the data set; known within seconds. A hub
             that falls silent later raises it on the way.
         ConfigError: the data set has no such subset, or no training split.
         DataError: its rows have no such column, or another type than text in it.
@@ -30,7 +30,7 @@ def read_hub(name: str, text_column: str) -> Iterator[str]:
     repository, _, subset = name.partition(":")
     if constants.HF_HUB_OFFLINE or not hub_knows(f"api/datasets/{repository}"):
         raise HubUnreachableError(
-            f"corpus {name!r} is no file, and no hub that answers knows a data set of this name. "
+            f"corpus {name!r} is not a file, and no hub that responds has a data set of this name. "
             "Give files, or go online (and unset HF_HUB_OFFLINE)."
         )
     return documents_of_rows(_texts(name, _streamed(name, repository, subset), text_column))
@@ -62,6 +62,6 @@ def _texts(name: str, rows: Iterator[Mapping[str, Any]], text_column: str) -> It
             yield text_of_row(values[text_column], f"corpus {name!r}, row {row}")
     except OSError as error:
         raise HubUnreachableError(
-            f"corpus {name!r}: the hub stopped answering after row {row}: {error}. Try again, or "
+            f"corpus {name!r}: the hub stopped responding after row {row}: {error}. Try again, or "
             "keep the data set as Parquet files and give these."
         ) from None

@@ -206,7 +206,7 @@ class Elsewhere:
         return _Pair(first, second, 1, unused=() if filling.halves else rest)
 
     def _other(self, filling: _Filling, displaced: int) -> _Filling | None:
-        """Return an earlier filling, of another document and long enough where one is kept.
+        """Return an earlier filling, of another document and long enough where one is stored.
 
         Of the same document it must end before: what was displaced is in a filling twice.
         """
@@ -232,7 +232,7 @@ class Elsewhere:
 
 
 def _cut(pair: _Pair, length: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-    """Cut a pair to so many tokens; both segments keep one at least."""
+    """Cut a pair to `length` tokens; both segments keep one at least."""
     segments = [deque(pair.first), deque(pair.second)]
     while sum(map(len, segments)) > length:
         longer = max(segments, key=len)

@@ -81,7 +81,7 @@ def stored_parts(
     """Store the rows of a corpus below `directory`: to train on, and held out.
 
     Args:
-        passages: the corpus, read anew for each.
+        passages: the corpus, read again for each.
         found: the survey of it.
         rows: makes rows of passages.
         directory: in the work directory of the run.

@@ -1,4 +1,4 @@
-"""Which tokens of a vocabulary continue a word, read from how its tokenizer marks them.
+"""Tokens of a vocabulary that continue a word, found by their marks.
 
 WordPiece marks what continues ("##ing"); byte-level BPE and SentencePiece mark what begins ("Ġ"
 and "▁" stand for the space before a word). Of the latter, a token of punctuation alone begins a

@@ -44,17 +44,17 @@ class TaughtTexts:
     teachers: Sequence[Teacher]
     """The logits of several are averaged, and so are always cached; states are the first one's."""
     start: Start
-    """What the student starts from."""
+    """Source that the student starts from."""
     task: Task
     """Its training texts; where words have labels, only logits are cached."""
     config: DistillConfig
 
     def cached(self, method: Method, student: PreTrainedModel) -> Wanted:
-        """Return what is computed before the training and kept on disk; the rest is in each step.
+        """Return what is computed before the training and cached on disk; the rest is in each step.
 
         Args:
-            method: its phases say what they read of the first teacher.
-            student: how deep it is says of which layers.
+            method: its phases list what they read of the first teacher.
+            student: its depth sets of which layers.
 
         Raises:
             ConfigError: what must be cached is larger than the config allows.
@@ -121,7 +121,7 @@ class TaughtTexts:
             why = "several teachers" if several else "a student with a vocabulary of its own"
             raise ConfigError(
                 f"teacher_cache_mb={limit_mb}: {large}, and {why} can learn only from what is "
-                f"kept. Give teacher_cache_mb {math.ceil(size_mb)} or more."
+                f"cached. Give teacher_cache_mb {math.ceil(size_mb)} or more."
             )
         logger.warning(
             "%s, more than teacher_cache_mb=%d: the teacher runs in each step", large, limit_mb

@@ -27,7 +27,7 @@ def _numbers_by_name(value: Any) -> Any:
 
 
 def methods_own(rows: Mapping[str, Method]) -> dict[str, str]:
-    """Return what help says in place of defaults that some of these methods change."""
+    """Return the help text instead of defaults that some of these methods change."""
     names = {name for row in rows.values() for name in row.settings}
     return dict.fromkeys(sorted(names), "the method's own")
 
@@ -55,7 +55,7 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
             and config.heads
             and config.hidden_size % config.heads
         ),
-        "hidden_size={hidden_size} is no multiple of heads={heads}. Choose heads that divide it.",
+        "hidden_size={hidden_size} is not a multiple of heads={heads}. Choose heads to divide it.",
     ),
     "relation heads that do not divide": Rule(
         lambda config: bool(
@@ -71,7 +71,7 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
 
 
 class StudentConfig(PhasedConfig):
-    """Settings of a student; what is left out has the method's own default."""
+    """Settings of a student; those that are not set have the method's own default."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
@@ -84,20 +84,22 @@ class StudentConfig(PhasedConfig):
         None,
         ge=1,
         description="the student's layers; by default all of another start's, of the teacher's "
-        "half or as many as the method says",
+        "half or as many as the method sets",
     )
     hidden_size: int | None = Field(
-        None, ge=8, description="its width; that of what it starts from by default"
+        None, ge=8, description="its width; by default that of the model that it starts from"
     )
     heads: int | None = Field(None, ge=1, description="its heads; the teacher's by default")
     feed_forward_size: int | None = Field(
-        None, ge=1, description="width of its feed-forward part; 4 x what it reads by default"
+        None, ge=1, description="width of its feed-forward part; by default 4 x its input"
     )
     teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(parts_of)] = Field(
         None, description="teacher layers to start from, as 1,3,5; the method's choice by default"
     )
     temperature: float | None = Field(
-        None, gt=0, description="softness of the teacher's answers; the method's own by default"
+        None,
+        gt=0,
+        description="softness of the teacher's distribution; the method's own by default",
     )
     weights: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_numbers_by_name)] = Field(
         default_factory=dict, description="change loss weights, as soft=0.7,hard=0.3,cosine=0"

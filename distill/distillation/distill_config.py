@@ -45,7 +45,7 @@ class DistillConfig(StudentConfig, AugmentedConfig):
         "own vocabulary; the teacher by default",
     )
     more_teachers: Annotated[tuple[Path, ...], BeforeValidator(parts_of)] = Field(
-        (), description="more artifacts by commas, whose answers are averaged with the teacher's"
+        (), description="more artifacts by commas, whose logits are averaged with the teacher's"
     )
     unlabelled: Path | None = Field(
         None, description="more texts to learn from: .txt, CSV, TSV, JSONL or Parquet"
@@ -59,7 +59,7 @@ class DistillConfig(StudentConfig, AugmentedConfig):
     teacher_cache_mb: int = Field(
         4096,
         ge=0,
-        description="most MB of the teacher's answers to keep on disk; where they are larger, the "
+        description="most MB of teacher outputs to cache on disk; where they are larger, the "
         "teacher runs in each step",
     )
 

@@ -54,7 +54,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Distillation:
-    """What is trained, on what, and how it is measured."""
+    """A student and all that its training needs: teacher, phases, texts, evaluation."""
 
     student: PreTrainedModel
     """It is trained in place."""
@@ -67,22 +67,22 @@ class Distillation:
     evaluate: Evaluate
     """Measures the student after each epoch of the last phase."""
     masking: Masked = unmasked
-    """What the models read in phases that mask words."""
+    """Inputs of the models in phases that mask words."""
     clock: Stopwatch = field(default_factory=Stopwatch)
     """It runs while a teacher does."""
 
     def run(
         self, config: TrainingConfig, work: Path, description: str, *, keep_end: bool = False
     ) -> Trained:
-        """Train the student by all phases; an interrupted run goes on in the phase it was in.
+        """Train the student by all phases; an interrupted run continues in the phase it was in.
 
         Each phase has its own optimizer, schedule and folder of checkpoints. The end of a phase is
-        kept as a checkpoint too, from which a run that is resumed in a later one takes the student.
+        saved as a checkpoint too, from which a run that is resumed later takes the student.
 
         Args:
             config: how long and fast.
             work: directory of the checkpoints.
-            description: what the progress bar says.
+            description: text of the progress bar.
             keep_end: leave a checkpoint of the end of the last phase as well.
         """
         reports: dict[str, TrainingReport] = {}

@@ -27,7 +27,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
         DataError: the file of unlabelled texts is wrong.
     """
     config.check_rules()
-    check_sources_stay(out, teacher, config)  # said before the teacher reads every text
+    check_sources_stay(out, teacher, config)  # before the teacher reads every text
     ready = on_task(teacher, task, config)
 
     def train(work: Path) -> Writer:

@@ -42,13 +42,13 @@ def distill_general_by_name(config: GeneralConfig, out: Path) -> Artifact:
 def distill_general(
     teacher: GeneralTeacher, passages: Iterable[str], config: GeneralConfig, out: Path
 ) -> Artifact:
-    """Train a smaller encoder on what its teacher answers to plain text; write a torch artifact.
+    """Train a smaller encoder on its teacher's outputs on plain text; write a torch artifact.
 
     The loss on held-out passages is measured after each epoch.
 
     Args:
         teacher: what to learn from.
-        passages: read anew several times, so an iterable that can be; an empty one ends a document.
+        passages: iterated over several times, so not an iterator; an empty one ends a document.
         config: how to learn.
         out: where the artifact goes.
 

@@ -16,7 +16,7 @@ from distill.teachers.encoders import load_classifier, load_masked_language_mode
 __all__ = ["GeneralTeacher"]
 
 UNNAMED_LABELS = ("LABEL_0", "LABEL_1")
-"""What transformers calls the labels of a model that has no task."""
+"""Labels of a model without a task, as transformers names them."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class GeneralTeacher:
 
     @property
     def model(self) -> PreTrainedModel:
-        """What the losses read."""
+        """Signals that the losses read."""
         return self.language_model or _encoder_of(self.classifier)
 
     def student(self, method: Method, shape: StudentShape) -> PreTrainedModel:

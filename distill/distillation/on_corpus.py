@@ -48,7 +48,7 @@ class OnCorpus:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What shapes the run besides the settings."""
+        """Inputs of the run besides the settings."""
         weights = tensors_digest(self.teacher.model.state_dict())
         return self.surveyed.sha256, (weights, sorted(self.tokenizer.get_vocab().items()))
 
@@ -115,17 +115,17 @@ def _new_student(
     config: GeneralConfig,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> PreTrainedModel:
-    """Build the student as the config wants it, over its teacher's vocabulary or its own."""
+    """Build the student of the config, over its teacher's vocabulary or its own."""
     torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
     shape = config.shape(method, teacher.model.config.num_hidden_layers)
     return teacher.student(method, replace(shape, tokenizer=tokenizer))
 
 
 def _check_tokens_known(tokenizer: PreTrainedTokenizerBase, teacher: GeneralTeacher) -> None:
-    """Raise ModelError where a tokenizer has pieces that its model has no embedding for."""
+    """Raise ModelError where a tokenizer has tokens that its model has no embedding for."""
     rows = teacher.model.config.vocab_size
     if len(tokenizer) > rows:
         raise ModelError(
-            f"the tokenizer of {teacher.source!r} has {len(tokenizer)} pieces and the model "
+            f"the tokenizer of {teacher.source!r} has {len(tokenizer)} tokens and the model "
             f"embeddings for {rows}. Give a teacher whose table was resized to its tokenizer."
         )

@@ -46,13 +46,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OnTask:
-    """A distillation on a task, and what its artifact tells besides."""
+    """A distillation on a task, and further findings of its artifact."""
 
     distillation: Distillation
     task: Task
     """With the unlabelled texts, without the rewritten ones."""
     identity: tuple[Any, ...]
-    """What shapes the run besides the settings."""
+    """Inputs of the run besides the settings."""
     added: Mapping[str, int]
     """How many texts were added to the task's own, of each kind that was asked for."""
 
@@ -65,7 +65,7 @@ class OnTask:
         config: DistillConfig,
         parent: Artifact | None,
     ) -> None:
-        """Write a trained student with its held-out score, and what the run took beside it."""
+        """Write a trained student with its held-out score, and the run's duration next to it."""
         student, tokenizer = trained.student, self.distillation.tokenizer
         training = training_findings(trained.reports, **self.added)
         scores = final_score(student, tokenizer, self.task, config.max_length, training.epochs)
@@ -152,11 +152,11 @@ def check_can_tag(method: Method, task: Task) -> None:
 
 
 def _check_same_tokens(method: Method, start: Start, task: Task) -> None:
-    """Raise ModelError where teacher and student would predict for different pieces of words."""
+    """Raise ModelError where teacher and student would predict for different tokens."""
     per_token = HEADS[task.problem_type].per_token
     if per_token and method.needs and not start.reads_teacher_tokens:
         raise ModelError(
-            f"student={start.source!r}: a tagger is taught word piece by word piece, so that "
+            f"student={start.source!r}: a tagger learns token by token, so that "
             "teacher and student must read the same ones, and these do not. Leave it out, or give "
             "an encoder with the teacher's vocabulary."
         )
@@ -165,7 +165,7 @@ def _check_same_tokens(method: Method, start: Start, task: Task) -> None:
 def _check_not_copy(
     student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig
 ) -> None:
-    """Raise ModelError where nothing would be smaller, and nobody has asked for that.
+    """Raise ModelError where the student would not be smaller and no setting asks for that.
 
     An encoder that the student starts from may be so large; then only a warning is logged.
     """

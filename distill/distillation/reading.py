@@ -1,4 +1,4 @@
-"""How a student reads a corpus: its tokenizer, rows of tokens, and what is masked of them."""
+"""A student's reading of a corpus: its tokenizer, rows of tokens, and their masks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Reading", "as_its_teacher", "in_both_vocabularies"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a student trains on, of a corpus."""
+    """Rows of a corpus that a student trains on."""
 
     tokenizer: PreTrainedTokenizerBase
     """The student's."""
@@ -42,7 +42,7 @@ def as_its_teacher(tokenizer: PreTrainedTokenizerBase, max_length: int) -> Readi
 
 
 def in_both_vocabularies(vocabulary: MixedVocabulary, max_length: int, seed: int) -> Reading:
-    """Return the reading of a student with a vocabulary of its own, beside its teacher's copy."""
+    """Return the reading of a student with a vocabulary of its own, next to its teacher's copy."""
     return Reading(
         vocabulary.student,
         partial(vocabulary.rows, max_length=max_length, seed=seed),

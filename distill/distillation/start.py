@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Start:
-    """What the student starts from: the teacher, or another encoder."""
+    """Source that the student starts from: the teacher, or another encoder."""
 
     source: str
     model: PreTrainedModel
@@ -114,7 +114,7 @@ def check_start(method: Method, student: str | None) -> None:
     """
     if student is None and method.student.wants_own_start:
         raise ConfigError(
-            f"method {method.name!r} wants a small pre-trained student of its own: give student, "
+            f"method {method.name!r} needs a small pre-trained student of its own: give student, "
             "a folder, an artifact of `bertender pretrain` or `bertender distill-general`, or a "
             "hub name."
         )
@@ -132,7 +132,7 @@ def _check_even_teacher(config: PretrainedConfig, method: Method) -> None:
         raise ModelError(
             f"the layers of a {config.model_type!r} teacher are not alike, and method "
             f"{method.name!r} reads them. Distil the unpruned model, or choose a method that reads "
-            "answers and hidden states alone, such as distilbert."
+            "logits and hidden states alone, such as distilbert."
         )
 
 
@@ -147,7 +147,7 @@ def _check_even_start(config: PretrainedConfig, method: Method) -> None:
 
 
 def _check_layers_known(config: PretrainedConfig, method: Method, student: str | None) -> None:
-    """Raise ModelError where layers are wanted of a teacher that is no row of FAMILIES."""
+    """Raise ModelError where layers are read of a teacher that is not a row of FAMILIES."""
     reads_logits_alone = method.needs <= {"logits"} and not method.uses_teacher_layers
     if family_name(config) in FAMILIES or (student and reads_logits_alone):
         return
@@ -157,8 +157,8 @@ def _check_layers_known(config: PretrainedConfig, method: Method, student: str |
     works = own if others is not None else "distilbert with weights cosine=0"
     wants = "its layers" if method.uses_teacher_layers else _listed(method.needs - {"logits"})
     raise ModelError(
-        f"of a {config.model_type!r} teacher only the answers can be learned from, since bertender "
-        f"does not know its layers; method {method.name!r} wants "
+        f"of a {config.model_type!r} teacher only the logits can be learned from, since bertender "
+        f"does not know its layers; method {method.name!r} needs "
         f"{wants or 'a student that starts from them'}. The nearest that works: {works}, with a "
         "student of its own: give student, an encoder's folder, packaged or hub name."
     )

@@ -19,7 +19,7 @@ __all__ = ["with_augmented", "with_unlabelled"]
 
 
 def with_unlabelled(task: Task, path: Path | None, most: int = 0) -> Task:
-    """Return the task with texts without labels beside its training examples.
+    """Return the task with texts without labels added to its training examples.
 
     Bad rows are left out and listed where the task's own are. Texts that are set apart to choose
     by are left out: nothing learns from them, labelled or not.

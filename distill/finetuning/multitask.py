@@ -1,13 +1,13 @@
 """Fine-tuning on several tasks at once: MT-DNN (Liu et al. 2019, arXiv 1901.11504).
 
 Model: one encoder for all tasks and a head for each (section 3). Training, Algorithm 1: each task's
-examples are packed into mini-batches, those of all tasks are merged and shuffled anew in every
+examples are packed into mini-batches, those of all tasks are merged and shuffled again in every
 epoch, and each step minimises the loss of the one task that its batch is of. So a task has a share
 of the steps that its size gives it, and its head learns from its own batches alone.
 Departures: a head is the one that the architecture has for classification, for pairs too (the
 paper reads pairs with a stochastic answer network), a pooler on [CLS] in it where there is one;
 cross-entropy alone (the paper's regression and ranking are for tasks that are not here); AdamW with
-the settings of every other stage in place of Adamax.
+the settings of every other stage instead of Adamax.
 
 finetune --task A --more-tasks B,C --out OUT writes OUT, OUT-B and OUT-C: a plain classifier each.
 """
@@ -74,8 +74,8 @@ def check_distinct(names: Sequence[str]) -> None:
 
 
 PARTS_OF_HEADS = frozenset({"pooler"})
-"""What transformers counts as the base model's and the paper as the head's. It narrows [CLS] to
-what one task asks of it: shared, it let the first task that learned keep another from learning."""
+"""Modules of the base model in transformers, of the head in the paper. They narrow [CLS] to what
+one task needs: shared, they let the first task that learned keep another from learning."""
 
 
 class MultiTaskConfig(FinetuneConfig):
@@ -86,7 +86,7 @@ class MultiTaskConfig(FinetuneConfig):
     ] = Field(
         (),
         description="train on these tasks too, by commas (names from `bertender tasks`), one "
-        "encoder for all; each is written beside --out, as OUT-TASK",
+        "encoder for all; each is written next to --out, as OUT-TASK",
     )
 
 
@@ -152,13 +152,13 @@ def check_word_labels(task: Task, config: MultiTaskConfig) -> None:
 
 
 def sibling_paths(config: MultiTaskConfig, out: Path) -> tuple[Path, ...]:
-    """Return where the artifacts of `more_tasks` are written: beside the main one."""
+    """Return where the artifacts of `more_tasks` are written: next to the main one."""
     out = out.resolve()  # "." has no name
     return tuple(out.with_name(f"{out.name}-{name}") for name in config.more_tasks)
 
 
 def load_more_tasks(config: MultiTaskConfig, task: Task) -> tuple[Task, ...]:
-    """Load the tasks beside the main one, with as many examples at most as it was given.
+    """Load the tasks besides the main one, with the same limits on their examples.
 
     Each sets as large a share apart to choose on as the main one does.
     """
@@ -261,7 +261,7 @@ class _TrainedTogether:
     config: MultiTaskConfig
 
     def write(self, *, out: Path, **made: Any) -> None:
-        """Write an artifact for each task. The main one is the last, so that it tells of them all.
+        """Write an artifact for each task. The main one is the last: its card names them all.
 
         Args:
             out: directory of the main one.
@@ -278,7 +278,7 @@ class _TrainedTogether:
     def _findings(
         self, task: Task, classifier: PreTrainedModel, places: Mapping[str, str]
     ) -> Findings:
-        """Return what the card of one task says: its own scores, and where the others are."""
+        """Return the findings of one task: its own scores, and where the others are."""
         own = replace(self.report, epochs=self._epochs(task))
         others = {
             other.name: OtherTask(artifact=places[other.name], epochs=self._epochs(other))

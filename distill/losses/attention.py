@@ -1,4 +1,4 @@
-"""How tokens look at each other: losses of attention scores and relations."""
+"""Losses of attention scores and of relations between tokens."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def relation_divergence(
 ) -> torch.Tensor:
     """KL divergence of self-attention relations: how much each token's vector is like each other's.
 
-    Wang et al. 2020 (MiniLM, arXiv 2002.10957), eq. 7 to 9, and, where `relation_heads` are given,
-    Wang et al. 2021 (MiniLMv2, arXiv 2012.15828), eq. 5 and 6: the heads are joined and cut anew
+    Wang et al. 2020 (MiniLM, arXiv 2002.10957), eq. 7 to 9, and, where `relation_heads` are set,
+    Wang et al. 2021 (MiniLMv2, arXiv 2012.15828), eq. 5 and 6: the heads are joined and cut again
     into so many, which is what frees the student from the teacher's number of heads.
 
     Args:
@@ -84,7 +84,7 @@ def _relations(vectors: torch.Tensor, relation_heads: int | None) -> torch.Tenso
 
 
 def _log_attention(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return log-probabilities over the real tokens; 0 in place of padding."""
+    """Return log-probabilities over the real tokens; 0 for padding."""
     real = mask[:, None, None, :].bool()
     log = functional.log_softmax(precise(scores).masked_fill(~real, -math.inf), dim=-1)
     return log.masked_fill(~real, 0.0)

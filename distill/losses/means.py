@@ -1,4 +1,4 @@
-"""How losses take their means: over real tokens, in float32 at least."""
+"""Means of losses: over real tokens, in float32 at least."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a loss may read from a model on one batch: logits, hidden states, and parts of attention.
+"""Signals of a model on one batch that a loss may read: logits, hidden states, parts of attention.
 
 Queries, keys, values and attention scores are read with hooks, through the paths of FAMILIES, so
 that no model code is copied and every family gives them. Scores are those before mask and
 softmax: `output_attentions` of transformers gives probabilities, which have lost their scale.
-Only the layers that are wanted are computed and kept.
+Only the requested layers are computed and stored.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Wanted = Mapping[Signal, frozenset[int]]
 
 @dataclass(frozen=True)
 class Signals:
-    """A model's answers on a batch: of each signal the layers that were asked for, and no other."""
+    """A model's outputs on a batch: of each signal the requested layers, and no other."""
 
     logits: torch.Tensor
     """(batch, labels), of a tagger (batch, seq, labels), of a language model (batch, seq, vocab);
@@ -83,11 +83,11 @@ class Signals:
     attention_scores: Layers = field(default_factory=dict)
     """Of each layer before mask and softmax, (batch, heads, seq, seq)."""
     weights: Mapping[str, Sequence[torch.Tensor]] = field(default_factory=dict)
-    """Not an answer but the model's own, at the size of another's, by the term that compares."""
+    """Not outputs but the model's own weights, at another's size, by the term that compares."""
 
 
 def joined(parts: Iterable[Wanted]) -> Wanted:
-    """Return what several readers want together."""
+    """Return the union of what several readers request."""
     together: dict[Signal, frozenset[int]] = {}
     for part in parts:
         for signal, layers in part.items():
@@ -96,10 +96,10 @@ def joined(parts: Iterable[Wanted]) -> Wanted:
 
 
 def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> Signals:
-    """Run the model on a batch and read the wanted layers; the logits are always there.
+    """Run the model on a batch and read the requested layers; the logits are always there.
 
     Raises:
-        ModelError: parts of attention are wanted of a model that is no row of FAMILIES.
+        ModelError: parts of attention are requested of a model that is not a row of FAMILIES.
     """
     attends, has_states = (
         bool(kind & wanted.keys()) for kind in (ATTENTION_SIGNALS, STATE_SIGNALS)
@@ -123,7 +123,7 @@ def _logits(outputs: Any) -> torch.Tensor:
 
 @dataclass
 class _Heard:
-    """What a run of the model has left: its states, and what the hooks have heard, a call each
+    """Records of a run of the model: its states, and what the hooks recorded, a call each
     layer."""
 
     family: Family | None = None
@@ -162,7 +162,7 @@ READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
 
 @contextmanager
 def _listening(model: PreTrainedModel) -> Iterator[_Heard]:
-    """Hook every layer once; a layer that runs repeatedly (ALBERT's) is heard each time."""
+    """Hook every layer once; a layer that runs repeatedly (ALBERT's) is recorded each time."""
     family = family_of(model)
     heard = _Heard(family, heads_of(model.config))
     hooks = []

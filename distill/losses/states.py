@@ -1,4 +1,4 @@
-"""What a model thinks of each token: losses of hidden states, and of the [CLS] state."""
+"""Losses of hidden states, and of the [CLS] state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained while distilling: the student, and what only its training needs.
+"""Training module of distillation: the student, and what only its training needs.
 
 The loss is computed inside the module, so that a distributed run sees which parameters it used.
 """
@@ -24,10 +24,10 @@ class TrainingModule(nn.Module):
     """A student with the projections that bring its states to the teacher's width.
 
     Args:
-        student: what is kept in the end.
+        student: the model that is written in the end.
         terms: the loss; those of weight 0 are left out.
         projections: by the signal that they bring to the teacher's width, for all terms that want
-            it projected; trained beside the student.
+            it projected; trained with the student.
     """
 
     uses_teacher_layers: ClassVar[bool] = False
@@ -76,7 +76,7 @@ class TrainingModule(nn.Module):
         }
 
     def finished(self) -> PreTrainedModel:
-        """Return the student, free of what its training needed."""
+        """Return the student, without the modules of its training."""
         return self.student
 
     def _projected(self, term: Term, signals: Signals) -> Signals:

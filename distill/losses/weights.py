@@ -1,4 +1,4 @@
-"""What a model is made of: losses of weights that were brought to one size."""
+"""Losses of weights that were brought to one size."""
 
 from __future__ import annotations
 

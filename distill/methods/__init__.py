@@ -15,10 +15,10 @@ __all__ = ["GENERAL_METHODS", "METHODS", "MethodPlace"]
 
 @dataclass(frozen=True)
 class MethodPlace(Place):
-    """Where a method is written, and what can be said of it before its module is imported."""
+    """Where a method is written, and what is known of it before its module is imported."""
 
     on_corpus: str = ""
-    """What it does on plain text, before any task; empty where its row has no `general`."""
+    """Summary of its phases on plain text, before any task; empty without `general`."""
 
 
 class _GeneralMethods(LazyTable["Method"]):
@@ -35,7 +35,7 @@ _PLACES = {
     ),
     "bilstm": MethodPlace(
         "distill.methods.bilstm:BILSTM",
-        "logits as they are, for a BiLSTM student over the teacher's word pieces",
+        "logits as they are, for a BiLSTM student over the teacher's tokens",
     ),
     "distilbert": MethodPlace(
         "distill.methods.distilbert:DISTILBERT",

@@ -6,9 +6,9 @@ same weights (siamese) and joined as [h1, h2, h1 * h2, |h1 - h2|].
 Loss: mean squared error of the logits, and no labels (alpha = 0). The published code adds
 cross-entropy with weight 1; `--weights hard=1` does so here.
 The paper trains on augmented texts: `--augmentation bilstm`, which is off by default.
-Departures: words are the teacher's word pieces, [CLS] and [SEP] among them, and their table starts
+Departures: words are the teacher's tokens, [CLS] and [SEP] among them, and their table starts
 as the 300 strongest directions of the teacher's (a narrower one as it is), in place of
-word2vec's words. AdamW at a falling rate over 10 epochs takes the place of Adadelta at 1.0 over 30:
+word2vec's words. AdamW at a falling rate over 10 epochs replaces Adadelta at 1.0 over 30:
 on 4,000 texts of SST-2 the held-out score no longer rose after the second epoch.
 """
 

@@ -10,10 +10,10 @@ from the lowest up, a phase each, and a phase keeps the layers below it; then th
 matches its own layer alone.
 `internal-all` is its internal distillation of all layers: one phase, in which all layers are
 matched and the classifier learns too.
-Not all of the paper was available: that the classifier learns beside the layers in `internal-all`
+Not all of the paper was available: that the classifier learns with the layers in `internal-all`
 is as recalled, and so is the first departure.
 Departures: a layer's turn ends after its epochs (one by default), where the paper ends it earlier
-once the cosine loss is low enough; what is below a layer goes on learning in its turn, as gradients
+once the cosine loss is low enough; what is below a layer still learns in its turn, as gradients
 reach it; the divergence is over the real tokens of each text; T is 1, as in eq. 1, and soft and
 hard labels weigh the same.
 """

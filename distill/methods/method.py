@@ -1,4 +1,4 @@
-"""What a distillation method is: a student, the phases of its training, and where it comes from."""
+"""Distillation method: a student, the phases of its training, and its source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["General", "Method"]
 
 @dataclass(frozen=True)
 class General:
-    """What a method does on a corpus, before any task; all else is as on a task."""
+    """A method's phases on a corpus, before any task; all else is as on a task."""
 
     phases: tuple[Phase, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -42,11 +42,11 @@ class Method:
     """Fields of DistillConfig that have another default here: the paper's."""
     start_layers: StartLayers = spread_layers
     """Which layers of its start a student takes, if it takes some: those that the method matches,
-    or the method's file says why others."""
+    or others for reasons in the method's file."""
     augmentation: str | None = None
     """The paper's own, a row of AUGMENTATIONS: a suggestion, since it multiplies the training."""
     general: General | None = None
-    """What it does on a corpus; None for a method of tasks alone."""
+    """Its phases on a corpus; None for a method of tasks alone."""
 
     @property
     def on_corpus(self) -> Method:
@@ -61,7 +61,7 @@ class Method:
         )
 
     def at(self, layers: int) -> Method:
-        """Return the method for a student of so many layers: its phases are written out."""
+        """Return the method for a student of a depth: its phases are written out."""
         phases = tuple(each for phase in self.phases for each in phase.at(layers))
         return replace(self, phases=phases)
 
@@ -86,7 +86,7 @@ class Method:
 
     @property
     def needs(self) -> frozenset[Signal]:
-        """What the terms with a weight above 0 need of the teacher."""
+        """Signals of the teacher that the terms with a weight above 0 need."""
         return frozenset().union(*(phase.needs for phase in self.phases))
 
     @property
@@ -101,7 +101,7 @@ class Method:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must hold of teacher and student, in words, beside what the teacher must give."""
+        """Conditions on teacher and student, in words, besides the teacher's signals."""
         shared = {term.shared for term in self.terms if term.weight}
         held = {
             "the teacher's own layers": self.uses_teacher_layers,
@@ -115,7 +115,7 @@ class Method:
 
     @property
     def cost(self) -> str:
-        """What the teacher costs in training, in words."""
+        """Cost of the teacher in training, in words."""
         if self.uses_teacher_layers:
             return "the teacher's layers run in the student's steps"
         if not self.needs:

@@ -1,6 +1,6 @@
 """MiniLM (Wang et al. 2020, arXiv 2002.10957) and MiniLMv2 (Wang et al. 2021, arXiv 2012.15828).
 
-Student: any depth and width; v1 wants as many heads as the teacher has, v2 cuts both models'
+Student: any depth and width; v1 needs as many heads as the teacher has, v2 cuts both models'
 vectors into relation heads and does not. As wide as the teacher it starts from evenly spread
 layers, so that its last is a copy of the one that is matched; narrower from random weights.
 On a corpus: of the teacher's last layer alone, into the student's last. v1: attention

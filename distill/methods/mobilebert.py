@@ -7,10 +7,10 @@ the teacher, as each layer learns from one; fewer learn from evenly spread ones.
 Phase 1 (progressive knowledge transfer): layer after layer from the lowest up, each for as long,
 and one epoch each by default. Of the layer whose turn it is, feature map transfer (eq. 1, taken
 apart into normalised maps, means and variances, weighing 100, 5000 and 5 over the number of layers,
-as in the published code) and attention transfer (eq. 2). What had its turn goes on at a tenth of
-the rate, as there; what is to come does not learn yet, and dropout is off.
-Phase 2: soft and hard labels at T = 1, weighing the same (eq. 3, with the task's labels in the
-place of masked words).
+as in the published code) and attention transfer (eq. 2). Lower layers learn at a tenth of the
+rate, as there; higher ones do not learn yet, and dropout is off.
+Phase 2: soft and hard labels at T = 1, weighing the same (eq. 3, with the task's labels instead of
+masked words).
 On a corpus (general distillation, the paper's own order): phase 1 on texts with masked words, then
 phase 2 as in eq. 3 on these words, without the sentences' order. The result is fine-tuned, or
 distilled on a task once more.
@@ -19,7 +19,7 @@ student is as wide as its teacher (512 in the paper) with as many heads; a stude
 reaches it through a linear layer, one for all layers, since its layers write into one stream of
 hidden states. The learning rates are ours. The layers' turns are stages of one phase, with one
 optimizer: its epochs are one for each layer, so that each has the paper's equal share however deep
-the student is, and `--earlier-epochs` says how many all turns have together.
+the student is, and `--earlier-epochs` sets how many all turns have together.
 """
 
 from __future__ import annotations

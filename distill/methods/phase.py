@@ -25,7 +25,7 @@ __all__ = [
 
 
 class TrainingModuleKind(Protocol):
-    """A class of what phases train, as `TrainingModule` is one.
+    """A class of training modules, such as `TrainingModule`.
 
     Its objects hold the model as `student`; their forward(batch, teacher signals, step) returns the
     weighted parts of the loss, and `finished()` the student, free of what its training needed.
@@ -71,7 +71,7 @@ def each_layer_alone(phase: Phase, layers: int) -> tuple[Phase, ...]:
 
 def each_layer_in_turn(phase: Phase, layers: int) -> tuple[Phase, ...]:
     """Return one phase in which each layer has a turn as long as the phase is."""
-    assert phase.epochs is not None  # the last phase is as long as the config says
+    assert phase.epochs is not None  # the last phase is as long as the config sets
     return (replace(phase, epochs=phase.epochs * layers, for_each_layer=for_all_layers),)
 
 
@@ -89,22 +89,22 @@ class Phase:
     masked: bool = False
     """The models read texts with some words masked, and their heads predict words."""
     training_module: TrainingModuleKind = TrainingModule
-    """The class of what is trained."""
+    """The class of the training module."""
     for_each_layer: ForEachLayer = for_all_layers
-    """What it stands for at a depth: itself, or a phase or a turn of each layer, whose `epochs`
+    """Its expansion at a depth: itself, or a phase or a turn of each layer, whose `epochs`
     these then are."""
 
     @property
     def needs(self) -> frozenset[Signal]:
-        """What the terms with a weight above 0 need of the teacher."""
+        """Signals of the teacher that the terms with a weight above 0 need."""
         return frozenset().union(*(term.needs for term in self.terms if term.weight))
 
     def reads(self, student: int, teacher: int) -> Wanted:
-        """Return what is read of the teacher, and of which layers, at these depths."""
+        """Return the signals that are read of the teacher, and their layers, at these depths."""
         return wanted_by(self.terms, student, teacher)[1]
 
     def at(self, layers: int) -> tuple[Phase, ...]:
-        """Return the phases that it stands for in a student of so many layers."""
+        """Return the phases that it stands for in a student of a depth."""
         terms = (term.at(layers) if isinstance(term, Match) else term for term in self.terms)
         return self.for_each_layer(replace(self, terms=tuple(terms)), layers)
 

@@ -2,9 +2,9 @@
 
 On a corpus (general distillation): the student is a BERT of the teacher's depth, 192 wide or
 `--hidden-size 48`, over a WordPiece vocabulary of its own, 4,928 entries trained on the corpus.
-Dual training (section 3.2): beside the student a copy of the teacher learns to predict masked words
+Dual training (section 3.2): a copy of the teacher learns with the student to predict masked words
 in rows that mix both vocabularies, word by word with p = 0.5, a softmax for each. So it finds
-embeddings of the student's pieces among its own. The student reads its own pieces alone.
+embeddings of the student's tokens among its own. The student reads its own tokens alone.
 Shared projections (section 3.3): the student's weights, embeddings and layers, are brought to the
 size of the copy's by matrices that all layers share, and pulled towards them. `up`, which the paper
 finds the better one, is on; `--weights up=0,down=1` brings the copy's to the student's size.
@@ -121,7 +121,7 @@ class DualTraining(nn.Module):
         return [term for term in self.terms if isinstance(term, ProjectedWeights)]
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
-        """Return the weighted parts of the loss; what the teacher itself says is not asked."""
+        """Return the weighted parts of the loss; outputs of the teacher itself are not read."""
         mixed = {name: batch[column] for name, column in MIXED_INPUTS.items()}
         # products of weights in full precision, whatever the models compute in
         with torch.autocast(batch["input_ids"].device.type, enabled=False):
@@ -164,7 +164,7 @@ class DualTraining(nn.Module):
 def _reading_both(teacher: PreTrainedModel, student_entries: int) -> PreTrainedModel:
     """Return a copy of a language model with new entries after its own, which learns."""
     both = copy.deepcopy(teacher).requires_grad_(True)
-    # `vocab_size` is the number of rows of the table, not of the tokenizer's pieces
+    # `vocab_size` is the number of rows of the table, not of the tokenizer's tokens
     both.resize_token_embeddings(teacher.config.vocab_size + student_entries, mean_resizing=False)
     return both
 

@@ -38,7 +38,7 @@ REPLACING_EPOCHS = 5
 
 
 class _Module(nn.Module):
-    """A successor's layer in place of some of the predecessor's; alone in eval mode."""
+    """A successor's layer that replaces some of the predecessor's; alone in eval mode."""
 
     def __init__(self, successor: nn.Module, predecessor: list[nn.Module]) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Module(nn.Module):
 
 
 class Replacing(nn.Module):
-    """The training module: the student with modules that are drawn anew in each step."""
+    """The training module: the student with modules that are drawn again in each step."""
 
     uses_teacher_layers: ClassVar[bool] = True
 
@@ -121,7 +121,7 @@ class Replacing(nn.Module):
         return self.student
 
     def _place(self, layers: list[Any]) -> None:
-        """Put layers in place of the student's."""
+        """Replace the student's layers."""
         place = self.student.base_model.get_submodule(family_of(self.student).layers)
         assert isinstance(place, nn.ModuleList)
         for index, layer in enumerate(layers):

@@ -2,13 +2,13 @@
 
 Student: any depth and width. As wide as the teacher it is the teacher's own class, started from
 evenly spread layers, those that are matched; narrower ones are a BERT with random weights, which
-want the general stage.
+need the general stage.
 On a corpus (general distillation): the terms of phase 1 below, from a teacher that was not
 fine-tuned; 3 epochs at 5e-5.
 On a task, phase 1: embeddings and hidden states (eq. 8 and 9) through one projection shared by
 all layers, and attention scores before softmax (eq. 7), student layer m from teacher layer m N / M,
 summed over the layers; the learning rate stays constant, for 10 epochs by default.
-Phase 2: cross-entropy with the teacher's softened answers at T = 1, no labels (eq. 10).
+Phase 2: cross-entropy with the teacher's softened distribution at T = 1, no labels (eq. 10).
 The paper trains on augmented texts: `--augmentation tinybert`, which is off by default.
 Departures: padding has no part in any mean (the published code leaves it in), the mean of the
 soft targets is over the batch (the code's is over the classes too), and the teacher is in eval

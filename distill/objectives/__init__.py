@@ -35,7 +35,7 @@ class PretrainingObjective:
     objective: Callable[[PreTrainedTokenizerBase, float, int], Objective]
     """(tokenizer, share of tokens to predict, seed) -> objective"""
     model: Callable[[BertConfig], PreTrainedModel] = bert
-    """(shape of a BERT) -> what is kept in the end, untrained"""
+    """(shape of a BERT) -> the model that is written in the end, untrained"""
     pretraining_module: Callable[[PreTrainedModel], PretrainingModule] = OwnHead
     """(model) -> what is trained, whose forward the objective calls"""
     rows: RowBuilder = full_sentence_rows
@@ -82,7 +82,7 @@ OBJECTIVES = Table(
             objective=WordOrder,
         ),
         "rtd": PretrainingObjective(
-            summary="tell which tokens a small generator has replaced; ELECTRA",
+            summary="detect the tokens that a small generator has replaced; ELECTRA",
             paper="Clark et al. 2020, arXiv 2003.10555",
             objective=ReplacedTokens,
             model=electra,
@@ -98,7 +98,7 @@ OBJECTIVES = Table(
             pretraining_module=SpanModule,
         ),
         "wwm": PretrainingObjective(
-            summary="predict masked words, all pieces of a word together",
+            summary="predict masked words, all tokens of a word together",
             paper="Devlin et al. 2018, arXiv 1810.04805, as published in 2019",
             objective=whole_word_masking,
         ),

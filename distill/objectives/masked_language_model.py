@@ -26,7 +26,7 @@ __all__ = ["MaskedLanguageModel"]
 
 
 class MaskedLanguageModel:
-    """The objective: mask a batch, predict what was there."""
+    """The objective: mask a batch, predict the original tokens."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Masking: which tokens of a batch are asked for, and what the model sees in their place.
 
-A chooser says which (single tokens, whole words, spans of words); of what is chosen, 80 % become
+A chooser selects them (single tokens, whole words, spans of words); of those, 80 % become
 [MASK], 10 % a random token, 10 % stay (Devlin et al. 2018, arXiv 1810.04805, section 3.1). Special
 tokens and padding are never chosen.
 """
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Tokens(Protocol):
-    """What masking asks of a vocabulary; a tokenizer is one."""
+    """Attributes of a vocabulary that masking reads; a tokenizer has them."""
 
     @property
     def mask_token_id(self) -> Any: ...
@@ -48,7 +48,7 @@ RANDOM_SHARE = 0.1
 Chooser = Callable[[torch.Tensor, torch.Tensor, float, torch.Generator], torch.Tensor]
 """(token ids, which may be chosen, share, generator) -> which are; all (batch, seq)"""
 Fates = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(a draw for each token, which are chosen) -> the draw that each goes by; all (batch, seq)"""
+"""(a draw for each token, which are chosen) -> the draw of each; all (batch, seq)"""
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
@@ -80,9 +80,9 @@ class WordSpans:
     always has one chosen.
 
     Args:
-        continues: which pieces of the vocabulary continue a word, (vocab,).
+        continues: which tokens of the vocabulary continue a word, (vocab,).
         lengths: how often a span has 1, 2, ... words, as weights.
-        pad_token_id: where given, the last word of a row is never chosen, so that each span has a
+        pad_token_id: where set, the last word of a row is never chosen, so that each span has a
             token after it.
     """
 
@@ -153,12 +153,12 @@ class WordSpans:
 
 
 def each_alone(draws: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Let each token go by its own draw."""
+    """Give each token its own draw."""
     return draws
 
 
 def each_run(draws: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Let all tokens of a run of chosen ones go by the draw of its first."""
+    """Give all tokens of a run of chosen ones the draw of its first."""
     first, _ = run_bounds(chosen)
     return draws.gather(1, first)
 
@@ -181,7 +181,7 @@ class Masking:
     """Masked inputs and targets of a batch.
 
     Args:
-        pieces: names the mask, the special tokens and the size of the vocabulary.
+        tokens: names the mask, the special tokens and the size of the vocabulary.
         share: of the ordinary tokens, so many are chosen.
         choose: which.
         fates: whether the tokens of a run are masked, replaced or left together.

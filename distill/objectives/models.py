@@ -27,7 +27,7 @@ SHAPE = (
     "max_position_embeddings",
     "pad_token_id",
 )
-"""What ALBERT and ELECTRA take of the shape of a BERT, by the names that all of them have."""
+"""Settings that ALBERT and ELECTRA share with the shape of a BERT, by their common names."""
 
 
 def bert(shape: BertConfig) -> PreTrainedModel:
@@ -55,7 +55,7 @@ def electra(shape: BertConfig) -> PreTrainedModel:
 
 
 def _with_pooler(model: PreTrainedModel) -> PreTrainedModel:
-    """Give a model the pooler that transformers leaves out beside a masked-language head."""
+    """Give a model the pooler that transformers leaves out under a masked-language head."""
     setattr(model, model.base_model_prefix, type(model.base_model)(model.config))
     model.tie_weights()
     return model

@@ -1,8 +1,8 @@
 """Masked tokens and next-sentence prediction (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
 
 Rows are [CLS] A [SEP] B [SEP] with token types 0 and 1; B follows A in half of them, else it comes
-from elsewhere (`distill.corpora.segment_pairs`). A linear layer over the pooled [CLS] tells which.
-Loss = cross-entropy over the masked tokens + cross-entropy of the relation, both means (A.2).
+from elsewhere (`distill.corpora.segment_pairs`). A linear layer over the pooled [CLS] predicts
+which. Loss = cross-entropy over the masked tokens + that of the relation, both means (A.2).
 Departure: masks are drawn anew for every batch, not ten times for the whole corpus.
 """
 
@@ -26,5 +26,5 @@ def next_sentence_prediction(
 
 
 def next_sentence_module(model: PreTrainedModel) -> RelatedPairs:
-    """Put a head over the pooled [CLS] beside a BERT with a pooler."""
+    """Put a head over the pooled [CLS] next to a BERT with a pooler."""
     return RelatedPairs(model, language_head="cls", relation="nsp", label=NEXT_SENTENCE)

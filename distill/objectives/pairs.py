@@ -1,4 +1,4 @@
-"""Pairs of segments: the relation of the two is learnt beside the masked tokens.
+"""Pairs of segments: the relation of the two is learned with the masked tokens.
 
 The relation is read from the pooled state of [CLS] by a linear layer over two classes, which only
 the training needs; the pooler stays in the model, for a classifier to start from.
@@ -19,10 +19,10 @@ __all__ = ["RelatedPairs"]
 
 
 class RelatedPairs(PretrainingModule):
-    """A model with a pooler, and a head that says how the segments of a pair are related.
+    """A model with a pooler, and a head that predicts how the segments of a pair are related.
 
     Args:
-        model: what is kept in the end.
+        model: the one that is written in the end.
         language_head: where its masked-language head is.
         relation: the name of this part of the loss.
         label: the column of a batch that holds the relation, (batch,), 0 or 1.

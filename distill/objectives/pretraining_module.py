@@ -1,6 +1,6 @@
-"""What is trained while pre-training: the model that is kept, and what only its training needs.
+"""Training module of pre-training: the model that is written, and what only its training needs.
 
-A head that the training alone needs is a module beside the model, in a subclass whose forward
+A head that the training alone needs is a module next to the model, in a subclass whose forward
 takes a corrupted batch and returns the parts of the loss. The loss is computed inside the module,
 so that a distributed run sees which parameters it used.
 """
@@ -21,7 +21,7 @@ __all__ = ["MaskedBatch", "OwnHead", "PretrainingModule"]
 
 
 class PretrainingModule(nn.Module):
-    """Holds what is kept in the end.
+    """Holds the model that is written in the end.
 
     Args:
         model: an encoder with a head of transformers.
@@ -32,11 +32,11 @@ class PretrainingModule(nn.Module):
         self.model = model
 
     def finished(self) -> PreTrainedModel:
-        """Return the model, free of what its training needed."""
+        """Return the model, without the modules of its training."""
         return self.model
 
     def encoded(self, batch: TensorBatch) -> Any:
-        """Return what the encoder below the head says: states (batch, seq, hidden) and pooled."""
+        """Return the outputs of the encoder below the head: states (batch, seq, hidden), pooled."""
         encoder = self.model.base_model
         return encoder(**model_inputs(encoder, batch))
 
@@ -54,7 +54,7 @@ class OwnHead(PretrainingModule):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
     ) -> Any:
-        """Return the model's own answers."""
+        """Return the model's own outputs."""
         return self.model(input_ids, attention_mask, token_type_ids)
 
 

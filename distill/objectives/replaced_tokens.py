@@ -1,9 +1,9 @@
-"""ELECTRA (Clark et al. 2020, arXiv 2003.10555): tell which tokens a small generator has replaced.
+"""ELECTRA (Clark et al. 2020, arXiv 2003.10555): detect tokens that a small generator replaced.
 
 A share of the tokens is chosen, and all of them become [MASK] (section 2). The generator G, a
 masked-language model, is trained on them as usual, and a token is sampled from its distribution at
-each. The discriminator D reads the text with these in place and tells for every token, special
-ones included, whether it is the original; a sample that happens to equal it counts as original.
+each. The discriminator D reads the text with these in place and predicts for every token,
+special ones included, whether it is the original; a sample that equals it counts as original.
 
     Loss = cross-entropy of G over the chosen tokens
          + 50 * binary cross-entropy of D over all tokens
@@ -11,7 +11,7 @@ ones included, whether it is the original; a sample that happens to equal it cou
 No gradient flows from D through the sampling into G (section 2). Both share the embeddings of
 tokens, positions and types, and G's output is tied to them (section 3.2). G has a quarter of D's
 width, feed-forward part and heads, and as many layers.
-What is kept is D. Held-out samples are drawn from the step, as those of training are.
+D is the model that is written. Held-out samples are drawn from the step, as those of training are.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = ["ReplacedTokens", "ReplacedTokensModule", "generator_of", "sampled"]
 
 DISCRIMINATOR_WEIGHT = 50.0
 GENERATOR_SHARE = 4
-"""The discriminator is so many times as wide as the generator."""
+"""Ratio of the discriminator's width to the generator's."""
 
 
 class ReplacedTokens:
-    """The objective: choose tokens, and draw the number that each sample goes by."""
+    """The objective: choose tokens, and draw a random number for each sample."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, mask_probability: float, seed: int
@@ -59,7 +59,7 @@ class ReplacedTokens:
 
 
 class ReplacedTokensModule(PretrainingModule):
-    """A discriminator (ElectraForPreTraining) with its generator beside it."""
+    """A discriminator (ElectraForPreTraining) with its generator."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
@@ -78,7 +78,7 @@ class ReplacedTokensModule(PretrainingModule):
             batch: the original tokens and their mask.
             masked_ids: what the generator reads, (batch, seq).
             chosen: where it is asked, (batch, seq), boolean.
-            draws: from 0 to 1, what its samples go by, (batch, seq).
+            draws: from 0 to 1, the random numbers of its samples, (batch, seq).
         """
         original = batch["input_ids"]
         guesses = self._guesses({**batch, "input_ids": masked_ids}, chosen)

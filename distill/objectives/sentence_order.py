@@ -5,9 +5,9 @@ brings to the width (sections 3.1).
 Masks: n-grams of whole words, of length n <= 3 with p(n) = (1/n) / sum_k (1/k) (section 4.1), until
 the share of tokens is used up; 80/10/10 by token.
 Rows: two consecutive segments, in their order or, in half of them, swapped. A linear layer over
-the pooled [CLS] tells which (section 3.1). Loss = masked tokens + order, both means.
-Departures: the vocabulary is whatever `pretrain` trains, not SentencePiece's of 30,000; AdamW in
-the place of LAMB.
+the pooled [CLS] predicts which (section 3.1). Loss = masked tokens + order, both means.
+Departures: the vocabulary is whatever `pretrain` trains, not SentencePiece's of 30,000; AdamW
+instead of LAMB.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ def sentence_order_prediction(
 
 
 def sentence_order_module(model: PreTrainedModel) -> RelatedPairs:
-    """Put a head over the pooled [CLS] beside an ALBERT with a pooler."""
+    """Put a head over the pooled [CLS] next to an ALBERT with a pooler."""
     return RelatedPairs(model, language_head="predictions", relation="sop", label=SENTENCE_ORDER)

@@ -1,4 +1,4 @@
-"""SpanBERT (Joshi et al. 2019, arXiv 1907.10529): spans are masked, and told by their boundaries.
+"""SpanBERT (Joshi et al. 2019, arXiv 1907.10529): masked spans, predicted from their boundaries.
 
 Masks (section 3.1): spans of whole words begin at random words until the share of tokens is used
 up; their length is geometric, p(l) ~ 0.2 * 0.8^(l-1) for l <= 10, which has the paper's mean of
@@ -8,7 +8,7 @@ Span boundary objective (section 3.2): token i of a span from s to e is predicte
     h0 = [x_(s-1) ; x_(e+1) ; p_(i-s+1)]
     h1 = LayerNorm(GELU(W1 h0))        y = LayerNorm(GELU(W2 h1))
 
-from the states x of the tokens beside the span and an embedding p of its place in it (200 wide, as
+from the states x of the tokens next to the span and an embedding p of its place in it (200 wide, as
 in the published code), over the table of word embeddings with a bias of its own.
 Loss = cross-entropy of the masked-language head + that of y, each the mean over the chosen tokens.
 No sentence pairs: rows are of full sentences (section 3.3 has single segments).
@@ -53,7 +53,7 @@ def span_prediction(
 
 
 class BoundaryHead(nn.Module):
-    """Predicts a token of a span from what stands beside the span, and its place in it."""
+    """Predicts a token of a span from the tokens next to the span, and its place in it."""
 
     def __init__(self, hidden_size: int, places: int, vocabulary_size: int, eps: float) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class BoundaryHead(nn.Module):
 
 
 class SpanModule(PretrainingModule):
-    """A BERT with a masked-language head, and the boundary head beside it."""
+    """A BERT with a masked-language head and the boundary head."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)

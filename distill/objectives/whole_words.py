@@ -1,7 +1,7 @@
 """Whole-word masking (the 2019 update of BERT's published code; Devlin et al., arXiv 1810.04805).
 
-As masked-language modelling, but words are chosen in place of tokens, and all pieces of a
-chosen word are asked for together. Each piece becomes [MASK], a random token or stays by a draw
+As masked-language modelling, but words are chosen instead of tokens, and all tokens of a
+chosen word are predicted together. Each token becomes [MASK], a random token or stays by a draw
 of its own, as in the published code. A word that would go beyond the share of tokens is passed
 over there as here, so that long words are chosen a little more rarely.
 """

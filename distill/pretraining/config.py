@@ -65,10 +65,10 @@ class PretrainConfig(TrainingConfig):
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
     objective: Annotated[str, OBJECTIVES.validator()] = Field(
-        "mlm", description=f"what to learn: {', '.join(OBJECTIVES)} (see docs/pretraining.md)"
+        "mlm", description=f"objective: {', '.join(OBJECTIVES)} (see docs/pretraining.md)"
     )
     tokenizer: Annotated[str, TOKENIZERS.validator()] = Field(
-        "wordpiece", description=f"what the vocabulary is made of: {', '.join(TOKENIZERS)}"
+        "wordpiece", description=f"kind of tokenizer: {', '.join(TOKENIZERS)}"
     )
     vocabulary_size: int = Field(8000, ge=100, description="most entries of the vocabulary")
     layers: int = Field(4, ge=1, description="the encoder's layers")
@@ -90,8 +90,8 @@ class PretrainConfig(TrainingConfig):
     def _lengths_fit(self) -> Self:
         if self.short_length is None and self.short_share is not None:
             raise ConfigError(
-                f"short_share={self.short_share}: a share of the steps at which length? "
-                "Give short_length too."
+                f"short_share={self.short_share}: without short_length no step is shorter. "
+                "Give short_length too, or leave it out."
             )
         if self.short_length is not None and self.short_length >= self.max_length:
             raise ConfigError(

@@ -35,7 +35,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """What is pre-trained, on what, and how it is measured."""
+    """The model to pre-train, its rows, and how it is measured."""
 
     module: PretrainingModule
     """It is trained in place."""
@@ -50,13 +50,13 @@ class Pretraining:
     ) -> dict[str, TrainingReport]:
         """Train through the phases of a config in turn; return a report of each.
 
-        An interrupted run goes on in the phase it was in: the end of an earlier one is kept as a
+        An interrupted run continues in the phase it was in: the end of an earlier one is saved as a
         checkpoint too.
 
         Args:
             config: how long and fast, and at which lengths.
             work: directory of the checkpoints.
-            description: what the progress bar says.
+            description: text of the progress bar.
         """
         reports: dict[str, TrainingReport] = {}
         for phase, folder, is_last in in_order(config.phases(), work):
@@ -85,7 +85,7 @@ class Pretraining:
 
 
 def _long_enough(config: PretrainConfig, examples: TokenDataset, steps: int) -> PretrainConfig:
-    """Return the config with as many epochs as so many steps take."""
+    """Return the config with the number of epochs that some steps take."""
     epoch = len(planned(examples, config.model_copy(update={"epochs": 1})))
     epochs = max(config.epochs, math.ceil(steps / epoch) + 1)  # one may be a batch shorter
     return config.model_copy(update={"epochs": epochs})

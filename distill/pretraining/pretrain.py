@@ -53,7 +53,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     a time: the tokens go to disk, and are read from there.
 
     Args:
-        passages: read anew several times, so an iterable that can be; an empty one ends a document.
+        passages: iterated over several times, so not an iterator; an empty one ends a document.
         config: what to train, and how.
         out: directory of the artifact.
 

@@ -3,7 +3,7 @@
 A deeper encoder starts from a shallower one that is pre-trained already: its layer i is layer
 i mod L of the L shallow ones (algorithm 1 doubles; other depths repeat as far as they go).
 Embeddings and the head are taken over, and the vocabulary with them. Heads that only the training
-needs start anew.
+needs start untrained.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
 
 
 def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> None:
-    """Raise ConfigError where an encoder as `config` wants it cannot grow from `shallow`."""
+    """Raise ConfigError where an encoder of `config` cannot grow from `shallow`."""
     name = f"stack_from={str(shallow.path)!r}"
     if shallow.card.stage != "pretrain":
         raise ConfigError(
@@ -45,7 +45,7 @@ def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> N
 def check_same_shape(
     name: str, shallow_family: str, shallow: Mapping[str, Any], config: PretrainConfig, family: str
 ) -> None:
-    """Raise ConfigError where an encoder as `config` wants it cannot grow from one of the settings
+    """Raise ConfigError where an encoder of `config` cannot grow from one of the settings
     `shallow`."""
     if shallow_family != family:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Which heads and neurons stay: the most important ones, of the whole model or of each layer."""
+"""Choice of the heads and neurons that stay: the most important, of the model or of each layer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from distill.pruning.importance import Scores
 __all__ = ["ACROSS", "Across", "chosen", "shares_of_rounds", "the_best"]
 
 Across = Literal["model", "layer"]
-"""Among which heads the least important ones are sought."""
+"""Heads among which the least important ones are looked for."""
 
 
 def chosen(
     scores: Scores, before: Sequence[int], share: float, across: Across = "model"
 ) -> tuple[tuple[int, ...], ...]:
-    """Return what each layer keeps when a share of what there was before has gone.
+    """Return what remains in each layer when a share of its parts before is cut.
 
     Each layer keeps one at least, its most important.
 
@@ -27,7 +27,7 @@ def chosen(
         scores: what those are worth that are left; comparable across layers where `across` is
             "model".
         before: how many each layer had before the first cut.
-        share: of these, so much has gone after this cut, from 0 to below 1.
+        share: of these, so much is cut in all after this cut, from 0 to below 1.
         across: the whole model, which leaves uneven layers, or each layer for itself.
     """
     counts = ACROSS[across](scores, before, share)
@@ -40,7 +40,7 @@ def the_best(layer: torch.Tensor, count: int) -> tuple[int, ...]:
 
 
 def shares_of_rounds(share: float, rounds: int) -> list[float]:
-    """Return what share has gone after each of several rounds, `share` after the last.
+    """Return the share that is cut after each of several rounds, `share` after the last.
 
     Every round leaves the same share of what it finds.
     """
@@ -48,7 +48,7 @@ def shares_of_rounds(share: float, rounds: int) -> list[float]:
 
 
 def _in_each(scores: Scores, before: Sequence[int], share: float) -> list[int]:
-    """Return how many each layer keeps when the same share of each has gone."""
+    """Return how many remain in each layer when the same share of each is cut."""
     return [
         min(len(layer), max(count - round(count * share), 1))
         for layer, count in zip(scores, before, strict=True)
@@ -56,7 +56,7 @@ def _in_each(scores: Scores, before: Sequence[int], share: float) -> list[int]:
 
 
 def _globally(scores: Scores, before: Sequence[int], share: float) -> list[int]:
-    """Return how many each layer keeps when the least important ones of all layers have gone."""
+    """Return how many remain in each layer when the least important of all layers are cut."""
     # the best of each layer stays, whatever the others are worth
     every = torch.cat([_with_safe_best(layer) for layer in scores])
     stay = max(sum(before) - round(sum(before) * share), len(scores))
@@ -75,4 +75,4 @@ ACROSS: Mapping[Across, Callable[[Scores, Sequence[int], float], list[int]]] = {
     "model": _globally,
     "layer": _in_each,
 }
-"""(scores, how many each layer had, share that has gone) -> how many each layer keeps"""
+"""(scores, how many each layer had, share to cut) -> how many remain in each layer"""

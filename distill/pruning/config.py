@@ -41,7 +41,7 @@ OF_THE_TASK = "task"
 def _is_share(share: float, info: ValidationInfo) -> float:
     if not 0 <= share < 1:
         raise ConfigError(
-            f"{info.field_name}={share} is no share of what there is: give 0 to below 1, as 0.4 "
+            f"{info.field_name}={share} is not a share: give a number from 0 to below 1, as 0.4 "
             "for two of five. A layer keeps one at least; `layers` drops whole ones."
         )
     return share
@@ -55,8 +55,7 @@ def _factor(value: Any) -> Any:
         factor = math.nan
     if not 1 < factor < math.inf:
         raise ConfigError(
-            f"target_latency={value!r} does not say how many times as fast: give a number above "
-            "1, as 2.0x."
+            f"target_latency={value!r} is not a factor of speed: give a number above 1, as 2.0x."
         )
     return factor
 
@@ -110,7 +109,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
     ),
     "floor of no vocabulary": _unused(
         lambda config: config.vocab is None,
-        "it counts the pieces of which texts? Give vocab, or leave it out.",
+        "without vocab there are no texts to count tokens in. Give vocab, or leave it out.",
         frozenset({"vocab_floor"}),
     ),
     "latency without a target": _unused(
@@ -120,7 +119,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
     ),
     "shares beside a target": _unused(
         lambda config: config.target_latency is not None,
-        "the target says itself how many heads and neurons go from which layers. Leave out one of "
+        "the target itself sets how many heads and neurons go from which layers. Leave out one of "
         "the two.",
         frozenset({"across", "ffn", "heads"}),
         against="target_latency",
@@ -139,7 +138,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
     ),
     "recovery beside rescaling": Rule(
         lambda config: config.retraining_free and config.recover,
-        "rescaling takes the place of training. Leave out one of the two.",
+        "rescaling replaces training. Leave out one of the two.",
         frozenset({"recover"}),
         against="retraining_free",
     ),
@@ -154,7 +153,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
 
 
 class PruneConfig(TrainingConfig):
-    """What to prune, and how to recover. Training settings are those of each round's recovery."""
+    """Settings of `prune`. Those of training are for the recovery after each round."""
 
     shown_defaults: ClassVar[Mapping[str, str]] = {"importance": "gradient; fisher for a target"}
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
@@ -168,7 +167,7 @@ class PruneConfig(TrainingConfig):
     )
     target_latency: Annotated[float, BeforeValidator(_factor)] | None = Field(
         None,
-        description="instead of shares: how many times as fast to become, as 2.0x; heads are "
+        description="instead of shares: the speedup to reach, as 2.0x; heads are "
         "weighed against neurons by the time that they take on this machine",
     )
     latency_texts: int = Field(1, ge=1, description="texts of a batch that is timed for that")
@@ -176,29 +175,29 @@ class PruneConfig(TrainingConfig):
         None, ge=1, description="tokens of each; the mean of the training texts by default"
     )
     layers: int = Field(
-        0, ge=0, description="layers to drop at first, those that the loss misses least"
+        0, ge=0, description="layers to drop first, those with the least effect on the loss"
     )
     vocab: str | None = Field(
         None,
-        description="keep the word pieces that these texts need: task, or a corpus (docs, .txt, "
+        description="keep the tokens that these texts need: task, or a corpus (docs, .txt, "
         ".txt.xz, .parquet, a hub data set)",
     )
-    vocab_floor: int = Field(1, ge=1, description="keep pieces that occur so often there")
+    vocab_floor: int = Field(1, ge=1, description="keep tokens that occur so often there")
     importance: Annotated[str, IMPORTANCES.validator()] = Field(
-        "gradient", description=f"what heads and neurons are worth by: {', '.join(IMPORTANCES)}"
+        "gradient", description=f"importance of heads and neurons: {', '.join(IMPORTANCES)}"
     )
     across: Across = Field(
-        "model", description=f"where the least important ones are sought: {', '.join(ACROSS)}"
+        "model", description=f"where the least important ones are looked for: {', '.join(ACROSS)}"
     )
     rounds: int = Field(
-        1, ge=1, description="cut heads and neurons in so many steps, scored anew before each"
+        1, ge=1, description="cut heads and neurons in so many steps, scored again before each"
     )
     scored_texts: int = Field(
-        1000, ge=1, description="training texts, at most, that importance is measured on"
+        1000, ge=1, description="training texts to measure importance on, at most"
     )
-    recover: bool = Field(True, description="train after each cut on the unpruned model's answers")
+    recover: bool = Field(True, description="train after each cut on the unpruned model's outputs")
     retraining_free: bool = Field(
-        False, description="train nothing: rescale what is left by least squares instead"
+        False, description="train nothing: rescale what remains by least squares instead"
     )
     max_drop: float | None = Field(
         None, ge=0, description="most points of the metric to lose; more is refused"
@@ -208,7 +207,7 @@ class PruneConfig(TrainingConfig):
     @model_validator(mode="before")
     @classmethod
     def _comparable(cls, values: Any) -> Any:
-        """Heads are weighed against neurons by what can be compared, unless told otherwise."""
+        """By default, heads are weighed against neurons by figures that can be compared."""
         if isinstance(values, dict) and values.get("target_latency") is not None:
             return {"importance": WITH_A_TARGET, **values}
         return values
@@ -225,6 +224,6 @@ class PruneConfig(TrainingConfig):
 
     @property
     def scores_texts(self) -> bool:
-        """Whether what is cut depends on what the model answers to training texts."""
+        """Whether what is cut depends on the model's outputs on training texts."""
         by_texts = self.cuts_parts and IMPORTANCES[self.importance].reads_text
         return bool(by_texts or self.layers or self.retraining_free)

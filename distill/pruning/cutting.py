@@ -1,4 +1,4 @@
-"""Cutting heads and neurons out of a model: smaller matrices, the answers of closed gates."""
+"""Cutting heads and neurons out of a model: smaller matrices, the outputs of closed gates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OF_A_CLASS = frozenset(
 
 @dataclass(frozen=True)
 class Remaining:
-    """What each layer keeps, by its numbers before the cut, from 0."""
+    """Remaining heads and neurons of each layer, by their numbers before the cut, from 0."""
 
     heads: tuple[tuple[int, ...], ...]
     neurons: tuple[tuple[int, ...], ...]
@@ -42,13 +42,13 @@ class Remaining:
 def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     """Return a model that has these heads and neurons alone.
 
-    It answers as the model does with all others gated off. It is of the pruned form, or, where
+    Its outputs are the model's with all others gated off. It is of the pruned form, or, where
     all heads stay and all layers keep as many neurons, of the architecture's own. A model that was
     cut before may be cut again.
 
     Args:
         model: a classifier of texts or words of a row of PRUNABLE, or its pruned form.
-        kept: numbers of heads and neurons, a row each layer.
+        remaining: numbers of heads and neurons, a row each layer.
 
     Raises:
         ModelError: the architecture cannot be cut, or a layer would keep nothing, or keeps what
@@ -70,7 +70,7 @@ def filled(
 
 
 def _untrained(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
-    """Return a model of the shape that is left."""
+    """Return a model of the remaining shape."""
     config, row = model.config, PRUNABLE[family_name(model.config)]
     origin, pruned = row.classes_of(model)
     settings = _of_any_class(config)
@@ -122,7 +122,7 @@ def _check_possible(config: PretrainedConfig, remaining: Remaining) -> None:
 
 
 def _remaining_weights(model: PreTrainedModel, remaining: Remaining) -> dict[str, torch.Tensor]:
-    """Return a model's weights without the rows and columns of what is cut."""
+    """Return a model's weights without the rows and columns of cut heads and neurons."""
     family, size = family_of(model), head_size(model.config)
     by_head = PRUNABLE[family_name(model.config)].by_head
     weights = dict(model.state_dict())

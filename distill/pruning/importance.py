@@ -44,7 +44,7 @@ Scores = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Importance:
-    """What the heads and neurons of a model are worth."""
+    """Importance of the heads and neurons of a model."""
 
     heads: Scores
     neurons: Scores

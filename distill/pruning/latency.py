@@ -1,4 +1,4 @@
-"""How long the parts of a model take on this machine, by how many heads and neurons they have.
+"""Times of the parts of a model on this machine, by their numbers of heads and neurons.
 
 Copies of the model with fewer heads and neurons run in turns, in an order shuffled from round to
 round, while hooks read the clock between the parts of each layer. So what is timed is the model's
@@ -34,7 +34,7 @@ __all__ = ["HERE", "NEURON_STEP", "LatencyTable", "Point", "Stopwatches"]
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the heads and of the neurons, at which a part is timed; 0 stands for one."""
 NEURON_STEP = 16
-"""Widths that are no multiple of it, a vector register's floats, take longer than their size says:
+"""Widths that are not a multiple of it, a vector register's floats, take longer for their size:
 485 neurons of 384 inputs took as long as 512 for 13 tokens, and an eighth longer than 480."""
 ROUNDS = 15
 RUNS = 5
@@ -49,7 +49,7 @@ TOTAL: _Key = ("total", 0)
 
 
 class Point(PartTimes):
-    """A part of a layer with so many heads or neurons."""
+    """A part of a layer with a number of heads or neurons."""
 
     @property
     def median_ms(self) -> float:
@@ -58,21 +58,21 @@ class Point(PartTimes):
 
 
 class LatencyTable(LatencyTimes):
-    """How long a layer's parts take by their size, and what that makes of a model."""
+    """Times of a layer's parts by their size, and the time of a model that follows."""
 
     attention: tuple[Point, ...]
     feed_forward: tuple[Point, ...]
 
     def attention_ms(self, heads: Sequence[int] | range) -> list[float]:
-        """Return what attention takes in layers of so many heads each."""
+        """Return the times of attention in layers with these numbers of heads."""
         return _between(self.attention, heads)
 
     def feed_forward_ms(self, neurons: Sequence[int] | range) -> list[float]:
-        """Return what the feed-forward part takes in layers of so many neurons each."""
+        """Return the times of the feed-forward part in layers with these numbers of neurons."""
         return _between(self.feed_forward, neurons)
 
     def predicted_ms(self, heads: Sequence[int], neurons: Sequence[int]) -> float:
-        """Return what a model takes whose layers have so many heads and neurons."""
+        """Return the time of a model whose layers have these numbers of heads and neurons."""
         layers = (*self.attention_ms(heads), *self.feed_forward_ms(neurons))
         return float(np.median(self.rest_ms)) + sum(layers)
 
@@ -86,7 +86,7 @@ def _between(points: Sequence[Point], counts: Sequence[int] | range) -> list[flo
 
 @dataclass(frozen=True)
 class Stopwatches:
-    """Where times come from: from this machine, or made up for a test."""
+    """Source of times: this machine, or a test's made-up ones."""
 
     table: Callable[[PreTrainedModel, LatencyLoad], LatencyTable]
     """(model, load) -> the times of its parts, for up to as many heads and neurons as it has"""

@@ -1,4 +1,4 @@
-"""Layer pruning: the layers that the loss misses least are left out as a whole.
+"""Layer pruning: the layers with the least effect on the loss are left out as a whole.
 
 One after another: of those that are left, the layer goes without which the loss on some labelled
 texts is lowest. No paper's in particular; it is the plainest control for cleverer ones.
@@ -35,7 +35,7 @@ def least_missed(
     count: int,
     head: Head = HEADS[SINGLE_LABEL.name],
 ) -> tuple[int, ...]:
-    """Return the layers that stay when so many go, from 0.
+    """Return the layers that stay when some are dropped, from 0.
 
     Args:
         model: a classifier of a row of FAMILIES, put into eval mode.
@@ -101,7 +101,7 @@ def _loss_without(
 
 @contextmanager
 def _skipped(layer: nn.Module) -> Iterator[None]:
-    """Let a layer give what it was given, inside the block."""
+    """Let a layer return its input, inside the block."""
 
     def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> Any:
         return (inputs[0], *output[1:]) if isinstance(output, tuple) else inputs[0]

@@ -60,13 +60,13 @@ def prune(
 ) -> Artifact:
     """Cut a classifier's least important parts and write it as a torch artifact.
 
-    `stopwatches` say how long what takes, where the config has a `target_latency`.
+    `stopwatches` time parts of the model, where the config has a `target_latency`.
 
     Raises:
         ConfigError, ModelError: there is nothing to cut, or the architecture cannot be; raised
             before anything is trained.
         AccuracyError: it lost more than `max_drop`. Nothing is written then but checkpoints, from
-            which the same run with another `max_drop` goes on.
+            which the same run with another `max_drop` continues.
     """
     config.check_rules()
     check_vocabulary_stays(config, task)
@@ -85,7 +85,7 @@ class _Ready:
     whole: PreTrainedTokenizerBase
     """Its tokenizer."""
     model: PreTrainedModel
-    """The one to cut; of its vocabulary, what is not needed has gone."""
+    """The one to cut; tokens of its vocabulary that are not needed are removed already."""
     tokenizer: PreTrainedTokenizerBase
     vocabulary: VocabularyFindings | None
     """How both tokenizers read held-out texts, where they differ."""
@@ -95,7 +95,7 @@ class _Ready:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What shapes the run besides the settings."""
+        """Inputs of the run besides the settings."""
         tokens = sorted(self.tokenizer.get_vocab().items())
         return self.task.fingerprint(), self.teacher.artifact.digest, tokens
 
@@ -128,7 +128,7 @@ class _Ready:
         report: TrainingReport,
         pruning: PruningFindings,
     ) -> Findings:
-        """Return what the card says; the pruned model is scored and timed here, once."""
+        """Return the card's findings; the pruned model is scored and timed here, once."""
         latency = context.target.reached(model, self.stopwatches) if context.target else None
         return Findings(
             training=training_findings({"recovery": report}),
@@ -148,7 +148,7 @@ class _Ready:
 
 
 def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopwatches) -> _Ready:
-    """Load a classifier and check that it can be cut as the config says; cut its vocabulary."""
+    """Load a classifier and check that the config can cut it; cut its vocabulary."""
     teacher = Teacher.load(parent, task)
     _check_possible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
@@ -172,7 +172,7 @@ def _held_out(
 
 
 def _check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
-    """Raise what can be said before anything is computed."""
+    """Raise errors of the settings, before anything is computed."""
     if config.cuts_parts or config.layers:
         check_prunable(model)
         check_layers_left(model, config.layers)
@@ -180,7 +180,7 @@ def _check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
     for name, (share, count) in shares.items():
         if share and round(sum(count(model.config)) * share) == 0:
             raise ConfigError(
-                f"{name}={share}: that is none of {sum(count(model.config))}. Give a larger share."
+                f"{name}={share}: 0 of {sum(count(model.config))} would be cut. Give a larger one."
             )
 
 
@@ -207,7 +207,7 @@ def check_vocabulary_stays(config: PruneConfig, task: Task) -> None:
     """Raise ConfigError where a tagger's words would be cut into other tokens than they were."""
     if config.vocab is not None and HEADS[task.problem_type].per_token:
         raise ConfigError(
-            f"vocab={config.vocab!r}: a model that labels words is taught token by token, so that "
+            f"vocab={config.vocab!r}: a model that labels words learns token by token, so that "
             f"its tokens stay, and task {task.name!r} is one of {task.problem_type!r}. Leave it "
             "out, and cut heads, ffn or layers."
         )
@@ -218,7 +218,7 @@ def _with_fewer_tokens(
 ) -> tuple[PreTrainedTokenizerBase, VocabularyFindings | None]:
     """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
 
-    The held-out texts choose nothing: which tokens stay, the training texts or a corpus say.
+    The held-out texts choose nothing: the training texts or a corpus choose the tokens that stay.
     """
     if config.vocab is None:
         return tokenizer, None

@@ -1,8 +1,8 @@
-"""Rescaling: what is left after a cut makes up for what went, by least squares and no training.
+"""Rescaling: what remains after a cut makes up for what went, by least squares and no training.
 
 Mask tuning of Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers" (arXiv
 2204.09656). Part by part, from the first layer's attention to the last layer's feed-forward part,
-each head or neuron that is left gets a scale s of its own, and the part a constant vector c, which
+each remaining head or neuron gets a scale s of its own, and the part a constant vector c, which
 minimise over the real tokens
     |r - c - sum of (s - 1) * what the head or neuron writes|^2 + damping * |s - 1|^2,
 where r is by how much the part's sum with its shortcut (what its layer norm reads) differs from
@@ -14,7 +14,7 @@ Departures: the constant is ours, for what is cut writes something else than 0 o
 normal equations are solved as they are, in float64, where the published code runs LSMR (they have
 no more unknowns than a layer has neurons, and need no second look at the texts). The damping is a
 share of their mean diagonal, so that it means the same for any number of texts. Where scales leave
-[-10, 10] a part gets its constant alone and tuning goes on with the next one; the published code
+[-10, 10] a part gets its constant alone and tuning continues with the next one; the published code
 ends there.
 """
 
@@ -60,25 +60,25 @@ PARTS = (
 """The parts of a layer in the order they run."""
 
 
-class _Reached(Exception):  # noqa: N818  # no error: a run has given what it was started for
+class _Reached(Exception):  # noqa: N818  # no error: a run has all that it was started for
     """Ends a run of a model."""
 
 
 @dataclass
 class _Sums:
-    """What the normal equations of a part are made of, over the tokens seen so far."""
+    """Sums for the normal equations of a part, over the tokens seen so far."""
 
     products: torch.Tensor
     """Of what heads or neurons give, (width, width)."""
     moments: torch.Tensor
     """Of that with what is missing in the output, (width, hidden)."""
     inputs: torch.Tensor
-    """Sum of what heads or neurons give, (width,)."""
+    """Sum of the outputs of heads or neurons, (width,)."""
     shift: torch.Tensor
-    """Sum of what is missing, (hidden,)."""
+    """Sum of the missing output, (hidden,)."""
     tokens: int = 0
     missing: float = 0.0
-    """Square of what is missing."""
+    """Square of the missing output."""
     whole: float = 0.0
     """Square of the unpruned model's output."""
 
@@ -202,7 +202,7 @@ def _tokens(
 def _inputs_of(
     model: PreTrainedModel, layer: int, paths: Sequence[str], batch: TensorBatch
 ) -> list[torch.Tensor]:
-    """Run a model up to some modules of a layer; return what each is given, in their order."""
+    """Run a model up to some modules of a layer; return the inputs of each, in their order."""
     reached: list[torch.Tensor] = []
 
     def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -236,6 +236,6 @@ def _solved(
     wanted = (moments * columns.T).sum(1).unflatten(0, (count, -1)).sum(1)  # (count,)
     held = damping * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny
     changes = torch.linalg.solve(gram + held * torch.eye(count).to(gram), wanted)
-    if not (1 + changes).abs().le(LARGEST_SCALE).all():  # nor is a scale that is no number
+    if not (1 + changes).abs().le(LARGEST_SCALE).all():  # nor is a scale that is not a number
         return torch.zeros_like(changes), missing
     return changes, missing + float(changes @ gram @ changes - 2 * changes @ wanted)

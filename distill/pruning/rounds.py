@@ -1,6 +1,6 @@
-"""Pruning in rounds: score what is left, cut the least important, mend the rest.
+"""Pruning in rounds: score what remains, cut the least important, mend the rest.
 
-It is mended by training on the unpruned model's answers, or by rescaling, or not at all.
+It is mended by training on the unpruned model's outputs, or by rescaling, or not at all.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from distill.teachers.teacher import Teacher, on_device
 __all__ = ["PruningContext", "in_rounds", "without_some_layers"]
 
 Choice = Callable[[Importance], Remaining]
-"""What heads and neurons are worth, as it is measured -> which ones stay"""
+"""importance of heads and neurons, as measured -> those that remain"""
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
-"""What a pruned model learns from: the answers of the unpruned one, and the labels."""
+"""Losses of a pruned model: on the outputs of the unpruned one, and on the labels."""
 
 
 @dataclass(frozen=True)
 class PruningContext:
-    """What all rounds share."""
+    """Settings and data that all rounds share."""
 
     teacher: Teacher
     """The unpruned model."""
@@ -60,7 +60,7 @@ class PruningContext:
     work: Path
     description: str
     target: Target | None = None
-    """How fast to become, where shares do not say what goes."""
+    """How fast to become, where no shares are set."""
 
     @property
     def head(self) -> Head:
@@ -91,7 +91,7 @@ class PruningContext:
 def without_some_layers(
     model: PreTrainedModel, context: PruningContext
 ) -> tuple[PreTrainedModel, tuple[int, ...] | None]:
-    """Drop as many layers as the config says; return which remain, None where all do."""
+    """Drop as many layers as the config sets; return which remain, None where all do."""
     if not context.config.layers:
         return model, None
     batches = [*context.scored_batches(model.device)]
@@ -102,7 +102,7 @@ def without_some_layers(
 def in_rounds(
     model: PreTrainedModel, context: PruningContext
 ) -> tuple[PreTrainedModel, list[TrainingReport], list[PruningRound]]:
-    """Cut and mend as often as the config says; return what each round left and scored."""
+    """Cut and mend as often as the config sets; return each round's remainder and score."""
     whole = model
     stay = [list(range(count)) for count in heads_of(model.config)]
     reports: list[TrainingReport] = []
@@ -135,7 +135,7 @@ def in_rounds(
 
 
 def _remaining(heads: Sequence[Sequence[int]], remaining: Remaining) -> list[list[int]]:
-    """Return what a cut leaves of each layer's heads, by the numbers that they are given with."""
+    """Return each layer's heads that remain after a cut, by the numbers that they have here."""
     return [[old[new] for new in each] for old, each in zip(heads, remaining.heads, strict=True)]
 
 
@@ -163,7 +163,7 @@ def _by_share(
     shares: tuple[float, float],
     across: Across,
 ) -> Remaining:
-    """Return what is left when shares of the heads and of the neurons have gone."""
+    """Return what remains when shares of the heads and of the neurons are cut."""
     scores = importance.normalised
     return Remaining(
         chosen(scores.heads, before[0], shares[0], across),
@@ -172,14 +172,14 @@ def _by_share(
 
 
 def _by_time(importance: Importance, table: LatencyTable, limit_ms: float) -> Remaining:
-    """Return what is worth most of what fits into a time."""
+    """Return the most important heads and neurons that fit into a time."""
     return fitting(importance.by_layer, table, limit_ms)
 
 
 def _rescaled(
     model: PreTrainedModel, whole: PreTrainedModel, context: PruningContext
 ) -> list[RescaledPart] | None:
-    """Rescale the pruned model in place, where the config says so; return what it did."""
+    """Rescale the pruned model in place, where the config asks for it; return its effect."""
     if not context.config.retraining_free:
         return None
     batches = [*context.scored_batches(model.device)]
@@ -200,7 +200,7 @@ def _importance(model: PreTrainedModel, context: PruningContext) -> Importance:
 
 
 def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> TrainingReport:
-    """Train the pruned model in place; an interrupted run goes on in the round it was in."""
+    """Train the pruned model in place; an interrupted run continues in the round it was in."""
     recovery = Distillation(
         student=model,
         teacher=context.teacher.model,

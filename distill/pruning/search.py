@@ -1,12 +1,12 @@
-"""Which heads and neurons go for a model to be so fast: those that cost the most time for least.
+"""Search for the heads and neurons to cut for a speed: most time for the least importance.
 
 Mask search of Kwon et al. 2022 (arXiv 2204.09656): the summed importance of what goes is least
 under a limit on the time that a latency table predicts. They try every number of heads and spend
-what is left on neurons, which takes a time that grows in proportion to either. Here every part of
+the rest on neurons, which takes a time that grows in proportion to either. Here every part of
 a layer (its heads, its neurons) has a curve of its own from the table, and a price of a
 millisecond in importance, a Lagrange multiplier, is sought by bisection: at a price, each part by
 itself keeps the number of heads or neurons for which lost importance plus priced time is least,
-and the whole fits as soon as the price is high enough. What time is left then buys the heads and
+and the whole fits as soon as the price is high enough. The remaining time then buys the heads and
 neurons with the most importance a millisecond that still fit. Neurons stay in steps of 16, since
 other widths are slower than their size.
 Importance must mean the same for heads and neurons, as squared gradients do: halved, they are what
@@ -34,7 +34,7 @@ __all__ = ["fastest_ms", "fitting"]
 
 BISECTIONS = 60
 LEAST_MS = 1e-12
-"""Stands for no time at all, of which something cannot be divided."""
+"""Stands for a time of 0, by which nothing can be divided."""
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -65,7 +65,7 @@ class _Part:
 
 
 def fastest_ms(table: LatencyTable, layers: int) -> float:
-    """Return what a model of so many layers takes with one head and one neuron in each."""
+    """Return the time of a model with one head and one neuron in each of its layers."""
     return table.predicted_ms([1] * layers, [1] * layers)
 
 

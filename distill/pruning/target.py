@@ -1,4 +1,4 @@
-"""How fast a pruned model is to become, and how fast it is."""
+"""Target speed of a pruned model, and its measured speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE_NAME = "table.json"
 
 @dataclass(frozen=True)
 class Target:
-    """A model's time as it is, and as it is to be."""
+    """A model's time now, and its target."""
 
     factor: float
     """How many times as fast."""
@@ -35,7 +35,7 @@ class Target:
 
     @property
     def before_ms(self) -> float:
-        """What the table predicts of the model as it is."""
+        """Latency that the table predicts for the model as it is."""
         return self._predicted_ms(self.before)
 
     def limits_ms(self, rounds: int) -> list[float]:
@@ -70,7 +70,7 @@ def find_target(
         lengths: tokens of the task's training texts.
         config: what is asked for.
         stopwatches: where times come from.
-        work: where the table is kept, so that a run that is resumed goes by the same one.
+        work: where the table is stored, so that a resumed run reads the same one.
 
     Raises:
         ConfigError: no pruning makes the model so fast.
@@ -95,7 +95,7 @@ def _write_table(
 
 
 def _check_reachable(target: Target, layers: int) -> None:
-    """Raise ConfigError where one head and one neuron in each of so many layers take longer."""
+    """Raise ConfigError where one head and one neuron in each layer take longer."""
     best, load = target.before_ms / fastest_ms(target.table, layers), target.table.load
     if target.factor > best:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """Vocabulary pruning: the tokens that some texts need stay, with all single characters.
 
-A text whose tokens all stay is cut as before, and answered as before. Any other is cut into smaller
+A text whose tokens all stay is split and classified as before. Any other is split into smaller
 ones, down to characters; where each of these is a token of its own, none becomes unknown that was
 not.
 """
@@ -29,7 +29,7 @@ TEXTS_AT_ONCE = 1000
 NOT_OF_A_TOKENIZER = frozenset(
     {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
 )
-"""Settings that number the tokens of a tokenizer or say where it came from."""
+"""Settings that number the tokens of a tokenizer or state where it came from."""
 OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
 TokenizerModel = dict[str, Any]
@@ -43,9 +43,9 @@ class _Kind:
     tokens: Callable[[TokenizerModel], list[str]]
     """Its tokens in the order of their numbers."""
     mark: str
-    """What stands before tokens that are no characters of their own for it."""
+    """Prefix of tokens that does not count as a character of theirs."""
     parts: Callable[[TokenizerModel], Mapping[str, list[str]]]
-    """What each token is merged from, where tokens are."""
+    """The parts that each token is merged from, where tokens are merged."""
     keep: Callable[[TokenizerModel, list[int]], TokenizerModel]
     """(model, numbers that stay, in order) -> the model with these alone"""
 
@@ -111,7 +111,7 @@ def _check_gaps(model: TokenizerModel) -> None:
     if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
         raise ModelError(
             "the numbers of the tokenizer's tokens have gaps (a line of its vocabulary is there "
-            "twice, perhaps), so that it cannot be pruned. Save it anew without them."
+            "twice, perhaps), so that it cannot be pruned. Save it again without them."
         )
 
 
@@ -159,7 +159,7 @@ def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counte
 
 
 def _closed(description: dict[str, Any], kind: _Kind, used: set[int]) -> list[int]:
-    """Return the numbers of what stays: also characters, added tokens, and what tokens are of."""
+    """Return the ids that stay: also characters, added tokens, and the parts of tokens."""
     tokens = kind.tokens(description["model"])
     numbers = {token: number for number, token in enumerate(tokens)}
     added = {token["id"] for token in description["added_tokens"]}
@@ -182,7 +182,7 @@ def _closed(description: dict[str, Any], kind: _Kind, used: set[int]) -> list[in
 def _rebuilt(
     tokenizer: PreTrainedTokenizerFast, description: dict[str, Any], kind: _Kind, rows: list[int]
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with some of its tokens, numbered anew in the same order."""
+    """Return the tokenizer with some of its tokens, renumbered in the same order."""
     numbers = {row: number for number, row in enumerate(rows)}
     of_model = len(kind.tokens(description["model"]))
     description["model"] = kind.keep(description["model"], [row for row in rows if row < of_model])

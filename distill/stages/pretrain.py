@@ -30,7 +30,7 @@ def _files(config: PretrainConfig) -> Iterator[NamedFile]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shallower(Want):
-    """An encoder of the same shape but for its depth."""
+    """An encoder of the same shape except for its depth."""
 
     config: PretrainConfig
 

@@ -1,4 +1,4 @@
-"""The BiLSTM student: a teacher's words as its embeddings, and an LSTM that nobody has trained."""
+"""The BiLSTM student: a teacher's words as its embeddings, and an untrained LSTM."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def all_layers(layers: int) -> int:
 
 @dataclass(frozen=True)
 class StudentKind:
-    """A row beside a builder: what holds of its students, whichever method trains them."""
+    """A row with a builder: what holds of its students, whichever method trains them."""
 
     build: StudentBuilder
     layers: Callable[[int], int] = half_the_layers
@@ -32,7 +32,7 @@ class StudentKind:
     layer_by_layer: bool = True
     """`teacher_layers` names one for each of the student's layers."""
     starts_from_layers: bool = True
-    """It is shaped after the layers of what it starts from, which must be alike then."""
+    """It has the shape of its start's layers, which must be alike then."""
     wants_own_start: bool = False
     """It must start from an encoder of its own, not from the teacher."""
     own_vocabulary: bool = False

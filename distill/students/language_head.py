@@ -14,7 +14,7 @@ __all__ = ["LANGUAGE_HEADS", "LanguageHead", "masked_language_model"]
 
 @dataclass(frozen=True)
 class LanguageHead:
-    """Where the parts of a head sit in a model; its decoder is the table of word embeddings."""
+    """Paths of the parts of a head in a model; its decoder is the table of word embeddings."""
 
     parts: tuple[str, ...]
     """The layers before the decoder: a transform and a norm, in this order."""
@@ -51,7 +51,7 @@ LANGUAGE_HEADS: Mapping[str, LanguageHead] = {
 def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) -> PreTrainedModel:
     """Return a student's encoder under a head with the teacher's weights.
 
-    Parts of the head that have another shape in the student start anew, the scores of words too
+    Parts of the head that have another shape in the student start untrained, word scores too
     where it has a vocabulary of its own.
 
     Args:

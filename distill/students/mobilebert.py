@@ -39,7 +39,7 @@ def mobilebert_student(
 ) -> MobileBertForSequenceClassification:
     """Build a MobileBERT over the teacher's vocabulary: four feed-forward parts a layer.
 
-    The hidden states are as wide as the teacher's unless the shape says otherwise, the bottleneck
+    The hidden states are as wide as the teacher's by default, the bottleneck
     a quarter of that, rounded up to a multiple of the heads, which are as many as the teacher's.
     The word table starts as the best narrow factor of the teacher's; where the widths agree, the
     embeddings as a whole start as near to the teacher's as a MobileBERT without layer norms can

@@ -52,7 +52,7 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
 
     Raises:
         ModelError: the heads do not divide the width, there are layers to start from that are
-            of another width, or the teacher is no row of FAMILIES.
+            of another width, or the teacher is not a row of FAMILIES.
     """
     if shape.tokenizer is None and not shape.other_widths(teacher):
         return shorter_student(teacher, shape)
@@ -68,7 +68,7 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
     )
     if width % heads:
         raise ModelError(
-            f"hidden_size={width} is no multiple of heads={heads}. Choose heads that divide it."
+            f"hidden_size={width} is not a multiple of heads={heads}. Choose heads to divide it."
         )
     own = shape.tokenizer
     config.update(

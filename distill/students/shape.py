@@ -1,4 +1,4 @@
-"""How large a student is, and which teacher layers it starts from."""
+"""Shape of a student, and the teacher layers that it starts from."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ StartLayers = Callable[[int, int], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class StudentShape:
-    """How large a student is; None is the teacher's own."""
+    """Shape of a student; None is the teacher's own."""
 
     layers: int
     hidden_size: int | None = None
@@ -90,7 +90,7 @@ def plain_family(teacher: PreTrainedModel) -> Family:
         plain = sorted(name for name, row in FAMILIES.items() if row.plain_layers)
         raise ModelError(
             f"the layers of a {teacher.config.model_type!r} teacher are of its own kind, so that "
-            f"no student can start from them. Choose a method whose students start anew and give "
+            f"no student can start from them. Use a method whose students start untrained and give "
             f"a hidden_size (tinybert, minilm), or a teacher of these: {', '.join(plain)}."
         )
     return family

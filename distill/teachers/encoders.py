@@ -66,7 +66,7 @@ distribution's code is imported."""
 
 
 def find_encoder(name: str, *, setting: str = "teacher") -> str:
-    """Return a folder, or a hub name that answers, for what the user called the encoder.
+    """Return a folder, or a name that a hub knows, for the encoder that the user named.
 
     Args:
         name: what the user gave.
@@ -75,7 +75,7 @@ def find_encoder(name: str, *, setting: str = "teacher") -> str:
     Raises:
         ModelError: a folder without config.json, or a packaged encoder that is not installed.
         DamagedArtifactError: a packaged encoder's weights differ from their known digest.
-        HubUnreachableError: it is neither a folder nor packaged, and no hub answers.
+        HubUnreachableError: it is neither a folder nor packaged, and no hub responds.
     """
     if Path(name).is_dir():
         return _checked_folder(Path(name), setting)
@@ -83,8 +83,8 @@ def find_encoder(name: str, *, setting: str = "teacher") -> str:
         return str(_packaged_folder(name, PACKAGED[name], setting))
     if not _is_cached(name) and (constants.HF_HUB_OFFLINE or not hub_knows(f"api/models/{name}")):
         raise HubUnreachableError(
-            f"encoder {name!r} is no folder, is not on this machine, and no hub that answers knows "
-            f"it. Give --{setting} a folder with config.json and model.safetensors, or the "
+            f"encoder {name!r} is not a folder, is not on this machine, and no hub that responds "
+            f"knows it. Give --{setting} a folder with config.json and model.safetensors, or the "
             f"packaged {', '.join(PACKAGED)}; or go online (and unset HF_HUB_OFFLINE)."
         )
     return name
@@ -109,15 +109,15 @@ def load_classifier(
     Raises:
         ModelError: transformers cannot build such a classifier from it, it would need pickled
             weights or code from the hub, neither of which is ever loaded; or words have labels,
-            and its tokenizer cannot tell which word a token is of.
+            and its tokenizer does not map tokens to words.
     """
     model, tokenizer = _load(
         HEADS[problem.name].auto_class, source, labels, settings, **problem.tokenizer_settings
     )
     if HEADS[problem.name].per_token and not tokenizer.is_fast:
         raise ModelError(
-            f"the tokenizer of {source!r} ({type(tokenizer).__name__}) does not tell which word a "
-            "piece belongs to. Give an encoder with a tokenizer.json."
+            f"the tokenizer of {source!r} ({type(tokenizer).__name__}) does not map tokens "
+            "to words. Give an encoder with a tokenizer.json."
         )
     return model, tokenizer
 
@@ -170,7 +170,7 @@ def load_masked_language_model(source: str) -> PreTrainedModel:
     if report["missing_keys"]:
         raise ModelError(
             f"{source!r} has no head that predicts words (first missing: "
-            f"{min(report['missing_keys'])}). Give an encoder that kept its own, such as an "
+            f"{min(report['missing_keys'])}). Give an encoder that has its own, such as an "
             "artifact of `bertender pretrain`."
         )
     return model
@@ -195,7 +195,7 @@ def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def _agree_on_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Tell a model without a pad token of its own (GPT-2) which tokens of a batch are padding."""
+    """Give a model without a pad token of its own (GPT-2) the padding tokens of a batch."""
     if type(model.config)().pad_token_id is None:
         model.config.pad_token_id = tokenizer.pad_token_id
 

@@ -1,4 +1,4 @@
-"""A teacher's answers on whole texts, computed once and kept on disk: logits and [CLS] states.
+"""A teacher's outputs on whole texts, computed once and cached on disk: logits and [CLS] states.
 
 Each column of a training set is a file of its own, so that another run with the same teacher, on
 the same texts, computes only what is not there yet. They are read memory-mapped.
@@ -43,23 +43,23 @@ TOKENS_PER_BATCH = 8192
 def worth_keeping(reads: Iterable[Wanted]) -> Wanted:
     """Return what to keep for phases that read this of the teacher.
 
-    A phase that reads more than can be kept runs the teacher in each step, and takes all from
+    A phase that reads more than can be cached runs the teacher in each step, and takes all from
     there: keeping a part of it would only run the teacher once more.
     """
     return joined(each for each in reads if each.keys() <= TEXT_SIGNALS)
 
 
 def size_bytes(config: PretrainedConfig, wanted: Wanted, examples: int, bf16: bool) -> int:
-    """Return how large the answers of a teacher of this config are on disk."""
+    """Return how large the outputs of a teacher of this config are on disk."""
     logits: int = config.num_labels * torch.float32.itemsize if "logits" in wanted else 0
     state: int = config.hidden_size * _state_type(bf16).itemsize
     return examples * (logits + len(wanted.get("sentence_states", ())) * state)
 
 
 def cached_in(batch: TensorBatch, wanted: Wanted) -> dict[str, Any]:
-    """Return those of the wanted signals that a batch holds as columns, as fields of Signals.
+    """Return those of the requested signals that a batch holds as columns, as fields of Signals.
 
-    Of the states it holds all wanted layers, or they count as none.
+    Of the states it holds all requested layers, or they count as none.
     """
     columns = {layer: STATES.format(layer=layer) for layer in wanted.get("sentence_states", ())}
     cached: dict[str, Any] = {"logits": batch[LOGITS]} if LOGITS in batch else {}
@@ -75,14 +75,14 @@ def teacher_outputs(
     wanted: Wanted,
     bf16: bool = False,
 ) -> dict[str, torch.Tensor]:
-    """Return the teacher's answers as columns of a training set, a row each example.
+    """Return the teacher's outputs as columns of a training set, a row each example.
 
     Args:
         model: the teacher.
         digest: the teacher artifact's digest.
         examples: the training examples, in the teacher's own tokens.
         wanted: logits, and sentence states of some layers.
-        bf16: compute in bf16, as the run that reads them does. The states are then kept in
+        bf16: compute in bf16, as the run that reads them does. The states are then cached in
             bfloat16, which has their range and the precision that they were computed with.
     """
     parts, key = _parts(wanted), _key(model, digest, examples, bf16)
@@ -102,7 +102,7 @@ def teacher_outputs(
 def teacher_token_logits(
     model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    """Return a tagger's logits (seq, labels) on each example, computed once and kept on disk.
+    """Return a tagger's logits (seq, labels) on each example, computed once and cached on disk.
 
     Arguments are those of `teacher_outputs`. The file holds all tokens below one another without
     padding, 4 bytes for each label of each.
@@ -130,7 +130,7 @@ def _parts(wanted: Wanted) -> dict[str, Wanted]:
 
 
 def _key(model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool) -> str:
-    """Return a digest of everything that shapes the answers, whichever of them are wanted."""
+    """Return a digest of everything that shapes the outputs, whichever of them are requested."""
     tokens = [examples.columns.get(name) for name in input_names(model)]
     shaping = (digest, bf16, model.device.type, library_versions(), tokens)
     return hashlib.sha256(repr(shaping).encode()).hexdigest()
@@ -143,7 +143,7 @@ def _path(key: str, name: str) -> Path:
 def _compute(
     model: PreTrainedModel, examples: TokenDataset, wanted: Wanted, bf16: bool
 ) -> dict[str, torch.Tensor]:
-    """Return the columns of what is wanted, from one run of the teacher over all examples."""
+    """Return the requested columns, from one run of the teacher over all examples."""
     columns: dict[str, torch.Tensor] = {}
     if not wanted:
         return columns
@@ -159,10 +159,10 @@ def _compute(
 def _batch_outputs(
     model: PreTrainedModel, examples: TokenDataset, wanted: Wanted, bf16: bool
 ) -> Iterator[tuple[list[int], Signals]]:
-    """Yield batches of examples of like length, and what the teacher answers to each."""
+    """Yield batches of examples of like length, and the teacher's outputs on each."""
     buckets = length_buckets(examples.lengths, TOKENS_PER_BATCH)
     device = model.device
-    for bucket in track(buckets, "teacher's answers", len(buckets)):
+    for bucket in track(buckets, "teacher outputs", len(buckets)):
         batch = examples.collate([examples[index] for index in bucket])
         inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
         with (

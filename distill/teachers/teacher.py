@@ -19,15 +19,15 @@ __all__ = ["Teacher", "load_teachers", "on_device", "check_same_labels"]
 
 
 def check_same_labels(teacher: Artifact, task: Task) -> None:
-    """Refuse a teacher that does not answer this task's labels in this order.
+    """Check that a teacher predicts this task's labels in this order.
 
     Raises:
-        ModelError: the artifact is no torch classifier.
+        ModelError: the artifact is not a torch classifier.
         ConfigError: it is one for other labels, or of another problem type.
     """
     if teacher.card.kind != "torch" or not teacher.card.task.labels:
         raise ModelError(
-            f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is no "
+            f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is not a "
             "classifier to learn from. Give the artifact of `bertender finetune`."
         )
     if teacher.card.task.problem_type != task.problem_type:
@@ -38,7 +38,7 @@ def check_same_labels(teacher: Artifact, task: Task) -> None:
         )
     if teacher.card.task.labels != task.labels:
         raise ConfigError(
-            f"the teacher {teacher.path} answers {', '.join(teacher.card.task.labels)} (task "
+            f"the teacher {teacher.path} predicts {', '.join(teacher.card.task.labels)} (task "
             f"{teacher.card.task.name!r}), and the labels of task {task.name!r} are "
             f"{', '.join(task.labels)}. Give one that was fine-tuned on this task."
         )
@@ -59,11 +59,11 @@ class Teacher:
 
 
 def load_teachers(first: Artifact, more: Sequence[Path], task: Task) -> tuple[Teacher, ...]:
-    """Load the teacher, and those whose answers are averaged with its own.
+    """Load the teacher, and those whose logits are averaged with its own.
 
     Raises:
-        ConfigError: one answers other labels.
-        ModelError, NotAnArtifactError, DamagedArtifactError: one is no classifier to learn from.
+        ConfigError: one predicts other labels.
+        ModelError, NotAnArtifactError, DamagedArtifactError: one is not a classifier to learn from.
     """
     artifacts = (first, *(Artifact.load(path) for path in more))
     return tuple(Teacher.load(artifact, task) for artifact in artifacts)

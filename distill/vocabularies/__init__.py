@@ -42,7 +42,7 @@ TOKENIZERS = Table(
         for kind in (
             TokenizerKind(
                 name="wordpiece",
-                summary="uncased word pieces, as BERT's",
+                summary="uncased WordPiece tokens, as BERT's",
                 paper="Devlin et al. 2018, arXiv 1810.04805",
                 train=train_wordpiece,
             ),
@@ -55,7 +55,7 @@ TOKENIZERS = Table(
             ),
             TokenizerKind(
                 name="unigram",
-                summary="uncased pieces of a unigram language model, as ALBERT's",
+                summary="uncased tokens of a unigram language model, as ALBERT's",
                 paper="Kudo 2018, arXiv 1804.10959",
                 train=train_unigram,
             ),
@@ -67,7 +67,7 @@ TOKENIZERS = Table(
 def trained_once(
     name: str, passages: Iterable[str], vocabulary_size: int, max_length: int, directory: Path
 ) -> PreTrainedTokenizerBase:
-    """Train a tokenizer of this name, or load the one that the run which goes on has trained.
+    """Train a tokenizer of this name, or load the one that the interrupted run has trained.
 
     Args:
         name: a row of TOKENIZERS.

@@ -25,7 +25,7 @@ MIXED_INPUTS = {"input_ids": "mixed_input_ids", "attention_mask": "mixed_attenti
 """The columns that the teacher reads, by the names that it has for them."""
 MIXED_TARGETS = "mixed_targets"
 STUDENT_SHARE = 0.5
-"""Of the teacher's words, so many are cut by the student's vocabulary."""
+"""Share of the teacher's words that are split by the student's vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class MixedVocabulary:
 
     @property
     def padding(self) -> Padding:
-        """What pads rows."""
+        """Padding of rows."""
         return Padding.of(
             self.student,
             **{

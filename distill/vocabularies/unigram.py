@@ -29,13 +29,13 @@ LONGEST_RUN = 24
 RUNS = re.compile(
     rf"{SPACE}?(?:[^\W\d_]{{1,{LONGEST_RUN}}}|\d{{1,{LONGEST_RUN}}}|[^\w{SPACE}]|_)|{SPACE}"
 )
-"""What a token keeps within: letters, or digits, or one other character; with the mark of a space
+"""Bounds of a token: letters, or digits, or one other character; with the mark of a space
 before it. SentencePiece divides by script, likewise."""
 PASSAGES_AT_ONCE = 1000
 MOST_LETTERS = 1000
 MOST_WORDS = 100_000
 MOST_COUNTED = 2_000_000
-"""Distinct words that are kept in memory; the rarest are forgotten when there are more."""
+"""Distinct words that are held in memory; the rarest are forgotten when there are more."""
 
 
 def train_unigram(

@@ -153,7 +153,7 @@ def _most_missed(left: Numbers, loss: Floats, most: int) -> Numbers:
 
 
 def _probabilities(expected: Floats, left: Numbers) -> Floats:
-    """Return p of each token from its expected count; 0 for those that are no longer left."""
+    """Return p of each token from its expected count; 0 for those that were removed."""
     counts = np.maximum(expected[left], FEWEST_EXPECTED)
     p = np.zeros(len(expected))
     p[left] = np.exp(digamma(counts) - digamma(counts.sum()))

@@ -1,6 +1,6 @@
 """WordPiece, uncased, as BERT's (Devlin et al. 2018, arXiv 1810.04805, section 3).
 
-Departure: pieces are merged by how often a pair occurs, as the `tokenizers` library does it; the
+Departure: tokens are merged by how often a pair occurs, as the `tokenizers` library does it; the
 original trainer, which weighs pairs by likelihood, was never published.
 """
 
@@ -41,7 +41,7 @@ def train_wordpiece(
         limit_alphabet=len(first),
         show_progress=False,
     )
-    # built anew from the vocabulary, which makes it add [CLS] and [SEP]
+    # built again from the vocabulary, which makes it add [CLS] and [SEP]
     tokenizer = BertWordPieceTokenizer(vocab=trainer.get_vocab(), lowercase=True)
     return BertTokenizerFast(tokenizer_object=tokenizer._tokenizer, model_max_length=max_length)
 

@@ -97,7 +97,7 @@ def test_the_url_is_asked(endpoint: type[FakeEndpoint]) -> None:
 def test_nobody_answers() -> None:
     """With no text at all: it says so before it waits for standard input."""
     said = fail("classify", "--url", "http://127.0.0.1:9", stdin="a\n")
-    assert "no endpoint answers at http://127.0.0.1:9" in said and "bertender serve" in said
+    assert "no endpoint responds at http://127.0.0.1:9" in said and "bertender serve" in said
 
 
 def test_a_terminal_is_told_what_is_waited_for(

@@ -213,7 +213,7 @@ def test_what_is_no_saved_table_is_named(content: str | None, tmp_path: Path) ->
     path = tmp_path / "table.json"
     if content is not None:
         path.write_text(content, encoding="latin-1")
-    assert f"{path} is no saved comparison" in fail("compare", "--saved", path)
+    assert f"{path} is not a saved comparison" in fail("compare", "--saved", path)
 
 
 def test_an_out_that_cannot_be_written_is_named(saved: Path, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Shown:
         ),
         Shown(
             {"training": {**UNTRAINED, "together": {"rte": BESIDE}}},
-            "task rte, in out-rte beside it: accuracy 0.625",
+            "task rte, in out-rte next to it: accuracy 0.625",
         ),
         Shown(
             {

@@ -174,7 +174,7 @@ def test_an_onnx_artifact_is_refused_too(teacher: Artifact, task: Any, tmp_path:
 @pytest.mark.parametrize("content", ["", "{ half", "[" * 100_000, "\xff"])
 def test_a_damaged_config_is_a_clear_error(content: str, copy: Path) -> None:
     (copy / "config.json").write_text(content, encoding="latin-1")
-    with pytest.raises(ModelError, match=r"config\.json is no JSON"):
+    with pytest.raises(ModelError, match=r"config\.json is not JSON"):
         load_classifier(str(copy), LABELS)
 
 

@@ -255,8 +255,8 @@ def test_what_an_architecture_does_not_give_is_refused_with_what_works(
 ) -> None:
     wanted, works = NEAREST.get(method, ("", ""))
     said = (
-        f"of a '{closed.card.family}' teacher only the answers can be learned from.*"
-        f"method '{method}' wants {wanted}.*The nearest that works: {works}"
+        f"of a '{closed.card.family}' teacher only the logits can be learned from.*"
+        f"method '{method}' needs {wanted}.*The nearest that works: {works}"
     )
     students = (None, str(closed.path)) if METHODS[method].wants_teacher_tokens else (None,)
     for student in students:  # the second reads the teacher's own tokens

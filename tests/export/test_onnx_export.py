@@ -247,7 +247,7 @@ def test_a_graph_that_answers_otherwise_is_refused_and_gone(
     name: str, teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(monkeypatch, DAMAGES[name])
-    with pytest.raises(ParityError, match="onnx does not answer as teacher does"):
+    with pytest.raises(ParityError, match="onnx does not agree with teacher"):
         export(teacher, task, ExportConfig(), tmp_path / "onnx")
     assert not any(tmp_path.iterdir())
 

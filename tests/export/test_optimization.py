@@ -90,7 +90,7 @@ def test_a_family_without_fused_attention_is_refused_with_the_reason(
     with pytest.raises(ModelError) as raised:
         exported(model_type, task, tmp_path, optimize="fused")
     said, row = str(raised.value), FUSIONS[model_type.removeprefix("bertender-pruned-")]
-    assert f"in a '{model_type}' model, at least 1 is wanted: {row.obstacle}" in said
+    assert f"in a '{model_type}' model, at least 1 is required: {row.obstacle}" in said
     assert "Use --optimize basic, or a family that is fused: albert, bert," in said
     assert not (tmp_path / "onnx").exists()
 
@@ -113,7 +113,7 @@ def test_attention_that_is_not_recognised_is_an_error_that_says_what_wrote_it(
     """As in a release of transformers that writes it otherwise."""
     blind = replace(OPTIMIZATIONS["fused"], run=OPTIMIZATIONS["basic"].run)
     monkeypatch.setattr(onnx_export, "OPTIMIZATIONS", {**OPTIMIZATIONS, "fused": blind})
-    said = r"written as 'eager' by transformers 4\.[0-9.]+, is no pattern that onnxruntime 1\."
+    said = r"written as 'eager' by transformers 4\.[0-9.]+, is not a pattern that onnxruntime 1\."
     with pytest.raises(ModelError, match=said):
         export(teacher, task, ExportConfig(optimize="fused"), tmp_path / "onnx")
     assert not any(tmp_path.iterdir())

@@ -183,7 +183,7 @@ def test_nothing_to_compare_is_an_error(task: Task) -> None:
 
 def test_artifacts_of_another_task_are_named(teacher: Artifact, task: Task) -> None:
     other = Task("other", ("a", "b"), "accuracy", ("text",), task.train, task.dev)
-    with pytest.raises(ModelError, match=r"labels \('a', 'b'\).*teacher answers"):
+    with pytest.raises(ModelError, match=r"labels \('a', 'b'\).*teacher has"):
         compare([teacher], other, CONFIG)
 
 

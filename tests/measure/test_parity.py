@@ -158,7 +158,7 @@ def test_swapped_logits_fail_and_all_failures_are_raised_at_once() -> None:
         require_parity(parity)
     for failure in parity.failures:
         assert failure in str(raised.value)
-    assert "candidate does not answer as reference does" in str(raised.value)
+    assert "candidate does not agree with reference" in str(raised.value)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -80,7 +80,7 @@ BAD = {
     ),
     "heads that do not divide the student": (
         last("distill", "teacher", method="tinybert", hidden_size=32, heads=3),
-        "hidden_size=32 is no multiple of heads=3",
+        "hidden_size=32 is not a multiple of heads=3",
     ),
     "relation heads that do not divide": (
         last("distill", "teacher", method="minilm-v2", hidden_size=32, relation_heads=5),
@@ -117,7 +117,7 @@ BAD = {
     ),
     "a method without its student": (
         last("distill", "teacher", method="pd"),
-        "'pd' wants a small pre-trained student",
+        "'pd' needs a small pre-trained student",
     ),
     "a student of two names": (
         last("distill", ["teacher", "encoder"], student=ENCODER),
@@ -149,15 +149,15 @@ BAD = {
     ),
     "a student that is not there": (
         last("distill", "teacher", student=GONE),
-        "encoder '/gone/away' is no folder",
+        "encoder '/gone/away' is not a folder",
     ),
     "a language model that is not there": (
         last("distill", "teacher", augmentation="tinybert", augmentation_model=GONE),
-        "encoder '/gone/away' is no folder",
+        "encoder '/gone/away' is not a folder",
     ),
     "a teacher that is not there": (
         last("finetune", [], teacher=GONE),
-        "encoder '/gone/away' is no folder",
+        "encoder '/gone/away' is not a folder",
     ),
     "an encoder to grow from that is not there": (
         last("pretrain", [], corpus=CORPUS, stack_from=GONE),
@@ -174,7 +174,7 @@ BAD = {
     "a graph that would be trained": (
         last("quantize", "graph", scheme="qat"),
         "starts from 'graph', which will be a float32 onnx classifier of stage 'export', and "
-        "wants a torch classifier. Give a step of stage finetune",
+        "needs a torch classifier. Give a step of stage finetune",
     ),
     "a model that was not exported": (
         last("quantize", "teacher", scheme="dynamic"),
@@ -182,19 +182,19 @@ BAD = {
         "export",
     ),
     "an encoder without a head": (last("export", "encoder"), "encoder without a classification"),
-    "a comparison of an encoder": (last("compare", ["teacher", "encoder"]), "wants a classifier"),
-    "an export of a graph": (last("export", "graph"), "wants a torch classifier"),
-    "a pruning of words": (last("prune", "words", heads=0.5), "wants a torch classifier"),
-    "a start from words": (last("finetune", "words"), "wants a torch model"),
-    "a distillation of words": (last("distill", "words"), "wants a torch classifier"),
-    "a student from a graph": (last("distill", ["teacher", "graph"]), "wants a torch model"),
+    "a comparison of an encoder": (last("compare", ["teacher", "encoder"]), "needs a classifier"),
+    "an export of a graph": (last("export", "graph"), "needs a torch classifier"),
+    "a pruning of words": (last("prune", "words", heads=0.5), "needs a torch classifier"),
+    "a start from words": (last("finetune", "words"), "needs a torch model"),
+    "a distillation of words": (last("distill", "words"), "needs a torch classifier"),
+    "a student from a graph": (last("distill", ["teacher", "graph"]), "needs a torch model"),
     "an encoder that grows from a teacher": (
         last("pretrain", "teacher", corpus=CORPUS),
-        "wants an encoder of stage 'pretrain'",
+        "needs an encoder of stage 'pretrain'",
     ),
     "a general teacher of words": (
         last("distill-general", "words", corpus=CORPUS),
-        "wants a torch model",
+        "needs a torch model",
     ),
 }
 
@@ -223,7 +223,7 @@ def test_a_graph_that_cannot_be_quantized_is_refused_before_it_is_made(
 ) -> None:
     steps = (TEACHER, {**GRAPH, "with": settings}, last("quantize", "graph", scheme="dynamic"))
     recipe = recipe_of(files, encoder, tmp_path / "run", *steps)
-    with pytest.raises(ConfigError, match=f"{said}, and wants a float32 onnx classifier"):
+    with pytest.raises(ConfigError, match=f"{said}, and needs a float32 onnx classifier"):
         next(run_recipe(recipe, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

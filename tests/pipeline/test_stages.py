@@ -139,7 +139,7 @@ def test_an_unknown_stage_has_a_nearest() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"max_dev": 4}, {"text_column": "x"}])
 def test_an_artifact_without_a_task_needs_one(teacher: Artifact, changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"does not say which task it is for.*--task"):
+    with pytest.raises(ConfigError, match=r"does not record its task.*--task"):
         recorded_task(teacher, changes)
 
 

@@ -184,7 +184,7 @@ def test_answers_that_move_too_far_are_refused_and_gone(
 
     monkeypatch.setattr(proof, "check_products", lambda findings: None)  # it would be the first
     monkeypatch.setitem(SCHEMES, scheme, replace(SCHEMES[scheme], write=write_negated))
-    with pytest.raises(ParityError, match="int8 does not answer as"):
+    with pytest.raises(ParityError, match="int8 does not agree with"):
         quantize(source_of(scheme, sources), task, config_of(scheme), tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
     if scheme != "qat":  # which keeps its checkpoints
@@ -272,9 +272,9 @@ IDLE = [
     ("static", {"epochs": 2}, r"'static' does not read it; qat does.*--scheme qat"),
     ("four-bit", {"base": "static"}, r"'four-bit' does not read it; mixed does"),
     ("qat", {"sensitivity": "hessian-trace"}, r"four-bit, mixed does"),
-    ("static", {"percentile": 99.0}, "changes nothing here: it wants --calibrator percentile"),
-    ("mixed", {"max_drop": 1.0, "calibrator": "mse"}, "it wants --base static"),
-    ("four-bit", {"sensitivity": "hessian-trace"}, "it wants --max-drop"),
+    ("static", {"percentile": 99.0}, "changes nothing here: it needs --calibrator percentile"),
+    ("mixed", {"max_drop": 1.0, "calibrator": "mse"}, "it needs --base static"),
+    ("four-bit", {"sensitivity": "hessian-trace"}, "it needs --max-drop"),
 ]
 
 

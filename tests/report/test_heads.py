@@ -36,7 +36,7 @@ def test_the_lines_say_what_is_left_and_what_it_scores() -> None:
     )
     assert first == "score 0.75, 0.5 before recovery, 0.9 unpruned"
     assert second == "heads by layer: 1, 1; neurons: 4, 4"
-    assert third.startswith("vocabulary: 300 of 900 pieces; held-out texts have 20.5 pieces (20.5")
+    assert third.startswith("vocabulary: 300 of 900 tokens; held-out texts have 20.5 tokens (20.5")
     assert len(rest) == 3, "a map of the first round's scores"
 
 

@@ -136,7 +136,7 @@ def test_no_examples_give_no_answers(served: TritonServer) -> None:
 )
 def test_the_wrong_port_is_explained(served: TritonServer, scheme: str, wrong: str) -> None:
     url = f"{scheme}://127.0.0.1:{getattr(served.config, wrong)}"
-    with pytest.raises(ServingError, match=f"no endpoint answers at {url} .*bertender serve"):
+    with pytest.raises(ServingError, match=f"no endpoint responds at {url} .*bertender serve"):
         classify([("apple",)], url, timeout_s=5)
 
 
@@ -145,7 +145,7 @@ def test_nothing_at_the_url_is_explained(protocol: str) -> None:
     with socket.socket() as bound:  # held, but nobody listens
         bound.bind(("127.0.0.1", 0))
         url = f"{protocol}://127.0.0.1:{bound.getsockname()[1]}"
-        with pytest.raises(ServingError, match=f"no endpoint answers at {url} .*--url"):
+        with pytest.raises(ServingError, match=f"no endpoint responds at {url} .*--url"):
             classify([("apple",)], url, timeout_s=5)
 
 

@@ -35,7 +35,7 @@ def test_a_repository_is_replaced(onnx_artifact: Artifact, tmp_path: Path) -> No
 
 def test_a_foreign_directory_is_not_replaced(onnx_artifact: Artifact, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ArtifactError, match="no model repository of bertender"):
+    with pytest.raises(ArtifactError, match="not a model repository of bertender"):
         write_repository(onnx_artifact, tmp_path, ServeConfig())
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 

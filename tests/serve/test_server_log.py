@@ -31,10 +31,10 @@ LOGS = {
     ),
     "no driver": (
         'E1121 10:00:00.1 5 server.cc:241] "CudaDriverHelper has not been initialized."\nlast\n',
-        "its log says no reason; its last lines: E1121 10:00:00.1 5 server.cc:241] "
+        "its log has no reason; its last lines: E1121 10:00:00.1 5 server.cc:241] "
         '"CudaDriverHelper has not been initialized." | last',
     ),
-    "nothing": ("first\nsecond\n", "its log says no reason; its last lines: first | second"),
+    "nothing": ("first\nsecond\n", "its log has no reason; its last lines: first | second"),
 }
 
 

@@ -34,7 +34,11 @@ BAD_VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
         for suffix in (".jsonl", ".parquet")
     },
     **{
-        f"NUL {suffix}": (suffix, {"text": "a\0b", "label": "pos"}, "'text': characters .* no text")
+        f"NUL {suffix}": (
+            suffix,
+            {"text": "a\0b", "label": "pos"},
+            "'text': characters .* not text",
+        )
         for suffix in READERS
     },
     "number for text": (".jsonl", {"text": 5, "label": "pos"}, "column 'text': 5 is not text"),
@@ -42,5 +46,5 @@ BAD_VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
     "half label": (".jsonl", {"text": "t", "label": 0.5}, "'label': label 0.5 is neither"),
     "NaN label": (".jsonl", {"text": "t", "label": float("nan")}, "'label': missing value .nan"),
     "no label key": (".jsonl", {"text": "t"}, "column 'label': missing; this row has 'text'"),
-    "surrogate": (".jsonl", {"text": "\ud800", "label": "pos"}, "'text': characters .* no text"),
+    "surrogate": (".jsonl", {"text": "\ud800", "label": "pos"}, "'text': characters .* not text"),
 }

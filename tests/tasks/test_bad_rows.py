@@ -33,7 +33,7 @@ BAD_LINES: dict[str, tuple[str, bytes, str, str]] = {
     "not UTF-8": (".csv", b"caf\xe9,pos\n", "line 4", "byte 0xe9 is not UTF-8"),
     "not UTF-8, tabs": (".tsv", b"caf\xe9\tpos\n", "line 4", "byte 0xe9 is not UTF-8"),
     "half an object": (".jsonl", b'{"text": \n', "line 3", "not JSON"),
-    "no object": (".jsonl", b'["a", "pos"]\n', "line 3", "no JSON object"),
+    "no object": (".jsonl", b'["a", "pos"]\n', "line 3", "not a JSON object"),
     "not UTF-8, JSON": (".jsonl", b'{"text": "\xe9", "label": "pos"}\n', "line 3", "byte 0xe9"),
     "deep nesting": (".jsonl", b"[" * 100_000 + b"\n", "line 3", "not JSON"),
 }

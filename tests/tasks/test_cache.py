@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_written(cache: Path, caplog: pytest.LogCaptureF
     assert cached_table("t", make).num_rows == 2
     assert cached_table("t", make).num_rows == 2
     assert make.calls == 2
-    assert "cannot be kept" in caplog.text and "BERTENDER_CACHE" in caplog.text
+    assert "cannot be cached" in caplog.text and "BERTENDER_CACHE" in caplog.text
 
 
 def test_the_folder_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

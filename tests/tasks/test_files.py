@@ -148,7 +148,7 @@ def test_blank_lines_only(files: Pair, suffix: str, content: str) -> None:
 
 @pytest.mark.parametrize(("given", "missing"), [("train", "dev"), ("dev", "train")])
 def test_both_files_are_needed(given: str, missing: str) -> None:
-    with pytest.raises(ConfigError, match=f"--{given} f.csv is given without --{missing}"):
+    with pytest.raises(ConfigError, match=f"--{given} f.csv is set without --{missing}"):
         load_files(TaskConfig.parse({given: "f.csv"}))
 
 

@@ -84,7 +84,7 @@ BAD = {
     "latin-1 json": (".jsonl", b'{"text": "a"}\n{"text": "caf\xe9"}\n', "line 2: byte 0xe9"),
     "utf-16": (".tsv", "text\tlabel\n".encode("utf-16"), "line 1: byte 0xff is not UTF-8"),
     "half an object": (".jsonl", b'{"text": "a"}\n\n{"text": \n', "line 3: not JSON"),
-    "no object": (".jsonl", b'["a", "x"]\n', "line 1: .* is no JSON object"),
+    "no object": (".jsonl", b'["a", "x"]\n', "line 1: .* is not a JSON object"),
     "deep nesting": (".jsonl", b"[" * 100_000, "line 1: not JSON"),
     "endless number": (".jsonl", b'{"text": ' + b"1" * 5000 + b"}", "line 1: not JSON"),
     "no parquet": (".parquet", b"text,label\n", "not a Parquet file"),

@@ -71,10 +71,10 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "no prefix": (
         "a b",
         "O artist",
-        r"column 'tags': word 2: 'artist' is no BIO tag\. Allowed: O",
+        r"column 'tags': word 2: 'artist' is not a BIO tag\. Allowed: O",
     ),
-    "no type": ("a", "B-", "column 'tags': word 1: 'B-' is no BIO tag"),
-    "another scheme": ("a", "S-artist", "'S-artist' is no BIO tag"),
+    "no type": ("a", "B-", "column 'tags': word 1: 'B-' is not a BIO tag"),
+    "another scheme": ("a", "S-artist", "'S-artist' is not a BIO tag"),
     "inside after nothing": ("a\nb", "O\nI-x", r"line 2, .*word 1: 'I-x' follows 'O'.*'B-x'"),
     "inside after another": ("a b", "B-y I-x", "word 2: 'I-x' follows 'B-y'"),
 }

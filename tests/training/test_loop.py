@@ -226,7 +226,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, checkpoint_steps:
         parts = label_objective(model, batch, step)
         return {"hard": parts["hard"] * (float("nan") if step >= 3 else 1.0)}
 
-    with pytest.raises(TrainingError, match=r"is no number.*lower learning_rate"):
+    with pytest.raises(TrainingError, match=r"is not a number.*lower learning_rate"):
         train_toy(classification(), diverging, tmp_path, checkpoint_steps=checkpoint_steps)
     good = [*tmp_path.rglob("checkpoint-2/complete")]
     assert len(good) == (checkpoint_steps == 2) and not [*tmp_path.rglob("checkpoint-4")]

@@ -1,6 +1,6 @@
 """Findings: the figures that a stage measured while it wrote an artifact.
 
-Each part is built by whoever measured it, and the card of the artifact holds them all.
+Each part is built where it is measured, and the card of the artifact holds them all.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ __all__ = [
 
 
 class Findings(Part):
-    """What was measured when an artifact was written."""
+    """Measurements that were taken when an artifact was written."""
 
     parameters: int | None = Field(None, description="of the model, as counted when it was trained")
     training: TrainingFindings | None = Field(None, description="of stages that train")

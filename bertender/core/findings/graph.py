@@ -1,4 +1,4 @@
-"""What an exported graph is made of, and how large its numbers become."""
+"""Findings of an exported graph: its operators, and how large its numbers become."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an artifact's card holds of the parity gate."""
+"""Findings of the parity gate in an artifact's card."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["ParitySummary"]
 
 
 class ParitySummary(Record):
-    """How far a model's logits are from those of the model that it was made from."""
+    """Distance of a model's logits from those of the model that it was made from."""
 
     passed: bool
     reference: str

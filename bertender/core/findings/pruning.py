@@ -1,4 +1,4 @@
-"""What a pruning cut, what remained, and what that scored."""
+"""Findings of a pruning: what was cut, what remained, and its scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class RescaledPart(Part):
-    """What rescaling one part of a layer did to its output."""
+    """Effect of rescaling one part of a layer on its output."""
 
     layer: int
     part: str
@@ -33,7 +33,7 @@ class RescaledPart(Part):
 
 
 class PruningRound(Part):
-    """What remained after a round. Scores are on the texts to choose by."""
+    """Heads and neurons that remained after a round. Scores are on the texts to choose by."""
 
     heads: tuple[int, ...] = Field(description="how many remain, by layer")
     neurons: tuple[int, ...] = Field(description="how many remain, by layer")
@@ -49,22 +49,22 @@ class PruningRound(Part):
 
 
 class VocabularyReading(Part):
-    """How a tokenizer reads some texts."""
+    """Figures of a tokenizer on some texts."""
 
     entries: int = Field(description="of the vocabulary")
     pieces_per_text: float
-    unknown: float = Field(description="share of the pieces that are unknown")
+    unknown: float = Field(description="share of the tokens that are unknown")
 
 
 class VocabularyFindings(Part):
-    """How held-out texts are read before and after the vocabulary was cut."""
+    """Figures of held-out texts before and after the vocabulary was cut."""
 
     before: VocabularyReading
     after: VocabularyReading
 
 
 class LatencyLoad(Part):
-    """What is timed."""
+    """Batches that are timed."""
 
     texts: int = Field(ge=1, description="of a batch")
     tokens: int = Field(ge=1, description="of each text")
@@ -72,14 +72,14 @@ class LatencyLoad(Part):
 
 
 class PartTimes(Part):
-    """A part of a layer with so many heads or neurons: a time each round."""
+    """A part of a layer with a number of heads or neurons: a time each round."""
 
     count: int
     rounds_ms: tuple[float, ...]
 
 
 class LatencyTimes(Part):
-    """How long a layer's parts take by their size, and everything else together."""
+    """Times of a layer's parts by their size, and of everything else together."""
 
     load: LatencyLoad
     cpu_model: str
@@ -92,7 +92,7 @@ class LatencyTimes(Part):
 
 
 class LatencyFindings(Part):
-    """How fast a model was to become, and how fast it is."""
+    """Speed that a pruned model should reach, and its measured speed."""
 
     target: float = Field(description="how many times as fast")
     predicted: float = Field(description="by the table")
@@ -101,7 +101,7 @@ class LatencyFindings(Part):
 
 
 class PruningFindings(Part):
-    """What a pruning did."""
+    """Findings of a pruning."""
 
     unpruned: float = Field(description="score of the unpruned model on the texts to choose by")
     rounds: tuple[PruningRound, ...] = Field(min_length=1)

@@ -1,4 +1,4 @@
-"""What a quantization did, and what the gates measured of its graph."""
+"""Findings of a quantization, and what the gates measured of its graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class SaturationFindings(Part):
-    """How exactly this CPU sums the products of integers."""
+    """Deviation of this CPU's sums of integer products."""
 
     products: int = Field(description="that were compared with exact sums")
     rows: int = Field(description="activations of each, at most")
@@ -30,14 +30,14 @@ class SaturationFindings(Part):
 
 
 class PartLikeness(Part):
-    """How a quantized product or table compares with its float twin."""
+    """Figures of a quantized product or table against its float twin."""
 
     kind: str = Field(description="a row of BOUNDS")
     figures: dict[str, float] = Field(description="by their names in BOUNDS")
 
 
 class ProductCheck(Part):
-    """How quantized products and tables compare with their float twins."""
+    """Figures of quantized products and tables against their float twins."""
 
     checked: int
     worst: dict[str, PartLikeness] = Field(description="the worst few by noise, worst first")
@@ -53,7 +53,7 @@ class Curvature(Part):
 
 
 class SensitivityFindings(Part):
-    """Which parts suffer from being quantized, and which returned to what they were."""
+    """Sensitivity of parts to quantization, and the parts that returned to float."""
 
     by_node: dict[str, float] = Field(
         description="larger is worse, worst first; empty where nothing had to return"
@@ -67,7 +67,7 @@ class TriedScheme(Part):
     """A scheme that was refused or skipped before the one that passed."""
 
     scheme: str
-    refused: str | None = Field(None, description="what the gate said")
+    refused: str | None = Field(None, description="the gate's message")
     skipped: str | None = Field(None, description="why it was not tried")
 
 

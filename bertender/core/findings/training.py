@@ -1,4 +1,4 @@
-"""What a training run did: its losses, and the scores after each epoch."""
+"""Findings of a training run: its losses, and the scores after each epoch."""
 
 from __future__ import annotations
 

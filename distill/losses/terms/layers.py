@@ -32,9 +32,9 @@ class Match:
     over_layers: Literal["sum", "mean"] = "mean"
     projected: bool = False
     """The student's states first go through a linear layer, one for all layers and terms, which is
-    learned beside the student and thrown away."""
+    learned with the student and thrown away."""
     up_to: int | None = None
-    """Match only so many pairs of layers, the lowest; None matches all."""
+    """Number of pairs of layers to match, the lowest first; None matches all."""
     only: int | None = None
     """Match the pair at this place alone, from 0, or the last where there are fewer; None matches
     all."""
@@ -43,7 +43,7 @@ class Match:
     teaches: ClassVar[bool] = True
 
     def at(self, layers: int) -> Self:
-        """Return the term for a student of so many layers."""
+        """Return the term for a student of a depth."""
         if not self.divided_by_depth:
             return self
         return replace(self, weight=self.weight / layers, divided_by_depth=False)
@@ -88,7 +88,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Relations:
-    """How much each token's query, key or value is like each other's in the teacher's layer."""
+    """Similarity of each token's query, key or value to every other's in the teacher's layer."""
 
     name: str
     weight: float
@@ -146,7 +146,7 @@ _SAME: Mapping[Signal, str] = {
     "sentence_states": "hidden_size",
     "attention_scores": "num_attention_heads",
 }
-"""What two models must have in common for a signal to be compared, by the name in their configs."""
+"""Settings that two models must share for a signal to be compared, as their configs name them."""
 
 
 def unmatched(
@@ -156,7 +156,7 @@ def unmatched(
     teacher: PretrainedConfig,
     embeddings: bool,
 ) -> str:
-    """Say which layers a map names that are not there; empty where all are.
+    """Return which layers a map names that are not there, in words; empty where all are.
 
     Layer 0, the embeddings, is matched with layer 0 alone, and only where the signal has it.
     """

@@ -1,4 +1,4 @@
-"""Terms on what a model answers: labels, logits, words."""
+"""Terms on a model's outputs: labels, logits, words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _FromLogits:
 
 @dataclass(frozen=True)
 class SoftLabels(_FromLogits):
-    """The teacher's softened distribution as the target; of taggers, at the first piece of each
+    """The teacher's softened distribution as the target; of taggers, at the first token of each
     word, which alone was taught a tag."""
 
     weight: float

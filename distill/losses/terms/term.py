@@ -1,4 +1,4 @@
-"""What a term of a loss is: a row of data with its weight, computed on signals."""
+"""Term of a loss: a row of data with its weight, computed on signals."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Term(Protocol):
 
     @property
     def teaches(self) -> bool:
-        """Return whether the student learns from it, and not only what is trained beside it."""
+        """Return whether the student learns from it, and not only what is trained with it."""
         ...
 
     @property
     def needs(self) -> frozenset[Signal]:
-        """What the teacher must give."""
+        """Signals that the teacher must have."""
         ...
 
     @property
     def shared(self) -> str:
-        """What both models must have alike, as their configs call it; empty for nothing."""
+        """Settings that must be equal in both models' configs; empty for none."""
         ...
 
     def pairs(self, student: int, teacher: int) -> Pairs:
@@ -44,7 +44,7 @@ class Term(Protocol):
         ...
 
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        """Say why the two models cannot be matched, and what would work; empty where they can."""
+        """Return why the two models cannot be matched, and what would work; empty if they can."""
         ...
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:

@@ -236,8 +236,8 @@ def test_masks_that_a_student_reads_otherwise_are_refused(
             {"weights": "soft=0,cosine=0", "augmentation": "bilstm"},
             "method 'distilbert' learns from labels alone",
         ),
-        ({"augmented_copies": 3}, "augmented_copies=3 is given without augmentation. Name one"),
-        ({"augmentation_model": "x"}, "augmentation_model='x' is given without augmentation"),
+        ({"augmented_copies": 3}, "augmented_copies=3 is set without augmentation. Name one"),
+        ({"augmentation_model": "x"}, "augmentation_model='x' is set without augmentation"),
         (
             {"augmentation": "bilstm", "augmentation_model": "x"},
             "augmentation 'bilstm' asks no language model. Leave it out; tinybert does",

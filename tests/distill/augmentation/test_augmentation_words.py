@@ -84,7 +84,7 @@ def test_only_words_of_one_piece_have_a_number() -> None:
 def test_a_vocabulary_without_words_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n")
     tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
-    with pytest.raises(ModelError, match="0 pieces that are words"):
+    with pytest.raises(ModelError, match="0 tokens that are words"):
         WholeWords.of(tokenizer)
 
 

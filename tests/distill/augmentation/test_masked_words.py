@@ -217,4 +217,4 @@ def test_a_cache_that_cannot_be_written_is_a_warning(
         text: dict(words)
         for text, words in masked_words(random_model(wordpiece), ["saw"], 2).items()
     }
-    assert len(found["saw"][0, 3]) == 2 and "cannot be kept" in caplog.text
+    assert len(found["saw"][0, 3]) == 2 and "cannot be cached" in caplog.text

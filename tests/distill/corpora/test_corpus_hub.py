@@ -44,14 +44,14 @@ def test_a_row_is_a_document(asked: list[Any], name: str, subset: str | None) ->
 
 def test_offline_it_is_refused_at_once(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(HubUnreachableError, match="corpus 'owner/name' is no file, and no hub"):
+    with pytest.raises(HubUnreachableError, match="corpus 'owner/name' is not a file, and no hub"):
         next(read_corpus("owner/name"))
     assert asked == []
 
 
 def test_without_an_answer_it_is_refused(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_hub, "hub_knows", lambda place: False)
-    with pytest.raises(HubUnreachableError, match="no hub that answers knows a data set"):
+    with pytest.raises(HubUnreachableError, match="no hub that responds has a data set"):
         next(read_corpus("owner/name"))
     assert asked == []
 
@@ -83,5 +83,5 @@ def test_a_hub_that_falls_silent_is_told_of(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(datasets, "load_dataset", lambda *given, **named: rows())
     passages = read_corpus("owner/name")
     assert [next(passages) for _ in range(3)] == ["one", "two", ""]
-    with pytest.raises(HubUnreachableError, match="stopped answering after row 1: gone"):
+    with pytest.raises(HubUnreachableError, match="stopped responding after row 1: gone"):
         next(passages)

@@ -107,7 +107,7 @@ def test_several_teachers_answer_together(
         distill(trained_teacher, task, config, tmp_path / "hard")
     kinds = replace(task, labels=("a", "b", "c"))
     save_artifact(tiny_classifier("bert", labels=3), kinds, tmp_path / "kinds")
-    with pytest.raises(ConfigError, match=r"the teacher .* answers .*was fine-tuned on this task"):
+    with pytest.raises(ConfigError, match=r"the teacher .* predicts .*was fine-tuned on this task"):
         config = DistillConfig(more_teachers=(tmp_path / "kinds",))
         distill(trained_teacher, task, config, tmp_path / "student")
 

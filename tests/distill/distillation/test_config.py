@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         UnknownNameError,
         "no layer map 'skipp'. Did you mean 'skip'",
     ),
-    "no student": ({"method": "pd"}, ConfigError, "'pd' wants a small pre-trained student"),
+    "no student": ({"method": "pd"}, ConfigError, "'pd' needs a small pre-trained student"),
     "no layers to map": (
         {"method": "hard", "layer_map": "skip"},
         ConfigError,

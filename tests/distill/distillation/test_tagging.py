@@ -300,5 +300,5 @@ def test_a_slow_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     encoder = save_encoder("bert", tmp_path / "encoder")
     slow = BertTokenizer(str(encoder / "vocab.txt"))
     monkeypatch.setattr("distill.teachers.encoders.fitting_tokenizer", lambda *given, **more: slow)
-    with pytest.raises(ModelError, match=r"BertTokenizer\) does not tell which word a piece"):
+    with pytest.raises(ModelError, match=r"BertTokenizer\) does not map tokens to words"):
         load_classifier(str(encoder), LABELS, TASK.problem)

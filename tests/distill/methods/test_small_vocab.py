@@ -232,7 +232,7 @@ def test_a_tokenizer_with_more_pieces_than_the_table_is_refused(tmp_path: Path) 
     tokenizer.save_pretrained(folder)
     config = GeneralConfig(**settings_of("small-vocab", epochs=1))
     teacher = GeneralTeacher.load(str(folder), config.changed_method())
-    with pytest.raises(ModelError, match=rf"has {VOCABULARY + 1} pieces.*for {VOCABULARY}"):
+    with pytest.raises(ModelError, match=rf"has {VOCABULARY + 1} tokens.*for {VOCABULARY}"):
         distill_general(teacher, passages(120), config, tmp_path / "student")
 
 

@@ -91,7 +91,7 @@ def test_importance_reads_the_loss_of_every_word(tagger: Artifact) -> None:
 
 def test_the_vocabulary_of_a_tagger_stays(tagger: Artifact, tmp_path: Path) -> None:
     config = PruneConfig(vocab="task")
-    with pytest.raises(ConfigError, match="'task': a model that labels words is taught token by"):
+    with pytest.raises(ConfigError, match="'task': a model that labels words learns token by"):
         STAGES["prune"].check(config, TASK)
     with pytest.raises(ConfigError, match="its tokens stay"):
         prune(tagger, TASK, config, tmp_path / "out")

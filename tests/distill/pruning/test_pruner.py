@@ -263,7 +263,7 @@ def test_a_target_says_how_many_times_as_fast(value: Any) -> None:
     if value is None:
         assert PruneConfig(heads=0.5, target_latency=None).importance == "gradient"
         return
-    with pytest.raises(ConfigError, match=r"target_latency=.*does not say.*as 2\.0x"):
+    with pytest.raises(ConfigError, match=r"target_latency=.*is not a factor of speed.*as 2\.0x"):
         PruneConfig.parse({"target_latency": value})
 
 
@@ -324,7 +324,7 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             **{"vocab": "task", "recover": False, "batch_size": 3, "tokens_per_batch": 7},
         },
     },
-    "floor of no vocabulary": {"vocab_floor=2: it counts": {**HALF, "vocab_floor": 2}},
+    "floor of no vocabulary": {"vocab_floor=2: without vocab": {**HALF, "vocab_floor": 2}},
     "latency without a target": {
         "latency_texts=8, latency_tokens=300: nothing is timed": {
             **{**HALF, "latency_texts": 8, "latency_tokens": 300},
@@ -382,7 +382,7 @@ def test_a_default_that_is_spelt_out_harms_nothing(settings: dict[str, Any]) -> 
 
 def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
     for share in (1.0, 40.0, -0.1):
-        with pytest.raises(ConfigError, match=rf"heads={share}.*is no share"):
+        with pytest.raises(ConfigError, match=rf"heads={share}.*is not a share"):
             PruneConfig.parse({"heads": share})
     with pytest.raises(UnknownNameError, match=r"no importance 'gradent'. Did you mean 'gradient'"):
         PruneConfig(heads=0.5, importance="gradent")
@@ -392,6 +392,6 @@ def test_what_cannot_be_pruned_is_refused(task: Task, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="heads=0, ffn=0, layers=0 and no vocab: there"):
         prune(source, task, PruneConfig(), tmp_path / "out")
     teacher = save_artifact(tiny_classifier("bert"), task, tmp_path / "bert")
-    with pytest.raises(ConfigError, match=r"heads=0.001: that is none of 16"):
+    with pytest.raises(ConfigError, match=r"heads=0.001: 0 of 16 would be cut"):
         prune(teacher, task, PruneConfig(heads=0.001), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["albert", "bert"]

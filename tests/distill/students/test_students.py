@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
         "bert",
         {},
         StudentShape(2, hidden_size=16, heads=3),
-        r"hidden_size=16 is no multiple of heads=3",
+        r"hidden_size=16 is not a multiple of heads=3",
     ),
 }
 
