@@ -1,13 +1,10 @@
-"""FAMILIES: where the parts of an encoder sit in each architecture of transformers.
-
-All paths are relative to the base model (`model.base_model`), the parts of a layer to the layer.
-"""
+"""FAMILIES: where the parts of an encoder sit in each architecture of transformers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,12 +12,11 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError, nearest_hint
+from bertender.models.attention_heads import Pruning, distilbert_heads, mpnet_heads
+from bertender.models.family import Arguments, Family, Norms, scaled_scores
+from bertender.models.sublayers import FeedForward, Projections
 
-__all__ = ["FAMILIES", "Family", "encoder_layers", "family_name", "family_of", "padding_embedding"]
-
-
-def _zero(config: PretrainedConfig) -> int:
-    return 0
+__all__ = ["FAMILIES", "encoder_layers", "family_name", "family_of", "padding_embedding"]
 
 
 def _two(config: PretrainedConfig) -> int:
@@ -32,37 +28,18 @@ def _after_pad(config: PretrainedConfig) -> int:
     return config.pad_token_id + 1
 
 
-def _never(config: PretrainedConfig) -> bool:
-    return False
-
-
 def _trigram(config: PretrainedConfig) -> bool:
     return bool(config.trigram_input)
-
-
-def _each(base: nn.Module, path: str) -> list[nn.Module]:
-    layers = base.get_submodule(path)
-    assert isinstance(layers, nn.ModuleList)
-    return list(layers)
 
 
 def _shared(base: nn.Module, path: str) -> list[nn.Module]:
     """ALBERT's layers: groups that run one after another, each as often as its share of depth."""
     assert isinstance(base, PreTrainedModel)
-    depth, groups = base.config.num_hidden_layers, _each(base, path)
+    groups = base.get_submodule(path)
+    assert isinstance(groups, nn.ModuleList)
+    depth = base.config.num_hidden_layers
     order = [groups[layer * len(groups) // depth] for layer in range(depth)]
-    return [layer for group in order for layer in _each(group, "albert_layers")]
-
-
-Arguments = Mapping[str, Any]
-"""What a self-attention module was called with, by the names of its forward."""
-
-
-def _scaled(
-    attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
-) -> torch.Tensor:
-    """Query times key over the root of the head's width: (batch, heads, seq, seq)."""
-    return query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    return [layer for group in order for layer in group.albert_layers]
 
 
 def _with_position_bias(
@@ -70,7 +47,7 @@ def _with_position_bias(
 ) -> torch.Tensor:
     """MPNet adds a bias by distance, the same in every layer."""
     bias: torch.Tensor = call["position_bias"]
-    return _scaled(attention, call, query, key) + bias
+    return scaled_scores(attention, call, query, key) + bias
 
 
 def _disentangled(
@@ -90,39 +67,6 @@ def _disentangled(
     return scores + bias.view_as(scores)
 
 
-@dataclass(frozen=True)
-class Family:
-    """The map of one architecture."""
-
-    layers: str
-    word_embeddings: str
-    position_embeddings: str | None
-    embedding_norm: str
-    token_type_embeddings: str | None
-    attention: str
-    """The module that turns queries, keys and values into contexts."""
-    query: str
-    key: str
-    value: str
-    attention_output: str
-    attention_norm: str
-    ffn_in: str
-    ffn_out: str
-    ffn_norm: str
-    first_position: Callable[[PretrainedConfig], int] = _zero
-    """Row of the position table that the first token reads."""
-    relative_positions: bool = False
-    """Attention adds a learned bias by distance, which absolute position embeddings do not hold."""
-    plain_layers: bool = True
-    """Layers and embeddings are BERT's under other names; another class can take their weights."""
-    reads_neighbours: Callable[[PretrainedConfig], bool] = _never
-    """Return whether a token's embedding is made of its neighbours' too, padding among them."""
-    layer_list: Callable[[nn.Module, str], list[nn.Module]] = _each
-    """(base model, `layers`) -> the layers in the order they run; a shared one comes repeatedly."""
-    scores: Callable[[nn.Module, Arguments, torch.Tensor, torch.Tensor], torch.Tensor] = _scaled
-    """(attention module, its arguments, query, key) -> attention scores before mask and softmax."""
-
-
 BERT = Family(
     layers="encoder.layer",
     word_embeddings="embeddings.word_embeddings",
@@ -130,14 +74,15 @@ BERT = Family(
     embedding_norm="embeddings.LayerNorm",
     token_type_embeddings="embeddings.token_type_embeddings",
     attention="attention.self",
-    query="attention.self.query",
-    key="attention.self.key",
-    value="attention.self.value",
-    attention_output="attention.output.dense",
-    attention_norm="attention.output.LayerNorm",
-    ffn_in="intermediate.dense",
-    ffn_out="output.dense",
-    ffn_norm="output.LayerNorm",
+    projections=Projections.separate(
+        query="attention.self.query",
+        key="attention.self.key",
+        value="attention.self.value",
+        output="attention.output.dense",
+    ),
+    feed_forward=FeedForward.plain("intermediate.dense", "output.dense"),
+    norms=Norms.after("attention.output.LayerNorm", "output.LayerNorm"),
+    pruning=Pruning(),
 )
 
 ROBERTA = replace(BERT, first_position=_after_pad)
@@ -149,34 +94,32 @@ DISTILBERT = Family(
     embedding_norm="embeddings.LayerNorm",
     token_type_embeddings=None,
     attention="attention",
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
-    attention_output="attention.out_lin",
-    attention_norm="sa_layer_norm",
-    ffn_in="ffn.lin1",
-    ffn_out="ffn.lin2",
-    ffn_norm="output_layer_norm",
+    projections=Projections.separate(
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        output="attention.out_lin",
+    ),
+    feed_forward=FeedForward.plain("ffn.lin1", "ffn.lin2"),
+    norms=Norms.after("sa_layer_norm", "output_layer_norm"),
+    pruning=Pruning(distilbert_heads, width="hidden_dim"),
 )
 
-MPNET = Family(
-    layers="encoder.layer",
-    word_embeddings="embeddings.word_embeddings",
-    position_embeddings="embeddings.position_embeddings",
-    embedding_norm="embeddings.LayerNorm",
+MPNET = replace(
+    BERT,
     token_type_embeddings=None,
     attention="attention.attn",
-    query="attention.attn.q",
-    key="attention.attn.k",
-    value="attention.attn.v",
-    attention_output="attention.attn.o",
-    attention_norm="attention.LayerNorm",
-    ffn_in="intermediate.dense",
-    ffn_out="output.dense",
-    ffn_norm="output.LayerNorm",
+    projections=Projections.separate(
+        query="attention.attn.q",
+        key="attention.attn.k",
+        value="attention.attn.v",
+        output="attention.attn.o",
+    ),
+    norms=Norms.after("attention.LayerNorm", "output.LayerNorm"),
     first_position=_two,
     relative_positions=True,
     scores=_with_position_bias,
+    pruning=Pruning(mpnet_heads),
 )
 
 ALBERT = replace(
@@ -184,24 +127,29 @@ ALBERT = replace(
     layers="encoder.albert_layer_groups",
     layer_list=_shared,
     attention="attention",
-    query="attention.query",
-    key="attention.key",
-    value="attention.value",
-    attention_output="attention.dense",
-    attention_norm="attention.LayerNorm",
-    ffn_in="ffn",
-    ffn_out="ffn_output",
-    ffn_norm="full_layer_layer_norm",
+    projections=Projections.separate(
+        query="attention.query",
+        key="attention.key",
+        value="attention.value",
+        output="attention.dense",
+    ),
+    feed_forward=FeedForward.plain("ffn", "ffn_output"),
+    norms=Norms.after("attention.LayerNorm", "full_layer_layer_norm"),
     plain_layers=False,  # a linear layer stands between them and the embeddings
+    pruning=None,  # its layers are one
 )
 
 DEBERTA = replace(
     BERT,
     position_embeddings=None,
     token_type_embeddings=None,
-    query="attention.self.query_proj",
-    key="attention.self.key_proj",
-    value="attention.self.value_proj",
+    projections=Projections.separate(
+        query="attention.self.query_proj",
+        key="attention.self.key_proj",
+        value="attention.self.value_proj",
+        output="attention.output.dense",
+        beside=("attention.self.pos_key_proj", "attention.self.pos_query_proj"),
+    ),
     relative_positions=True,
     plain_layers=False,  # its attention is scaled by the number of terms, too
     scores=_disentangled,
@@ -211,6 +159,7 @@ MOBILEBERT = replace(
     BERT,
     plain_layers=False,  # narrow bottlenecks, and no layer norms
     reads_neighbours=_trigram,
+    pruning=None,  # its layers have several feed-forward parts
 )
 
 FAMILIES: Mapping[str, Family] = {

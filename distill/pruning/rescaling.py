@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -34,7 +34,9 @@ from bertender.core.errors import DataError
 from bertender.core.findings import RescaledPart
 from bertender.core.progress import track
 from bertender.models.families import encoder_layers, family_of
+from bertender.models.family import Family, Place
 from bertender.models.pruned import heads_of, neurons_of
+from bertender.models.sublayers import Sublayer
 from bertender.training.examples import TensorBatch, model_inputs
 
 __all__ = ["DAMPING", "fold", "rescale"]
@@ -45,17 +47,32 @@ LARGEST_SCALE = 10.0
 
 @dataclass(frozen=True)
 class _Part:
-    """A row of PARTS: what a layer adds to its shortcut, by paths that are fields of Family."""
+    """A row of PARTS: what a layer adds to its shortcut."""
 
     name: str
-    writes: str
-    norm: str
+    sublayer: Callable[[Family], Sublayer]
+    sum: Callable[[Family], Place]
+    """Where it has been added."""
     counts: Callable[[PretrainedConfig], list[int]]
+
+    def places(self, family: Family) -> tuple[Place, Place]:
+        """Return what the part's last linear layer reads, and the sum with the shortcut."""
+        return Place(self.sublayer(family).output), self.sum(family)
 
 
 PARTS = (
-    _Part("heads", "attention_output", "attention_norm", heads_of),
-    _Part("neurons", "ffn_out", "ffn_norm", neurons_of),
+    _Part(
+        "heads",
+        lambda family: family.projections,
+        lambda family: family.norms.attention_sum,
+        heads_of,
+    ),
+    _Part(
+        "neurons",
+        lambda family: family.feed_forward,
+        lambda family: family.norms.feed_forward_sum,
+        neurons_of,
+    ),
 )
 """The parts of a layer in the order they run."""
 
@@ -164,12 +181,10 @@ def _rescale_part(
     damping: float,
     per_token: bool,
 ) -> RescaledPart:
-    family = family_of(pruned)
-    path = getattr(family, part.writes)
-    linear = cast(nn.Linear, encoder_layers(pruned)[layer].get_submodule(path))
+    places = part.places(family_of(pruned))
+    linear = cast(nn.Linear, encoder_layers(pruned)[layer].get_submodule(places[0].path))
     sums = _Sums.of(linear)
-    paths = (path, getattr(family, part.norm))
-    for tokens in _tokens(pruned, whole, layer, paths, batches, per_token):
+    for tokens in _tokens(pruned, whole, layer, places, batches, per_token):
         sums.add(*tokens)
     changes, error = _solved(sums, linear, part.counts(pruned.config)[layer], damping)
     width = linear.in_features // len(changes)
@@ -184,7 +199,7 @@ def _tokens(
     pruned: PreTrainedModel,
     whole: PreTrainedModel,
     layer: int,
-    paths: tuple[str, str],
+    places: tuple[Place, Place],
     batches: Iterable[TensorBatch],
     per_token: bool,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -194,24 +209,24 @@ def _tokens(
         read = batch["attention_mask"].bool().clone()  # (batch, seq)
         if first_alone:
             read[:, 1:] = False
-        inputs, output = _inputs_of(pruned, layer, paths, batch)
-        (wanted,) = _inputs_of(whole, layer, paths[1:], batch)
+        inputs, output = _states_at(pruned, layer, places, batch)
+        (wanted,) = _states_at(whole, layer, places[1:], batch)
         yield inputs[read], output[read], wanted[read]
 
 
-def _inputs_of(
-    model: PreTrainedModel, layer: int, paths: Sequence[str], batch: TensorBatch
+def _states_at(
+    model: PreTrainedModel, layer: int, places: Sequence[Place], batch: TensorBatch
 ) -> list[torch.Tensor]:
-    """Run a model up to some modules of a layer; return what each is given, in their order."""
+    """Run a model up to some places of a layer; return the states there, in their order."""
     reached: list[torch.Tensor] = []
 
-    def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        reached.append(inputs[0])
-        if len(reached) == len(paths):
+    def keep(states: torch.Tensor) -> None:
+        reached.append(states)
+        if len(reached) == len(places):
             raise _Reached
 
     module = encoder_layers(model)[layer]
-    hooks = [module.get_submodule(path).register_forward_pre_hook(keep) for path in paths]
+    hooks = [place.listen(module, keep) for place in places]
     try:
         with suppress(_Reached):
             model(**model_inputs(model, batch))

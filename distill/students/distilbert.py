@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel
 
-from bertender.models.families import FAMILIES, Family, encoder_layers
+from bertender.models.families import FAMILIES, encoder_layers
+from bertender.models.family import Family
 from distill.students.kind import StudentKind
 from distill.students.shape import (
     StudentShape,
@@ -61,7 +62,7 @@ def _student_config(teacher: PreTrainedModel, family: Family, layers: int) -> Di
         n_layers=layers,
         n_heads=source.num_attention_heads,
         dim=source.hidden_size,
-        hidden_dim=weight_of(encoder_layers(teacher)[0], family.ffn_in).shape[0],
+        hidden_dim=family.feed_forward.channels(encoder_layers(teacher)[0]),
         activation=getattr(source, "hidden_act", None) or source.activation,
         pad_token_id=source.pad_token_id,
         id2label=source.id2label,

@@ -11,7 +11,8 @@ import torch
 from transformers import MobileBertConfig, MobileBertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.models.families import FAMILIES, Family, family_of
+from bertender.models.families import FAMILIES, family_of
+from bertender.models.family import Family
 from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape
 from distill.students.weights import factors, position_table, positions_of, weight_of

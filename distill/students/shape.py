@@ -9,7 +9,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ModelError
-from bertender.models.families import FAMILIES, Family, encoder_layers, family_of
+from bertender.models.families import FAMILIES, encoder_layers, family_of
+from bertender.models.family import Family
 from distill.losses.layer_maps import uniform
 
 __all__ = [

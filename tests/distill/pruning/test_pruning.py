@@ -206,12 +206,12 @@ def test_a_layer_that_does_nothing_goes_first(model_type: str) -> None:
     layer, family = encoder_layers(model)[2], family_of(model)
     batch = {**tokens(), "labels": LABELS}
     with torch.no_grad():
-        for path in (family.attention_output, family.ffn_out):
+        for path in (family.projections.output, family.feed_forward.output):
             layer.get_submodule(path).weight.zero_()
             layer.get_submodule(path).bias.zero_()
-        for path in (family.attention_norm, family.ffn_norm):
+        for path in (family.norms.attention, family.norms.feed_forward):
             norm = layer.get_submodule(path)
-            before = encoder_layers(model)[1].get_submodule(family.ffn_norm)
+            before = encoder_layers(model)[1].get_submodule(family.norms.feed_forward)
             before.weight.fill_(1.0), before.bias.zero_()
             norm.weight.fill_(1.0), norm.bias.zero_()
     stay = least_missed(model, [batch], 1)

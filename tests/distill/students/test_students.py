@@ -74,9 +74,9 @@ def test_a_shorter_student_has_the_chosen_layers(model_type: str) -> None:
     student = distilbert_student(teacher, StudentShape(2, teacher_layers=(1, 3)))
     family = FAMILIES[model_type]
     for source, target in zip((1, 3), student.distilbert.transformer.layer, strict=True):
-        layer = encoder_layers(teacher)[source]
-        assert torch.equal(target.ffn.lin1.weight, layer.get_submodule(family.ffn_in).weight)
-        assert torch.equal(target.attention.v_lin.bias, layer.get_submodule(family.value).bias)
+        weights = family.layer_weights(encoder_layers(teacher)[source])
+        assert torch.equal(target.ffn.lin1.weight, weights["ffn.inner.weight"])
+        assert torch.equal(target.attention.v_lin.bias, weights["attention.value.bias"])
 
 
 def test_the_student_is_a_distilbert_without_token_types() -> None:
