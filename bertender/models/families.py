@@ -136,6 +136,7 @@ ALBERT = replace(
     feed_forward=FeedForward.plain("ffn", "ffn_output"),
     norms=Norms.after("attention.LayerNorm", "full_layer_layer_norm"),
     plain_layers=False,  # a linear layer stands between them and the embeddings
+    shorter_copies=False,
     pruning=None,  # its layers are one
 )
 
@@ -152,12 +153,14 @@ DEBERTA = replace(
     ),
     relative_positions=True,
     plain_layers=False,  # its attention is scaled by the number of terms, too
+    shorter_copies=False,
     scores=_disentangled,
 )
 
 MOBILEBERT = replace(
     BERT,
     plain_layers=False,  # narrow bottlenecks, and no layer norms
+    shorter_copies=False,
     reads_neighbours=_trigram,
     pruning=None,  # its layers have several feed-forward parts
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,14 @@ def _zero(config: PretrainedConfig) -> int:
 def never(config: PretrainedConfig) -> bool:
     """Return False of every model."""
     return False
+
+
+def _no_settings(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
+    return {}
+
+
+def _as_chosen(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
+    return tuple(layers)
 
 
 def _each(base: nn.Module, path: str) -> list[nn.Module]:
@@ -109,6 +117,19 @@ class Family:
     """Attention adds a learned bias by distance, which absolute position embeddings do not hold."""
     plain_layers: bool = True
     """Layers and embeddings are BERT's under other names; another class can take their weights."""
+    shorter_copies: bool = True
+    """A student of the same class may start from some of the layers."""
+    settings_of_layers: Callable[[PretrainedConfig, Sequence[int]], Mapping[str, Any] | None] = (
+        _no_settings
+    )
+    """(config, layers from 0) -> settings under which a model of these layers alone computes each
+    of them as the whole model does; None where its class cannot."""
+    nearest_layers: Callable[[PretrainedConfig, Sequence[int]], tuple[int, ...]] = _as_chosen
+    """(config, layers from 0) -> as many that have `settings_of_layers`, near to these."""
+    loading: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that a model is opened with, so that hooks see batches of padded texts."""
+    pools_all_tokens: Callable[[PretrainedConfig], bool] = never
+    """Return whether a classifier of texts reads all tokens of the last layer, not the first."""
     reads_neighbours: Callable[[PretrainedConfig], bool] = never
     """Return whether a token's embedding is made of its neighbours' too, padding among them."""
     layer_list: Callable[[nn.Module, str], list[nn.Module]] = _each

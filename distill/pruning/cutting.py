@@ -73,7 +73,7 @@ def _untrained(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     """Return a model of the shape that is left."""
     config, row = model.config, PRUNABLE[family_name(model.config)]
     origin, pruned = row.classes_of(model)
-    settings = _of_any_class(config)
+    settings = {**_of_any_class(config), **family_of(model).loading}
     heads, neurons = (
         [len(layer) for layer in layers] for layers in (remaining.heads, remaining.neurons)
     )

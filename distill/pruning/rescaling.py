@@ -9,8 +9,9 @@ where r is by how much the part's sum with its shortcut (what its layer norm rea
 that of the unpruned model, which reads the same text from its own embeddings on. The scales go into
 the weights that read the head or the neuron and the constant into their bias, so that the model
 keeps its shape. Of the last layer only the first token counts, the one that the classifier reads,
-as in the published code.
-Departures: the constant is ours, for what is cut writes something else than 0 on average. The
+as in the published code; of one that reads the mean of all tokens, all of them.
+Departures: the constant is ours, for what is cut writes something else than 0 on average; linear
+layers without a bias go without it. The
 normal equations are solved as they are, in float64, where the published code runs LSMR (they have
 no more unknowns than a layer has neurons, and need no second look at the texts). The damping is a
 share of their mean diagonal, so that it means the same for any number of texts. Where scales leave
@@ -117,9 +118,13 @@ class _Sums:
         self.missing += float(missing.double().square().sum())
         self.whole += float(wanted.double().square().sum())
 
-    @property
-    def centred(self) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """The products, the moments and what is missing when a constant may be added."""
+    def equations(self, linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """Return the products, the moments and what is missing.
+
+        Where a bias can hold a constant, they are what is left when the best one is added.
+        """
+        if linear.bias is None:
+            return self.products, self.moments, self.missing
         mean = self.shift / self.tokens
         return (
             self.products - self.inputs.outer(self.inputs) / self.tokens,
@@ -163,11 +168,11 @@ def rescale(
 def fold(linear: nn.Linear, scales: torch.Tensor, constant: torch.Tensor | None = None) -> None:
     """Scale what a linear layer reads, (heads,) or (neurons,), in its weights.
 
-    A constant (hidden,) is added to what it writes.
+    A constant (hidden,) is added to what it writes, where it has a bias.
     """
     width = linear.in_features // len(scales)
     linear.weight.mul_(scales.to(linear.weight).repeat_interleave(width))
-    if constant is not None:
+    if constant is not None and linear.bias is not None:
         linear.bias.add_(constant.to(linear.bias))
 
 
@@ -204,6 +209,7 @@ def _tokens(
     per_token: bool,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Yield what `_Sums.add` takes of each batch: the tokens that the next layer reads."""
+    per_token = per_token or family_of(pruned).pools_all_tokens(pruned.config)
     first_alone = layer == len(encoder_layers(pruned)) - 1 and not per_token
     for batch in batches:
         read = batch["attention_mask"].bool().clone()  # (batch, seq)
@@ -244,7 +250,7 @@ def _solved(
     What two channels write together, over all tokens, is the product of what they give times the
     product of their columns of the weight; a head is the sum of its channels.
     """
-    products, moments, missing = sums.centred
+    products, moments, missing = sums.equations(linear)
     columns = linear.weight.double()  # (hidden, width)
     together = products * (columns.T @ columns)  # (width, width)
     gram = together.unflatten(0, (count, -1)).unflatten(-1, (count, -1)).sum((1, 3))

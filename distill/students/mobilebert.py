@@ -151,7 +151,9 @@ def _start_hidden_states(
     embeddings.position_embeddings.weight.copy_(positions)
     embeddings.token_type_embeddings.weight.copy_(_token_types(teacher, family))
     embeddings.LayerNorm.weight.copy_(norm.weight / _mean_square(words, positions).sqrt())
-    embeddings.LayerNorm.bias.copy_(norm.bias)
+    embeddings.LayerNorm.bias.copy_(
+        torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    )
 
 
 def _mean_square(words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
