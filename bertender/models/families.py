@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError, nearest_hint
 from bertender.models.attention_heads import Pruning, distilbert_heads, mpnet_heads
-from bertender.models.family import Arguments, Family, Norms, scaled_scores
+from bertender.models.family import Arguments, Family, LanguageHead, Norms, scaled_scores
 from bertender.models.sublayers import FeedForward, Projections
 
 __all__ = ["FAMILIES", "encoder_layers", "family_name", "family_of", "padding_embedding"]
@@ -67,6 +67,12 @@ def _disentangled(
     return scores + bias.view_as(scores)
 
 
+BERT_HEAD = LanguageHead(
+    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+    "cls.predictions.bias",
+)
+ROBERTA_HEAD = LanguageHead(("lm_head.dense", "lm_head.layer_norm"), "lm_head.bias")
+
 BERT = Family(
     layers="encoder.layer",
     word_embeddings="embeddings.word_embeddings",
@@ -82,10 +88,18 @@ BERT = Family(
     ),
     feed_forward=FeedForward.plain("intermediate.dense", "output.dense"),
     norms=Norms.after("attention.output.LayerNorm", "output.LayerNorm"),
+    language_head=BERT_HEAD,
     pruning=Pruning(),
 )
 
-ROBERTA = replace(BERT, first_position=_after_pad)
+ROBERTA = replace(BERT, language_head=ROBERTA_HEAD, first_position=_after_pad)
+
+ELECTRA = replace(
+    BERT,
+    language_head=LanguageHead(
+        ("generator_predictions.dense", "generator_predictions.LayerNorm"), "generator_lm_head.bias"
+    ),
+)
 
 DISTILBERT = Family(
     layers="transformer.layer",
@@ -102,6 +116,7 @@ DISTILBERT = Family(
     ),
     feed_forward=FeedForward.plain("ffn.lin1", "ffn.lin2"),
     norms=Norms.after("sa_layer_norm", "output_layer_norm"),
+    language_head=LanguageHead(("vocab_transform", "vocab_layer_norm"), "vocab_projector.bias"),
     pruning=Pruning(distilbert_heads, width="hidden_dim"),
 )
 
@@ -116,6 +131,7 @@ MPNET = replace(
         output="attention.attn.o",
     ),
     norms=Norms.after("attention.LayerNorm", "output.LayerNorm"),
+    language_head=ROBERTA_HEAD,
     first_position=_two,
     relative_positions=True,
     scores=_with_position_bias,
@@ -135,6 +151,7 @@ ALBERT = replace(
     ),
     feed_forward=FeedForward.plain("ffn", "ffn_output"),
     norms=Norms.after("attention.LayerNorm", "full_layer_layer_norm"),
+    language_head=LanguageHead(("predictions.dense", "predictions.LayerNorm"), "predictions.bias"),
     plain_layers=False,  # a linear layer stands between them and the embeddings
     shorter_copies=False,
     pruning=None,  # its layers are one
@@ -161,6 +178,10 @@ MOBILEBERT = replace(
     BERT,
     plain_layers=False,  # narrow bottlenecks, and no layer norms
     shorter_copies=False,
+    language_head=LanguageHead(
+        (*BERT_HEAD.parts, "cls.predictions.dense"),  # the decoder's rows beyond the embeddings
+        BERT_HEAD.bias,
+    ),
     reads_neighbours=_trigram,
     pruning=None,  # its layers have several feed-forward parts
 )
@@ -171,7 +192,7 @@ FAMILIES: Mapping[str, Family] = {
     "camembert": ROBERTA,
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
-    "electra": BERT,
+    "electra": ELECTRA,
     "mobilebert": MOBILEBERT,
     "mpnet": MPNET,
     "roberta": ROBERTA,

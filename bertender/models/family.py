@@ -15,7 +15,7 @@ from transformers import PretrainedConfig
 from bertender.models.attention_heads import Pruning
 from bertender.models.sublayers import FeedForward, Projections, module_weights
 
-__all__ = ["Arguments", "Family", "Norms", "Place", "never", "scaled_scores"]
+__all__ = ["Arguments", "Family", "LanguageHead", "Norms", "Place", "never", "scaled_scores"]
 
 
 def _zero(config: PretrainedConfig) -> int:
@@ -92,6 +92,25 @@ class Norms:
         sums = Place(attention), Place(feed_forward)
         return cls(attention, feed_forward, *sums, Place(attention, written=True))
 
+    @classmethod
+    def before(cls, attention: str, feed_forward: str, attention_module: str) -> Norms:
+        """Return norms that read what a part reads, inside of its shortcut."""
+        sums = Place(feed_forward), Place("", written=True)
+        return cls(attention, feed_forward, *sums, Place(attention_module, written=True))
+
+
+@dataclass(frozen=True)
+class LanguageHead:
+    """Where the parts of a masked-language head sit in a model that has one.
+
+    Its decoder is the table of word embeddings.
+    """
+
+    parts: tuple[str, ...]
+    """The layers before the decoder: a transform and a norm, in this order."""
+    bias: str
+    """The parameter that is added to the score of each word."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -111,6 +130,7 @@ class Family:
     projections: Projections
     feed_forward: FeedForward
     norms: Norms
+    language_head: LanguageHead
     first_position: Callable[[PretrainedConfig], int] = _zero
     """Row of the position table that the first token reads."""
     relative_positions: bool = False
