@@ -14,6 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from bertender.core.errors import ModelError, nearest_hint
 from bertender.models.attention_heads import Pruning, distilbert_heads, mpnet_heads
 from bertender.models.family import Arguments, Family, LanguageHead, Norms, scaled_scores
+from bertender.models.modernbert import MODERNBERT
 from bertender.models.sublayers import FeedForward, Projections
 
 __all__ = ["FAMILIES", "encoder_layers", "family_name", "family_of", "padding_embedding"]
@@ -194,6 +195,7 @@ FAMILIES: Mapping[str, Family] = {
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
     "mobilebert": MOBILEBERT,
+    "modernbert": MODERNBERT,
     "mpnet": MPNET,
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,

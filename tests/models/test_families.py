@@ -174,12 +174,14 @@ def test_relative_positions_are_told(model: PreTrainedModel) -> None:
 
 def test_an_unknown_architecture_is_named() -> None:
     config = AutoConfig.for_model(
-        "modernbert",
+        "roberta-prelayernorm",
         vocab_size=VOCAB,
         hidden_size=HIDDEN,
+        num_hidden_layers=1,
         num_attention_heads=HEADS,
-        pad_token_id=0,
     )
     model = AutoModelForSequenceClassification.from_config(config)
-    with pytest.raises(ModelError, match=r"modernbert.*Did you mean.*Known: albert, bert"):
+    with pytest.raises(
+        ModelError, match=r"roberta-prelayernorm.*Did you mean.*Known: albert, bert"
+    ):
         family_of(model)
