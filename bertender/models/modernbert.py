@@ -62,7 +62,8 @@ def _settings_of_layers(
 def _nearest_layers(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
     """Return layers with the least distance to some in sum that alternate as the whole model's."""
     every, depth = getattr(config, EVERY), config.num_hidden_layers
-    best = {0: (0, (0,))}  # last layer -> the least distance that ends there, its layers
+    # last layer -> the least distance that ends there, its layers
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
     for place, wanted in list(enumerate(layers))[1:]:
         ends = [end for end in range(place, depth) if bool(end % every) is bool(place % every)]
         shorter = best
