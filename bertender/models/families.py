@@ -136,6 +136,7 @@ MPNET = replace(
     first_position=_two,
     relative_positions=True,
     scores=_with_position_bias,
+    fusion_obstacle="its attention adds a bias by distance",
     pruning=Pruning(mpnet_heads),
 )
 
@@ -173,6 +174,7 @@ DEBERTA = replace(
     plain_layers=False,  # its attention is scaled by the number of terms, too
     shorter_copies=False,
     scores=_disentangled,
+    fusion_obstacle="its attention adds scores of content to position",
 )
 
 MOBILEBERT = replace(
@@ -184,6 +186,7 @@ MOBILEBERT = replace(
         BERT_HEAD.bias,
     ),
     reads_neighbours=_trigram,
+    fusion_obstacle="attention is found by the layer norm behind it, and it has none",
     pruning=None,  # its layers have several feed-forward parts
 )
 

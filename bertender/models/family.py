@@ -158,6 +158,8 @@ class Family:
         scaled_scores
     )
     """(attention module, its arguments, query, key) -> attention scores before mask and softmax."""
+    fusion_obstacle: str = ""
+    """Why ONNX Runtime cannot hold its attention as one operator; empty where it can."""
     pruning: Pruning | None = None
     """How layers are cut; None where they cannot be."""
 

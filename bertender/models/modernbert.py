@@ -98,5 +98,6 @@ MODERNBERT = Family(
     loading={"attn_implementation": "sdpa", "reference_compile": False},
     pools_all_tokens=_pools_all_tokens,
     scores=_turned_scores,
+    fusion_obstacle="its attention turns queries and keys by their positions",
     pruning=Pruning(_set_heads),
 )

@@ -15,12 +15,17 @@ from bertender.core.errors import ModelError
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
 from distill.finetuning.finetune import FinetuneConfig, finetune
 from distill.methods import METHODS
+from distill.pruning.pruner import PruneConfig, prune
 from distill.teachers.encoders import load_classifier
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 from tests.distill.architectures import ARCHITECTURES
+from tests.distill.distillation.general_settings import settings_of
+from tests.toy_models import tiny_language_model
+from tests.toys import passages, tiny_tokenizer
 
 QUICK: dict[str, Any] = {"batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}
 
@@ -108,3 +113,33 @@ def test_a_student_goes_the_whole_way(
     int8 = quantize(graph, task, QuantizeConfig(**settings), tmp_path / "int8")
     ours, theirs = (open_classifier(each).logits(task.dev.examples) for each in (int8, student))
     assert (ours.argmax(-1) == theirs.argmax(-1)).mean() > 0.95
+
+
+def test_layers_heads_neurons_and_words_go(teacher: Artifact, task: Task, tmp_path: Path) -> None:
+    """In one run, and again with the scales that make up for them."""
+    parts: dict[str, Any] = {"layers": 1, "heads": 0.5, "ffn": 0.5, "vocab": "task"}
+    config = PruneConfig(**parts, **{**QUICK, "epochs": 2, "scored_texts": 40})
+    pruned = prune(teacher, task, config, tmp_path / "pruned")
+    assert pruned.card.family == "bertender-pruned-modernbert"
+    findings = pruned.card.findings.pruning
+    assert findings.layers[0] == 0 and len(findings.layers) == 3
+    assert findings.vocabulary.after.entries < findings.vocabulary.before.entries
+    assert sum(findings.rounds[0].heads) == 6 and findings.rounds[0].score > 0.8
+    graph = open_classifier(export(pruned, task, ExportConfig(), tmp_path / "onnx"))
+    ours, theirs = (each.logits(task.dev.examples) for each in (graph, open_classifier(pruned)))
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    free = PruneConfig(heads=0.5, retraining_free=True, batch_size=8, scored_texts=40)
+    rescaled = (
+        prune(teacher, task, free, tmp_path / "free").card.findings.pruning.rounds[0].rescaled
+    )
+    assert all(each.error_after <= each.error_before for each in rescaled) and rescaled
+
+
+def test_it_is_distilled_on_a_corpus(tmp_path: Path) -> None:
+    tiny_language_model("modernbert").save_pretrained(tmp_path / "teacher")
+    tiny_tokenizer().save_pretrained(tmp_path / "teacher")
+    for method in ("distilbert", "tinybert"):
+        config = GeneralConfig(**settings_of(method, epochs=1))
+        source = GeneralTeacher.load(str(tmp_path / "teacher"), config.changed_method())
+        student = distill_general(source, passages(60), config, tmp_path / method)
+        assert student.card.family == "modernbert"
