@@ -74,14 +74,6 @@ class Sublayer:
         """Return how many channels of heads, or neurons, a layer has."""
         return cast(nn.Linear, layer.get_submodule(self.output)).in_features
 
-    def copy(self, source: nn.Module, target: nn.Module, own: Sublayer) -> None:
-        """Copy this part of a layer into one that is laid out as `own` says.
-
-        Raises:
-            ModelError: it has a matrix that the target lacks, or the other way round.
-        """
-        copy_weights(self.weights(source), own.weights(target))
-
     def select(self, weights: dict[str, torch.Tensor], prefix: str, numbers: Sequence[int]) -> None:
         """Keep some channels of the layer at `prefix` of a state dict: rows, and output columns."""
         for path, count in self._rows.items():

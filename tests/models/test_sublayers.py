@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bertender.core.errors import ModelError
-from bertender.models.sublayers import FeedForward, Projections, Sublayer
+from bertender.models.sublayers import FeedForward, Projections, Sublayer, copy_weights
 
 HIDDEN, HEADS, SIZE, NEURONS = 8, 4, 2, 6
 
@@ -73,14 +73,14 @@ def test_selected_channels_are_those_of_every_matrix(name: str, bias: bool) -> N
 @pytest.mark.parametrize(("source", "target"), [(FUSED, SEPARATE), (SEPARATE, FUSED)])
 def test_a_copy_goes_by_the_names_of_the_matrices(source: Sublayer, target: Sublayer) -> None:
     theirs, ours = (layer_of(each, 8, seed=n) for n, each in enumerate((source, target)))
-    source.copy(theirs, ours, target)
+    copy_weights(source.weights(theirs), target.weights(ours))
     expected = source.weights(theirs)
     assert all(torch.equal(each, expected[name]) for name, each in target.weights(ours).items())
 
 
 def test_a_bias_that_the_source_lacks_becomes_nothing() -> None:
     theirs, ours = layer_of(FUSED, 8, bias=False), layer_of(SEPARATE, 8, seed=1)
-    FUSED.copy(theirs, ours, SEPARATE)
+    copy_weights(FUSED.weights(theirs), SEPARATE.weights(ours))
     weights = SEPARATE.weights(ours)
     assert not any(each.any() for name, each in weights.items() if name.endswith(".bias"))
     assert torch.equal(weights["key.weight"], theirs["qkv"].weight[8:16])
@@ -89,9 +89,9 @@ def test_a_bias_that_the_source_lacks_becomes_nothing() -> None:
 @pytest.mark.parametrize(("source", "target"), [(GATED, PLAIN), (PLAIN, GATED)])
 def test_a_gate_is_not_lost_in_a_copy(source: Sublayer, target: Sublayer) -> None:
     with pytest.raises(ModelError, match=r"gate\.weight are on one side of a copy alone"):
-        source.copy(layer_of(source, NEURONS), layer_of(target, NEURONS), target)
+        copy_weights(*(each.weights(layer_of(each, NEURONS)) for each in (source, target)))
 
 
 def test_a_bias_is_not_lost_in_a_copy() -> None:
     with pytest.raises(ModelError, match=r"inner\.bias, output\.bias"):
-        PLAIN.copy(layer_of(PLAIN, NEURONS), layer_of(PLAIN, NEURONS, bias=False), PLAIN)
+        copy_weights(*(PLAIN.weights(layer_of(PLAIN, NEURONS, bias)) for bias in (True, False)))
