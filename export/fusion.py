@@ -18,7 +18,7 @@ from transformers.models.distilbert.modeling_distilbert import MultiHeadSelfAtte
 
 from bertender.core.errors import ModelError
 from bertender.core.findings import GraphFindings
-from bertender.models.families import family_name
+from bertender.models.families import FAMILIES, family_name
 
 __all__ = ["FUSIONS", "Fusion", "prepare_for_fusion", "require_fused_attention"]
 
@@ -74,21 +74,15 @@ class Fusion:
     """Brings a model, before its graph is written, to a form whose pattern is known."""
 
 
+PREPARATIONS: Mapping[str, Callable[[PreTrainedModel], None]] = {"distilbert": _sum_masks}
+"""A family -> what brings its models to a form whose pattern is known, where that is needed."""
+
 FUSIONS: Mapping[str, Fusion] = {
-    "albert": Fusion(),
-    "bert": Fusion(),
     "bertender-bilstm": Fusion(obstacle="it has no attention"),
-    "camembert": Fusion(),
-    "deberta-v2": Fusion(obstacle="its attention adds scores of content to position"),
-    "distilbert": Fusion(prepare=_sum_masks),
-    "electra": Fusion(),
-    "mobilebert": Fusion(
-        obstacle="attention is found by the layer norm behind it, and it has none"
-    ),
-    "modernbert": Fusion(obstacle="its attention turns queries and keys by their positions"),
-    "mpnet": Fusion(obstacle="its attention adds a bias by distance"),
-    "roberta": Fusion(),
-    "xlm-roberta": Fusion(),
+    **{
+        name: Fusion(row.fusion_obstacle, PREPARATIONS.get(name, _as_it_is))
+        for name, row in FAMILIES.items()
+    },
 }
 """A family, of a pruned model its former one -> how its attention becomes one operator."""
 
@@ -118,7 +112,7 @@ def require_fused_attention(model: PreTrainedModel, graph: GraphFindings) -> Non
 
 
 def _not_fused(config: PretrainedConfig, cause: str) -> ModelError:
-    fusible = ", ".join(name for name, row in FUSIONS.items() if not row.obstacle)
+    fusible = ", ".join(name for name, row in sorted(FUSIONS.items()) if not row.obstacle)
     return ModelError(
         f"--optimize fused finds no attention to fuse in a {config.model_type!r} model, at least "
         f"1 is required: {cause}. Use --optimize basic, or a family that is fused: {fusible}."

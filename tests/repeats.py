@@ -2,7 +2,7 @@
 
 They are marked `slow`: `make test` leaves them to `make test-slow`. Three kinds repeat a path:
 
-- architectures under another name: rows of FAMILIES that are the same object;
+- architectures under another name: rows of FAMILIES that differ in their language head alone;
 - combinations of several parameters (scheme by architecture, method by teacher), once each value of
   each parameter has been seen;
 - tests of ONE_PATH, each of which costs seconds for every value of its parameter.
@@ -11,12 +11,13 @@ They are marked `slow`: `make test` leaves them to `make test-slow`. Three kinds
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bertender.models.families import FAMILIES
+from bertender.models.families import BERT_HEAD, FAMILIES
 from bertender.models.pruned import PRUNABLE
 
 __all__ = ["FOLDERS", "ONE_PATH", "REPEATED", "repeats"]
@@ -24,9 +25,8 @@ __all__ = ["FOLDERS", "ONE_PATH", "REPEATED", "repeats"]
 FOLDERS = ("core", "distill", "export", "models", "quantize", "text", "training")
 """Under tests/, those whose tests train, export and quantize."""
 
-ALIKE = {
-    name: [other for other in FAMILIES if FAMILIES[other] is FAMILIES[name]] for name in FAMILIES
-}
+LAYERS = {name: replace(family, language_head=BERT_HEAD) for name, family in FAMILIES.items()}
+ALIKE = {name: [other for other in FAMILIES if LAYERS[other] == LAYERS[name]] for name in FAMILIES}
 PREFERRED = ("bert", "roberta")
 """The ones to test of those that are alike."""
 OTHERS = frozenset(

@@ -63,6 +63,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
     "modernbert": {
         **BERT_SHAPE,
+        "local_attention": 4,  # in layers 2 and 3
         "pad_token_id": 0,
         "cls_token_id": 2,
         "sep_token_id": 3,
@@ -88,6 +89,10 @@ OWN_SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """The config of a tiny classifier of each of bertender's own architectures."""
+
+
+UNKNOWN = "roberta-prelayernorm"
+"""An architecture of transformers that is not a row of FAMILIES; BERT_SHAPE makes it tiny."""
 
 
 def tiny_classifier(model_type: str, labels: int = 2, **changes: Any) -> PreTrainedModel:

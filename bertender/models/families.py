@@ -1,13 +1,10 @@
-"""FAMILIES: where the parts of an encoder sit in each architecture of transformers.
-
-All paths are relative to the base model (`model.base_model`), the parts of a layer to the layer.
-"""
+"""FAMILIES: where the parts of an encoder sit in each architecture of transformers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,12 +12,12 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError, nearest_hint
+from bertender.models.attention_heads import Pruning, distilbert_heads, mpnet_heads
+from bertender.models.family import Arguments, Family, LanguageHead, Norms, scaled_scores
+from bertender.models.modernbert import MODERNBERT
+from bertender.models.sublayers import FeedForward, Projections
 
-__all__ = ["FAMILIES", "Family", "encoder_layers", "family_name", "family_of", "padding_embedding"]
-
-
-def _zero(config: PretrainedConfig) -> int:
-    return 0
+__all__ = ["FAMILIES", "encoder_layers", "family_name", "family_of", "padding_embedding"]
 
 
 def _two(config: PretrainedConfig) -> int:
@@ -32,37 +29,18 @@ def _after_pad(config: PretrainedConfig) -> int:
     return config.pad_token_id + 1
 
 
-def _never(config: PretrainedConfig) -> bool:
-    return False
-
-
 def _trigram(config: PretrainedConfig) -> bool:
     return bool(config.trigram_input)
-
-
-def _each(base: nn.Module, path: str) -> list[nn.Module]:
-    layers = base.get_submodule(path)
-    assert isinstance(layers, nn.ModuleList)
-    return list(layers)
 
 
 def _shared(base: nn.Module, path: str) -> list[nn.Module]:
     """ALBERT's layers: groups that run one after another, each as often as its share of depth."""
     assert isinstance(base, PreTrainedModel)
-    depth, groups = base.config.num_hidden_layers, _each(base, path)
+    groups = base.get_submodule(path)
+    assert isinstance(groups, nn.ModuleList)
+    depth = base.config.num_hidden_layers
     order = [groups[layer * len(groups) // depth] for layer in range(depth)]
-    return [layer for group in order for layer in _each(group, "albert_layers")]
-
-
-Arguments = Mapping[str, Any]
-"""Arguments of a call of a self-attention module, by the names of its forward."""
-
-
-def _scaled(
-    attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
-) -> torch.Tensor:
-    """Query times key over the root of the head's width: (batch, heads, seq, seq)."""
-    return query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    return [layer for group in order for layer in group.albert_layers]
 
 
 def _with_position_bias(
@@ -70,7 +48,7 @@ def _with_position_bias(
 ) -> torch.Tensor:
     """MPNet adds a bias by distance, the same in every layer."""
     bias: torch.Tensor = call["position_bias"]
-    return _scaled(attention, call, query, key) + bias
+    return scaled_scores(attention, call, query, key) + bias
 
 
 def _disentangled(
@@ -90,38 +68,11 @@ def _disentangled(
     return scores + bias.view_as(scores)
 
 
-@dataclass(frozen=True)
-class Family:
-    """The map of one architecture."""
-
-    layers: str
-    word_embeddings: str
-    position_embeddings: str | None
-    embedding_norm: str
-    token_type_embeddings: str | None
-    attention: str
-    """The module that turns queries, keys and values into contexts."""
-    query: str
-    key: str
-    value: str
-    attention_output: str
-    attention_norm: str
-    ffn_in: str
-    ffn_out: str
-    ffn_norm: str
-    first_position: Callable[[PretrainedConfig], int] = _zero
-    """Row of the position table that the first token reads."""
-    relative_positions: bool = False
-    """Attention adds a learned bias by distance, which absolute position embeddings do not hold."""
-    plain_layers: bool = True
-    """Layers and embeddings are BERT's under other names; another class can take their weights."""
-    reads_neighbours: Callable[[PretrainedConfig], bool] = _never
-    """Return whether a token's embedding is made of its neighbours' too, padding among them."""
-    layer_list: Callable[[nn.Module, str], list[nn.Module]] = _each
-    """(base model, `layers`) -> the layers in the order they run; a shared one comes repeatedly."""
-    scores: Callable[[nn.Module, Arguments, torch.Tensor, torch.Tensor], torch.Tensor] = _scaled
-    """(attention module, its arguments, query, key) -> attention scores before mask and softmax."""
-
+BERT_HEAD = LanguageHead(
+    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+    "cls.predictions.bias",
+)
+ROBERTA_HEAD = LanguageHead(("lm_head.dense", "lm_head.layer_norm"), "lm_head.bias")
 
 BERT = Family(
     layers="encoder.layer",
@@ -130,17 +81,26 @@ BERT = Family(
     embedding_norm="embeddings.LayerNorm",
     token_type_embeddings="embeddings.token_type_embeddings",
     attention="attention.self",
-    query="attention.self.query",
-    key="attention.self.key",
-    value="attention.self.value",
-    attention_output="attention.output.dense",
-    attention_norm="attention.output.LayerNorm",
-    ffn_in="intermediate.dense",
-    ffn_out="output.dense",
-    ffn_norm="output.LayerNorm",
+    projections=Projections.separate(
+        query="attention.self.query",
+        key="attention.self.key",
+        value="attention.self.value",
+        output="attention.output.dense",
+    ),
+    feed_forward=FeedForward.plain("intermediate.dense", "output.dense"),
+    norms=Norms.after("attention.output.LayerNorm", "output.LayerNorm"),
+    language_head=BERT_HEAD,
+    pruning=Pruning(),
 )
 
-ROBERTA = replace(BERT, first_position=_after_pad)
+ROBERTA = replace(BERT, language_head=ROBERTA_HEAD, first_position=_after_pad)
+
+ELECTRA = replace(
+    BERT,
+    language_head=LanguageHead(
+        ("generator_predictions.dense", "generator_predictions.LayerNorm"), "generator_lm_head.bias"
+    ),
+)
 
 DISTILBERT = Family(
     layers="transformer.layer",
@@ -149,34 +109,35 @@ DISTILBERT = Family(
     embedding_norm="embeddings.LayerNorm",
     token_type_embeddings=None,
     attention="attention",
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
-    attention_output="attention.out_lin",
-    attention_norm="sa_layer_norm",
-    ffn_in="ffn.lin1",
-    ffn_out="ffn.lin2",
-    ffn_norm="output_layer_norm",
+    projections=Projections.separate(
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        output="attention.out_lin",
+    ),
+    feed_forward=FeedForward.plain("ffn.lin1", "ffn.lin2"),
+    norms=Norms.after("sa_layer_norm", "output_layer_norm"),
+    language_head=LanguageHead(("vocab_transform", "vocab_layer_norm"), "vocab_projector.bias"),
+    pruning=Pruning(distilbert_heads, width="hidden_dim"),
 )
 
-MPNET = Family(
-    layers="encoder.layer",
-    word_embeddings="embeddings.word_embeddings",
-    position_embeddings="embeddings.position_embeddings",
-    embedding_norm="embeddings.LayerNorm",
+MPNET = replace(
+    BERT,
     token_type_embeddings=None,
     attention="attention.attn",
-    query="attention.attn.q",
-    key="attention.attn.k",
-    value="attention.attn.v",
-    attention_output="attention.attn.o",
-    attention_norm="attention.LayerNorm",
-    ffn_in="intermediate.dense",
-    ffn_out="output.dense",
-    ffn_norm="output.LayerNorm",
+    projections=Projections.separate(
+        query="attention.attn.q",
+        key="attention.attn.k",
+        value="attention.attn.v",
+        output="attention.attn.o",
+    ),
+    norms=Norms.after("attention.LayerNorm", "output.LayerNorm"),
+    language_head=ROBERTA_HEAD,
     first_position=_two,
     relative_positions=True,
     scores=_with_position_bias,
+    fusion_obstacle="its attention adds a bias by distance",
+    pruning=Pruning(mpnet_heads),
 )
 
 ALBERT = replace(
@@ -184,33 +145,49 @@ ALBERT = replace(
     layers="encoder.albert_layer_groups",
     layer_list=_shared,
     attention="attention",
-    query="attention.query",
-    key="attention.key",
-    value="attention.value",
-    attention_output="attention.dense",
-    attention_norm="attention.LayerNorm",
-    ffn_in="ffn",
-    ffn_out="ffn_output",
-    ffn_norm="full_layer_layer_norm",
+    projections=Projections.separate(
+        query="attention.query",
+        key="attention.key",
+        value="attention.value",
+        output="attention.dense",
+    ),
+    feed_forward=FeedForward.plain("ffn", "ffn_output"),
+    norms=Norms.after("attention.LayerNorm", "full_layer_layer_norm"),
+    language_head=LanguageHead(("predictions.dense", "predictions.LayerNorm"), "predictions.bias"),
     plain_layers=False,  # a linear layer stands between them and the embeddings
+    shorter_copies=False,
+    pruning=None,  # its layers are one
 )
 
 DEBERTA = replace(
     BERT,
     position_embeddings=None,
     token_type_embeddings=None,
-    query="attention.self.query_proj",
-    key="attention.self.key_proj",
-    value="attention.self.value_proj",
+    projections=Projections.separate(
+        query="attention.self.query_proj",
+        key="attention.self.key_proj",
+        value="attention.self.value_proj",
+        output="attention.output.dense",
+        beside=("attention.self.pos_key_proj", "attention.self.pos_query_proj"),
+    ),
     relative_positions=True,
     plain_layers=False,  # its attention is scaled by the number of terms, too
+    shorter_copies=False,
     scores=_disentangled,
+    fusion_obstacle="its attention adds scores of content to position",
 )
 
 MOBILEBERT = replace(
     BERT,
     plain_layers=False,  # narrow bottlenecks, and no layer norms
+    shorter_copies=False,
+    language_head=LanguageHead(
+        (*BERT_HEAD.parts, "cls.predictions.dense"),  # the decoder's rows beyond the embeddings
+        BERT_HEAD.bias,
+    ),
     reads_neighbours=_trigram,
+    fusion_obstacle="attention is found by the layer norm behind it, and it has none",
+    pruning=None,  # its layers have several feed-forward parts
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -219,8 +196,9 @@ FAMILIES: Mapping[str, Family] = {
     "camembert": ROBERTA,
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
-    "electra": BERT,
+    "electra": ELECTRA,
     "mobilebert": MOBILEBERT,
+    "modernbert": MODERNBERT,
     "mpnet": MPNET,
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,

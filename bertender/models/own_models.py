@@ -20,6 +20,7 @@ from transformers import (
 
 from bertender.core.hub_code import open_pretrained
 from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassification
+from bertender.models.families import FAMILIES, family_name
 from bertender.models.pruned import PRUNABLE
 
 __all__ = ["OWN_MODELS", "OwnModel", "load_pretrained"]
@@ -66,7 +67,14 @@ def load_pretrained(
         AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
         if row.tagger is not None:
             AutoModelForTokenClassification.register(row.config, row.tagger, exist_ok=True)
+    config = open_pretrained(AutoConfig, source, **_where_to_look(settings))
+    family = FAMILIES.get(family_name(config))
+    settings = {**(family.loading if family else {}), **settings}
     model, report = open_pretrained(
         auto_class, source, use_safetensors=True, output_loading_info=True, **settings
     )
     return model, report
+
+
+def _where_to_look(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in ("local_files_only",) if name in settings}

@@ -9,6 +9,7 @@ Only the requested layers are computed and stored.
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.models.families import Family, encoder_layers, family_of
+from bertender.models.families import encoder_layers, family_of
+from bertender.models.family import Family
 from bertender.models.pruned import heads_of
 from bertender.training.examples import TensorBatch, model_inputs
 
@@ -130,21 +132,23 @@ class _Heard:
     heads: list[int] = field(default_factory=list)
     """Of each layer."""
     states: tuple[torch.Tensor, ...] = ()
-    queries: list[torch.Tensor] = field(default_factory=list)
-    keys: list[torch.Tensor] = field(default_factory=list)
-    values: list[torch.Tensor] = field(default_factory=list)
+    projected: dict[str, list[torch.Tensor]] = field(default_factory=lambda: defaultdict(list))
+    """Queries, keys and values of each layer, (batch, seq, hidden), by the names of Projections."""
     calls: list[tuple[nn.Module, Mapping[str, Any]]] = field(default_factory=list)
 
-    def by_head(self, states: list[torch.Tensor], layer: int) -> torch.Tensor:
+    def hear(self, name: str, states: torch.Tensor) -> None:
+        self.projected[name].append(states)
+
+    def by_head(self, name: str, layer: int) -> torch.Tensor:
         """Split a layer's (batch, seq, hidden) into (batch, heads, seq, head_dim)."""
-        whole = states[layer - 1]
+        whole = self.projected[name][layer - 1]
         by_head: torch.Tensor = whole.unflatten(-1, (self.heads[layer - 1], -1)).transpose(1, 2)
         return by_head
 
     def scores(self, layer: int) -> torch.Tensor:
         assert self.family is not None
         attention, call = self.calls[layer - 1]
-        query, key = (self.by_head(part, layer) for part in (self.queries, self.keys))
+        query, key = (self.by_head(part, layer) for part in ("query", "key"))
         # products in float32, although the model's own may be in bfloat16
         with torch.autocast(query.device.type, enabled=False):
             return self.family.scores(attention, call, query.float(), key.float())
@@ -153,9 +157,9 @@ class _Heard:
 READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
     "hidden_states": lambda heard, layer: heard.states[layer],
     "sentence_states": lambda heard, layer: heard.states[layer][:, 0],
-    "queries": lambda heard, layer: heard.by_head(heard.queries, layer),
-    "keys": lambda heard, layer: heard.by_head(heard.keys, layer),
-    "values": lambda heard, layer: heard.by_head(heard.values, layer),
+    "queries": lambda heard, layer: heard.by_head("query", layer),
+    "keys": lambda heard, layer: heard.by_head("key", layer),
+    "values": lambda heard, layer: heard.by_head("value", layer),
     "attention_scores": _Heard.scores,
 }
 
@@ -167,9 +171,7 @@ def _listening(model: PreTrainedModel) -> Iterator[_Heard]:
     heard = _Heard(family, heads_of(model.config))
     hooks = []
     for layer in dict.fromkeys(encoder_layers(model)):
-        parts = ((family.query, heard.queries), (family.key, heard.keys))
-        for path, states in (*parts, (family.value, heard.values)):
-            hooks.append(layer.get_submodule(path).register_forward_hook(_append_to(states)))
+        hooks += family.projections.listen(layer, heard.hear)
         attention = layer.get_submodule(family.attention)
         hooks.append(
             attention.register_forward_pre_hook(_append_call_to(heard.calls), with_kwargs=True)
@@ -179,13 +181,6 @@ def _listening(model: PreTrainedModel) -> Iterator[_Heard]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _append_to(states: list[torch.Tensor]) -> Callable[..., None]:
-    def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
-        states.append(output)
-
-    return hook
 
 
 def _append_call_to(calls: list[tuple[nn.Module, Mapping[str, Any]]]) -> Callable[..., None]:

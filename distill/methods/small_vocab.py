@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import nn
@@ -41,7 +41,6 @@ from distill.losses.terms import (
 from distill.methods.method import General, Method
 from distill.methods.phase import Phase, one_phase
 from distill.students import OWN_VOCABULARY_STUDENT, PRETRAINED_STUDENT
-from distill.students.weights import LAYER_PARTS
 from distill.vocabularies.mixed import MIXED_INPUTS
 
 __all__ = ["SMALL_VOCAB", "DualTraining", "SharedProjection"]
@@ -172,12 +171,9 @@ def _reading_both(teacher: PreTrainedModel, student_entries: int) -> PreTrainedM
 def _weights_of(model: PreTrainedModel, layers: Sequence[int]) -> list[torch.Tensor]:
     """Return the word embeddings, and all weights of some layers, counted from 1."""
     family, every = family_of(model), encoder_layers(model)
-    paths = [getattr(family, part) for part in LAYER_PARTS]
-    parts: list[Any] = [
-        every[number - 1].get_submodule(path) for number in layers for path in paths
-    ]
+    parts = [family.layer_weights(every[number - 1]) for number in layers]
     words = model.base_model.get_parameter(f"{family.word_embeddings}.weight")
-    return [words, *(weight for part in parts for weight in (part.weight, part.bias))]
+    return [words, *(weight for part in parts for weight in part.values())]
 
 
 UP, DOWN = "up", "down"

@@ -10,7 +10,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.models.families import encoder_layers, family_name, family_of
+from bertender.models.families import family_name, family_of
 from bertender.models.pruned import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
 
 __all__ = ["Remaining", "cut", "filled", "check_prunable"]
@@ -73,7 +73,7 @@ def _untrained(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     """Return a model of the remaining shape."""
     config, row = model.config, PRUNABLE[family_name(model.config)]
     origin, pruned = row.classes_of(model)
-    settings = _of_any_class(config)
+    settings = {**_of_any_class(config), **family_of(model).loading}
     heads, neurons = (
         [len(layer) for layer in layers] for layers in (remaining.heads, remaining.neurons)
     )
@@ -124,30 +124,14 @@ def _check_possible(config: PretrainedConfig, remaining: Remaining) -> None:
 def _remaining_weights(model: PreTrainedModel, remaining: Remaining) -> dict[str, torch.Tensor]:
     """Return a model's weights without the rows and columns of cut heads and neurons."""
     family, size = family_of(model), head_size(model.config)
-    by_head = PRUNABLE[family_name(model.config)].by_head
     weights = dict(model.state_dict())
-    layers = zip(encoder_layers(model), remaining.heads, remaining.neurons, strict=True)
-    for number, (layer, heads, neurons) in enumerate(layers):
+    for number, (heads, neurons) in enumerate(zip(remaining.heads, remaining.neurons, strict=True)):
         prefix = f"{model.base_model_prefix}.{family.layers}.{number}"
-        channels = _channels(heads, size)
-        for path in by_head(layer):
-            _select(weights, f"{prefix}.{path}", 0, channels)
-        _select(weights, f"{prefix}.{family.attention_output}", 1, channels)
-        _select(weights, f"{prefix}.{family.ffn_in}", 0, sorted(neurons))
-        _select(weights, f"{prefix}.{family.ffn_out}", 1, sorted(neurons))
+        family.projections.select(weights, prefix, _channels(heads, size))
+        family.feed_forward.select(weights, prefix, sorted(neurons))
     return weights
 
 
 def _channels(heads: Sequence[int], size: int) -> list[int]:
     """Return the numbers of the channels of some heads, in order."""
     return [head * size + channel for head in sorted(heads) for channel in range(size)]
-
-
-def _select(
-    weights: dict[str, torch.Tensor], path: str, dimension: int, numbers: Sequence[int]
-) -> None:
-    """Keep some rows (dimension 0, of the bias too) or columns (1) of a linear layer."""
-    index = torch.tensor(numbers, device=weights[f"{path}.weight"].device)
-    weights[f"{path}.weight"] = weights[f"{path}.weight"].index_select(dimension, index)
-    if dimension == 0:
-        weights[f"{path}.bias"] = weights[f"{path}.bias"].index_select(0, index)

@@ -35,7 +35,7 @@ def gated(
     """
     family = family_of(model)
     hooks = []
-    for path, gates in ((family.attention_output, heads), (family.ffn_out, neurons)):
+    for path, gates in ((family.projections.output, heads), (family.feed_forward.output, neurons)):
         for layer, gate in zip(encoder_layers(model), gates, strict=False):
             hooks.append(layer.get_submodule(path).register_forward_pre_hook(_times(gate)))
     try:

@@ -181,7 +181,7 @@ def _reading_weights(model: PreTrainedModel) -> list[torch.Tensor]:
     family = family_of(model)
     return [
         cast(nn.Linear, layer.get_submodule(path)).weight
-        for path in (family.attention_output, family.ffn_out)
+        for path in (family.projections.output, family.feed_forward.output)
         for layer in encoder_layers(model)
     ]
 

@@ -198,11 +198,11 @@ def _ticking(model: PreTrainedModel) -> Iterator[list[int]]:
     def tick(*call: Any) -> None:
         ticks.append(time.perf_counter_ns())
 
-    norm = family_of(model).attention_norm
+    attention_end = family_of(model).norms.attention_end
     hooks = []
     for layer in encoder_layers(model):
         hooks.append(layer.register_forward_pre_hook(tick))
-        hooks.append(layer.get_submodule(norm).register_forward_hook(tick))
+        hooks.append(attention_end.listen(layer, tick))
         hooks.append(layer.register_forward_hook(tick))
     try:
         yield ticks

@@ -51,7 +51,7 @@ def least_missed(
     model.eval()
     gone: list[int] = []
     for _ in range(count):
-        left = [layer for layer in range(depth) if layer not in gone]
+        left = [layer for layer in range(depth) if _may_go(model, [*gone, layer])]
         losses = {layer: _loss_without(model, [*gone, layer], batches, head) for layer in left}
         gone.append(min(left, key=losses.__getitem__))
     return tuple(layer for layer in range(depth) if layer not in gone)
@@ -67,9 +67,19 @@ def check_layers_left(model: PreTrainedModel, count: int) -> None:
 
 
 def without_layers(model: PreTrainedModel, remaining: Sequence[int]) -> PreTrainedModel:
-    """Return a model of the same class that has these layers alone, in their order."""
+    """Return a model of the same class that has these layers alone, in their order.
+
+    Raises:
+        ModelError: the class cannot have them alone.
+    """
+    settings = family_of(model).settings_of_layers(model.config, remaining)
+    if settings is None:
+        raise ModelError(
+            f"a {model.config.model_type!r} model of layers {list(remaining)} alone would compute "
+            "them in another way than before. Leave others out."
+        )
     config: Any = copy.deepcopy(model.config)
-    config.num_hidden_layers = len(remaining)
+    config.update({**settings, "num_hidden_layers": len(remaining)})
     for name in BY_LAYER:
         if values := getattr(config, name, None):
             setattr(config, name, [values[layer] for layer in remaining])
@@ -84,6 +94,13 @@ def without_layers(model: PreTrainedModel, remaining: Sequence[int]) -> PreTrain
         elif match[1] in numbers:
             weights[f"{prefix}{numbers[match[1]]}{match[2]}"] = weight
     return filled(shorter, weights, model)
+
+
+def _may_go(model: PreTrainedModel, gone: Sequence[int]) -> bool:
+    """Return whether a model of the same class can do without some layers, which differ."""
+    left = [layer for layer in range(len(encoder_layers(model))) if layer not in gone]
+    settings = family_of(model).settings_of_layers(model.config, left)
+    return len(set(gone)) == len(gone) and settings is not None
 
 
 @torch.no_grad()

@@ -9,8 +9,9 @@ where r is by how much the part's sum with its shortcut (what its layer norm rea
 that of the unpruned model, which reads the same text from its own embeddings on. The scales go into
 the weights that read the head or the neuron and the constant into their bias, so that the model
 keeps its shape. Of the last layer only the first token counts, the one that the classifier reads,
-as in the published code.
-Departures: the constant is ours, for what is cut writes something else than 0 on average. The
+as in the published code; of one that reads the mean of all tokens, all of them.
+Departures: the constant is ours, for what is cut writes something else than 0 on average; linear
+layers without a bias go without it. The
 normal equations are solved as they are, in float64, where the published code runs LSMR (they have
 no more unknowns than a layer has neurons, and need no second look at the texts). The damping is a
 share of their mean diagonal, so that it means the same for any number of texts. Where scales leave
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -34,7 +35,9 @@ from bertender.core.errors import DataError
 from bertender.core.findings import RescaledPart
 from bertender.core.progress import track
 from bertender.models.families import encoder_layers, family_of
+from bertender.models.family import Family, Place
 from bertender.models.pruned import heads_of, neurons_of
+from bertender.models.sublayers import Sublayer
 from bertender.training.examples import TensorBatch, model_inputs
 
 __all__ = ["DAMPING", "fold", "rescale"]
@@ -45,17 +48,32 @@ LARGEST_SCALE = 10.0
 
 @dataclass(frozen=True)
 class _Part:
-    """A row of PARTS: what a layer adds to its shortcut, by paths that are fields of Family."""
+    """A row of PARTS: what a layer adds to its shortcut."""
 
     name: str
-    writes: str
-    norm: str
+    sublayer: Callable[[Family], Sublayer]
+    sum: Callable[[Family], Place]
+    """Where it has been added."""
     counts: Callable[[PretrainedConfig], list[int]]
+
+    def places(self, family: Family) -> tuple[Place, Place]:
+        """Return what the part's last linear layer reads, and the sum with the shortcut."""
+        return Place(self.sublayer(family).output), self.sum(family)
 
 
 PARTS = (
-    _Part("heads", "attention_output", "attention_norm", heads_of),
-    _Part("neurons", "ffn_out", "ffn_norm", neurons_of),
+    _Part(
+        "heads",
+        lambda family: family.projections,
+        lambda family: family.norms.attention_sum,
+        heads_of,
+    ),
+    _Part(
+        "neurons",
+        lambda family: family.feed_forward,
+        lambda family: family.norms.feed_forward_sum,
+        neurons_of,
+    ),
 )
 """The parts of a layer in the order they run."""
 
@@ -100,9 +118,13 @@ class _Sums:
         self.missing += float(missing.double().square().sum())
         self.whole += float(wanted.double().square().sum())
 
-    @property
-    def centred(self) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """The products, the moments and what is missing when a constant may be added."""
+    def equations(self, linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """Return the products, the moments and what is missing.
+
+        Where a bias can hold a constant, they are what is left when the best one is added.
+        """
+        if linear.bias is None:
+            return self.products, self.moments, self.missing
         mean = self.shift / self.tokens
         return (
             self.products - self.inputs.outer(self.inputs) / self.tokens,
@@ -146,11 +168,11 @@ def rescale(
 def fold(linear: nn.Linear, scales: torch.Tensor, constant: torch.Tensor | None = None) -> None:
     """Scale what a linear layer reads, (heads,) or (neurons,), in its weights.
 
-    A constant (hidden,) is added to what it writes.
+    A constant (hidden,) is added to what it writes, where it has a bias.
     """
     width = linear.in_features // len(scales)
     linear.weight.mul_(scales.to(linear.weight).repeat_interleave(width))
-    if constant is not None:
+    if constant is not None and linear.bias is not None:
         linear.bias.add_(constant.to(linear.bias))
 
 
@@ -164,12 +186,10 @@ def _rescale_part(
     damping: float,
     per_token: bool,
 ) -> RescaledPart:
-    family = family_of(pruned)
-    path = getattr(family, part.writes)
-    linear = cast(nn.Linear, encoder_layers(pruned)[layer].get_submodule(path))
+    places = part.places(family_of(pruned))
+    linear = cast(nn.Linear, encoder_layers(pruned)[layer].get_submodule(places[0].path))
     sums = _Sums.of(linear)
-    paths = (path, getattr(family, part.norm))
-    for tokens in _tokens(pruned, whole, layer, paths, batches, per_token):
+    for tokens in _tokens(pruned, whole, layer, places, batches, per_token):
         sums.add(*tokens)
     changes, error = _solved(sums, linear, part.counts(pruned.config)[layer], damping)
     width = linear.in_features // len(changes)
@@ -184,34 +204,35 @@ def _tokens(
     pruned: PreTrainedModel,
     whole: PreTrainedModel,
     layer: int,
-    paths: tuple[str, str],
+    places: tuple[Place, Place],
     batches: Iterable[TensorBatch],
     per_token: bool,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Yield what `_Sums.add` takes of each batch: the tokens that the next layer reads."""
+    per_token = per_token or family_of(pruned).pools_all_tokens(pruned.config)
     first_alone = layer == len(encoder_layers(pruned)) - 1 and not per_token
     for batch in batches:
         read = batch["attention_mask"].bool().clone()  # (batch, seq)
         if first_alone:
             read[:, 1:] = False
-        inputs, output = _inputs_of(pruned, layer, paths, batch)
-        (wanted,) = _inputs_of(whole, layer, paths[1:], batch)
+        inputs, output = _states_at(pruned, layer, places, batch)
+        (wanted,) = _states_at(whole, layer, places[1:], batch)
         yield inputs[read], output[read], wanted[read]
 
 
-def _inputs_of(
-    model: PreTrainedModel, layer: int, paths: Sequence[str], batch: TensorBatch
+def _states_at(
+    model: PreTrainedModel, layer: int, places: Sequence[Place], batch: TensorBatch
 ) -> list[torch.Tensor]:
-    """Run a model up to some modules of a layer; return the inputs of each, in their order."""
+    """Run a model up to some places of a layer; return the states there, in their order."""
     reached: list[torch.Tensor] = []
 
-    def keep(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        reached.append(inputs[0])
-        if len(reached) == len(paths):
+    def keep(states: torch.Tensor) -> None:
+        reached.append(states)
+        if len(reached) == len(places):
             raise _Reached
 
     module = encoder_layers(model)[layer]
-    hooks = [module.get_submodule(path).register_forward_pre_hook(keep) for path in paths]
+    hooks = [place.listen(module, keep) for place in places]
     try:
         with suppress(_Reached):
             model(**model_inputs(model, batch))
@@ -229,7 +250,7 @@ def _solved(
     What two channels write together, over all tokens, is the product of what they give times the
     product of their columns of the weight; a head is the sum of its channels.
     """
-    products, moments, missing = sums.centred
+    products, moments, missing = sums.equations(linear)
     columns = linear.weight.double()  # (hidden, width)
     together = products * (columns.T @ columns)  # (width, width)
     gram = together.unflatten(0, (count, -1)).unflatten(-1, (count, -1)).sum((1, 3))

@@ -7,11 +7,12 @@ from torch import nn
 from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.models.families import FAMILIES, Family, encoder_layers
+from bertender.models.families import FAMILIES, encoder_layers
+from bertender.models.family import Family
+from bertender.models.sublayers import copy_weights
 from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape, check_not_factorised, check_widths, plain_family
 from distill.students.weights import (
-    LAYER_PARTS,
     factors,
     position_table,
     positions_of,
@@ -43,11 +44,8 @@ def albert_student(
     student = AlbertForSequenceClassification(_config(teacher, family, shape.layers))
     with torch.no_grad():
         _factorise_embeddings(teacher, student, family)
-        for part in LAYER_PARTS:
-            _average(
-                [layer.get_submodule(getattr(family, part)) for layer in sources],
-                encoder_layers(student)[0].get_submodule(getattr(FAMILIES["albert"], part)),
-            )
+        mean = _average([family.layer_weights(layer) for layer in sources])
+        copy_weights(mean, FAMILIES["albert"].layer_weights(encoder_layers(student)[0]))
     return student
 
 
@@ -70,7 +68,7 @@ def _config(teacher: PreTrainedModel, family: Family, layers: int) -> AlbertConf
         hidden_size=source.hidden_size,
         num_hidden_layers=layers,
         num_attention_heads=source.num_attention_heads,
-        intermediate_size=weight_of(encoder_layers(teacher)[0], family.ffn_in).shape[0],
+        intermediate_size=family.feed_forward.channels(encoder_layers(teacher)[0]),
         hidden_act=getattr(source, "hidden_act", None) or source.activation,
         max_position_embeddings=positions_of(teacher),
         hidden_dropout_prob=0.1,
@@ -100,11 +98,9 @@ def _factorise_embeddings(
     weight_of(target, own.token_type_embeddings).zero_()  # position_table holds the first one
 
 
-def _average(sources: list[nn.Module], target: nn.Module) -> None:
-    states = [source.state_dict() for source in sources]
-    target.load_state_dict(
-        {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
-    )
+def _average(layers: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return the means of the weights of several layers."""
+    return {name: torch.stack([each[name] for each in layers]).mean(0) for name in layers[0]}
 
 
 ALBERT_STUDENT = StudentKind(albert_student, layers=all_layers, layer_by_layer=False)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel
 
-from bertender.models.families import FAMILIES, Family, encoder_layers
+from bertender.models.families import FAMILIES, encoder_layers, family_of
+from bertender.models.family import Family
 from distill.students.kind import StudentKind
+from distill.students.own_class import shorter_student
 from distill.students.shape import (
     StudentShape,
     check_not_factorised,
@@ -61,7 +63,7 @@ def _student_config(teacher: PreTrainedModel, family: Family, layers: int) -> Di
         n_layers=layers,
         n_heads=source.num_attention_heads,
         dim=source.hidden_size,
-        hidden_dim=weight_of(encoder_layers(teacher)[0], family.ffn_in).shape[0],
+        hidden_dim=family.feed_forward.channels(encoder_layers(teacher)[0]),
         activation=getattr(source, "hidden_act", None) or source.activation,
         pad_token_id=source.pad_token_id,
         id2label=source.id2label,
@@ -80,4 +82,10 @@ def _copy_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, family:
     )
 
 
-DISTILBERT_STUDENT = StudentKind(distilbert_student)
+def _distilbert_or_copy(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
+    """Build a DistilBERT, or a shorter copy of a teacher whose layers only its own class has."""
+    copies = family_of(teacher).shorter_copies and not family_of(teacher).plain_layers
+    return (shorter_student if copies else distilbert_student)(teacher, shape)
+
+
+DISTILBERT_STUDENT = StudentKind(_distilbert_or_copy)

@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
-__all__ = ["LANGUAGE_HEADS", "LanguageHead", "masked_language_model"]
+from bertender.models.families import family_of
 
-
-@dataclass(frozen=True)
-class LanguageHead:
-    """Paths of the parts of a head in a model; its decoder is the table of word embeddings."""
-
-    parts: tuple[str, ...]
-    """The layers before the decoder: a transform and a norm, in this order."""
-    bias: str
-    """The parameter that is added to the score of each word."""
-
-
-BERT = LanguageHead(
-    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
-    "cls.predictions.bias",
-)
-MOBILEBERT = LanguageHead(
-    (*BERT.parts, "cls.predictions.dense"),  # the decoder's rows beyond the narrow embeddings
-    "cls.predictions.bias",
-)
-ROBERTA = LanguageHead(("lm_head.dense", "lm_head.layer_norm"), "lm_head.bias")
-
-LANGUAGE_HEADS: Mapping[str, LanguageHead] = {
-    "albert": LanguageHead(("predictions.dense", "predictions.LayerNorm"), "predictions.bias"),
-    "bert": BERT,
-    "camembert": ROBERTA,
-    "deberta-v2": BERT,
-    "distilbert": LanguageHead(("vocab_transform", "vocab_layer_norm"), "vocab_projector.bias"),
-    "electra": LanguageHead(
-        ("generator_predictions.dense", "generator_predictions.LayerNorm"), "generator_lm_head.bias"
-    ),
-    "mobilebert": MOBILEBERT,
-    "mpnet": ROBERTA,
-    "roberta": ROBERTA,
-    "xlm-roberta": ROBERTA,
-}
+__all__ = ["masked_language_model"]
 
 
 def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) -> PreTrainedModel:
@@ -62,7 +25,7 @@ def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) ->
     names = set(model.base_model.state_dict())  # which has no pooler
     weights = student.base_model.state_dict()
     model.base_model.load_state_dict({key: weights[key] for key in names})
-    own, source = (LANGUAGE_HEADS[each.config.model_type] for each in (model, teacher))
+    own, source = (family_of(each).language_head for each in (model, teacher))
     with torch.no_grad():
         for theirs, ours in zip(source.parts, own.parts, strict=False):
             _copy_fitting(teacher.get_submodule(theirs), model.get_submodule(ours))

@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from bertender.models.families import FAMILIES, Family, family_of
+from bertender.models.families import FAMILIES, family_of
+from bertender.models.family import Family
 from distill.students.kind import StudentKind
 from distill.students.own_class import any_width_student
 from distill.students.shape import StudentShape

@@ -11,7 +11,8 @@ import torch
 from transformers import MobileBertConfig, MobileBertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.models.families import FAMILIES, Family, family_of
+from bertender.models.families import FAMILIES, family_of
+from bertender.models.family import Family
 from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape
 from distill.students.weights import factors, position_table, positions_of, weight_of
@@ -150,7 +151,9 @@ def _start_hidden_states(
     embeddings.position_embeddings.weight.copy_(positions)
     embeddings.token_type_embeddings.weight.copy_(_token_types(teacher, family))
     embeddings.LayerNorm.weight.copy_(norm.weight / _mean_square(words, positions).sqrt())
-    embeddings.LayerNorm.bias.copy_(norm.bias)
+    embeddings.LayerNorm.bias.copy_(
+        torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    )
 
 
 def _mean_square(words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.models.families import encoder_layers
+from bertender.models.families import encoder_layers, family_of
 from distill.students.kind import StudentKind, all_layers
-from distill.students.shape import StudentShape, check_widths, chosen_layers, plain_family
+from distill.students.shape import StudentShape, check_widths, chosen_layers, shortened_family
 from distill.students.weights import copy_module, positions_of
 
 __all__ = [
@@ -29,11 +31,11 @@ def shorter_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrained
         ModelError: the teacher has fewer layers, or layers of its own kind; or the shape asks for
             another width.
     """
-    family = plain_family(teacher)
+    family = shortened_family(teacher)
     chosen = chosen_layers(teacher, shape)
     check_widths(teacher, shape, "a shorter copy of the teacher", "tinybert")
     config = copy.deepcopy(teacher.config)
-    config.num_hidden_layers = shape.layers
+    config.update({**_settings_of(teacher, chosen), "num_hidden_layers": shape.layers})
     student: PreTrainedModel = type(teacher)(config)
     weights = {
         key: value for key, value in teacher.state_dict().items() if f"{family.layers}." not in key
@@ -42,6 +44,19 @@ def shorter_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrained
     for source, target in zip(chosen, encoder_layers(student), strict=True):
         copy_module(encoder_layers(teacher)[source], target)
     return student
+
+
+def _settings_of(teacher: PreTrainedModel, chosen: tuple[int, ...]) -> Mapping[str, Any]:
+    """Return the settings that a copy of some layers needs, or raise ModelError."""
+    family, config = family_of(teacher), teacher.config
+    settings = family.settings_of_layers(config, chosen)
+    if settings is None:
+        raise ModelError(
+            f"teacher_layers={chosen}: a {config.model_type!r} model of these layers alone would "
+            "compute them in another way than the teacher. Give others, such as "
+            f"{family.nearest_layers(config, chosen)}, or leave it out."
+        )
+    return settings
 
 
 def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:

@@ -9,7 +9,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ModelError
-from bertender.models.families import FAMILIES, Family, encoder_layers, family_of
+from bertender.models.families import FAMILIES, encoder_layers, family_of
+from bertender.models.family import Family
 from distill.losses.layer_maps import uniform
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "chosen_layers",
     "first_layers",
     "plain_family",
+    "shortened_family",
     "check_not_factorised",
     "check_widths",
     "spread_layers",
@@ -85,9 +87,18 @@ StudentBuilder = Callable[[PreTrainedModel, StudentShape], PreTrainedModel]
 
 def plain_family(teacher: PreTrainedModel) -> Family:
     """Return the family of a teacher whose layers another class can take, or raise ModelError."""
+    return _checked_family(teacher, lambda family: family.plain_layers)
+
+
+def shortened_family(teacher: PreTrainedModel) -> Family:
+    """Return the family of a teacher whose own class may have fewer layers, or raise ModelError."""
+    return _checked_family(teacher, lambda family: family.shorter_copies)
+
+
+def _checked_family(teacher: PreTrainedModel, is_start: Callable[[Family], bool]) -> Family:
     family = family_of(teacher)
-    if not family.plain_layers:
-        plain = sorted(name for name, row in FAMILIES.items() if row.plain_layers)
+    if not is_start(family):
+        plain = sorted(name for name, row in FAMILIES.items() if is_start(row))
         raise ModelError(
             f"the layers of a {teacher.config.model_type!r} teacher are of its own kind, so that "
             f"no student can start from them. Use a method whose students start untrained and give "
@@ -99,13 +110,18 @@ def plain_family(teacher: PreTrainedModel) -> Family:
 def chosen_layers(teacher: PreTrainedModel, shape: StudentShape) -> tuple[int, ...]:
     """Return the teacher layers that the shape names, or else those that `start_layers` takes.
 
+    Where the teacher's class cannot have these alone, they are the nearest that it can have.
+
     Raises:
         ModelError: the teacher does not have them.
     """
     depth = len(encoder_layers(teacher))
     chosen = shape.teacher_layers or shape.start_layers(depth, shape.layers)
     _check_layers_there(depth, shape.layers, chosen)
-    return chosen
+    family, config = family_of(teacher), teacher.config
+    if shape.teacher_layers or family.settings_of_layers(config, chosen) is not None:
+        return chosen
+    return family.nearest_layers(config, chosen)
 
 
 def check_widths(teacher: PreTrainedModel, shape: StudentShape, what: str, instead: str) -> None:

@@ -6,10 +6,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.models.families import Family, family_of
+from bertender.models.families import family_of
+from bertender.models.family import Family
+from bertender.models.sublayers import copy_weights
 
 __all__ = [
-    "LAYER_PARTS",
     "copy_layer",
     "copy_module",
     "factors",
@@ -18,25 +19,10 @@ __all__ = [
     "weight_of",
 ]
 
-LAYER_PARTS = (
-    "query",
-    "key",
-    "value",
-    "attention_output",
-    "attention_norm",
-    "ffn_in",
-    "ffn_out",
-    "ffn_norm",
-)
-
 
 def copy_layer(source: nn.Module, target: nn.Module, family: Family, own: Family) -> None:
     """Copy every part of a layer of one family into one of another."""
-    for part in LAYER_PARTS:
-        copy_module(
-            source.get_submodule(getattr(family, part)),
-            target.get_submodule(getattr(own, part)),
-        )
+    copy_weights(family.layer_weights(source), own.layer_weights(target))
 
 
 def copy_module(source: nn.Module, target: nn.Module) -> None:

@@ -9,19 +9,34 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers, family_of
+from bertender.models.family import Family
 
 HIDDEN, HEADS, FFN, LAYERS, VOCAB, POSITIONS = 16, 2, 24, 3, 50, 20
 SHAPES = {
-    "query": (HIDDEN, HIDDEN),
-    "key": (HIDDEN, HIDDEN),
-    "value": (HIDDEN, HIDDEN),
-    "attention_output": (HIDDEN, HIDDEN),
+    "attention.query": (HIDDEN, HIDDEN),
+    "attention.key": (HIDDEN, HIDDEN),
+    "attention.value": (HIDDEN, HIDDEN),
+    "attention.output": (HIDDEN, HIDDEN),
     "attention_norm": (HIDDEN,),
-    "ffn_in": (FFN, HIDDEN),
-    "ffn_out": (HIDDEN, FFN),
+    "ffn.inner": (FFN, HIDDEN),
+    "ffn.output": (HIDDEN, FFN),
     "ffn_norm": (HIDDEN,),
 }
 """The parts of a layer, and the shape of each one's weight."""
+
+
+def paths(family: Family) -> dict[str, str]:
+    """Where the parts of SHAPES sit in a layer of a family with plain layers."""
+    inputs = {each.names[0]: each.path for each in family.projections.inputs}
+    (inner,) = family.feed_forward.inputs
+    return {
+        **{f"attention.{name}": path for name, path in inputs.items()},
+        "attention.output": family.projections.output,
+        "attention_norm": family.norms.attention,
+        "ffn.inner": inner.path,
+        "ffn.output": family.feed_forward.output,
+        "ffn_norm": family.norms.feed_forward,
+    }
 
 
 def tiny(name: str) -> PreTrainedModel:
@@ -72,32 +87,33 @@ def test_layers_in_the_order_they_run(model: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_parts_of_a_layer(model: PreTrainedModel, name: str) -> None:
-    parts = [
-        layer.get_submodule(getattr(family_of(model), name)) for layer in encoder_layers(model)
-    ]
+    family, layers = family_of(model), encoder_layers(model)
+    parts = [layer.get_submodule(paths(family)[name]) for layer in layers]
     assert [shape_of(module) for module in parts] == [SHAPES[name]] * LAYERS
+    weights = [family.layer_weights(layer)[f"{name}.weight"] for layer in layers]
+    assert all(torch.equal(ours, its.weight) for ours, its in zip(weights, parts, strict=True))
     assert all(isinstance(module, nn.Linear | nn.LayerNorm) for module in parts)
 
 
 def test_no_part_is_named_twice(model: PreTrainedModel) -> None:
     layer, family = encoder_layers(model)[0], family_of(model)
-    parts = {id(layer.get_submodule(getattr(family, name))) for name in SHAPES}
+    parts = {id(layer.get_submodule(path)) for path in paths(family).values()}
     assert len(parts) == len(SHAPES)
 
 
 def test_parts_run_in_the_order_of_an_encoder_layer(model: PreTrainedModel) -> None:
     """Attention before feed-forward, in before out: two parts of one shape are not mixed up."""
     layer, family, ran = encoder_layers(model)[0], family_of(model), []
-    for name in SHAPES:
-        module = layer.get_submodule(getattr(family, name))
+    for name, path in paths(family).items():
+        module = layer.get_submodule(path)
         module.register_forward_hook(lambda *call, name=name: ran.append(name))
     model(some_ids())
-    assert set(ran[:3]) == {"query", "key", "value"}
+    assert set(ran[:3]) == {"attention.query", "attention.key", "attention.value"}
     assert ran[3 : len(SHAPES)] == [
-        "attention_output",
+        "attention.output",
         "attention_norm",
-        "ffn_in",
-        "ffn_out",
+        "ffn.inner",
+        "ffn.output",
         "ffn_norm",
     ]
 
@@ -105,9 +121,7 @@ def test_parts_run_in_the_order_of_an_encoder_layer(model: PreTrainedModel) -> N
 def test_query_key_and_value_are_not_mixed_up(model: PreTrainedModel) -> None:
     """Where all keys are one vector, attention is even whatever the queries; values still count."""
     layer, family = encoder_layers(model)[0], family_of(model)
-    query, key, value = (
-        layer.get_submodule(path) for path in (family.query, family.key, family.value)
-    )
+    query, key, value = (layer.get_submodule(stacked.path) for stacked in family.projections.inputs)
     with torch.no_grad():
         key.weight.zero_()
         key.bias.normal_()
@@ -160,12 +174,14 @@ def test_relative_positions_are_told(model: PreTrainedModel) -> None:
 
 def test_an_unknown_architecture_is_named() -> None:
     config = AutoConfig.for_model(
-        "modernbert",
+        "roberta-prelayernorm",
         vocab_size=VOCAB,
         hidden_size=HIDDEN,
+        num_hidden_layers=1,
         num_attention_heads=HEADS,
-        pad_token_id=0,
     )
     model = AutoModelForSequenceClassification.from_config(config)
-    with pytest.raises(ModelError, match=r"modernbert.*Did you mean.*Known: albert, bert"):
+    with pytest.raises(
+        ModelError, match=r"roberta-prelayernorm.*Did you mean.*Known: albert, bert"
+    ):
         family_of(model)

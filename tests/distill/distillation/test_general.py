@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
+from bertender.models.families import FAMILIES
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import (
@@ -20,7 +21,7 @@ from distill.distillation.general import (
 )
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.students import StudentShape
-from distill.students.language_head import LANGUAGE_HEADS, masked_language_model
+from distill.students.language_head import masked_language_model
 from distill.teachers.encoders import load_masked_language_model, weights_digest
 from tests.distill.distillation.general_settings import (
     OF_METHOD,
@@ -138,7 +139,7 @@ def test_words_alone_can_be_learned_from_a_corpus(language_model: Path, tmp_path
     assert set(student.card.findings.training.losses[0]) == {"words"}
 
 
-@pytest.mark.parametrize("model_type", LANGUAGE_HEADS)
+@pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_head_is_taken_over_whole(model_type: str) -> None:
     """The same encoder under its teacher's head predicts the same words."""
     teacher = tiny_language_model(model_type)

@@ -239,7 +239,7 @@ def start_of(student: PreTrainedModel, teacher: PreTrainedModel) -> dict[int, in
     """Which layer of the teacher each layer of the student is a copy of, counted from 1."""
     ours, theirs = (
         [
-            layer.get_submodule(family_of(model).ffn_in).weight
+            family_of(model).feed_forward.weights(layer)["inner.weight"]
             for layer in encoder_layers(model)
             if family_of(model).plain_layers
         ]

@@ -84,8 +84,8 @@ def test_what_nobody_reads_is_worth_nothing(name: str) -> None:
     model = precise()
     family, layer = family_of(model), encoder_layers(model)[2]
     with torch.no_grad():
-        layer.get_submodule(family.attention_output).weight[:, SIZE : 2 * SIZE] = 0
-        layer.get_submodule(family.ffn_out).weight[:, 7] = 0
+        layer.get_submodule(family.projections.output).weight[:, SIZE : 2 * SIZE] = 0
+        layer.get_submodule(family.feed_forward.output).weight[:, 7] = 0
     found = importance_of(model, name, [batch()]).normalised
     assert found.heads[2][1] == 0 and found.neurons[2][7] == 0
     assert found.heads[2].argmin() == 1 and (found.heads[2] > 0).sum() == 3
@@ -188,7 +188,7 @@ def test_many_rounds_leave_as_much_as_one(
 def test_taylor_is_the_change_that_the_gradient_foretells() -> None:
     model, given_ = precise(), batch()
     family, layer = family_of(model), encoder_layers(model)[1]
-    weight = layer.get_submodule(family.attention_output).weight
+    weight = layer.get_submodule(family.projections.output).weight
     tokens = {name: given_[name] for name in ("input_ids", "attention_mask")}
     loss = functional.cross_entropy(model(**tokens).logits, given_["labels"], reduction="sum")
     (slope,) = torch.autograd.grad(loss, [weight])

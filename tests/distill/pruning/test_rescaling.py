@@ -62,7 +62,9 @@ def test_folded_scales_are_gates_of_that_size(model_type: str) -> None:
     ]
     with gated(model, *scales):
         expected = logits(model)
-    for path, each in zip((family.attention_output, family.ffn_out), scales, strict=True):
+    for path, each in zip(
+        (family.projections.output, family.feed_forward.output), scales, strict=True
+    ):
         for layer, of_layer in zip(encoder_layers(model), each, strict=True):
             fold(layer.get_submodule(path), of_layer)
     torch.testing.assert_close(logits(model), expected, rtol=0, atol=1e-9)
@@ -143,8 +145,8 @@ def test_what_is_always_the_same_is_made_up_for_by_the_constant() -> None:
     family = family_of(whole)
     with torch.no_grad():
         for layer in encoder_layers(whole):
-            inner = layer.get_submodule(family.ffn_in)
-            inner.weight[:32], inner.bias[:32] = 0.0, 2.0
+            inner = family.feed_forward.weights(layer)
+            inner["inner.weight"][:32], inner["inner.bias"][:32] = 0.0, 2.0
     kept = everything(whole.config)
     pruned = cut(whole, replace(kept, neurons=(tuple(range(32, 64)),) * 4))
     assert (logits(pruned) - logits(whole)).abs().max() > 1e-3

@@ -29,16 +29,15 @@ def everything(config: PretrainedConfig) -> Remaining:
 def with_copied_parts(model: PreTrainedModel, share: float = 0.5) -> PreTrainedModel:
     """Make head 1 and neuron 1 of each layer copies of 0 that write a share of what these write."""
     family, size = family_of(model), head_size(model.config)
-    row = PRUNABLE[model.config.model_type]
-    outer = ((family.attention_output, size), (family.ffn_out, 1))
     with torch.no_grad():
         for layer in encoder_layers(model):
-            for path, width in (*((path, size) for path in row.by_head(layer)), (family.ffn_in, 1)):
-                for rows in layer.get_submodule(path).parameters():
-                    rows[width : 2 * width] = rows[:width]
-            for path, width in outer:
-                columns = layer.get_submodule(path).weight
+            for part, width in ((family.projections, size), (family.feed_forward, 1)):
+                weights = part.weights(layer)
+                columns = weights.pop("output.weight")
                 columns[:, width : 2 * width] = share * columns[:, :width]
+                weights.pop("output.bias", None)
+                for rows in weights.values():
+                    rows[width : 2 * width] = rows[:width]
         if model.config.model_type == "mpnet":  # it adds a bias of its own to each head
             bias = model.base_model.encoder.relative_attention_bias.weight
             bias[:, 1] = bias[:, 0]
@@ -56,12 +55,14 @@ def twice_as_wide(model: PreTrainedModel, share: float) -> PreTrainedModel:
     wider = row.classifier(row.config(**settings, heads_kept=heads, neurons_kept=neurons))
     weights, inner = (
         dict(model.state_dict()),
-        (family.query, family.key, family.value, family.ffn_in),
+        [each.path for each in (*family.projections.inputs, *family.feed_forward.inputs)],
     )
     for name, weight in weights.items():
         if any(f".{path}." in name for path in inner):
             weights[name] = torch.cat([weight, weight])
-        elif f".{family.ffn_out}.weight" in name:  # of attention too, which ends in the same words
+        elif (
+            f".{family.feed_forward.output}.weight" in name
+        ):  # of attention too, which ends in the same words
             weights[name] = torch.cat([share * weight, (1 - share) * weight], 1)
     wider.load_state_dict(weights)
     return wider.eval()

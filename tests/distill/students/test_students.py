@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from distill.students import (
 )
 from distill.students.bilstm import strongest_directions
 from distill.students.weights import factors, position_table, weight_of
-from tests.toy_models import VOCABULARY, tiny_classifier
+from tests.toy_models import BERT_SHAPE, UNKNOWN, VOCABULARY, tiny_classifier
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 
@@ -74,9 +75,9 @@ def test_a_shorter_student_has_the_chosen_layers(model_type: str) -> None:
     student = distilbert_student(teacher, StudentShape(2, teacher_layers=(1, 3)))
     family = FAMILIES[model_type]
     for source, target in zip((1, 3), student.distilbert.transformer.layer, strict=True):
-        layer = encoder_layers(teacher)[source]
-        assert torch.equal(target.ffn.lin1.weight, layer.get_submodule(family.ffn_in).weight)
-        assert torch.equal(target.attention.v_lin.bias, layer.get_submodule(family.value).bias)
+        weights = family.layer_weights(encoder_layers(teacher)[source])
+        assert torch.equal(target.ffn.lin1.weight, weights["ffn.inner.weight"])
+        assert torch.equal(target.attention.v_lin.bias, weights["attention.value.bias"])
 
 
 def test_the_student_is_a_distilbert_without_token_types() -> None:
@@ -185,7 +186,7 @@ def test_a_narrow_student_reads_the_same_tokens(model_type: str) -> None:
     assert config.num_labels == 3
 
 
-REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]] = {
+REFUSED: dict[str, tuple[StudentBuilder, str, Mapping[str, Any], StudentShape, str]] = {
     "too deep": (
         distilbert_student,
         "bert",
@@ -216,10 +217,10 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
     ),
     "unknown family": (
         distilbert_student,
-        "modernbert",
-        {},
+        UNKNOWN,
+        BERT_SHAPE,
         StudentShape(2),
-        r"'modernbert'.*Known: albert, bert, .*xlm-roberta",
+        rf"'{UNKNOWN}'.*Known: albert, bert, .*xlm-roberta",
     ),
     "layers of its own kind": (
         distilbert_student,
@@ -258,10 +259,10 @@ REFUSED: dict[str, tuple[StudentBuilder, str, dict[str, int], StudentShape, str]
     ),
     "unknown tokens for a BiLSTM": (
         bilstm_student,
-        "modernbert",
-        {},
+        UNKNOWN,
+        BERT_SHAPE,
         StudentShape(1),
-        r"cannot start from a 'modernbert' model.*Start it from.*bertender-bilstm.*camembert",
+        rf"cannot start from a '{UNKNOWN}' model.*Start it from.*bertender-bilstm.*camembert",
     ),
     "heads of a BiLSTM": (
         bilstm_student,
