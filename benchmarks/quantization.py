@@ -59,6 +59,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     "four-bit-eigenvalue": {
         "scheme": "four-bit",
         "sensitivity": "hessian-eigenvalue",
+        "sensitivity_texts": 64,
         "max_drop": 0.1,
     },
     "qat": {"scheme": "qat"},

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
 from bertender.core.findings import Curvature
-from bertender.core.progress import track
+from bertender.core.progress import progress_bar
 from bertender.models.opening import load_torch_classifier
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import HEADS
@@ -63,10 +63,11 @@ def _sensitivities(
     weights, head = _weights(model, context, nodes), HEADS[context.task.problem_type]
     generator = torch.Generator().manual_seed(context.config.seed)
     parts = []
-    for batch, labels in track(_parts(context), "curvature", PARTS):
-        loss = head.hard_loss(head.logits(model(**batch)), {"labels": labels})
-        gradients = torch.autograd.grad(loss, weights, create_graph=True)
-        parts.append(estimator(gradients, weights, generator))
+    with progress_bar("curvature", PARTS * len(nodes)) as bar:
+        for batch, labels in _parts(context):
+            loss = head.hard_loss(head.logits(model(**batch)), {"labels": labels})
+            gradients = torch.autograd.grad(loss, weights, create_graph=True)
+            parts.append(estimator(gradients, weights, generator, bar.advance))
     curvatures = dict(zip(nodes, map(_over_parts, zip(*parts, strict=True)), strict=True))
     _warn_of_unsettled(curvatures)
     by_node = {

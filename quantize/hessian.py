@@ -35,24 +35,36 @@ class Estimate:
     """False where it was still moving at the most steps allowed."""
 
 
+Advance = Callable[[int], object]
+"""Receives the number of weights that are done."""
+
 Estimator = Callable[
-    [Sequence[torch.Tensor], Sequence[torch.Tensor], torch.Generator], list[Estimate]
+    [Sequence[torch.Tensor], Sequence[torch.Tensor], torch.Generator, Advance], list[Estimate]
 ]
-"""(gradients of a loss, the weights they are by, generator) -> a figure of each weight's Hessian"""
+"""(gradients of a loss, the weights they are by, generator, advance) -> a figure of each weight's
+Hessian"""
+
+
+def _silent(count: int) -> None:
+    """Report no progress."""
 
 
 def top_eigenvalues(
-    gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], generator: torch.Generator
+    gradients: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    generator: torch.Generator,
+    advance: Advance = _silent,
 ) -> list[Estimate]:
     """Estimate the largest eigenvalue of each weight's own Hessian, by Lanczos's iteration.
 
     The largest, not the largest in size: of a labelled loss the Hessian has negative eigenvalues,
     too, and power iteration would end at one of those, or between both.
     """
-    return [
-        _top_eigenvalue(gradient, weight, generator)
-        for gradient, weight in zip(gradients, weights, strict=True)
-    ]
+    estimates = []
+    for gradient, weight in zip(gradients, weights, strict=True):
+        estimates.append(_top_eigenvalue(gradient, weight, generator))
+        advance(1)
+    return estimates
 
 
 def _top_eigenvalue(
@@ -95,7 +107,10 @@ def _has_settled(values: Sequence[float]) -> bool:
 
 
 def mean_diagonals(
-    gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], generator: torch.Generator
+    gradients: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    generator: torch.Generator,
+    advance: Advance = _silent,
 ) -> list[Estimate]:
     """Estimate the mean of each weight's Hessian's diagonal, by Hutchinson's random signs.
 
@@ -111,6 +126,7 @@ def mean_diagonals(
             error = drawn.std(dim=0) / len(probes) ** 0.5
             settled = error <= STANDARD_ERROR * drawn.mean(dim=0).abs()
     means = torch.stack(probes).mean(dim=0)
+    advance(len(weights))
     return [
         Estimate(mean, len(probes), is_settled)
         for mean, is_settled in zip(means.tolist(), settled.tolist(), strict=True)
