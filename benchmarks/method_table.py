@@ -16,7 +16,7 @@ from benchmarks.points import gain
 from bertender.measure.constant import most_frequent
 from bertender.metrics.scores import score
 
-__all__ = ["method_block"]
+__all__ = ["method_block", "titles_of"]
 
 METRIC_NAMES = {
     "accuracy": "accuracy",
@@ -39,16 +39,32 @@ def method_block(files: Mapping[str, Path]) -> str:
     by_task = [_by_method(benchmark) for benchmark in benchmarks]
     everywhere = dict.fromkeys(method for students in by_task for method in students)
     ordered = sorted(everywhere, key=lambda method: _means(method, by_task), reverse=True)
-    heads = [f"{each.task}: {METRIC_NAMES[each.metric]}, points over hard" for each in benchmarks]
+    heads = [
+        f"{title}: {METRIC_NAMES[each.metric]}, points over hard"
+        for title, each in zip(titles_of(benchmarks), benchmarks, strict=True)
+    ]
     lines = [
         f"| Method | Params M | {' | '.join(heads)} |",
         f"| --- | ---: | {' | '.join('---' for _ in heads)} |",
         *(_row(method, by_task, benchmarks) for method in ordered),
         f"| {CONSTANT} | {NOT_RUN} | {' | '.join(map(_constant, benchmarks))} |",
     ]
-    under = "\n".join(f"- {_conditions(each)}" for each in benchmarks)
+    conditions = [
+        f"- {title}, {_conditions(each)}"
+        for title, each in zip(titles_of(benchmarks), benchmarks, strict=True)
+    ]
+    under = "\n".join([*conditions, f"- {_order(benchmarks[0])}"])
     raw = ", ".join(f"`{name}`" for name in files)
     return "\n".join(lines) + f"\n\n{under}\n\nRaw: {raw}\n"
+
+
+def titles_of(benchmarks: Sequence[MethodsBenchmark]) -> list[str]:
+    """Return a title for each benchmark: its task, which an earlier teacher may have, too."""
+    tasks = [each.task for each in benchmarks]
+    return [
+        f"{task}, earlier teacher" if task in tasks[:place] else task
+        for place, task in enumerate(tasks)
+    ]
 
 
 def _read(path: Path) -> MethodsBenchmark:
@@ -112,24 +128,25 @@ def _conditions(result: MethodsBenchmark) -> str:
     budget, teacher = result.budget, result.teacher
     seeds = len({student.seed for student in result.students})
     return (
-        f"{result.task}, {len(result.labels)} held-out texts; the teacher scores "
+        f"{len(result.labels)} held-out texts; the teacher scores "
         f"{teacher.value:.3f} [{teacher.low:.3f}, {teacher.high:.3f}]. Every student, of {seeds} "
         f"seeds: the same {budget.max_train} training texts, {budget.epochs} epochs over all "
         f"phases, learning rate {budget.learning_rate:g}"
         f"{_others(result, 'learning_rate', budget.learning_rate)}, batches of "
         f"{budget.batch_size}; {budget.layers} layers{_others(result, 'layers', budget.layers)}. "
         f"Intervals of gains are of 95 %, over texts and seeds; {seeds} seeds show their spread "
-        f"roughly. {_chosen(result)}"
+        "roughly."
     )
 
 
-def _chosen(result: MethodsBenchmark) -> str:
+def _order(first: MethodsBenchmark) -> str:
     """Return what the methods are ordered by, and what scored, in words."""
-    if result.chosen_on != "selection":
-        return "Methods are in the order of these scores, so that the best is flattered."
+    if first.chosen_on != "selection":
+        return f"Methods are in the order of the scores on {first.task}, which flatters the best."
     return (
-        f"Methods are in the order of their scores on {result.students[0].choices} texts of the "
-        "training file that nothing learned from; the held-out texts, read once, score."
+        f"Methods are in the order of their scores on {first.students[0].choices} texts of the "
+        f"training file of {first.task} that nothing learned from; its held-out texts, read once, "
+        "score."
     )
 
 

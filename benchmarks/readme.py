@@ -121,9 +121,10 @@ TABLES: Mapping[str, Block] = {
     "methods": Block(
         "docs/methods.md",
         (
-            "benchmarks/results/2026-11-21-sst2-methods-cpu.json",
+            "benchmarks/results/2026-11-22-sst2-methods-cpu.json",
             "benchmarks/results/2026-11-21-mrpc-methods-cpu.json",
             "benchmarks/results/2026-11-21-cola-methods-cpu.json",
+            "benchmarks/results/2026-11-21-sst2-methods-cpu.json",
         ),
         method_block,
     ),

@@ -84,7 +84,7 @@ def sides_in_the_table(task: int) -> tuple[set[str], set[str], set[str]]:
 @pytest.mark.parametrize("task", range(len(TABLES["methods"].files)))
 def test_methods_are_said_to_gain_where_the_table_has_them_above_0(task: int) -> None:
     said = re.findall(
-        r"^- \w+: above 0 for (.*?); below 0 for (.*?)\. ", in_document("methods-reading"), re.M
+        r"^- [\w, ]+: above 0 for (.*?); below 0 for (.*?)\. ", in_document("methods-reading"), re.M
     )
     higher, lower = (set(re.findall("`[^`]+`", side)) for side in said[task])
     shown_higher, shown_lower, unclear = sides_in_the_table(task)

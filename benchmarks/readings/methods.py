@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.method_table import titles_of
 from benchmarks.methods import CONTROL, MethodsBenchmark
 from benchmarks.points import Predicted, gained
 from benchmarks.readings.words import above, below, holding, paragraph, ticked
@@ -28,7 +29,8 @@ class _Constant:
 def methods_reading(files: Mapping[str, Path]) -> str:
     """Return which methods differ from the control, and from one label for all, on which task."""
     results = [_read(path) for path in files.values()]
-    gains = {each.task: _over_control(each) for each in results}
+    titles = titles_of(results)
+    gains = {title: _over_control(each) for title, each in zip(titles, results, strict=True)}
     count = sum(map(len, gains.values()))
     everywhere = set.intersection(*(set(above(each)) for each in gains.values()))
     return "\n".join(
@@ -46,7 +48,7 @@ def methods_reading(files: Mapping[str, Path]) -> str:
             ),
             "Above always giving the most frequent label, by the same kind of interval:",
             "",
-            *(_constant_line(each) for each in results),
+            *(_constant_line(*each) for each in zip(titles, results, strict=True)),
             "",
         ]
     )
@@ -80,10 +82,10 @@ def _task_line(task: str, gains: Mapping[str, Change]) -> str:
     )
 
 
-def _constant_line(result: MethodsBenchmark) -> str:
+def _constant_line(title: str, result: MethodsBenchmark) -> str:
     label = most_frequent(result.labels)
     constant = [_Constant((label,) * len(result.labels))]
     names = _names(result)
     better = above({name: _gain(result, constant, name) for name in names})
     shown = "all" if len(better) == len(names) else ticked(better)
-    return f"- {result.task}: {shown}."
+    return f"- {title}: {shown}."
