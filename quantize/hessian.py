@@ -78,27 +78,27 @@ def _top_eigenvalue(
     direction = torch.randn(weight.shape, generator=generator)
     direction, before = direction / direction.norm(), torch.zeros_like(direction)
     diagonal: list[float] = []
-    beside: list[float] = [0.0]
+    off_diagonal: list[float] = [0.0]
     tops: list[float] = []
     while len(tops) < MOST_STEPS:
         (image,) = torch.autograd.grad(gradient, weight, direction, retain_graph=True)
-        image = image - beside[-1] * before
+        image = image - off_diagonal[-1] * before
         diagonal.append(float((image * direction).sum()))
         image = image - diagonal[-1] * direction
-        eigenvalues = _tridiagonal_eigenvalues(diagonal, beside[1:])
+        eigenvalues = _tridiagonal_eigenvalues(diagonal, off_diagonal[1:])
         tops.append(float(eigenvalues[-1]))
-        beside.append(float(image.norm()))
-        if beside[-1] <= EXHAUSTED * float(np.abs(eigenvalues).max()) or _has_settled(tops):
+        off_diagonal.append(float(image.norm()))
+        if off_diagonal[-1] <= EXHAUSTED * float(np.abs(eigenvalues).max()) or _has_settled(tops):
             return Estimate(tops[-1], len(tops), settled=True)
-        before, direction = direction, image / beside[-1]
+        before, direction = direction, image / off_diagonal[-1]
     return Estimate(tops[-1], len(tops), settled=False)
 
 
 def _tridiagonal_eigenvalues(
-    diagonal: Sequence[float], beside: Sequence[float]
+    diagonal: Sequence[float], off_diagonal: Sequence[float]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return the eigenvalues of a symmetric tridiagonal matrix, in ascending order."""
-    matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+    matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
     return np.linalg.eigvalsh(matrix)
 
 

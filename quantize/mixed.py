@@ -40,7 +40,7 @@ class Level:
 
     name: str
     error: WeightError
-    """Loss of a weight at the lower level."""
+    """Squared error of a weight at the lower level."""
     may_take_all: bool
     """A model with all parts back is still a quantized one."""
     tolerance: str

@@ -281,7 +281,7 @@ def _likeness(
 
     Args:
         name: how the figures' names begin.
-        found: the quantized part's.
+        actual: the quantized part's.
         wanted: the float twin's.
         of_each_row: take the median of the rows. A calibrator that clips gives up the outliers of
             a few tokens, which are as large as all others together.

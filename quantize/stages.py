@@ -37,6 +37,12 @@ def _wants(config: QuantizeConfig, position: int) -> Want:
     return TORCH_CLASSIFIER if trains else GRAPH_TO_QUANTIZE
 
 
+def _makes(config: QuantizeConfig) -> Product:
+    """Return what is written; a scheme that is chosen on the way has 8 bits."""
+    precision = "int8" if config.scheme == AUTO_SCHEME else SCHEMES[config.scheme].precision
+    return Product("quantize", "onnx", precision=precision)
+
+
 def _check(config: QuantizeConfig, task: Task) -> None:
     target_of(config.target)
 
@@ -49,6 +55,6 @@ QUANTIZE = Stage(
     provides=failures_if_quantized,
     source="artifact",
     wants=_wants,
-    makes=lambda config: Product("quantize", "onnx", precision="int8"),
+    makes=_makes,
     check=_check,
 )

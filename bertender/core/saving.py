@@ -27,8 +27,8 @@ def check_savable(flag: str, out: Path | None, kind: str) -> None:
     nearest = next(each for each in out.absolute().parents if each.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
         raise ConfigError(
-            f"{flag} {out} cannot be written: {nearest} is no folder that this user may write to. "
-            "Give another name."
+            f"{flag} {out} cannot be written: {nearest} is not a folder that this user may write "
+            "to. Give another name."
         )
 
 

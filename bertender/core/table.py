@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import AfterValidator
 
 from bertender.core.errors import ConfigError, UnknownNameError
 
-__all__ = ["LazyTable", "Place", "Table", "load_place", "on_demand"]
+__all__ = ["LazyTable", "Place", "Table", "installed_digest", "load_place", "on_demand"]
 
 Row = TypeVar("Row")
 
@@ -36,7 +39,7 @@ class Table(dict[str, Row]):
     def __missing__(self, name: str) -> Row:
         points = self._entry_points(name)
         if not points:
-            raise UnknownNameError(self.noun, name, self)
+            raise UnknownNameError(self.noun, name, (*self, *self._installed()))
         try:
             self[name] = points[0].load()
         except (ImportError, AttributeError) as error:
@@ -61,6 +64,11 @@ class Table(dict[str, Row]):
         if self.group is None or not isinstance(name, str):
             return ()
         return [*entry_points(group=self.group, name=name)]
+
+    def _installed(self) -> list[str]:
+        """Return the names of rows that installed packages add; nothing is imported."""
+        names = {point.name for point in entry_points(group=self.group)} if self.group else set()
+        return sorted(names - self.keys())
 
     def validator(self, *also: str) -> AfterValidator:
         """Return a validator of a field: the names of the rows, those in `also`, and None."""
@@ -93,6 +101,20 @@ def load_place(path: str) -> Any:
     """Return what `module:NAME` names; the module is imported now."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def installed_digest(group: str, name: str) -> str | None:
+    """Return the digest of the file that an installed package's row is in; None of a row of ours.
+
+    Args:
+        group: the entry points, such as "bertender.problems".
+        name: of the row.
+    """
+    points = [*entry_points(group=group, name=name)]
+    spec = importlib.util.find_spec(points[0].module) if points else None
+    if spec is None or spec.origin is None:
+        return None
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
 
 def on_demand(path: str) -> Callable[..., Any]:

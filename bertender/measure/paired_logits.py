@@ -82,7 +82,7 @@ class PairedLogits:
     @cached_property
     def gaps(self) -> FloatArray:
         """How far the reference is from another prediction (rows,)."""
-        return self.problem.margin(self.expected)
+        return 2 * self.problem.margin(self.expected)
 
     @cached_property
     def agrees(self) -> npt.NDArray[np.bool_]:
@@ -105,7 +105,7 @@ class PairedLogits:
     def decided(self, tolerance: Tolerance) -> npt.NDArray[np.bool_]:
         """Whether the reference's prediction is not a near-tie (rows,)."""
         if tolerance.tie_spreads is not None:
-            # two of the centred logits that each move by d can swap when they are within 2 d
+            # logits that each move by d can turn a prediction whose gap is within 2 d
             return np.asarray(self.gaps / 2 > tolerance.tie_spreads * self.spread)
         return np.asarray(self.gaps > (tolerance.tie_margin or 0.0) * self.scale)
 

@@ -116,15 +116,16 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
     """
     auto_class = getattr(transformers, problem_of(artifact).model_class)
     try:
-        model, found = load_pretrained(
+        model, report = load_pretrained(
             auto_class, str(artifact.path), local_files_only=True, **settings
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None
-    if found["missing_keys"]:
+    if report["missing_keys"]:
         raise ModelError(
             f"{artifact.path} (stage {artifact.card.stage!r}) is not a classifier: it has no "
-            f"weights for {', '.join(sorted(found['missing_keys']))}. Fine-tune it on a task first."
+            f"weights for {', '.join(sorted(report['missing_keys']))}. Fine-tune it on a task "
+            "first."
         )
     return model
 

@@ -17,6 +17,7 @@ from bertender.core.artifact import Artifact, digest_of
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.config import Config
+from bertender.core.table import installed_digest
 from bertender.core.work import forget_work
 from bertender.pipeline.plan import check_task, make_plan, naming, outputs_of
 from bertender.pipeline.recipe import Recipe, Step
@@ -25,6 +26,13 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 
 __all__ = ["StepOutcome", "run_recipe"]
+
+ADDED_ROWS = {
+    "bertender.problems": "problem_type",
+    "bertender.heads": "problem_type",
+    "bertender.metrics": "metric",
+}
+"""Entry points of rows that installed packages add -> the field of a task that names its row."""
 
 
 @dataclass(frozen=True)
@@ -109,5 +117,8 @@ def _identity(
         "sources": [(s.name, s.digest, _parity(s)) for s in sources],
         "task": task.fingerprint() if stage.needs_task else None,
         "code": stage.code_version(),
+        "packages": [
+            installed_digest(group, getattr(task, name)) for group, name in ADDED_ROWS.items()
+        ],
         "libraries": library_versions(),
     }

@@ -30,7 +30,7 @@ __all__ = [
     "centred",
     "divergence_of_softmax",
     "largest",
-    "margin_of_two",
+    "half_the_gap",
     "softmax_of_largest",
 ]
 
@@ -147,7 +147,8 @@ class ProblemType(Generic[Target]):
     gather: Callable[[Sequence[Target]], Any]
     """Predictions of all examples as one value, such as an array."""
     margin: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
-    """logits (rows, labels) -> how far each row is from another prediction (rows,)"""
+    """logits (rows, labels) -> how far each logit must move, at least, to turn the prediction
+    (rows,)"""
     probable: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
     """logits (rows, labels) -> the same without what changes no probability"""
     divergence: Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
@@ -188,10 +189,11 @@ def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def margin_of_two(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return how far the two largest logits of each row are apart, (rows, labels) -> (rows,)."""
+def half_the_gap(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return half the distance of the two largest logits of each row, (rows, labels) -> (rows,):
+    they swap where both move so far."""
     ordered = np.sort(logits, axis=1)
-    return np.asarray(ordered[:, -1] - ordered[:, -2])
+    return np.asarray(ordered[:, -1] - ordered[:, -2]) / 2
 
 
 def softmax_of_largest(logits: FloatArray) -> FloatArray:

@@ -20,8 +20,8 @@ from bertender.problems.problem import (
     Tensor,
     centred,
     divergence_of_softmax,
+    half_the_gap,
     largest,
-    margin_of_two,
     softmax_of_largest,
 )
 
@@ -136,7 +136,7 @@ SINGLE_LABEL: ProblemType[int] = ProblemType(
     decode=lambda label_ids, places, example: int(label_ids[0]),
     align=lambda targets, batch: np.asarray(targets, dtype=np.int64),
     gather=lambda predictions: np.asarray(predictions, dtype=np.int64),
-    margin=margin_of_two,
+    margin=half_the_gap,
     probable=centred,
     divergence=divergence_of_softmax,
     metrics=("accuracy", "f1", "matthews"),

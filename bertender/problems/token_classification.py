@@ -27,8 +27,8 @@ from bertender.problems.problem import (
     Tensor,
     centred,
     divergence_of_softmax,
+    half_the_gap,
     largest,
-    margin_of_two,
     softmax_of_largest,
 )
 
@@ -223,7 +223,7 @@ TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
     decode=_decode,
     align=_align,
     gather=tuple,
-    margin=margin_of_two,
+    margin=half_the_gap,
     probable=centred,
     divergence=divergence_of_softmax,
     metrics=("entity_f1",),

@@ -82,7 +82,7 @@ def stored_parts(
 
     Args:
         passages: the corpus, read again for each.
-        found: the survey of it.
+        surveyed: the survey of it.
         rows: makes rows of passages.
         directory: in the work directory of the run.
         padding: what makes the rows of a batch equally long.
@@ -92,12 +92,12 @@ def stored_parts(
         DataError: a part has no rows.
     """
 
-    def part(name: str, *, held_out: bool) -> StoredTokens:
+    def of_part(name: str, *, held_out: bool) -> StoredTokens:
         watched = Watched(passages, surveyed, f"tokenise {name} text")
         part = part_of(watched, held_out=held_out, run=run)
         return stored(lambda: rows(part), directory / name, padding)
 
-    return part("training", held_out=False), part("held-out", held_out=True)
+    return of_part("training", held_out=False), of_part("held-out", held_out=True)
 
 
 def _write(rows: Iterator[TokenRow], path: Path) -> None:

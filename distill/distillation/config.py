@@ -40,6 +40,12 @@ def _lacking(config: StudentConfig) -> list[str]:
     return [name for name in explicit if name != "layers" or config.layers != 1]
 
 
+def _relation_heads(config: StudentConfig) -> int:
+    """Return the heads that relations are cut into, explicit or the method's own; 1 of none."""
+    own = (getattr(term, "relation_heads", None) for term in config.row.terms if term.weight)
+    return config.relation_heads or max(filter(None, own), default=1)
+
+
 RULES: Mapping[str, Rule[StudentConfig]] = {
     "a shape that the student lacks": Rule(
         lambda config: bool(_lacking(config)),
@@ -58,13 +64,12 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
         "hidden_size={hidden_size} is not a multiple of heads={heads}. Choose heads to divide it.",
     ),
     "relation heads that do not divide": Rule(
-        lambda config: bool(
-            config.hidden_size
-            and config.relation_heads
-            and config.hidden_size % config.relation_heads
+        lambda config: bool(config.hidden_size and config.hidden_size % _relation_heads(config)),
+        lambda config: (
+            f"relation_heads={_relation_heads(config)} must divide the widths of both models, and "
+            f"hidden_size={config.hidden_size} is not a multiple of it. Choose other "
+            "relation_heads, or another hidden_size."
         ),
-        "relation_heads={relation_heads} must divide the widths of both models, and hidden_size="
-        "{hidden_size} is not a multiple of it. Choose other relation_heads.",
     ),
 }
 """Conflicts of settings."""

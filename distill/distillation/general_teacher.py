@@ -42,7 +42,7 @@ class GeneralTeacher:
 
     @property
     def model(self) -> PreTrainedModel:
-        """Signals that the losses read."""
+        """The model whose signals the losses read."""
         return self.language_model or _encoder_of(self.classifier)
 
     def student(self, method: Method, shape: StudentShape) -> PreTrainedModel:

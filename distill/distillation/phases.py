@@ -147,5 +147,6 @@ def check_compatible(method: Method, student: PreTrainedModel, teacher: PreTrain
 
 def labelled(examples: TokenDataset) -> TokenDataset:
     """Return what a phase can learn from that reads labels alone."""
-    cached = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in examples.columns["labels"]]
-    return examples if all(cached) else examples.where(cached)
+    columns = examples.columns["labels"]
+    has_label = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in columns]
+    return examples if all(has_label) else examples.where(has_label)

@@ -94,10 +94,10 @@ def finetune(
             at_epoch_end=partial(choice_score, **settings),
         )
 
-        def write(**made: Any) -> None:
+        def write(**artifact_settings: Any) -> None:
             scores = final_score(model, epochs=report.epochs, **settings)
             findings = Findings(training=training_findings({"labels": report}), scores=scores)
-            TrainedModel.classifier(model, tokenizer, task, findings).write(**made)
+            TrainedModel.classifier(model, tokenizer, task, findings).write(**artifact_settings)
 
         return write
 

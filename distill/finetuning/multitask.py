@@ -143,11 +143,11 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
 
 
 def check_word_labels(task: Task, config: MultiTaskConfig) -> None:
-    """Raise ConfigError where texts of one label would be mixed with words that have labels."""
+    """Raise ConfigError where texts of one label would be mixed with another problem type."""
     if config.more_tasks and task.problem is not SINGLE_LABEL:
         raise ConfigError(
-            f"more_tasks={', '.join(config.more_tasks)}: these label texts, and task "
-            f"{task.name!r} is one of {task.problem_type!r}. Fine-tune on each alone."
+            f"more_tasks={', '.join(config.more_tasks)}: these have one label a text, "
+            f"and task {task.name!r} is one of {task.problem_type!r}. Fine-tune on each alone."
         )
 
 
@@ -260,12 +260,12 @@ class _TrainedTogether:
     report: TrainingReport
     config: MultiTaskConfig
 
-    def write(self, *, out: Path, **made: Any) -> None:
+    def write(self, *, out: Path, **artifact_settings: Any) -> None:
         """Write an artifact for each task. The main one is the last: its card names them all.
 
         Args:
             out: directory of the main one.
-            made: what else `TrainedModel.write` takes.
+            artifact_settings: what else `TrainedModel.write` takes.
         """
         paths = (out, *sibling_paths(self.config, out))
         places = {task.name: path.name for task, path in zip(self.tasks, paths, strict=True)}
@@ -273,7 +273,7 @@ class _TrainedTogether:
         for path, task, classifier in reversed([*written]):
             findings = self._findings(task, classifier, places)
             model = TrainedModel.classifier(classifier, self.tokenizer, task, findings)
-            model.write(out=path, **made)
+            model.write(out=path, **artifact_settings)
 
     def _findings(
         self, task: Task, classifier: PreTrainedModel, places: Mapping[str, str]

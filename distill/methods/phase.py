@@ -94,6 +94,15 @@ class Phase:
     """Its expansion at a depth: itself, or a phase or a turn of each layer, whose `epochs`
     these then are."""
 
+    def __post_init__(self) -> None:
+        """Refuse settings of a last phase, which takes those of the run.
+
+        Raises:
+            ValueError: a row is written so.
+        """
+        if self.epochs is None and self.settings:
+            raise ValueError(f"phase {self.name!r}: a last phase has no settings of its own.")
+
     @property
     def needs(self) -> frozenset[Signal]:
         """Signals of the teacher that the terms with a weight above 0 need."""

@@ -115,9 +115,11 @@ class _Ready:
             unpruned=before, rounds=rounds, layers=layers, vocabulary=self.vocabulary
         )
 
-        def write(**made: Any) -> None:
+        def write(**artifact_settings: Any) -> None:
             findings = self._findings(model, context, _joined(reports), pruning)
-            TrainedModel.classifier(model, self.tokenizer, task, findings).write(**made)
+            TrainedModel.classifier(model, self.tokenizer, task, findings).write(
+                **artifact_settings
+            )
 
         return write
 

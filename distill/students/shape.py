@@ -127,9 +127,9 @@ def chosen_layers(teacher: PreTrainedModel, shape: StudentShape) -> tuple[int, .
 def check_widths(teacher: PreTrainedModel, shape: StudentShape, what: str, instead: str) -> None:
     """Raise ModelError where a student that keeps its teacher's width is asked for another."""
     if other := shape.other_widths(teacher):
-        explicit = ", ".join(f"{name}={width}" for name, width in other.items())
+        wanted = ", ".join(f"{name}={width}" for name, width in other.items())
         raise ModelError(
-            f"{explicit}: {what} is as wide as its teacher. Leave it out, or choose a method whose "
+            f"{wanted}: {what} is as wide as its teacher. Leave it out, or choose a method whose "
             f"students have a width of their own, such as {instead}."
         )
 

@@ -27,7 +27,9 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot be written: .*file is no folder that this user"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be written: .*file is not a folder that this user"
+    ):
         check_savable("--out", tmp_path / "file" / "result.json", "JSON")
 
 
@@ -35,5 +37,5 @@ def test_a_folder_of_somebody_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    with pytest.raises(ConfigError, match=f"cannot be written: {tmp_path} is no folder that"):
+    with pytest.raises(ConfigError, match=f"cannot be written: {tmp_path} is not a folder that"):
         check_savable("--out", tmp_path / "result.json", "JSON")

@@ -9,7 +9,7 @@ import pytest
 
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.table import Table
+from bertender.core.table import Table, installed_digest
 
 FRUIT = Table("fruit", {"apple": 1, "pear": 2})
 
@@ -66,3 +66,22 @@ def test_an_installed_package_adds_rows_and_replaces_none(installed: Table[int])
 def test_a_package_that_cannot_be_imported_is_named(installed: Table[int]) -> None:
     with pytest.raises(ConfigError, match=r"'rotten' is of an installed package.*GONE.*uninstall"):
         installed["rotten"]
+
+
+def test_an_unknown_name_names_installed_rows_too(installed: Table[int]) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'plum'") as error:
+        installed["plumm"]
+    assert "rotten" in str(error.value)
+
+
+def test_an_edit_of_an_installed_row_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "pears-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: pears\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[toy.fruit]\npear = toy_pears:PEAR\n")
+    (tmp_path / "toy_pears.py").write_text("PEAR = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = installed_digest("toy.fruit", "pear")
+    (tmp_path / "toy_pears.py").write_text("PEAR = 2\n")
+    assert before and installed_digest("toy.fruit", "pear") != before
+    assert installed_digest("toy.fruit", "apple") is None

@@ -82,6 +82,10 @@ BAD = {
         last("distill", "teacher", method="tinybert", hidden_size=32, heads=3),
         "hidden_size=32 is not a multiple of heads=3",
     ),
+    "the method's own relation heads that do not divide": (
+        last("distill", "teacher", method="minilm-v2", hidden_size=100),
+        "relation_heads=48 must divide the widths of both models",
+    ),
     "relation heads that do not divide": (
         last("distill", "teacher", method="minilm-v2", hidden_size=32, relation_heads=5),
         "relation_heads=5 must divide the widths of both models",

@@ -11,7 +11,7 @@ from transformers import PretrainedConfig
 
 from bertender.problems import SINGLE_LABEL
 from bertender.training.examples import TensorBatch
-from bertender.training.heads import HEADS, Head, predicted
+from bertender.training.heads import HEADS, Head
 from distill.losses import NO_LABEL, hard_labels, logit_mse, soft_labels, token_soft_labels
 from distill.losses.layer_maps import Pairs
 from distill.losses.signals import Signal, Signals
@@ -56,11 +56,14 @@ class LogitMatch(_FromLogits):
     """The teacher's logits as they are as the target, with nothing to soften."""
 
     weight: float
+    head: Head = HEADS[SINGLE_LABEL.name]
+    """That of both models."""
     name: ClassVar[str] = "logits"
     needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return logit_mse(predicted(student.logits, batch), predicted(teacher.logits, batch))
+        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
+        return logit_mse(ours, theirs)
 
 
 @dataclass(frozen=True)
