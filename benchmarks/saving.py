@@ -14,7 +14,7 @@ from bertender.core.errors import MachineBusyError
 from bertender.core.saving import save_result
 from bertender.measure.load import BUSY_SHARE, noisy_loads
 
-__all__ = ["NoisyFlag", "RESULTS", "check_noisy_files", "check_noisy_out", "save_benchmark"]
+__all__ = ["RESULTS", "NoisyFlag", "check_noisy_files", "check_noisy_out", "save_benchmark"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -31,7 +31,7 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import BertenderError
 from bertender.core.saving import save_result
 
-__all__ = ["COMMANDS", "StepMemoryBenchmark", "StepUse", "Step", "measure_step"]
+__all__ = ["COMMANDS", "Step", "StepMemoryBenchmark", "StepUse", "measure_step"]
 
 BERTENDER = (sys.executable, "-m", "bertender")
 SECONDS_BETWEEN_SAMPLES = 0.1

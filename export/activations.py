@@ -32,8 +32,8 @@ __all__ = [
     "FLOAT16_LARGEST",
     "SAFE_SHARE",
     "Reach",
-    "largest_numbers",
     "check_overflow",
+    "largest_numbers",
 ]
 
 logger = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from export.optimization import OPTIMIZATIONS
 from export.own_export import OWN_WRITERS
 from export.precisions import PRECISIONS
 
-__all__ = ["RULES", "ExportConfig", "export", "check_exportable", "write_onnx"]
+__all__ = ["RULES", "ExportConfig", "check_exportable", "export", "write_onnx"]
 
 ONNX_EXPORTER_LOG = "optimum.exporters.onnx"
 LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"

@@ -132,7 +132,7 @@ class QuantizationContext:
 
     def agrees(self, graph: Path, tolerance: str) -> bool:
         """Return whether a graph passes the parity gate by a row of TOLERANCES."""
-        config, held = self.config, TOLERANCES[tolerance]
+        config, bounds = self.config, TOLERANCES[tolerance]
         examples, truth = labelled_sample(
             self.task, self.task.choices, config.parity_texts, config.seed
         )
@@ -140,7 +140,7 @@ class QuantizationContext:
             self.classifier,
             self.opened(graph),
             examples,
-            held,
+            bounds,
             truth=truth,
             arrangement=Arrangement(seed=config.seed),
         ).passed

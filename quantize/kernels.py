@@ -12,7 +12,7 @@ from bertender.core.errors import GateError
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.onnx_session import open_session
 
-__all__ = ["INTEGER_PRODUCTS", "operators", "check_kernels"]
+__all__ = ["INTEGER_PRODUCTS", "check_kernels", "operators"]
 
 INTEGER_PRODUCTS = frozenset(
     {

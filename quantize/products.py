@@ -35,9 +35,9 @@ from quantize.twins import Part, Sample, Twins, find_twins, sample_rows
 __all__ = [
     "BOUNDS",
     "ProductFindings",
+    "check_products",
     "compare_products",
     "judge_products",
-    "check_products",
     "summary_of",
 ]
 

@@ -36,10 +36,10 @@ from quantize.targets import target_of
 
 __all__ = [
     "QuantizeConfig",
+    "check_quantizable",
+    "check_same_task",
     "copy_companions",
     "quantize",
-    "check_same_task",
-    "check_quantizable",
 ]
 
 

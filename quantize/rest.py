@@ -27,7 +27,7 @@ from bertender.text.batch import Batch
 from quantize.calibration import Batches, open_watched
 from quantize.graph import Inventory, take_inventory
 
-__all__ = ["TOLERATED", "RestFinding", "compare_rest", "check_rest"]
+__all__ = ["TOLERATED", "RestFinding", "check_rest", "compare_rest"]
 
 Array = npt.NDArray[Any]
 TOLERATED = 1e-5

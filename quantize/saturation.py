@@ -21,7 +21,7 @@ from bertender.core.findings import SaturationFindings
 from quantize.cuts import exact, run_cut
 from quantize.twins import Sample, Twins
 
-__all__ = ["TOLERATED", "Deviation", "deviations", "probe", "check_saturation"]
+__all__ = ["TOLERATED", "Deviation", "check_saturation", "deviations", "probe"]
 
 FloatArray = npt.NDArray[np.float32]
 Run = Callable[[onnx.ModelProto, FloatArray], Sequence[FloatArray]]
@@ -48,11 +48,11 @@ def probe(
         The largest deviation. MatMulNBits rounds inside its kernel and an LSTM cannot be
         cut open: neither has sums that can be compared, and they are not among the products.
     """
-    actual = [each for group in twins for each in deviations(group, samples, run)]
-    check_saturation(actual)
-    worst = max(actual, key=lambda each: each.value, default=None)
+    measured = [each for group in twins for each in deviations(group, samples, run)]
+    check_saturation(measured)
+    worst = max(measured, key=lambda each: each.value, default=None)
     return SaturationFindings(
-        products=len(actual),
+        products=len(measured),
         rows=max((len(each.largest) for each in samples.values()), default=0),
         largest_deviation=worst and worst.value,
         worst=worst and worst.node,
@@ -77,10 +77,10 @@ def _deviation(actual: FloatArray, wanted: FloatArray, bias: FloatArray) -> floa
     return float(np.abs(actual - wanted).max()) / (largest or 1.0)
 
 
-def check_saturation(actual: Iterable[Deviation]) -> None:
+def check_saturation(measured: Iterable[Deviation]) -> None:
     """Raise ModelError where a product is too far from an exact one."""
     beyond = sorted(
-        (each for each in actual if not each.value <= TOLERATED), key=lambda each: -each.value
+        (each for each in measured if not each.value <= TOLERATED), key=lambda each: -each.value
     )
     if beyond:
         worst = beyond[0]

@@ -26,10 +26,10 @@ if TYPE_CHECKING:  # at run time it would load transformers into a client that o
 from bertender.text.example import Example
 
 __all__ = [
-    "Classification",
     "DEFAULT_URL",
-    "Endpoint",
     "PROTOCOLS",
+    "Classification",
+    "Endpoint",
     "Protocol",
     "ServedPredictor",
     "classify",

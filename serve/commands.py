@@ -36,7 +36,7 @@ def serve_command() -> Callable[..., None]:
         source = Artifact.load(artifact)
         if repository_only:
             written = write_repository(source, repository_only, config)
-            _tell(as_json, {"repository": str(written)}, f"model repository: {written}")
+            _print_state(as_json, {"repository": str(written)}, f"model repository: {written}")
         else:
             serve_forever(source, config, on_ready=lambda server: _ready(server, as_json))
 
@@ -45,7 +45,7 @@ def serve_command() -> Callable[..., None]:
 
 def _ready(server: TritonServer, as_json: bool) -> None:
     urls = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
-    _tell(
+    _print_state(
         as_json,
         urls,
         f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.\n"
@@ -54,7 +54,7 @@ def _ready(server: TritonServer, as_json: bool) -> None:
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
 
 
-def _tell(as_json: bool, result: dict[str, str], words: str) -> None:
+def _print_state(as_json: bool, result: dict[str, str], words: str) -> None:
     if as_json:
         print_json(result)
     else:

@@ -16,7 +16,7 @@ def show_endpoint(output: Path) -> None:
     rows = [
         (
             *(_text(served), _shown(served.answer.label)),
-            *(_score(served.answer.score), _shown(served.true_label or "-")),
+            *(_score(served.answer.score), _shown(served.true_label)),
         )
         for served in check.served
     ]
@@ -34,8 +34,9 @@ def _text(served: Served) -> str:
     return (" | " if isinstance(served.answer.label, str) else " ").join(served.text)
 
 
-def _shown(label: str | tuple[str, ...]) -> str:
-    return label if isinstance(label, str) else " ".join(label)
+def _shown(label: str | tuple[str, ...] | None) -> str:
+    """Return a label, or several; a dash for none."""
+    return (label if isinstance(label, str) else " ".join(label or ())) or "-"
 
 
 def _score(score: float | tuple[float, ...]) -> str:

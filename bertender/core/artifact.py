@@ -34,10 +34,10 @@ from bertender.core.findings import Findings
 __all__ = [
     "Artifact",
     "Draft",
-    "digest_of",
-    "new_artifact",
     "check_replaceable",
     "check_writable",
+    "digest_of",
+    "new_artifact",
     "sha256_of",
 ]
 

@@ -42,10 +42,10 @@ from bertender.models.predictor import Classifier
 from bertender.tasks.task import ChosenOn, Split, Task
 
 __all__ = [
-    "Conditions",
     "CompareConfig",
     "Comparison",
     "ComparisonRow",
+    "Conditions",
     "Lengths",
     "compare",
     "row_names",

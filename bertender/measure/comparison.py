@@ -20,10 +20,10 @@ from bertender.metrics.scores import Score
 from bertender.tasks.task import ChosenOn
 
 __all__ = [
-    "Conditions",
     "CompareConfig",
     "Comparison",
     "ComparisonRow",
+    "Conditions",
     "Lengths",
     "PrunedHeads",
 ]

@@ -29,8 +29,8 @@ __all__ = [
     "Latency",
     "LatencyConfig",
     "LatencyReport",
-    "merged",
     "measure_latency",
+    "merged",
     "quiet",
     "threads_of",
 ]

@@ -26,10 +26,10 @@ __all__ = [
     "LoadMeter",
     "MachineLoad",
     "busiest",
-    "cpu_seconds",
-    "noisy_loads",
     "check_load",
     "check_load_now",
+    "cpu_seconds",
+    "noisy_loads",
     "watched_load",
 ]
 

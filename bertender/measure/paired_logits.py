@@ -25,7 +25,7 @@ from bertender.models.predictor import Classifier
 from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
 from bertender.text.example import Example
 
-__all__ = ["PairedLogits", "pair_logits", "no_logits"]
+__all__ = ["PairedLogits", "no_logits", "pair_logits"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -18,7 +18,7 @@ from bertender.core.errors import DataError
 from bertender.metrics.records import POINTS, Change, LabelSet, Score
 from bertender.metrics.resampling import CONFIDENCE, RESAMPLES
 
-__all__ = ["EntityF1", "Counts", "entity_change", "entity_counts", "entity_f1"]
+__all__ = ["Counts", "EntityF1", "entity_change", "entity_counts", "entity_f1"]
 
 METRIC = "entity_f1"
 

@@ -27,8 +27,8 @@ from bertender.metrics.resampling import (
 )
 
 __all__ = [
-    "AnyMetric",
     "METRICS",
+    "AnyMetric",
     "Metric",
     "Rows",
     "Score",

@@ -29,8 +29,8 @@ __all__ = [
     "Tensor",
     "centred",
     "divergence_of_softmax",
-    "largest",
     "half_the_gap",
+    "largest",
     "softmax_of_largest",
 ]
 

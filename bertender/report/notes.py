@@ -10,7 +10,7 @@ from bertender.measure.load import BUSY_SHARE
 from bertender.report.cells import DASH, Cell, short, speedup_cell
 from bertender.tasks.task import ChosenOn
 
-__all__ = ["CHOICES", "NOISY", "conditions_lines", "comparison_lines", "is_noisy", "marked"]
+__all__ = ["CHOICES", "NOISY", "comparison_lines", "conditions_lines", "is_noisy", "marked"]
 
 NOISY = "~"
 """Stands before every figure that was timed on a busy machine."""

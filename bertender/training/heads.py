@@ -18,7 +18,7 @@ from bertender.text.words import begun_words, encode_words
 from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.label_losses import NO_LABEL, hard_labels, soft_labels
 
-__all__ = ["HEADS", "Head", "WORD_STARTS", "predicted"]
+__all__ = ["HEADS", "WORD_STARTS", "Head", "predicted"]
 
 WORD_STARTS = "word_starts"
 """A token column: 1 at the first token of each word, where words have labels."""

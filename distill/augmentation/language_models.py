@@ -15,7 +15,7 @@ from bertender.core.errors import BertenderError, ModelError
 from distill.data import fitting_tokenizer
 from distill.teachers.encoders import (
     find_encoder,
-    is_at_hand,
+    is_available,
     load_masked_language_model,
     tensors_digest,
 )
@@ -90,7 +90,7 @@ def _origins(artifact: Artifact) -> Iterator[str]:
             origin = Artifact.load(artifact.path / parent.path)
             yield str(origin.path)
             yield from _origins(origin)
-        elif isinstance(teacher, str) and is_at_hand(teacher):
+        elif isinstance(teacher, str) and is_available(teacher):
             yield find_encoder(teacher)
     except BertenderError as error:
         logger.info("%s: what it was made from cannot be read: %s", artifact.path, error)

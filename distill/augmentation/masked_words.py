@@ -70,8 +70,8 @@ def masked_words(
     likeliest_words: dict[str, dict[Span, tuple[str, ...]]] = {text: {} for text in texts}
     with progress_bar("masked words", len(texts)) as bar:
         for place in range(0, len(texts), TEXTS_AT_ONCE):
-            some = texts[place : place + TEXTS_AT_ONCE]
-            blanks = blanks_of(language_model.tokenizer, whole, some)
+            chunk = texts[place : place + TEXTS_AT_ONCE]
+            blanks = blanks_of(language_model.tokenizer, whole, chunk)
             for blank, ids in zip(
                 blanks,
                 _likeliest_words(language_model, digest, whole, blanks, count, bf16),
@@ -79,7 +79,7 @@ def masked_words(
             ):
                 words = tuple(whole.words[number] for number in ids)
                 likeliest_words[blank.text][blank.span] = words
-            bar.advance(len(some))
+            bar.advance(len(chunk))
     return dict(likeliest_words)
 
 

@@ -24,10 +24,10 @@ from distill.corpora.hub import HUB_NAME, read_hub
 __all__ = [
     "CORPORA",
     "CORPUS_HELP",
-    "Corpus",
     "PASSAGES_AT_ONCE",
-    "Survey",
     "TEXT_COLUMN_HELP",
+    "Corpus",
+    "Survey",
     "Watched",
     "open_corpus",
     "pack_rows",

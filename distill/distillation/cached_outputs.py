@@ -25,10 +25,10 @@ from distill.losses.signals import Wanted, joined
 from distill.methods.method import Method
 from distill.teachers.outputs import (
     LOGITS,
+    cacheable,
     size_bytes,
     teacher_outputs,
     teacher_token_logits,
-    worth_keeping,
 )
 from distill.teachers.teacher import Teacher
 
@@ -62,7 +62,7 @@ class TaughtTexts:
         depths = [m.config.num_hidden_layers for m in (student, self.teachers[0].model)]
         reads = [phase.reads(*depths) for phase in method.at(depths[0]).phases]
         several: Wanted = {"logits": frozenset()} if len(self.teachers) > 1 else {}
-        wanted = joined((worth_keeping(reads), several))
+        wanted = joined((cacheable(reads), several))
         if HEADS[self.task.problem_type].per_token:
             wanted = _logits_of(wanted)
         size_mb = self._size_mb(wanted)

@@ -34,11 +34,11 @@ from distill.writing import TrainedModel, artifact_at
 
 __all__ = [
     "OnTask",
+    "check_can_tag",
+    "check_sources_stay",
+    "check_texts_read",
     "new_student",
     "on_task",
-    "check_sources_stay",
-    "check_can_tag",
-    "check_texts_read",
 ]
 
 logger = logging.getLogger(__name__)

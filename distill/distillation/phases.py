@@ -27,10 +27,10 @@ __all__ = [
     "DistillationObjective",
     "Masked",
     "PhasedConfig",
+    "check_compatible",
     "labelled",
     "phase_settings",
     "phases_with_head",
-    "check_compatible",
     "unmasked",
 ]
 

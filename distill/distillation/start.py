@@ -21,8 +21,8 @@ from distill.teachers.teacher import Teacher
 
 __all__ = [
     "Start",
-    "find_start",
     "check_start",
+    "find_start",
     "start_student",
 ]
 

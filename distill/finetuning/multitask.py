@@ -46,11 +46,11 @@ from distill.writing import TrainedModel, artifact_at
 __all__ = [
     "MultiTaskConfig",
     "SharedEncoder",
+    "check_distinct",
+    "check_word_labels",
     "finetune_tasks",
     "finetune_tasks_by_name",
     "load_more_tasks",
-    "check_distinct",
-    "check_word_labels",
     "sibling_paths",
 ]
 

@@ -20,7 +20,7 @@ from distill.objectives.masking import Masking, WordSpans
 from distill.objectives.pairs import RelatedPairs
 from distill.objectives.pretraining_module import MaskedBatch
 
-__all__ = ["sentence_order_prediction", "sentence_order_module"]
+__all__ = ["sentence_order_module", "sentence_order_prediction"]
 
 N_GRAMS = (1, 1 / 2, 1 / 3)
 """How often n-grams of 1, 2 and 3 words are chosen, as weights."""

@@ -21,7 +21,7 @@ from bertender.core.hub_code import open_pretrained
 from bertender.models.families import family_of
 from distill.pretraining.config import PretrainConfig
 
-__all__ = ["positions_of_shallow", "check_same_shape", "check_stackable", "stack"]
+__all__ = ["check_same_shape", "check_stackable", "positions_of_shallow", "stack"]
 
 MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
 """Fields of PretrainConfig that a deeper encoder shares with the shallower one."""

@@ -13,7 +13,7 @@ from bertender.core.errors import ModelError
 from bertender.models.families import family_name, family_of
 from bertender.models.pruned import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
 
-__all__ = ["Remaining", "cut", "filled", "check_prunable"]
+__all__ = ["Remaining", "check_prunable", "cut", "filled"]
 
 
 OF_A_CLASS = frozenset(

@@ -36,7 +36,7 @@ from bertender.training.examples import TensorBatch
 from bertender.training.heads import HEADS, Head
 from distill.pruning.gates import gated
 
-__all__ = ["IMPORTANCES", "Importance", "Scores", "Scorer", "importance_of"]
+__all__ = ["IMPORTANCES", "Importance", "Scorer", "Scores", "importance_of"]
 
 Scores = tuple[torch.Tensor, ...]
 """A layer each: (heads,) or (neurons,), at least 0."""

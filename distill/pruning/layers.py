@@ -23,7 +23,7 @@ from bertender.training.examples import TensorBatch
 from bertender.training.heads import HEADS, Head
 from distill.pruning.cutting import filled
 
-__all__ = ["least_missed", "check_layers_left", "without_layers"]
+__all__ = ["check_layers_left", "least_missed", "without_layers"]
 
 BY_LAYER = ("head_numbers", "heads_kept", "neurons_kept")
 """Settings of pruned models that have a value a layer."""

@@ -47,7 +47,7 @@ from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logi
 from distill.teachers.teacher import Teacher
 from distill.writing import TrainedModel
 
-__all__ = ["prune", "check_vocabulary_stays"]
+__all__ = ["check_vocabulary_stays", "prune"]
 
 
 def prune(

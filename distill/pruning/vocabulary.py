@@ -229,10 +229,10 @@ def _keep_scores(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
 
 
 def _keep_merges(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
-    remaining = _keep_mapping(model, rows)
-    merges = [pair for pair in map(_pair, model["merges"]) if _merged(pair) in remaining["vocab"]]
-    whole = [pair for pair in merges if set(pair) <= remaining["vocab"].keys()]
-    return {**remaining, "merges": whole}
+    smaller = _keep_mapping(model, rows)
+    merges = [pair for pair in map(_pair, model["merges"]) if _merged(pair) in smaller["vocab"]]
+    whole = [pair for pair in merges if set(pair) <= smaller["vocab"].keys()]
+    return {**smaller, "merges": whole}
 
 
 def _pair(merge: str | list[str]) -> list[str]:

@@ -18,12 +18,12 @@ __all__ = [
     "StudentBuilder",
     "StudentShape",
     "alternating_layers",
+    "check_not_factorised",
+    "check_widths",
     "chosen_layers",
     "first_layers",
     "plain_family",
     "shortened_family",
-    "check_not_factorised",
-    "check_widths",
     "spread_layers",
 ]
 

@@ -34,7 +34,7 @@ __all__ = [
     "PACKAGED",
     "PackagedEncoder",
     "find_encoder",
-    "is_at_hand",
+    "is_available",
     "load_classifier",
     "load_masked_language_model",
     "tensors_digest",
@@ -176,7 +176,7 @@ def load_masked_language_model(source: str) -> PreTrainedModel:
     return model
 
 
-def is_at_hand(name: str) -> bool:
+def is_available(name: str) -> bool:
     """Return whether `find_encoder` needs no hub for a name."""
     return Path(name).is_dir() or name in PACKAGED or _is_cached(name)
 

@@ -25,11 +25,11 @@ from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_s
 
 __all__ = [
     "LOGITS",
+    "cacheable",
     "cached_in",
     "size_bytes",
     "teacher_outputs",
     "teacher_token_logits",
-    "worth_keeping",
 ]
 
 LOGITS = "teacher_logits"
@@ -40,7 +40,7 @@ TAGGER_LOGITS = "teacher_tagger_logits"
 TOKENS_PER_BATCH = 8192
 
 
-def worth_keeping(reads: Iterable[Wanted]) -> Wanted:
+def cacheable(reads: Iterable[Wanted]) -> Wanted:
     """Return what to keep for phases that read this of the teacher.
 
     A phase that reads more than can be cached runs the teacher in each step, and takes all from

@@ -15,7 +15,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.opening import load_torch_classifier
 from bertender.tasks.task import Task
 
-__all__ = ["Teacher", "load_teachers", "on_device", "check_same_labels"]
+__all__ = ["Teacher", "check_same_labels", "load_teachers", "on_device"]
 
 
 def check_same_labels(teacher: Artifact, task: Task) -> None:

@@ -28,7 +28,7 @@ from bertender.problems import TOKEN_CLASSIFICATION
 from bertender.text.batch import load_tokenizer
 from distill.augmentation.language_models import load_language_model
 from distill.pretraining.stacking import positions_of_shallow
-from distill.teachers.encoders import find_encoder, is_at_hand, load_classifier
+from distill.teachers.encoders import find_encoder, is_available, load_classifier
 from export.onnx_export import ExportConfig, export
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +192,7 @@ def cached(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_model_of_the_hub_is_read_at_the_commit_that_was_checked(cached: Path) -> None:
-    assert is_at_hand("some/model")
+    assert is_available("some/model")
     model, _ = load_classifier(find_encoder("some/model"), LABELS)
     assert model.config.num_labels == len(LABELS)
     seen: dict[str, Any] = {}
@@ -247,7 +247,7 @@ def test_a_cached_adapter_without_a_network(cached: Path) -> None:
 @pytest.mark.parametrize("settings", RUNS_IT.values(), ids=RUNS_IT)
 def test_a_hostile_model_of_the_hub(cached: Path, settings: Settings, fetched: list[str]) -> None:
     spoil(cached, settings)
-    for opener in (find_encoder, is_at_hand, lambda name: load_classifier(name, LABELS)):
+    for opener in (find_encoder, is_available, lambda name: load_classifier(name, LABELS)):
         with pytest.raises(HubCodeError):
             opener("some/model")
     assert not fetched

@@ -15,7 +15,7 @@ from distill.data import token_dataset
 from distill.losses.signals import Signals, Wanted
 from distill.methods import METHODS
 from distill.teachers import outputs
-from distill.teachers.outputs import cached_in, size_bytes, teacher_outputs, worth_keeping
+from distill.teachers.outputs import cacheable, cached_in, size_bytes, teacher_outputs
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 
@@ -155,7 +155,7 @@ NEVER_RUN = {"bilstm", "hard", "pd", "pkd", "theseus", "theseus-constant"}
 @pytest.mark.parametrize("name", METHODS)
 def test_only_what_frees_a_phase_of_its_teacher_is_kept(name: str) -> None:
     reads = [phase.reads(2, 4) for phase in METHODS[name].at(2).phases]
-    kept = worth_keeping(reads)
+    kept = cacheable(reads)
     for read in reads:
         alone = not read.keys() - {"logits", "sentence_states"}
         assert not alone or all(read[signal] <= kept[signal] for signal in read)
@@ -165,6 +165,6 @@ def test_only_what_frees_a_phase_of_its_teacher_is_kept(name: str) -> None:
 def test_a_phase_that_runs_the_teacher_takes_all_from_it() -> None:
     logits: Wanted = {"logits": frozenset()}
     online: Wanted = {"hidden_states": frozenset({4}), "sentence_states": frozenset({1})}
-    assert worth_keeping([{**logits, **online}]) == {}
+    assert cacheable([{**logits, **online}]) == {}
     states: Wanted = {"sentence_states": frozenset({2})}
-    assert worth_keeping([{**logits, **online}, logits, states]) == {**logits, **states}
+    assert cacheable([{**logits, **online}, logits, states]) == {**logits, **states}
