@@ -34,9 +34,9 @@ def methods_command() -> Callable[..., None]:
             print_json(rows)
             return
         print_listing(rows)
-        print_words(
-            "In full: bertender methods METHOD. Any of them: bertender distill --method METHOD"
-        )
+        if not names:
+            print_words("In full: bertender methods METHOD")
+        print_words("Any of them: bertender distill --method METHOD")
 
     return command
 

@@ -104,7 +104,7 @@ def _unread(setting: str) -> Rule[Any]:
     return Rule(
         # of the schemes that are tried in turn, those that do not read it are skipped
         lambda config: config.scheme not in (AUTO_SCHEME, *readers),
-        f"scheme {{scheme!r}} does not read it; {', '.join(readers)} does. Leave it out, or give "
+        f"scheme {{scheme!r}} does not read it; {' or '.join(readers)} does. Leave it out, or give "
         f"--scheme {readers[0]}.",
         frozenset({setting}),
     )

@@ -181,7 +181,12 @@ def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dic
 def _read(path: Path) -> Comparison:
     try:
         return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
-        raise DataError(
-            f"{path} is not a saved comparison: {error}. Give a file of `bertender compare --out`."
-        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (OSError, UnicodeDecodeError) as error:
+        reason = str(error)
+    raise DataError(
+        f"{path} is not a saved comparison ({reason.lstrip(': ')}). Give a file of "
+        "`bertender compare --out`."
+    )

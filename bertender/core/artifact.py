@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from bertender.core.atomic import replacing_directory
+from bertender.core.atomic import replacing_directory, unusable_parent
 from bertender.core.card import (
     CARD_NAME,
     Card,
@@ -177,7 +177,12 @@ def _check_own_source(out: Path, parent: Artifact | None) -> None:
 
 
 def check_replaceable(out: Path) -> None:
-    """Raise ArtifactError when `out` holds something that no stage has written."""
+    """Raise ArtifactError when `out` holds something that no stage has written, or cannot be."""
+    if nearest := unusable_parent(out):
+        raise ArtifactError(
+            f"{out} cannot be written: {nearest} is not a folder that this user may write to. "
+            "Choose another --out."
+        )
     if out.is_dir() and (not any(out.iterdir()) or (out / CARD_NAME).is_file()):
         return
     if out.exists():

@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["publish", "replacing", "replacing_directory"]
+__all__ = ["publish", "replacing", "replacing_directory", "unusable_parent"]
+
+
+def unusable_parent(path: Path) -> Path | None:
+    """Return what keeps a path from being written: the nearest thing above it that exists, where
+    that is not a folder that this user may write to."""
+    nearest = next(each for each in path.absolute().parents if each.exists())
+    return None if nearest.is_dir() and os.access(nearest, os.W_OK) else nearest
 
 
 @contextmanager

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from bertender.core.atomic import replacing
+from bertender.core.atomic import replacing, unusable_parent
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError
 
@@ -24,8 +23,7 @@ def check_savable(flag: str, out: Path | None, kind: str) -> None:
         return
     if out.is_dir():
         raise ConfigError(f"{flag} {out} is a directory; give the name of a {kind} file.")
-    nearest = next(each for each in out.absolute().parents if each.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+    if nearest := unusable_parent(out):
         raise ConfigError(
             f"{flag} {out} cannot be written: {nearest} is not a folder that this user may write "
             "to. Give another name."

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
+from bertender.core.errors import ConfigError
 from bertender.measure.parity import (
     TOLERANCES,
     Arrangement,
@@ -49,6 +50,7 @@ def verify(
 ) -> Parity:
     """Compare two artifacts; a failure is in the result, not raised."""
     task.check_problem(reference)
+    _check_same_problem(reference, candidate)
     examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
     tolerance = TOLERANCES[config.tolerance or candidate.card.precision]
     parity = check_parity(
@@ -64,3 +66,13 @@ def verify(
     compared = in_graphs is not None if candidate.card.stage == "quantize" else None
     failures = (*parity.failures, *(in_graphs or ()))
     return parity.model_copy(update={"failures": failures, "graphs_compared": compared})
+
+
+def _check_same_problem(reference: Artifact, candidate: Artifact) -> None:
+    """Raise ConfigError for models of two problem types, whose outputs cannot be compared."""
+    ours, theirs = (each.card.task.problem_type for each in (reference, candidate))
+    if ours != theirs:
+        raise ConfigError(
+            f"{reference.path} was made for {ours!r} and {candidate.path} for {theirs!r}, so that "
+            "their outputs cannot be compared. Give two artifacts of one task."
+        )

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from bertender.core.atomic import unusable_parent
 from bertender.core.config import Config
 from bertender.core.errors import BertenderError, ConfigError
 from bertender.pipeline.recipe import Recipe, Step
@@ -39,6 +40,11 @@ def make_plan(recipe: Recipe, out: Path) -> list[Planned]:
     Raises:
         BertenderError: what is wrong, after the name of the step.
     """
+    if nearest := unusable_parent(out / recipe.steps[0].name):
+        raise ConfigError(
+            f"--out {out} cannot be written: {nearest} is not a folder that this user may write "
+            "to. Give another one."
+        )
     plan = [Planned(step, _config(step)) for step in recipe.steps]
     _check_outputs_distinct(plan, out)
     _check_sources(plan)

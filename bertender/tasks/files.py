@@ -255,9 +255,9 @@ def _distinct_columns(
     label = _column(config, "label_column", problem.columns.label, there)
     columns = Columns((first, *pair), label)
     if len({*columns.texts, label}) <= len(columns.texts):
+        paired = f"--pair-column {config.pair_column}, " if config.pair_column else ""
         raise ConfigError(
-            f"--text-column {first}, --pair-column {config.pair_column} and "
-            f"--label-column {label} must be different columns."
+            f"{paired}--text-column {first} and --label-column {label} must be different columns."
         )
     return columns
 

@@ -79,7 +79,7 @@ def _check_sources(config: TaskConfig) -> None:
             f"{', '.join(sorted(changed))}: for files of your own, and task {config.task!r} has "
             f"its own columns and no bad rows. Give --train and --dev as well, or leave them out."
         )
-    if own and config.task in TASKS and config.task != default_of("task"):
+    if own and config.task in TASKS and config.is_explicit("task"):
         raise ConfigError(
             f"task={config.task!r} is a task by name, and train and dev are files of your own: "
             "give one or the other, or another name for your task."

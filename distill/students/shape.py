@@ -95,14 +95,14 @@ def shortened_family(teacher: PreTrainedModel) -> Family:
     return _checked_family(teacher, lambda family: family.shorter_copies)
 
 
-def _checked_family(teacher: PreTrainedModel, is_start: Callable[[Family], bool]) -> Family:
-    family = family_of(teacher)
+def _checked_family(start: PreTrainedModel, is_start: Callable[[Family], bool]) -> Family:
+    family = family_of(start)
     if not is_start(family):
         plain = sorted(name for name, row in FAMILIES.items() if is_start(row))
         raise ModelError(
-            f"the layers of a {teacher.config.model_type!r} teacher are of its own kind, so that "
+            f"the layers of a {start.config.model_type!r} model are of its own kind, so that "
             f"no student can start from them. Use a method whose students start untrained and give "
-            f"a hidden_size (tinybert, minilm), or a teacher of these: {', '.join(plain)}."
+            f"a hidden_size (tinybert, minilm), or start from one of these: {', '.join(plain)}."
         )
     return family
 

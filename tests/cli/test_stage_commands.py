@@ -60,7 +60,7 @@ def test_structured_flags(made: Made, tmp_path: Path) -> None:
             "no distillation method 'distilbrt'. Did you mean 'distilbert'?",
         ),
         (("distill", "--teacher", "{teacher}", "--weights", "sofd=1"), "Did you mean 'soft'?"),
-        (("distill", "--teacher", "{onnx}"), "not a classifier to learn from"),
+        (("distill", "--teacher", "{onnx}"), "is not a trained classifier"),
         (("distill", "--teacher", "{teacher}", "--layers", "9"), "9"),
         (
             ("quantize", "{onnx}", "--scheme", "dinamic"),

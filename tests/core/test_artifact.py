@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bertender.core.artifact import Artifact, new_artifact, sha256_of
+from bertender.core.artifact import Artifact, check_writable, new_artifact, sha256_of
 from bertender.core.card import CARD_NAME, TaskRecord, library_versions
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
 from bertender.core.findings import Findings, LargestNumber, ScoreFindings
@@ -352,3 +352,9 @@ def test_no_artifact_at_all(tmp_path: Path) -> None:
         Artifact.load(tmp_path / "absent")
     with pytest.raises(NotAnArtifactError, match=f"no {CARD_NAME}"):
         Artifact.load(tmp_path)
+
+
+def test_nothing_is_written_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match=r"cannot be written: .*file is not a folder that"):
+        check_writable(tmp_path / "file" / "artifact", None)

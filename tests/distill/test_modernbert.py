@@ -98,7 +98,7 @@ def test_it_is_a_start_too(
 def test_an_albert_has_no_place_for_its_layers(
     teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    with pytest.raises(ModelError, match="'modernbert' teacher are of its own kind"):
+    with pytest.raises(ModelError, match="'modernbert' model are of its own kind"):
         distill(teacher, task, DistillConfig(method="albert", **QUICK), tmp_path / "student")
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from bertender.core.config import Rule
 from bertender.core.errors import BertenderError, ConfigError
+from bertender.pipeline.plan import make_plan
 from bertender.pipeline.recipe import Recipe, load_recipe, parse_recipe, recipe_names
 from bertender.pipeline.runner import run_recipe
 from bertender.pipeline.stage import Want
@@ -268,3 +269,9 @@ def test_the_embedded_recipes_fit_together(name: str) -> None:
         stage = STAGES[step.stage]
         config = stage.config.parse(step.settings)
         assert all(isinstance(stage.wants(config, at), Want) for at in range(len(step.sources)))
+
+
+def test_a_run_below_a_file_is_refused_before_any_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be written: .*file is not a folder that"):
+        make_plan(load_recipe("quickstart"), tmp_path / "file" / "run")

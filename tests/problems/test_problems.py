@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,14 @@ def test_a_task_of_another_problem_type_is_refused(
         with pytest.raises(ConfigError, match=task.problem_type):
             refused()
     assert not any(tmp_path.iterdir())
+
+
+def test_models_of_two_problem_types_are_not_compared(teacher: Artifact, task: Task) -> None:
+    other = next(name for name in PROBLEMS if name != task.problem_type)
+    record = teacher.card.task.model_copy(update={"problem_type": other})
+    candidate = replace(teacher, card=teacher.card.model_copy(update={"task": record}))
+    with pytest.raises(ConfigError, match=f"for '{task.problem_type}' and .* for '{other}'"):
+        verify(teacher, candidate, task, VerifyConfig(), failures_if_quantized)
 
 
 @pytest.mark.parametrize(

@@ -70,5 +70,5 @@ def test_a_teacher_of_other_labels_is_refused(
 
 def test_only_a_torch_classifier_is_a_teacher(task: Task, tmp_path: Path) -> None:
     words = train_bag_of_words(task, BagOfWordsConfig(), tmp_path / "words")
-    with pytest.raises(ModelError, match=r"kind bag-of-words.*not a classifier to learn from"):
+    with pytest.raises(ModelError, match=r"kind bag-of-words.*not a trained classifier"):
         distill(words, task, DistillConfig(), tmp_path / "out")

@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[StudentBuilder, str, Mapping[str, Any], StudentShape, s
         "mobilebert",
         {},
         StudentShape(2),
-        r"'mobilebert' teacher are of its own kind.*tinybert.*bert, camembert",
+        r"'mobilebert' model are of its own kind.*tinybert.*bert, camembert",
     ),
     "another width": (
         shorter_student,
