@@ -45,13 +45,17 @@ def quantization_reading(files: Mapping[str, Path]) -> str:
 
 def _earlier_gate(results: Results) -> list[str]:
     """Return a note on files whose refusals hold a bound that was removed since."""
-    reasons = [reason for result in results for reason in result.refused.values()]
-    if not any(EARLIER_BOUND in reason for reason in reasons):
+    earlier = [
+        result.comparison.circumstances.task
+        for result in results
+        if any(EARLIER_BOUND in reason for reason in result.refused.values())
+    ]
+    if not earlier:
         return []
     return [
-        "These tables were measured with an earlier parity gate, which bounded the cosine and the "
-        "difference of the single worst text. That bound on one text has gone since; the refusals "
-        "above are the earlier gate's.",
+        f"The rows of {listed(earlier)} were measured with an earlier parity gate, which bounded "
+        "the cosine and the difference of the single worst text. That bound on one text has gone "
+        "since; the refusals there are the earlier gate's.",
         "",
     ]
 
