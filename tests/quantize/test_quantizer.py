@@ -268,7 +268,7 @@ def test_without_texts_nothing_is_calibrated(
 
 
 IDLE = [
-    ("dynamic", {"calibrator": "mse"}, r"'dynamic' does not read it; mixed, static does"),
+    ("dynamic", {"calibrator": "mse"}, r"'dynamic' does not read it; mixed or static does"),
     ("static", {"epochs": 2}, r"'static' does not read it; qat does.*--scheme qat"),
     ("four-bit", {"base": "static"}, r"'four-bit' does not read it; mixed does"),
     ("qat", {"sensitivity": "hessian-trace"}, r"four-bit, mixed does"),
