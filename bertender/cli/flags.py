@@ -119,7 +119,7 @@ def _metavar(field: FieldInfo) -> str | None:
 
 
 def _help(field: FieldInfo) -> str | None:
-    """Return the description, with the choices where there is no room for them next to it."""
+    """Return the description, with the choices where the line next to it is too short for them."""
     choices = _choices(field.annotation)
     if not choices or _metavar(field):
         return field.description

@@ -18,7 +18,8 @@ from bertender.core.errors import ParityError
 from bertender.core.findings import ParitySummary
 from bertender.measure.accuracy import word_count
 from bertender.measure.gate_config import PARITY_TEXTS
-from bertender.measure.paired_logits import PairedLogits, no_logits, pair_logits
+from bertender.measure.paired_logits import PairedLogits, no_logits
+from bertender.measure.pairing import pair_logits
 from bertender.measure.parity_cases import Arrangement, questions_of
 from bertender.measure.parity_checks import (
     CHECKS,

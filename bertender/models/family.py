@@ -42,7 +42,7 @@ def _each(base: nn.Module, path: str) -> list[nn.Module]:
 
 
 Arguments = Mapping[str, Any]
-"""What a self-attention module was called with, by the names of its forward."""
+"""Arguments of a call of a self-attention module, by the names of its forward."""
 
 
 def scaled_scores(
@@ -84,7 +84,7 @@ class Norms:
     """The sum of attention and its shortcut."""
     feed_forward_sum: Place
     attention_end: Place
-    """What is reached when all of attention is done."""
+    """The states after all of attention."""
 
     @classmethod
     def after(cls, attention: str, feed_forward: str) -> Norms:

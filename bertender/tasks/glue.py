@@ -10,8 +10,8 @@ from huggingface_hub import constants
 from bertender.core.environment import DATA_VARIABLE, data_directory
 from bertender.core.errors import HubUnreachableError
 from bertender.core.hub import PROBE_SECONDS, hub_knows
-from bertender.tasks.files import Labelled, read_labelled
 from bertender.tasks.glue_sets import GLUE, GlueSet
+from bertender.tasks.labelled import Labelled, read_labelled
 from bertender.tasks.rows import read_delimited
 from bertender.tasks.task import Split
 

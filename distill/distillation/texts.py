@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertender.tasks.bad_rows import SkippedRows, stop, together
-from bertender.tasks.files import read_texts
 from bertender.tasks.task import Split, Task
+from bertender.tasks.texts import read_texts
 from bertender.tasks.unlabelled import unlabelled_texts
 from distill.augmentation.augment import AugmentedConfig, augmented
 from distill.distillation.start import Start

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from bertender.core.errors import ConfigError, DataError
-from bertender.tasks.files import load_files, read_texts
+from bertender.tasks.files import load_files
 from bertender.tasks.rows import READERS
 from bertender.tasks.task import TaskConfig
+from bertender.tasks.texts import read_texts
 from tests.tasks.bad_values import BAD_VALUES, DEV, TRAIN
 from tests.tasks.writers import WRITERS
 

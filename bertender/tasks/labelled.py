@@ -1,0 +1,148 @@
+"""Labelled examples of one table, checked row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertender.core.errors import DataError, RowError
+from bertender.problems import SINGLE_LABEL, CellError, Columns, ProblemType
+from bertender.tasks.bad_rows import OnBadRow, SkippedRows, stop
+from bertender.tasks.rows import Row, Table
+from bertender.tasks.task import Split
+from bertender.text.example import Example
+
+__all__ = ["Labelled", "cell_error", "label_names", "read_labelled"]
+
+SHOWN_LABELS = 20
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The examples of one file with their labels as they stand there, and their places."""
+
+    path: Path
+    label_column: str
+    examples: tuple[Example, ...]
+    labels: tuple[Any, ...]
+    places: tuple[str, ...]
+    problem: ProblemType[Any] = SINGLE_LABEL
+
+    def split(self, known: Sequence[str], owner: str, bad: OnBadRow = stop) -> Split:
+        """Number the labels by their place in `known`, the labels of `owner`.
+
+        Raises:
+            DataError: a label is none of them and `bad` stops, or no row has one of them.
+        """
+        numbers = {label: number for number, label in enumerate(known)}
+        rows, unknown = [], SkippedRows()
+        for place, label, example in zip(self.places, self.labels, self.examples, strict=True):
+            try:
+                rows.append((example, self.problem.number(label, numbers)))
+            except KeyError as missing:
+                error = self._unknown(place, missing.args[0], known, owner)
+                bad(error)
+                unknown(error)
+        if not rows:
+            raise DataError(
+                f"{self.path}: no row has one of the labels {_listed(known)}{_first(unknown)} "
+                f"Is --label-column {self.label_column} right, and the file of this task?"
+            )
+        examples, label_ids = zip(*rows, strict=True)
+        return Split(examples, label_ids)
+
+    def _unknown(self, place: str, label: str, known: Sequence[str], owner: str) -> RowError:
+        return RowError(
+            self.path,
+            f"{place}, column {self.label_column!r}",
+            f"label {label!r} is none of the labels of {owner}: {_listed(known)}. Correct it, or "
+            "add examples of it to the training file.",
+        )
+
+
+def label_names(labelled: Labelled) -> tuple[str, ...]:
+    """Return the labels of a training file, in the order of the logits.
+
+    Raises:
+        DataError: there is one class only.
+    """
+    names = labelled.problem.labels(labelled.labels)
+    if len(names) == 1:
+        raise DataError(
+            f"{labelled.path}, column {labelled.label_column!r}: all {len(labelled.labels)} rows "
+            f"have the label {names[0]!r}. A classifier needs examples of at least two."
+        )
+    return names
+
+
+def read_labelled(
+    table: Table,
+    text_columns: Sequence[str],
+    label_column: str,
+    problem: ProblemType[Any] = SINGLE_LABEL,
+) -> Labelled:
+    """Read and check all rows of a table; texts lose the white space around them.
+
+    Raises:
+        DataError: a column is missing, there are no rows, or a text or label cannot be used and
+            `table.bad` stops.
+    """
+    table.require((*text_columns, label_column))
+    columns = Columns(tuple(text_columns), label_column)
+    examples, labels, places, unusable = [], [], [], SkippedRows()
+    for row in table.rows:
+        try:
+            example, label = _cells(table.path, row, problem, columns)
+        except RowError as error:
+            table.bad(error)
+            unusable(error)
+            continue
+        examples.append(example)
+        labels.append(label)
+        places.append(row.place)
+    if not examples:
+        raise _no_rows(table.path, text_columns, label_column, unusable)
+    parts = tuple(examples), tuple(labels), tuple(places)
+    return Labelled(table.path, label_column, *parts, problem)
+
+
+def _no_rows(
+    path: Path, text_columns: Sequence[str], label_column: str, unusable: SkippedRows
+) -> DataError:
+    """Return the error of a table without usable rows."""
+    if not unusable.count:
+        return DataError(f"{path}: no rows that can be used, only the names of the columns.")
+    columns = zip(("--text-column", "--pair-column"), text_columns, strict=False)
+    flags = [*(f"{flag} {name}" for flag, name in columns), f"--label-column {label_column}"]
+    return DataError(
+        f"{path}: no rows that can be used{_first(unusable)} Are {' and '.join(flags)} right?"
+    )
+
+
+def _first(skipped: SkippedRows) -> str:
+    """Return how many rows were left out, and why the first one was."""
+    row = skipped.first[0]
+    return f"; rows left out: {skipped.count}, the first at {row.place}: {row.reason}"
+
+
+def _cells(
+    path: Path, row: Row, problem: ProblemType[Any], columns: Columns
+) -> tuple[Example, Any]:
+    """Return the example of a row and its label, or raise RowError."""
+    try:
+        return problem.read(row.values, columns)
+    except CellError as error:
+        raise cell_error(path, row, error) from None
+
+
+def cell_error(path: Path, row: Row, error: CellError) -> RowError:
+    """Return the error of a cell, with its row and column."""
+    return RowError(path, f"{row.place}, column {error.column!r}", f"{error.problem}.")
+
+
+def _listed(labels: Iterable[str]) -> str:
+    names = [repr(label) for label in labels]
+    more = len(names) - SHOWN_LABELS
+    return ", ".join(names[:SHOWN_LABELS]) + (f" and {more} more" if more > 0 else "")
