@@ -99,21 +99,22 @@ def _readers(setting: str) -> list[str]:
 
 
 def _unread(setting: str) -> Rule[Any]:
-    """Return the rule that a setting is for the schemes that read it."""
-    readers = _readers(setting)
+    """Return the rule that a setting is for the schemes that read it, added ones included."""
     return Rule(
         # of the schemes that are tried in turn, those that do not read it are skipped
-        lambda config: config.scheme not in (AUTO_SCHEME, *readers),
-        f"scheme {{scheme!r}} does not read it; {' or '.join(readers)} does. Leave it out, or give "
-        f"--scheme {readers[0]}.",
+        lambda config: config.scheme not in (AUTO_SCHEME, *_readers(setting)),
+        lambda config: (
+            f"scheme {config.scheme!r} does not read it; {' or '.join(_readers(setting))} does. "
+            f"Leave it out, or give --scheme {_readers(setting)[0]}."
+        ),
         frozenset({setting}),
     )
 
 
 RULES: Mapping[str, Rule[Any]] = {
     "mixed without a bound": Rule(
-        lambda config: config.scheme == "mixed" and config.max_drop is None,
-        "scheme 'mixed' returns parts to float until the score holds: set how much of it may be "
+        lambda config: config.scheme in _readers("base") and config.max_drop is None,
+        "scheme {scheme!r} returns parts to float until the score holds: set how much of it may be "
         "lost, in points, as --max-drop 0.5. Without a bound, use --scheme dynamic.",
     ),
     "percentile of another calibrator": Rule(
@@ -125,7 +126,7 @@ RULES: Mapping[str, Rule[Any]] = {
         frozenset({"percentile"}),
     ),
     "calibration of a dynamic base": Rule(
-        lambda config: config.scheme == "mixed" and config.base != "static",
+        lambda config: config.scheme in _readers("base") and config.base != "static",
         "it changes nothing here: it needs --base static, whose activations are calibrated. Give "
         "that too, or leave it out.",
         CALIBRATION,

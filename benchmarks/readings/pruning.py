@@ -36,7 +36,8 @@ def pruning_reading(files: Mapping[str, Path]) -> str:
     return "\n".join(
         [
             "What the tables show, point by point. A point is one model (without recovery, "
-            f"`{CONTROL}` is a mean) and has no interval, so that a small difference proves little.",
+            f"`{CONTROL}` is a mean) and has no interval, so that a small difference proves "
+            "little.",
             "",
             *(_line(each, constants.get(each.task)) for each in results),
             "",

@@ -11,7 +11,7 @@ import transformers
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from bertender.core.table import Table
-from bertender.problems import PROBLEMS
+from bertender.problems import PROBLEMS, SINGLE_LABEL, TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
 from bertender.text.batch import longest_input
 from bertender.text.words import begun_words, encode_words
@@ -106,27 +106,25 @@ def _logits(output: Any) -> torch.Tensor:
     return logits
 
 
-HEADS = Table(
-    "head",
-    {
-        "single_label_classification": Head(
-            problem="single_label_classification",
-            tokenize=_tokenize_texts,
-            padding={},
-            logits=_logits,
-            hard_loss=_hard_loss,
-            predicted=predicted,
-            one_label=True,
-        ),
-        "token_classification": Head(
-            problem="token_classification",
-            tokenize=_tokenize_words,
-            padding={"labels": NO_LABEL, WORD_STARTS: 0},
-            logits=_logits,
-            hard_loss=_hard_loss,
-            predicted=predicted,
-            per_token=True,
-        ),
-    },
-    group="bertender.heads",
+ROWS = (
+    Head(
+        problem=SINGLE_LABEL.name,
+        tokenize=_tokenize_texts,
+        padding={},
+        logits=_logits,
+        hard_loss=_hard_loss,
+        predicted=predicted,
+        one_label=True,
+    ),
+    Head(
+        problem=TOKEN_CLASSIFICATION.name,
+        tokenize=_tokenize_words,
+        padding={"labels": NO_LABEL, WORD_STARTS: 0},
+        logits=_logits,
+        hard_loss=_hard_loss,
+        predicted=predicted,
+        per_token=True,
+    ),
 )
+
+HEADS = Table("head", {row.problem: row for row in ROWS}, group="bertender.heads")

@@ -28,7 +28,7 @@ def check_same_labels(teacher: Artifact, task: Task) -> None:
     if teacher.card.kind != "torch" or not teacher.card.task.labels:
         raise ModelError(
             f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is not a "
-            "trained classifier. Give a torch artifact, such as that of `bertender finetune`."
+            "trained classifier. Give one, such as the artifact of `bertender finetune`."
         )
     if teacher.card.task.problem_type != task.problem_type:
         raise ConfigError(

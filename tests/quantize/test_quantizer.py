@@ -271,7 +271,7 @@ IDLE = [
     ("dynamic", {"calibrator": "mse"}, r"'dynamic' does not read it; mixed or static does"),
     ("static", {"epochs": 2}, r"'static' does not read it; qat does.*--scheme qat"),
     ("four-bit", {"base": "static"}, r"'four-bit' does not read it; mixed does"),
-    ("qat", {"sensitivity": "hessian-trace"}, r"four-bit, mixed does"),
+    ("qat", {"sensitivity": "hessian-trace"}, r"four-bit or mixed does"),
     ("static", {"percentile": 99.0}, "changes nothing here: it needs --calibrator percentile"),
     ("mixed", {"max_drop": 1.0, "calibrator": "mse"}, "it needs --base static"),
     ("four-bit", {"sensitivity": "hessian-trace"}, "it needs --max-drop"),
