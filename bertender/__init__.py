@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 # before anything imports ONNX Runtime, whose Linux wheel carries an uploader of usage data
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = [
+__all__ = [  # in the order of use, which docs/api.md follows
     "Artifact",
-    "BertenderError",
     "Task",
-    "__version__",
-    "classify",
-    "compare",
-    "distill",
-    "distill_general",
-    "export",
-    "finetune",
+    "BertenderError",
     "load_task",
-    "open_model",
     "pretrain",
+    "distill_general",
+    "finetune",
+    "distill",
     "prune",
+    "export",
     "quantize",
-    "run_recipe",
-    "serve",
     "verify",
+    "compare",
+    "open_model",
+    "serve",
+    "classify",
+    "run_recipe",
+    "__version__",
 ]
 
 __version__ = "0.1.0"
