@@ -40,6 +40,7 @@ __all__ = [
     "check_same_task",
     "copy_companions",
     "quantize",
+    "write_graph",
 ]
 
 
@@ -152,6 +153,26 @@ def _check(
     check_writable(out, source)
     if scheme.source == "torch" and write_onnx is None:
         raise ConfigError(f"scheme {config.scheme!r} needs `write_onnx`, which writes a graph.")
+
+
+def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path: Path) -> None:
+    """Write the quantized graph of an onnx artifact, unproven: to weigh and to time, not to use.
+
+    Args:
+        source: a float32 onnx artifact.
+        task: its training texts calibrate.
+        settings: of QuantizeConfig; with a scheme.
+        path: of the file.
+
+    Raises:
+        ConfigError, ModelError: as `quantize`, before any work.
+    """
+    config = QuantizeConfig.parse(settings)
+    _check(source, task, config, path.parent / "graph", None)
+    with TemporaryDirectory() as folder:
+        target = target_of(config.target)[1]
+        shared = (onnx_file(source), path.parent, task, config, target, Path(folder), None)
+        SCHEMES[config.scheme].write(QuantizationContext(source, *shared), path)
 
 
 def _quantized(

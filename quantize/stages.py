@@ -15,7 +15,7 @@ from bertender.pipeline.stage import (
 )
 from bertender.tasks.task import Task
 from quantize.graph_check import failures_if_quantized
-from quantize.quantizer import QuantizeConfig, quantize
+from quantize.quantizer import QuantizeConfig, quantize, write_graph
 from quantize.schemes import AUTO_SCHEME, SCHEMES
 from quantize.targets import target_of
 
@@ -26,7 +26,7 @@ def _quantize(inputs: Inputs, config: QuantizeConfig, out: Path) -> Artifact:
     """Quantize the source; schemes that train are handed the way to a graph."""
 
     def write(trained: Artifact, directory: Path) -> None:
-        inputs.provided["export"](trained, inputs.task, directory)
+        inputs.provided["export.write"](trained, inputs.task, directory)
 
     return quantize(inputs.sources[0], inputs.task, config, out, write_onnx=write)
 
@@ -51,8 +51,8 @@ QUANTIZE = Stage(
     name="quantize",
     config=QuantizeConfig,
     function=_quantize,
-    uses=("export",),
-    provides=failures_if_quantized,
+    uses=("export.write",),
+    provides={"failures": failures_if_quantized, "write": write_graph},
     source="artifact",
     wants=_wants,
     makes=_makes,

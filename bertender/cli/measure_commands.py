@@ -78,7 +78,7 @@ def verify_command() -> Callable[..., None]:
         artifacts = Artifact.load(reference), Artifact.load(candidate)
         config = VerifyConfig.parse(explicit(option_values(VerifyConfig, values)))
         task = recorded_task(artifacts[0], task_settings(values))
-        parity = verify(*artifacts, task, config, provided_by("quantize"))
+        parity = verify(*artifacts, task, config, provided_by("quantize.failures"))
         if out:
             save_result(parity, out)
         if as_json:

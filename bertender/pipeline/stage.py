@@ -114,7 +114,7 @@ class Inputs:
     sources: tuple[Artifact, ...]
     loaded_task: Task | None
     provided: Mapping[str, Callable[..., Any]]
-    """By the names in `uses`: what these stages provide."""
+    """By the names in `uses`: what other stages provide."""
 
     @property
     def task(self) -> Task:
@@ -150,9 +150,9 @@ class Stage:
     check: Callable[[Any, Task], None] = lambda config, task: None
     """(config with its sources, task) raises what is wrong with the settings, before any work."""
     uses: tuple[str, ...] = ()
-    """The stages whose `provides` it is handed: stages never import each other."""
-    provides: Callable[..., Any] | None = None
-    """Parts of it that other stages may use, such as the writer of a graph."""
+    """What it is handed of other stages, as `export.write`: stages never import each other."""
+    provides: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Parts of it that others may use, such as the writer of a graph, by name."""
     also_writes: Callable[[Any, Path], Sequence[Path]] = _unused
     """(config, out) -> the artifacts that it writes next to `out`"""
     shown_by: str = "bertender.cli.output:show_artifact"
@@ -237,11 +237,15 @@ class Stage:
         return config.changed(changes)
 
 
-def provided_by(stage: str) -> Callable[..., Any]:
-    """Return what a stage provides for others."""
-    provides = STAGES[stage].provides
-    assert provides is not None, f"stage {stage!r} provides nothing"
-    return provides
+def provided_by(name: str) -> Callable[..., Any]:
+    """Return what a stage provides for others, by the stage's name and the part's: `export.write`.
+
+    Raises:
+        UnknownNameError: no such stage.
+        KeyError: the stage provides no such part.
+    """
+    stage, _, part = name.rpartition(".")
+    return STAGES[stage].provides[part]
 
 
 def _check_not_both(config: Config, setting: str, source: Source) -> None:

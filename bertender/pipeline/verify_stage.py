@@ -14,7 +14,7 @@ __all__ = ["VERIFY"]
 
 def _verify(inputs: Inputs, config: VerifyConfig, out: Path) -> Parity:
     reference, candidate = inputs.sources
-    parity = verify(reference, candidate, inputs.task, config, inputs.provided["quantize"])
+    parity = verify(reference, candidate, inputs.task, config, inputs.provided["quantize.failures"])
     if not parity.passed:
         save_result(parity, out)  # also after a failure, so that it can be read
     require_parity(parity)
@@ -25,7 +25,7 @@ VERIFY = Stage(
     name="verify",
     config=VerifyConfig,
     function=_verify,
-    uses=("quantize",),
+    uses=("quantize.failures",),
     sources=(2,),
     shown_by="bertender.cli.measure_commands:show_parity",
 )

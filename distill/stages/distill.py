@@ -13,6 +13,7 @@ from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.on_task import check_can_tag, check_texts_read
 from distill.distillation.start import check_start
 from distill.stages.encoder_folder import Encoder
+from distill.teachers.encoders import depth_of
 
 __all__ = ["DISTILL"]
 
@@ -51,4 +52,5 @@ DISTILL = Stage(
     fills={1: "student"},
     files=_files,
     check=_check,
+    provides={"depth": depth_of},
 )

@@ -33,6 +33,7 @@ from distill.data import fitting_tokenizer
 __all__ = [
     "PACKAGED",
     "PackagedEncoder",
+    "depth_of",
     "find_encoder",
     "is_available",
     "load_classifier",
@@ -88,6 +89,23 @@ def find_encoder(name: str, *, setting: str = "teacher") -> str:
             f"packaged {', '.join(PACKAGED)}; or go online (and unset HF_HUB_OFFLINE)."
         )
     return name
+
+
+def depth_of(name: str) -> int:
+    """Return how many layers an encoder has; of its files only the config is read.
+
+    Args:
+        name: what `find_encoder` takes.
+
+    Raises:
+        ModelError: its config cannot be read.
+        HubUnreachableError: as `find_encoder`.
+    """
+    source = find_encoder(name, setting="students")
+    try:
+        return int(open_pretrained(AutoConfig, source).num_hidden_layers)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"the config of {name!r} cannot be read: {error}") from None
 
 
 def load_classifier(

@@ -168,7 +168,7 @@ def test_a_stamp_that_does_not_hold_builds_again(content: str, recipe: Recipe, o
 def test_changed_code_builds_again(
     recipe: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = replace(STAGES["baseline"], uses=("export",))
+    changed = replace(STAGES["baseline"], uses=("export.write",))
     monkeypatch.setattr(runner, "STAGES", {**STAGES, "baseline": changed})
     assert built(recipe, out) == ["first", "second"]
 
