@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bertender.api import (
         classify,
         compare,
+        compress,
         distill,
         distill_general,
         export,
@@ -51,6 +52,7 @@ __all__ = [  # in the order of use, which docs/api.md follows
     "open_model",
     "serve",
     "classify",
+    "compress",
     "run_recipe",
     "__version__",
 ]

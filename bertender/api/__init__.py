@@ -7,6 +7,7 @@ there. What takes seconds to load is imported inside of the functions: `classify
 from __future__ import annotations
 
 from bertender.api.making import (
+    compress,
     distill,
     distill_general,
     export,
@@ -23,6 +24,7 @@ from bertender.api.serving import classify, serve
 __all__ = [
     "classify",
     "compare",
+    "compress",
     "distill",
     "distill_general",
     "export",

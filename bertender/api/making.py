@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from bertender.core.artifact import Artifact
 
 if TYPE_CHECKING:
+    from bertender.compression.records import CompressionReport
     from bertender.pipeline.calls import ArtifactLike, PathLike, TaskLike
     from bertender.tasks.task import Task
 
 __all__ = [
+    "compress",
     "distill",
     "distill_general",
     "export",
@@ -166,6 +168,38 @@ def quantize(
         int8 = bertender.quantize("runs/onnx", out="runs/int8", scheme="dynamic")
     """
     return _make("quantize", [artifact], task, settings, out)
+
+
+def compress(
+    teacher: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+) -> CompressionReport:
+    """Make the best model that holds constraints on its size, time and score.
+
+    Args:
+        teacher: the artifact to learn from.
+        task: as in `distill`.
+        out: directory that gets the artifact `model`, the report and all candidates.
+        settings: the options of `bertender compress`.
+
+    Returns:
+        Every candidate, predicted or measured, and which was chosen.
+
+    Raises:
+        ConfigError: no candidate can hold the constraints; the nearest one is named.
+
+    Example:
+        small = {"max_mb": 5, "layers": [1, 2], "epochs": 1, "students": []}
+        report = bertender.compress("runs/teacher", out="runs/compressed", **small)
+        print(report.chosen, report.verdict)
+    """
+    from pathlib import Path
+
+    from bertender.compression.compress import Compression
+    from bertender.compression.config import CompressConfig
+    from bertender.pipeline.calls import opened, plain, task_of
+
+    config, source = CompressConfig.parse(plain(settings)), opened(teacher)
+    return Compression(source, task_of([source], task), config, Path(out)).run()
 
 
 def _make(*call: Any) -> Artifact:

@@ -59,6 +59,11 @@ COMMANDS: Mapping[str, Command] = {
     "run": _command(
         f"{CLI}.recipe_commands", "run", "Run a recipe: named steps; what is built is reused."
     ),
+    "compress": _command(
+        f"{CLI}.compress_command",
+        "compress",
+        "Make the best model that holds constraints on size, time and score.",
+    ),
     "verify": _command(f"{CLI}.measure_commands", "verify", STAGES.places["verify"].summary),
     "compare": _command(f"{CLI}.measure_commands", "compare", STAGES.places["compare"].summary),
     "serve": _command("serve.commands", "serve", "Serve a model through Triton Inference Server."),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ __all__ = [
     "Draft",
     "check_replaceable",
     "check_writable",
+    "copy_artifact",
     "digest_of",
     "new_artifact",
     "sha256_of",
@@ -150,6 +152,25 @@ def new_artifact(
         )
         text = card.model_dump_json(indent=2) + "\n"
         (directory / CARD_NAME).write_text(text, encoding="utf-8")
+
+
+def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
+    """Copy an artifact to `out`, atomically; it still knows where what it was made from lies.
+
+    Raises:
+        ArtifactError: `out` exists and is not an artifact, or is this one.
+    """
+    out = out.resolve()
+    check_writable(out, artifact)
+    parent, card = artifact.card.parent, artifact.card
+    if parent is not None:
+        path = (artifact.path.resolve() / parent.path).resolve()
+        moved = Parent(digest=parent.digest, path=os.path.relpath(path, out))
+        card = card.model_copy(update={"parent": moved})
+    with replacing_directory(out) as directory:
+        shutil.copytree(artifact.path, directory, dirs_exist_ok=True)
+        (directory / CARD_NAME).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return Artifact.load(out)
 
 
 def check_writable(out: Path, parent: Artifact | None) -> None:

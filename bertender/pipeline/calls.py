@@ -17,7 +17,17 @@ from bertender.pipeline.stages import STAGES
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 
-__all__ = ["ArtifactLike", "PathLike", "TaskLike", "changes", "make", "opened", "plain", "report"]
+__all__ = [
+    "ArtifactLike",
+    "PathLike",
+    "TaskLike",
+    "changes",
+    "make",
+    "opened",
+    "plain",
+    "report",
+    "task_of",
+]
 
 PathLike: TypeAlias = str | os.PathLike[str]
 ArtifactLike: TypeAlias = Artifact | PathLike
@@ -82,11 +92,15 @@ def _plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _task(stage: Stage, artifacts: Sequence[Artifact], task: TaskLike | None) -> Task | None:
+def task_of(artifacts: Sequence[Artifact], task: TaskLike | None) -> Task:
     """Return the task to work on: the one that is named, or that the first artifact records."""
-    if not stage.needs_task or isinstance(task, Task):
-        return task if isinstance(task, Task) else None
+    if isinstance(task, Task):
+        return task
     settings = {"task": task} if isinstance(task, str) else plain(task or {})
     if artifacts:
         return recorded_task(artifacts[0], settings)
     return load_task(TaskConfig.parse(settings))
+
+
+def _task(stage: Stage, artifacts: Sequence[Artifact], task: TaskLike | None) -> Task | None:
+    return task_of(artifacts, task) if stage.needs_task else None

@@ -25,7 +25,7 @@ from bertender.pipeline.stages import STAGES
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 
-__all__ = ["StepOutcome", "run_recipe"]
+__all__ = ["StepOutcome", "run_recipe", "run_step"]
 
 ADDED_ROWS = {
     "bertender.problems": "problem_type",
@@ -72,16 +72,30 @@ def run_recipe(
     for position, (step, config) in enumerate(plan):
         at_step(step, position)
         with naming(step):
-            outcome = _run_step(step, config, task, done, out, fresh)
+            outcome = run_step(step, config, task, done, out, fresh)
             if not STAGES[step.stage].suffix:
                 done[step.name] = Artifact.load(outcome.output, verify=False)
         yield outcome
 
 
-def _run_step(
-    step: Step, config: Config, task: Task, done: Mapping[str, Artifact], out: Path, fresh: bool
+def run_step(
+    step: Step,
+    config: Config,
+    task: Task,
+    done: Mapping[str, Artifact],
+    out: Path,
+    fresh: bool = False,
 ) -> StepOutcome:
-    """Run a step unless its output is there already."""
+    """Run a step unless its output is there already.
+
+    Args:
+        step: what to run.
+        config: its settings, read.
+        task: whose texts it reads.
+        done: the artifacts that it may start from, by the names that the step has for them.
+        out: directory that gets its output.
+        fresh: run it in any case.
+    """
     started = time.monotonic()
     stage = STAGES[step.stage]
     outputs = outputs_of(step, config, out)

@@ -1,0 +1,1 @@
+"""Compression under constraints: candidate chains planned, predicted, trained by halving."""

@@ -1,0 +1,148 @@
+"""The steps of a candidate, as a recipe would name them, and building them.
+
+Each candidate is what the commands make: a student, pruned, exported, quantized. Steps that are
+built already are not built again, so that a compression that was killed continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertender.compression.candidates import Candidate
+from bertender.compression.config import CompressConfig
+from bertender.core.artifact import Artifact
+from bertender.pipeline.recipe import Step
+from bertender.pipeline.runner import run_step
+from bertender.pipeline.stages import STAGES
+from bertender.tasks.task import Task
+
+__all__ = ["Built", "build", "check_settings", "graph_steps", "probe_steps", "student_steps"]
+
+TEACHER = "teacher"
+HARDLY_TRAINED = {"epochs": 1, "learning_rate": 1e-5}
+"""Of a probe: what it weighs and takes does not depend on what it has learned."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """Artifacts of a candidate's steps."""
+
+    artifacts: Mapping[str, Artifact]
+    """By the names of the steps, the teacher's included."""
+    seconds: float
+    reused: bool
+    """Whether all of it was there already."""
+
+    @property
+    def last(self) -> Artifact:
+        """What the last step has made."""
+        return [*self.artifacts.values()][-1]
+
+
+def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int) -> list[Step]:
+    """Return the steps that train a candidate: distilling and pruning, or those that it has.
+
+    Args:
+        candidate: what to train.
+        config: how long, and on which texts.
+        unlabelled: unlabelled texts to learn from, at most.
+    """
+    steps = []
+    if candidate.is_distilled:
+        steps.append(_step("student", "distill", TEACHER, _student(candidate, config, unlabelled)))
+    if candidate.is_pruned:
+        source = steps[-1].name if steps else TEACHER
+        settings = {**_cuts(candidate, config), "epochs": config.recovery_epochs}
+        steps.append(_step("pruned", "prune", source, {**settings, "seed": config.seed}))
+    return steps
+
+
+def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step], list[Step]]:
+    """Return the steps of a probe: those on a few texts, and those that read all to be cut."""
+    trained = student_steps(candidate, config, 0)
+    students = [_changed(step, HARDLY_TRAINED) for step in trained if step.stage == "distill"]
+    cuts = [step for step in trained if step.stage == "prune"]
+    return students, [_changed(_without(step, "epochs"), {"recover": False}) for step in cuts]
+
+
+def graph_steps(candidate: Candidate, source: str, **settings: Any) -> list[Step]:
+    """Return the steps that export and quantize what a step has made; `settings` are for both."""
+    scheme = {"scheme": candidate.scheme, **settings}
+    return [_step("onnx", "export", source, settings), _step("int8", "quantize", "onnx", scheme)]
+
+
+def build(
+    steps: Sequence[Step], artifacts: Mapping[str, Artifact], task: Task, folder: Path
+) -> Built:
+    """Build steps in a folder; those that are built already are taken as they are.
+
+    Args:
+        steps: each from earlier ones or from `artifacts`.
+        artifacts: what is there already, by name.
+        task: whose texts they learn from.
+        folder: gets an artifact a step.
+    """
+    done, outcomes = dict(artifacts), []
+    for step in steps:
+        config = STAGES[step.stage].config.parse(step.settings)
+        outcomes.append(run_step(step, config, task, done, folder))
+        done[step.name] = Artifact.load(outcomes[-1].output, verify=False)
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    return Built(done, seconds, all(outcome.reused for outcome in outcomes))
+
+
+def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task: Task) -> None:
+    """Raise ConfigError where a step of a candidate could not be run on the task."""
+    for candidate in candidates:
+        for step in (*student_steps(candidate, config, 0), *graph_steps(candidate, TEACHER)):
+            stage = STAGES[step.stage]
+            stage.accepts(task)
+            stage.check(stage.config.parse(step.settings), task)
+
+
+def _step(name: str, stage: str, source: str, settings: Mapping[str, Any]) -> Step:
+    return Step.model_validate(
+        {"name": name, "stage": stage, "from": (source,), "with": dict(settings)}
+    )
+
+
+def _changed(step: Step, settings: Mapping[str, Any]) -> Step:
+    return step.model_copy(update={"settings": {**step.settings, **settings}})
+
+
+def _without(step: Step, setting: str) -> Step:
+    rest = {name: value for name, value in step.settings.items() if name != setting}
+    return step.model_copy(update={"settings": rest})
+
+
+def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> dict[str, Any]:
+    encoder = candidate.start.encoder
+    own = {} if config.method is None else {"method": config.method}
+    method = {"method": "pd", "student": encoder} if encoder is not None else own
+    return {
+        **method,
+        **_texts(config, unlabelled),
+        "layers": candidate.layers,
+        "epochs": config.epochs,
+        "learning_rate": config.learning_rate,
+        "seed": config.seed,
+    }
+
+
+def _texts(config: CompressConfig, unlabelled: int) -> dict[str, Any]:
+    """Return the settings of so many unlabelled texts."""
+    if not unlabelled:
+        return {}
+    if config.unlabelled is None:
+        return {"unlabelled_texts": unlabelled}
+    return {"unlabelled": str(config.unlabelled)}
+
+
+def _cuts(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
+    shares = {"heads": candidate.heads, "ffn": candidate.ffn}
+    cut = {name: share for name, share in shares.items() if share}
+    vocab = {"vocab": "task", "vocab_floor": config.vocab_floor} if candidate.vocab else {}
+    return {**cut, **vocab}

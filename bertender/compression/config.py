@@ -1,0 +1,98 @@
+"""Settings of `compress`: the constraints, what candidates are made of, and what may be spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from bertender.core.config import Config, Rule, parts_of
+
+__all__ = ["RULES", "CompressConfig"]
+
+Shares = Annotated[tuple[float, ...], BeforeValidator(parts_of)]
+Names = Annotated[tuple[str, ...], BeforeValidator(parts_of)]
+
+RULES: Mapping[str, Rule[CompressConfig]] = {
+    "shares that leave nothing": Rule(
+        lambda config: not all(0 <= share < 1 for share in (*config.heads, *config.ffn)),
+        "a share to cut is from 0 to below 1, as 0.25 for a quarter. Give shares by commas.",
+        frozenset({"heads", "ffn"}),
+    ),
+    "no way to quantize": Rule(
+        lambda config: not config.schemes,
+        "there is nothing to choose from. Give a scheme at least, from `bertender schemes`.",
+        frozenset({"schemes"}),
+    ),
+    "no share to choose": Rule(
+        lambda config: not (config.heads and config.ffn),
+        "there is nothing to choose from. Give 0 to cut nothing.",
+        frozenset({"heads", "ffn"}),
+    ),
+}
+"""Conflicts of settings."""
+
+
+class CompressConfig(Config):
+    """Settings of `compress`."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        "layers": "1, 2, 3, 4, 6 and 12, up to all of the start's"
+    }
+
+    max_mb: float | None = Field(None, gt=0, description="most megabytes of the model's file")
+    max_ms: float | None = Field(
+        None,
+        gt=0,
+        description="most milliseconds for one text of natural length, the median, on this "
+        "machine with `threads`",
+    )
+    min_score: float | None = Field(
+        None, gt=0, le=1, description="least score on the held-out texts, read once at the end"
+    )
+    unlabelled: Path | None = Field(
+        None, description="more texts to learn from: .txt, CSV, TSV, JSONL or Parquet"
+    )
+    unlabelled_texts: int = Field(
+        0, ge=0, description="learn from so many unlabelled texts that come with the task, at most"
+    )
+    students: Names = Field(
+        ("all-MiniLM-L6-v2",),
+        description="encoders by commas that students may start from, besides the teacher's own "
+        "layers: folders, packaged encoders or hub names",
+    )
+    layers: Annotated[tuple[int, ...], BeforeValidator(parts_of)] = Field(
+        (), description="depths of students to choose from, by commas"
+    )
+    heads: Shares = Field(
+        (0.0, 0.25, 0.5), description="shares of the heads to cut to choose from, by commas"
+    )
+    ffn: Shares = Field(
+        (0.0, 0.25, 0.5), description="shares of the feed-forward neurons, by commas"
+    )
+    vocab_floor: int = Field(
+        2, ge=1, description="where the vocabulary is cut, keep tokens that occur so often"
+    )
+    schemes: Names = Field(
+        ("dynamic",),
+        description="ways to quantize to choose from, of `bertender schemes` that train nothing",
+    )
+    candidates: int = Field(6, ge=1, description="candidates to train, at most")
+    method: str | None = Field(
+        None, description="of `bertender methods`, for students of the teacher's own layers"
+    )
+    epochs: int = Field(3, ge=1, description="passes over the texts of each student")
+    recovery_epochs: int = Field(2, ge=1, description="passes over the texts after a cut")
+    learning_rate: float = Field(1e-4, gt=0, description="peak learning rate of the students")
+    budget_minutes: float | None = Field(
+        None, gt=0, description="train for so long at most; candidates that do not fit are left out"
+    )
+    threads: int = Field(0, ge=0, description="to time with; 0: every core")
+    processes: int = Field(3, ge=1, description="fresh processes that time the chosen models")
+    seed: int = Field(0, ge=0, description="seed of every training")
+    noisy: bool = Field(
+        False, description="time on a busy machine as well, and mark the figures as noisy"
+    )

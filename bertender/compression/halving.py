@@ -1,0 +1,126 @@
+"""Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) over candidates.
+
+All start on a small part of the texts; the better half of each round goes on, on twice as many,
+until one learns from all. So most of the time goes to the candidates that deserve it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bertender.compression.records import CandidateResult, Round
+
+__all__ = ["Budget", "Train", "halved", "parts_of_texts"]
+
+FEWEST_TEXTS = 500
+"""Below it a part says little about a candidate."""
+
+Train = Callable[[CandidateResult, float, int], Round]
+"""(candidate, share of the texts, number of the round) -> its training"""
+
+
+@dataclass
+class Budget:
+    """Minutes of training that may be spent: half of them to choose, the rest on the chosen one."""
+
+    minutes: float | None
+    spent: float = 0.0
+    for_all_texts: list[float] = field(default_factory=list)
+    """Minutes that each training so far would have taken on all texts."""
+
+    def allows_choosing(self, share: float) -> bool:
+        """Return whether a training on a share of the texts fits in the half for choosing."""
+        if self.minutes is None or not self.for_all_texts:
+            return True
+        return self.spent + share * self._expected() <= self.minutes / 2
+
+    def affordable_share(self) -> float:
+        """Return the share of the texts that what is left allows to learn from, 1 at most."""
+        if self.minutes is None or not self.for_all_texts:
+            return 1.0
+        return min(max(self.minutes - self.spent, 0.0) / self._expected(), 1.0)
+
+    def spend(self, done: Round, share: float) -> None:
+        """Note a training."""
+        self.spent += done.minutes
+        self.for_all_texts.append(done.minutes / share)
+
+    def _expected(self) -> float:
+        """Return the minutes of a training on all texts, by the mean of those so far."""
+        return max(sum(self.for_all_texts) / len(self.for_all_texts), 1e-9)
+
+
+def parts_of_texts(candidates: int, texts: int) -> list[float]:
+    """Return the share of the texts that each round learns from, 1 in the last."""
+    rounds = math.ceil(math.log2(candidates))
+    fewest = min(FEWEST_TEXTS / max(texts, 1), 1.0)
+    return [max(0.5**number, fewest) for number in range(rounds, -1, -1)]
+
+
+def halved(
+    entrants: Sequence[CandidateResult], texts: int, train: Train, budget: Budget
+) -> list[CandidateResult]:
+    """Train candidates by rounds; return all, with their rounds, the best of the last first.
+
+    Where half of the budget is spent, no candidate is trained to choose by any more; the best so
+    far then learns from as many texts as the rest of the budget allows.
+
+    Args:
+        entrants: one at least.
+        texts: labelled ones to learn from.
+        train: trains a candidate, and returns its score on the texts to choose by.
+        budget: what may be spent.
+    """
+    staying = list(entrants)
+    beaten: list[CandidateResult] = []
+    *earlier, _ = parts_of_texts(len(entrants), texts)
+    for number, share in enumerate(earlier):
+        trained = [_if_affordable(each, share, number, train, budget) for each in staying]
+        ranked = sorted(trained, key=_rank, reverse=True)
+        staying = ranked[: math.ceil(len(ranked) / 2)]
+        beaten[:0] = [_beaten(each, number) for each in ranked[len(staying) :]]
+    leader, *others = staying
+    return [_trained_last(leader, len(earlier), train, budget), *others, *beaten]
+
+
+def _if_affordable(
+    result: CandidateResult, share: float, number: int, train: Train, budget: Budget
+) -> CandidateResult:
+    if result.left_out:
+        return result
+    if not budget.allows_choosing(share):
+        return result.model_copy(update={"left_out": "half of the budget was spent before it"})
+    return _trained(result, share, number, train, budget)
+
+
+def _trained_last(
+    leader: CandidateResult, number: int, train: Train, budget: Budget
+) -> CandidateResult:
+    """Train the best on as many texts as the budget allows, if these are more than it has seen."""
+    share = budget.affordable_share()
+    whole = leader.model_copy(update={"left_out": None})
+    if leader.rounds and share <= leader.rounds[-1].share:
+        return whole
+    return _trained(whole, share, number, train, budget)
+
+
+def _trained(
+    result: CandidateResult, share: float, number: int, train: Train, budget: Budget
+) -> CandidateResult:
+    done = train(result, share, number)
+    budget.spend(done, share)
+    return result.model_copy(update={"rounds": (*result.rounds, done)})
+
+
+def _rank(result: CandidateResult) -> tuple[int, float]:
+    last = result.rounds[-1] if result.rounds else None
+    return (last.number, last.score) if last else (-1, 0.0)
+
+
+def _beaten(result: CandidateResult, number: int) -> CandidateResult:
+    if result.left_out:
+        return result
+    reason = f"the better half of round {number + 1} went on without it"
+    return result.model_copy(update={"left_out": reason})

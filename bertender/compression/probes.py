@@ -1,0 +1,164 @@
+"""Probes: a few models of a start, hardly trained, whose bytes and time are measured.
+
+They span what candidates differ in: depth, heads, neurons, vocabulary. They are timed in turns,
+the teacher with them, on texts of the held-out split, whose labels and scores nothing reads here:
+what a service will see has their lengths, and training texts may be shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from bertender.compression.candidates import Candidate
+from bertender.compression.chain import build, graph_steps, probe_steps
+from bertender.compression.config import CompressConfig
+from bertender.compression.prediction import CostModel, fitted
+from bertender.compression.records import Cost, Probe
+from bertender.core.artifact import Artifact
+from bertender.core.build_once import build_once
+from bertender.core.card import library_versions
+from bertender.core.config import Record
+from bertender.measure.fresh import TimedModel, measure_models
+from bertender.measure.latency import LatencyConfig
+from bertender.measure.load import MachineLoad
+from bertender.measure.size import measure_size
+from bertender.pipeline.stage import provided_by
+from bertender.tasks.loading import sample
+from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+
+__all__ = ["CostModels", "Measured", "measured", "probes_of"]
+
+TEXTS = 64
+"""Of each split, that a probe reads."""
+ROUNDS = 6
+
+CostModels = dict[tuple[str, str], CostModel]
+"""(start, scheme) -> the costs of its candidates"""
+
+
+class Measured(Record):
+    """Probes and teacher, measured in one run."""
+
+    probes: tuple[Probe, ...]
+    teacher: Cost
+    load: MachineLoad | None
+
+    def models(self) -> CostModels:
+        """Return the fits, by start and scheme."""
+        key = _key
+        grouped = groupby(sorted(self.probes, key=key), key)
+        return {group: fitted([*probes]) for group, probes in grouped}
+
+
+def probes_of(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return those of one start and one scheme that the others can be predicted from.
+
+    The shallowest and the deepest that nothing is cut of, and of one between them each cut alone
+    and all together: a deep one takes minutes to export.
+    """
+    depths = sorted({each.layers for each in candidates})
+    heads, ffn = (max(getattr(each, part) for each in candidates) for part in ("heads", "ffn"))
+    vocab = any(each.vocab for each in candidates)
+    whole = {"heads": 0.0, "ffn": 0.0, "vocab": False}
+    between = {**whole, "layers": depths[len(depths) // 2]}
+    changes = (
+        {**whole, "layers": depths[0]},
+        {**whole, "layers": depths[-1]},
+        {**between, "heads": heads},
+        {**between, "ffn": ffn},
+        {**between, "heads": heads, "ffn": ffn, "vocab": vocab},
+    )
+    made = [candidates[0].model_copy(update=change) for change in changes]
+    return [*dict.fromkeys(made)]
+
+
+def measured(
+    teacher: Artifact,
+    candidates: Sequence[Candidate],
+    task: Task,
+    config: CompressConfig,
+    folder: Path,
+    announce: Callable[[str], None],
+) -> Measured:
+    """Make the probes of all starts and schemes, and measure them with the teacher.
+
+    Raises:
+        MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
+    """
+    chosen = [probe for group in _groups(candidates) for probe in probes_of(group)]
+    made = []
+    for number, probe in enumerate(chosen, start=1):
+        announce(f"probe {number} of {len(chosen)}: {probe.name}")
+        made.append(_made(teacher, probe, task, config, folder / probe.name))
+    first = TimedModel(name="teacher", artifact=teacher.path.resolve())
+    timed = measure_models([first, *made], task.dev.examples, _timing(config))
+    teacher_ms, *times_ms = (row.single.p50_ms for row in timed.rows)
+    probes = [
+        Probe(
+            candidate=probe,
+            entries=len(load_tokenizer(model.artifact)),
+            cost=Cost(model_mb=_graph(model).stat().st_size / 1e6, single_ms=ms),
+        )
+        for probe, model, ms in zip(chosen, made, times_ms, strict=True)
+    ]
+    return Measured(probes=tuple(probes), teacher=cost_of(teacher, teacher_ms), load=timed.load)
+
+
+def cost_of(artifact: Artifact, single_ms: float) -> Cost:
+    """Return what an artifact weighs, with its measured time."""
+    size = measure_size(artifact, None).model_size_bytes
+    return Cost(model_mb=size / 1e6, single_ms=single_ms)
+
+
+def _timing(config: CompressConfig) -> LatencyConfig:
+    return LatencyConfig(
+        processes=1, rounds=ROUNDS, threads=config.threads, seed=config.seed, noisy=config.noisy
+    )
+
+
+def _made(
+    teacher: Artifact, probe: Candidate, task: Task, config: CompressConfig, folder: Path
+) -> TimedModel:
+    """Return a probe: its graph is quantized, and judged by no gate, since it is of no use."""
+    few, all_texts = _few(task), replace(_few(task), train=task.train)
+    students, cuts = probe_steps(probe, config)
+    built = build(students, {"teacher": teacher}, few, folder)
+    built = build(cuts, built.artifacts, all_texts, folder)  # which the vocabulary is cut for
+    export, _ = graph_steps(probe, [*built.artifacts][-1], parity_texts=TEXTS)
+    exported = build([export], built.artifacts, few, folder).last
+    graph = (folder / "int8.onnx").resolve()
+    write = provided_by("quantize.write")
+    scheme = {"scheme": probe.scheme}
+    identity = [exported.digest, probe.scheme, library_versions()]
+    build_once([graph], identity, lambda: write(exported, few, scheme, graph))
+    return TimedModel(name=probe.name, artifact=exported.path.resolve(), graph=graph)
+
+
+def _graph(model: TimedModel) -> Path:
+    assert model.graph is not None  # every probe has one
+    return model.graph
+
+
+def _few(task: Task) -> Task:
+    """Return the task with a few texts of each split: nothing is learned or judged by a probe."""
+    train, dev, selection = (
+        sample(split, TEXTS, task.problem) for split in (task.train, task.dev, task.selection)
+    )
+    return replace(task, train=train, dev=dev, selection=selection)
+
+
+def _groups(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
+    key = _candidate_key
+    return [[*group] for _, group in groupby(sorted(candidates, key=key), key)]
+
+
+def _candidate_key(candidate: Candidate) -> tuple[str, str]:
+    return candidate.start.name, candidate.scheme
+
+
+def _key(probe: Probe) -> tuple[str, str]:
+    return _candidate_key(probe.candidate)

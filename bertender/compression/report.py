@@ -1,0 +1,128 @@
+"""The table of a compression, and the sentence that says which model to deploy and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from bertender.compression.records import CandidateResult, CompressionReport
+from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, number, short
+
+__all__ = ["SHOWN_PREDICTED", "markdown_report", "notes", "sentence", "terminal_report"]
+
+HEADINGS: tuple[Cell, ...] = (
+    ("Candidate",),
+    ("MB",),
+    ("ms",),
+    ("Known by",),
+    ("Score by round",),
+    ("Score, quantized",),
+    ("Held out",),
+    ("Note",),
+)
+NUMERIC = (False, True, True, False, True, True, True, False)
+SHOWN_PREDICTED = 12
+"""Candidates in the table that were only predicted; the JSON has all."""
+
+
+def terminal_report(report: CompressionReport) -> Table:
+    """Render the candidates for a terminal: the trained ones first, the best at the top."""
+    title = f"{report.task}: {len(report.candidates)} candidates"
+    table = captioned_table([title, *notes(report)])
+    for (heading,), right in zip(HEADINGS, NUMERIC, strict=True):
+        table.add_column(heading, justify="right" if right else "left")
+    for row in _rows(report):
+        table.add_row(*(Text(" ".join(cell)) for cell in row))
+    return table
+
+
+def markdown_report(report: CompressionReport) -> str:
+    """Return the table and its notes as Markdown."""
+    lines = markdown_rows(HEADINGS, _rows(report), NUMERIC)
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes(report))]) + "\n"
+
+
+def notes(report: CompressionReport) -> list[str]:
+    """Return the lines below the table: what was predicted, how well, and what chose."""
+    teacher = f"teacher {report.teacher_mb:.1f} MB, {report.teacher_ms:.2f} ms in PyTorch"
+    chosen = f"chosen on the {_chosen_on(report)}; the held-out texts were read once"
+    lines = [f"{teacher}; {chosen}", *_agreement(report)]
+    left = _predicted_only(report)[SHOWN_PREDICTED:]
+    return [*lines, *([f"{len(left)} more candidates were predicted"] if left else [])]
+
+
+def sentence(report: CompressionReport) -> str:
+    """Return which model to deploy and why, or what the plan would train."""
+    best = next((each for each in report.candidates if each.score is not None), None)
+    if best is None or best.score is None:
+        fitting = sum(each.fits for each in report.candidates)
+        return (
+            f"{fitting} of {len(report.candidates)} candidates are predicted to hold the "
+            "constraints. Nothing was trained."
+        )
+    cost, teacher = best.cost, report.teacher_score
+    share = f", {best.score.value / teacher.value:.1%} of the teacher's" if teacher else ""
+    return (
+        f"{_verdict(report)} {best.candidate.name}: {report.metric} {best.score.value:.3f} "
+        f"[{best.score.low:.3f}, {best.score.high:.3f}]{share}, {cost.model_mb:.2f} MB "
+        f"({report.teacher_mb / cost.model_mb:.0f} times smaller), {cost.single_ms:.2f} ms for a "
+        f"text ({report.teacher_ms / cost.single_ms:.0f} times as fast as the teacher in PyTorch); "
+        "of the trained candidates that hold the constraints it scored best on the texts to "
+        "choose by."
+    )
+
+
+def _verdict(report: CompressionReport) -> str:
+    if report.verdict == "met":
+        return "Deploy"
+    return (
+        f"min_score={report.config.min_score:g} is not reached. The best is"
+        if report.config.min_score is not None
+        else "The best is"
+    )
+
+
+def _chosen_on(report: CompressionReport) -> str:
+    return "texts set apart" if report.chosen_on == "selection" else "held-out texts"
+
+
+def _agreement(report: CompressionReport) -> Iterable[str]:
+    agreement = report.agreement
+    if agreement.models:
+        yield (
+            f"measured over predicted, {agreement.models} models: size "
+            f"{_spread(agreement.size)}, time {_spread(agreement.time)}"
+        )
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def _rows(report: CompressionReport) -> list[tuple[Cell, ...]]:
+    trained = [each for each in report.candidates if each.rounds]
+    shown = [*trained, *_predicted_only(report)[:SHOWN_PREDICTED]]
+    return [_row(each, is_chosen=each.candidate.name == report.chosen) for each in shown]
+
+
+def _predicted_only(report: CompressionReport) -> Sequence[CandidateResult]:
+    """Return the candidates that were not trained, those that fit first, the least cut first."""
+    rest = [each for each in report.candidates if not each.rounds]
+    return sorted(rest, key=lambda each: (not each.fits, -each.candidate.remaining))
+
+
+def _row(result: CandidateResult, *, is_chosen: bool) -> tuple[Cell, ...]:
+    cost, name = result.cost, result.candidate.name
+    scores = ", ".join(f"{each.score:.3f}" for each in result.rounds)
+    return (
+        (f"{name} (chosen)" if is_chosen else name,),
+        (short(cost.model_mb),),
+        (short(cost.single_ms),),
+        ("measured" if result.measured else "predicted",),
+        (scores or DASH,),
+        (number(result.choice),),
+        (number(result.score.value if result.score else None),),
+        (result.left_out or "",),
+    )

@@ -1,0 +1,142 @@
+"""A compression from beginning to end: planned, trained, chosen, and what an operator then has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bertender
+from bertender.compression.compress import MODEL, REPORT, TABLE, Compression
+from bertender.compression.config import CompressConfig
+from bertender.compression.records import CompressionReport
+from bertender.compression.report import markdown_report, sentence
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.core.lineage import lineage
+from bertender.measure.comparison import Comparison
+from bertender.models.opening import open_classifier
+from bertender.tasks.task import Task
+from tests.conftest import Once
+from tests.toy_models import save_encoder
+
+SMALL = {
+    "students": (),
+    "layers": (1, 2),
+    "heads": (0.0, 0.5),
+    "ffn": (0.0, 0.5),
+    "epochs": 2,
+    "recovery_epochs": 1,
+    "learning_rate": 3e-3,
+    "noisy": True,
+    "threads": 1,
+    "processes": 1,
+}
+
+
+def _compression(
+    trained: Artifact, task: Task, out: Path, said: list[str] | None = None, **settings: object
+) -> Compression:
+    config = CompressConfig.parse({**SMALL, **settings})
+    return Compression(trained, task, config, out, (said if said is not None else []).append)
+
+
+@pytest.fixture(scope="module")
+def trained(task: Task, once: Once) -> Artifact:
+    """A teacher that tells the labels apart: a gate refuses what is quantized of one that does
+    not."""
+
+    def fill(folder: Path) -> None:
+        settings = {"epochs": 6, "learning_rate": 3e-3, "batch_size": 16}
+        start = save_encoder("bert", folder / "encoder")
+        bertender.finetune(task, out=folder / "teacher", teacher=start, **settings)
+
+    return Artifact.load(once("trained-teacher", fill) / "teacher")
+
+
+@pytest.fixture(scope="module")
+def done(
+    trained: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, CompressionReport]:
+    out = tmp_path_factory.mktemp("compressed")
+    return out, _compression(trained, task, out, candidates=2).run()
+
+
+def test_the_model_is_an_artifact_that_classifies(
+    done: tuple[Path, CompressionReport], task: Task
+) -> None:
+    out, report = done
+    model = Artifact.load(out / MODEL)
+    assert model.card.precision == "int8"
+    assert open_classifier(model).logits(task.dev.examples[:3]).shape == (3, 2)
+    assert report.verdict == "met"
+    whole = [*lineage(model)]
+    assert all(isinstance(each, Artifact) for each in whole)
+    assert len(whole) > 2
+
+
+def test_the_report_has_every_candidate(done: tuple[Path, CompressionReport]) -> None:
+    out, report = done
+    assert CompressionReport.model_validate_json((out / REPORT).read_text()) == report
+    assert len(report.candidates) == len({each.candidate for each in report.candidates}) == 16
+    trained = [each for each in report.candidates if each.rounds]
+    assert len(trained) == 2
+    chosen = report.candidates[0]
+    assert chosen.candidate.name == report.chosen
+    assert (chosen.measured, chosen.score) != (None, None)
+    assert all(each.left_out for each in report.candidates[1:])
+    assert report.agreement.models == 1
+
+
+def test_the_table_has_the_chain(done: tuple[Path, CompressionReport]) -> None:
+    out, report = done
+    table = Comparison.model_validate_json((out / TABLE).read_text())
+    assert table.rows[0].digest
+    assert table.rows[-1].score == report.candidates[0].score
+
+
+def test_the_report_says_what_to_deploy(done: tuple[Path, CompressionReport]) -> None:
+    _, report = done
+    assert report.chosen is not None
+    assert sentence(report).startswith(f"Deploy {report.chosen}: accuracy")
+    assert f"{report.chosen} (chosen)" in markdown_report(report)
+
+
+def test_a_second_run_makes_nothing_again(
+    done: tuple[Path, CompressionReport], trained: Artifact, task: Task
+) -> None:
+    out, report = done
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    again = _compression(trained, task, out, candidates=2).run()
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    assert (again.chosen, again.minutes) == (report.chosen, report.minutes)
+
+
+def test_a_plan_trains_nothing_but_probes(
+    done: tuple[Path, CompressionReport], trained: Artifact, task: Task
+) -> None:
+    out, _ = done
+    said: list[str] = []
+    plan = _compression(trained, task, out, said, candidates=2).plan()
+    assert plan.verdict == "planned"
+    assert plan.chosen is None
+    assert not said
+    assert all(not each.rounds for each in plan.candidates)
+    assert "Nothing was trained" in sentence(plan)
+
+
+def test_what_nothing_can_hold_is_refused_before_training(
+    done: tuple[Path, CompressionReport], trained: Artifact, task: Task
+) -> None:
+    out, _ = done
+    with pytest.raises(ConfigError, match="The nearest is teacher-1"):
+        _compression(trained, task, out, max_mb=0.001).run()
+
+
+def test_a_score_that_is_missed_is_said(done: tuple[Path, CompressionReport]) -> None:
+    _, report = done
+    asked = report.config.model_copy(update={"min_score": 0.99})
+    missed = report.model_copy(update={"config": asked, "verdict": "score not met"})
+    assert sentence(missed).startswith(
+        f"min_score=0.99 is not reached. The best is {report.chosen}"
+    )

@@ -1,0 +1,74 @@
+"""Successive halving: the better half goes on, and the budget holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.compression.halving import Budget, halved, parts_of_texts
+from bertender.compression.records import CandidateResult, Round
+from tests.compression.toy_costs import candidate, result, trained
+
+ENTRANTS = [result(candidate(layers)) for layers in (1, 2, 3, 4, 5, 6)]
+TEXTS = 16_000
+
+
+class _Trainer:
+    """Scores a candidate by its depth; ten minutes for all texts."""
+
+    def __init__(self) -> None:
+        self.trainings: list[tuple[int, float]] = []
+
+    def __call__(self, entrant: CandidateResult, share: float, number: int) -> Round:
+        layers = entrant.candidate.layers
+        self.trainings.append((layers, share))
+        return trained(number, layers / 10, share, minutes=10 * share)
+
+
+def test_the_better_half_goes_on_to_twice_as_many_texts() -> None:
+    trainer = _Trainer()
+    ranked = halved(ENTRANTS, TEXTS, trainer, Budget(None))
+    assert [each.candidate.layers for each in ranked] == [6, 5, 4, 3, 2, 1]
+    by_share = {
+        share: sum(1 for _, other in trainer.trainings if other == share)
+        for _, share in trainer.trainings
+    }
+    assert by_share == {0.125: 6, 0.25: 3, 0.5: 2, 1.0: 1}
+
+
+def test_those_left_behind_say_why() -> None:
+    ranked = halved(ENTRANTS, TEXTS, _Trainer(), Budget(None))
+    assert ranked[0].left_out is None
+    assert all(each.left_out for each in ranked[1:])
+
+
+def test_one_candidate_learns_from_all_texts_at_once() -> None:
+    trainer = _Trainer()
+    halved(ENTRANTS[:1], TEXTS, trainer, Budget(None))
+    assert trainer.trainings == [(1, 1.0)]
+
+
+def test_few_texts_are_not_divided_to_nothing() -> None:
+    assert parts_of_texts(8, 600) == [500 / 600, 500 / 600, 500 / 600, 1.0]
+    assert parts_of_texts(8, 100) == [1.0] * 4
+
+
+@pytest.mark.parametrize("minutes", [1.0, 4.0, 8.0, 15.0, 20.0])
+def test_a_budget_is_held(minutes: float) -> None:
+    budget = Budget(minutes)
+    ranked = halved(ENTRANTS, TEXTS, _Trainer(), budget)
+    # what a training takes is known when the first is done
+    assert budget.spent <= max(minutes, 10 * 0.125) + 1e-9
+    assert len(ranked) == len(ENTRANTS)
+    assert ranked[0].rounds
+    assert ranked[0].left_out is None
+    assert all(each.left_out for each in ranked[1:])
+
+
+def test_a_larger_budget_trains_more() -> None:
+    spent = []
+    for minutes in (4.0, 15.0, 60.0):
+        budget = Budget(minutes)
+        halved(ENTRANTS, TEXTS, _Trainer(), budget)
+        spent.append(budget.spent)
+    assert spent == sorted(spent)
+    assert spent[-1] > spent[0]

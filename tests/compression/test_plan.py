@@ -1,0 +1,81 @@
+"""The plan: which candidates fit, the nearest where none does, and which are trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.compression.candidates import all_candidates
+from bertender.compression.config import CompressConfig
+from bertender.compression.plan import check_feasible, entrants, excess, predicted
+from bertender.compression.prediction import fitted
+from bertender.compression.probes import CostModels, probes_of
+from bertender.core.errors import ConfigError
+from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, probe, result
+
+STARTS = (TEACHER, ENCODER)
+
+
+def _models(config: CompressConfig) -> CostModels:
+    models: CostModels = {}
+    for start in STARTS:
+        probes = [probe(each) for each in probes_of(all_candidates([start], config))]
+        models[start.name, "dynamic"] = fitted(probes)
+    return models
+
+
+def test_what_is_predicted_beyond_a_limit_does_not_fit() -> None:
+    config = CompressConfig.parse({"max_mb": 10.0, "max_ms": 1.4})
+    results = predicted(all_candidates(STARTS, config), _models(config), config)
+    assert any(each.fits for each in results)
+    for each in results:
+        right = cost(each.candidate)
+        assert each.fits == (right.model_mb <= 10 and right.single_ms <= 1.4)
+        assert (each.left_out is None) == each.fits
+
+
+def test_without_limits_all_fit() -> None:
+    config = CompressConfig()
+    assert excess(cost(candidate()), config) == 0
+
+
+def test_limits_that_nothing_holds_name_the_nearest_point() -> None:
+    config = CompressConfig.parse({"max_mb": 3.0, "max_ms": 0.2})
+    results = predicted(all_candidates(STARTS, config), _models(config), config)
+    with pytest.raises(ConfigError) as caught:
+        check_feasible(results, config)
+    message = str(caught.value)
+    assert "max_mb=3, max_ms=0.2" in message
+    smallest = min(cost(each.candidate).model_mb for each in results)
+    assert f"{smallest:.2f} MB" in message
+
+
+def test_what_the_error_names_is_feasible() -> None:
+    asked = {"max_mb": 3.0, "max_ms": 0.2}
+    config = CompressConfig.parse(asked)
+    results = predicted(all_candidates(STARTS, config), _models(config), config)
+    with pytest.raises(ConfigError) as caught:
+        check_feasible(results, config)
+    words = str(caught.value).split()
+    named = {name: float(words[words.index(name) + 1]) for name in asked}
+    wider = CompressConfig.parse(named)
+    check_feasible(predicted(all_candidates(STARTS, wider), _models(wider), wider), wider)
+
+
+def test_the_least_cut_of_each_start_and_depth_enters() -> None:
+    results = [
+        result(candidate(6, heads=0.5, ffn=0.5)),
+        result(candidate(6, heads=0.5)),
+        result(candidate(3)),
+        result(candidate(3, vocab=True)),
+        result(candidate(3, ENCODER)),
+        result(candidate(6), fits=False),
+    ]
+    chosen = [each.candidate for each in entrants(results, CompressConfig())]
+    assert set(chosen) == {candidate(6, heads=0.5), candidate(3), candidate(3, ENCODER)}
+
+
+def test_no_more_enter_than_are_asked_for_and_starts_have_turns() -> None:
+    results = [result(candidate(layers)) for layers in (6, 5, 4)]
+    results.append(result(candidate(3, ENCODER)))
+    chosen = entrants(results, CompressConfig(candidates=2))
+    assert {each.candidate.start for each in chosen} == {TEACHER, ENCODER}
