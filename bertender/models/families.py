@@ -12,8 +12,16 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError, nearest_hint
-from bertender.models.attention_heads import Pruning, distilbert_heads, mpnet_heads
-from bertender.models.family import Arguments, Family, LanguageHead, Norms, scaled_scores
+from bertender.models.attention_heads import Pruning, mpnet_heads
+from bertender.models.distilbert import DISTILBERT
+from bertender.models.family import (
+    Arguments,
+    Family,
+    Fusion,
+    LanguageHead,
+    Norms,
+    scaled_scores,
+)
 from bertender.models.modernbert import MODERNBERT
 from bertender.models.sublayers import FeedForward, Projections
 
@@ -102,25 +110,6 @@ ELECTRA = replace(
     ),
 )
 
-DISTILBERT = Family(
-    layers="transformer.layer",
-    word_embeddings="embeddings.word_embeddings",
-    position_embeddings="embeddings.position_embeddings",
-    embedding_norm="embeddings.LayerNorm",
-    token_type_embeddings=None,
-    attention="attention",
-    projections=Projections.separate(
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        output="attention.out_lin",
-    ),
-    feed_forward=FeedForward.plain("ffn.lin1", "ffn.lin2"),
-    norms=Norms.after("sa_layer_norm", "output_layer_norm"),
-    language_head=LanguageHead(("vocab_transform", "vocab_layer_norm"), "vocab_projector.bias"),
-    pruning=Pruning(distilbert_heads, width="hidden_dim"),
-)
-
 MPNET = replace(
     BERT,
     token_type_embeddings=None,
@@ -136,7 +125,7 @@ MPNET = replace(
     first_position=_two,
     relative_positions=True,
     scores=_with_position_bias,
-    fusion_obstacle="its attention adds a bias by distance",
+    fusion=Fusion(obstacle="its attention adds a bias by distance"),
     pruning=Pruning(mpnet_heads),
 )
 
@@ -174,7 +163,7 @@ DEBERTA = replace(
     plain_layers=False,  # its attention is scaled by the number of terms, too
     shorter_copies=False,
     scores=_disentangled,
-    fusion_obstacle="its attention adds scores of content to position",
+    fusion=Fusion(obstacle="its attention adds scores of content to position"),
 )
 
 MOBILEBERT = replace(
@@ -186,7 +175,7 @@ MOBILEBERT = replace(
         BERT_HEAD.bias,
     ),
     reads_neighbours=_trigram,
-    fusion_obstacle="attention is found by the layer norm behind it, and it has none",
+    fusion=Fusion(obstacle="attention is found by the layer norm behind it, and it has none"),
     pruning=None,  # its layers have several feed-forward parts
 )
 

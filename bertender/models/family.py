@@ -10,12 +10,21 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.models.attention_heads import Pruning
 from bertender.models.sublayers import FeedForward, Projections, module_weights
 
-__all__ = ["Arguments", "Family", "LanguageHead", "Norms", "Place", "never", "scaled_scores"]
+__all__ = [
+    "Arguments",
+    "Family",
+    "Fusion",
+    "LanguageHead",
+    "Norms",
+    "Place",
+    "never",
+    "scaled_scores",
+]
 
 
 def _zero(config: PretrainedConfig) -> int:
@@ -112,6 +121,20 @@ class LanguageHead:
     """The parameter that is added to the score of each word."""
 
 
+def _as_it_is(model: PreTrainedModel) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Whether attention in the graphs of an architecture becomes one operator."""
+
+    obstacle: str = ""
+    """Why none can; empty where it can."""
+    prepare: Callable[[PreTrainedModel], None] = _as_it_is
+    """Brings a model, before its graph is written, to a form whose pattern is known."""
+
+
 @dataclass(frozen=True)
 class Family:
     """The map of one architecture.
@@ -158,8 +181,8 @@ class Family:
         scaled_scores
     )
     """(attention module, its arguments, query, key) -> attention scores before mask and softmax."""
-    fusion_obstacle: str = ""
-    """Why ONNX Runtime cannot hold its attention as one operator; empty where it can."""
+    fusion: Fusion = Fusion()
+    """How ONNX Runtime can run its attention as one operator."""
     pruning: Pruning | None = None
     """How layers are cut; None where they cannot be."""
 

@@ -20,7 +20,7 @@ from transformers import PretrainedConfig
 from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
 
 from bertender.models.attention_heads import Pruning
-from bertender.models.family import Arguments, Family, LanguageHead, Norms, scaled_scores
+from bertender.models.family import Arguments, Family, Fusion, LanguageHead, Norms, scaled_scores
 from bertender.models.sublayers import FeedForward, Projections
 
 __all__ = ["MODERNBERT"]
@@ -98,6 +98,6 @@ MODERNBERT = Family(
     loading={"attn_implementation": "sdpa", "reference_compile": False},
     pools_all_tokens=_pools_all_tokens,
     scores=_turned_scores,
-    fusion_obstacle="its attention turns queries and keys by their positions",
+    fusion=Fusion(obstacle="its attention turns queries and keys by their positions"),
     pruning=Pruning(_set_heads),
 )

@@ -21,6 +21,7 @@ from transformers import (
 from bertender.core.hub_code import open_pretrained
 from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassification
 from bertender.models.families import FAMILIES, family_name
+from bertender.models.family import Fusion
 from bertender.models.pruned import PRUNABLE
 
 __all__ = ["OWN_MODELS", "OwnModel", "load_pretrained"]
@@ -33,12 +34,18 @@ class OwnModel:
     config: type[PretrainedConfig]
     classifier: type[PreTrainedModel]
     tagger: type[PreTrainedModel] | None = None
+    fusion: Fusion | None = None
+    """How its attention becomes one operator; None of pruned models, which are of FAMILIES."""
 
 
 OWN_MODELS: Mapping[str, OwnModel] = {
     row.config.model_type: row
     for row in (
-        OwnModel(BiLstmConfig, BiLstmForSequenceClassification),
+        OwnModel(
+            BiLstmConfig,
+            BiLstmForSequenceClassification,
+            fusion=Fusion(obstacle="it has no attention"),
+        ),
         *(OwnModel(row.config, row.classifier, row.tagger) for row in PRUNABLE.values()),
     )
 }

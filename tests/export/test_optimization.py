@@ -15,6 +15,7 @@ from bertender.core.errors import ModelError
 from bertender.core.findings import GraphFindings
 from bertender.models.families import FAMILIES
 from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.own_models import OWN_MODELS
 from bertender.tasks.task import Task
 from export import onnx_export
 from export.fusion import FUSIONS
@@ -50,6 +51,15 @@ def graph_of(artifact: Artifact) -> GraphFindings:
 def test_every_architecture_has_a_row() -> None:
     assert FUSIONS.keys() >= {*FAMILIES, *map(origin, ARCHITECTURES)}
     assert set(OPTIMIZATIONS) == {"none", "basic", "fused"}
+
+
+def test_how_attention_is_fused_is_stated_by_the_row_of_the_family() -> None:
+    """A family that its row would bring to another form needs no line in `export`."""
+    assert {name: FUSIONS[name] for name in FAMILIES} == {
+        name: family.fusion for name, family in FAMILIES.items()
+    }
+    own = {name: row.fusion for name, row in OWN_MODELS.items() if row.fusion}
+    assert own.items() <= FUSIONS.items() and FUSIONS.keys() == {*FAMILIES, *own}
 
 
 @pytest.mark.parametrize("model_type", FUSIBLE)
