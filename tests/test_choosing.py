@@ -18,8 +18,8 @@ from bertender.metrics.scores import Score
 from bertender.models.opening import open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.stages import STAGES
-from bertender.tasks import unlabelled
 from bertender.tasks.loading import load_task
+from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Split, Task, TaskConfig
 from distill.distillation.texts import with_unlabelled
 from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
@@ -205,7 +205,8 @@ def test_unlabelled_texts_are_not_those_to_choose_by(apart: Task, tmp_path: Path
 
 def test_unlabelled_texts_come_with_a_task(apart: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     brought = (apart.selection.examples[0], ("another text",), ("a third one",))
-    monkeypatch.setattr(unlabelled, "UNLABELLED", {apart.name: lambda: brought})
+    row = replace(TASKS["docs"], unlabelled=lambda: brought)
+    monkeypatch.setitem(TASKS, apart.name, row)
     named = replace(apart, source={"task": apart.name})
     one = with_unlabelled(named, None, 1)
     assert one.train.examples == (*apart.train.examples, ("another text",))

@@ -127,6 +127,7 @@ def _identity(
         "stage": step.stage,
         "config": config.model_dump(mode="json"),
         "files": stage.files_digest(config),
+        "texts": stage.texts_digest(config, task),
         # a comparison shows names and parity of its sources, which their digests leave out
         "sources": [(s.name, s.digest, _parity(s)) for s in sources],
         "task": task.fingerprint() if stage.needs_task else None,

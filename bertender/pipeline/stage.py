@@ -5,6 +5,7 @@ A recipe is checked by these rows before its first step runs.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from bertender.pipeline.named_files import NamedFile
 from bertender.pipeline.source_files import PROJECT, source_digest
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
+from bertender.text.example import Example
 
 __all__ = [
     "CLASSIFIER",
@@ -147,6 +149,8 @@ class Stage:
     """The setting that an earlier step stands for, by the step's position."""
     files: Callable[[Any], Iterable[NamedFile]] = _unused
     """config -> the files that its settings name"""
+    texts: Callable[[Any, Task], Sequence[Example]] = _unused
+    """(config, task) -> texts that it reads besides the splits of the task"""
     check: Callable[[Any, Task], None] = lambda config, task: None
     """(config with its sources, task) raises what is wrong with the settings, before any work."""
     uses: tuple[str, ...] = ()
@@ -204,6 +208,11 @@ class Stage:
     def files_digest(self, config: Config) -> str:
         """Return a digest of the files that the settings name."""
         return " ".join(each.digest() for each in self.files(config))
+
+    def texts_digest(self, config: Config, task: Task) -> str:
+        """Return a digest of the texts that it reads besides the splits of the task."""
+        texts = self.texts(config, task)
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest() if texts else ""
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -16,11 +16,14 @@ from bertender.text.example import Example
 
 __all__ = ["read_texts"]
 
+LINES = (".txt", ".txt.xz")
+"""The ends of the names of files with a text a line."""
+
 
 def read_texts(
     path: Path, text_columns: Sequence[str], bad: OnBadRow = stop
 ) -> tuple[Example, ...]:
-    """Read texts without labels: a table with the text columns, or `.txt` with a text a line.
+    """Read texts without labels: a table with the text columns, or LINES with a text a line.
 
     Args:
         path: the file.
@@ -28,9 +31,9 @@ def read_texts(
         bad: called with each row that cannot be used.
 
     Raises:
-        DataError: the file is wrong, or it is `.txt` and the examples are pairs.
+        DataError: the file is wrong, or it has a text a line and the examples are pairs.
     """
-    if path.suffix.lower() == ".txt":
+    if path.name.lower().endswith(LINES):
         return _lines(path, text_columns, bad)
     table = open_table(path, bad)
     table.require(text_columns)

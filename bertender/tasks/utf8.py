@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +27,12 @@ NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 def bytes_of(path: Path, size: int = -1) -> bytes:
-    """Return the first `size` bytes of a file, or all of them."""
+    """Return the first `size` bytes of a file, or all of them; those in it of a `.xz`."""
     try:
-        with path.open("rb") as file:
+        with lzma.open(path) if path.suffix.lower() == ".xz" else path.open("rb") as file:
             content = file.read(size)
+    except (lzma.LZMAError, EOFError) as error:
+        raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
     if not content:

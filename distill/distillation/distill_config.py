@@ -10,11 +10,13 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from bertender.core.config import Rule, parts_of
 from bertender.core.errors import ConfigError
+from bertender.tasks.registry import TASKS
 from distill.augmentation.augment import AugmentedConfig
 from distill.distillation.config import StudentConfig
 
 __all__ = ["RULES", "DistillConfig"]
 
+_WITH_TEXTS = [name for name, row in TASKS.items() if row.unlabelled]
 
 RULES: Mapping[str, Rule[DistillConfig]] = {
     "texts that nobody labels": Rule(
@@ -48,13 +50,13 @@ class DistillConfig(StudentConfig, AugmentedConfig):
         (), description="more artifacts by commas, whose logits are averaged with the teacher's"
     )
     unlabelled: Path | None = Field(
-        None, description="more texts to learn from: .txt, CSV, TSV, JSONL or Parquet"
+        None, description="more texts to learn from: .txt, .txt.xz, CSV, TSV, JSONL or Parquet"
     )
     unlabelled_texts: int = Field(
         0,
         ge=0,
         description="learn from so many unlabelled texts too, at most, of those that come with the "
-        "task (docs has some)",
+        f"task ({', '.join(_WITH_TEXTS)} have some)",
     )
     teacher_cache_mb: int = Field(
         4096,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
 from bertender.pipeline.stage import TORCH_CLASSIFIER, TORCH_MODEL, Inputs, Product, Stage, Want
 from bertender.tasks.task import Task
+from bertender.tasks.unlabelled import unlabelled_texts
+from bertender.text.example import Example
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.on_task import check_can_tag, check_texts_read
 from distill.distillation.start import check_start
@@ -35,6 +37,10 @@ def _files(config: DistillConfig) -> Iterator[NamedFile]:
         yield TextFile("unlabelled", config.unlabelled)
 
 
+def _texts(config: DistillConfig, task: Task) -> Sequence[Example]:
+    return unlabelled_texts(task) if config.unlabelled_texts else ()
+
+
 def _check(config: DistillConfig, task: Task) -> None:
     check_start(config.changed_method(), config.student)
     check_texts_read(task, config)
@@ -51,6 +57,7 @@ DISTILL = Stage(
     makes=lambda config: Product("distill", "torch"),
     fills={1: "student"},
     files=_files,
+    texts=_texts,
     check=_check,
     provides={"depth": depth_of},
 )

@@ -307,6 +307,27 @@ def test_changed_data_of_another_task_build_again(
     assert built(of_two_tasks, tmp_path / "run") == ["teacher"]
 
 
+def test_changed_texts_without_labels_build_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named(monkeypatch, three_kinds(30))
+    row = TASKS["kinds"]
+    monkeypatch.setitem(TASKS, "kinds", replace(row, unlabelled=lambda: (("one",),)))  # type: ignore[arg-type]
+    brief = {"epochs": 1, "precision": "fp32"}
+    encoder = str(save_encoder("bert", tmp_path / "encoder"))
+    student = {**brief, "method": "distilbert", "unlabelled_texts": 2}
+    steps = [
+        {"name": "teacher", "stage": "finetune", "with": {**brief, "teacher": encoder}},
+        {"name": "student", "stage": "distill", "from": ["teacher"], "with": student},
+    ]
+    text = yaml.safe_dump({"summary": "toy", "task": {"task": "kinds"}, "steps": steps})
+    recipe = parse_recipe("with-texts", text)
+    assert built(recipe, tmp_path / "run") == ["teacher", "student"]
+    assert built(recipe, tmp_path / "run") == []
+    monkeypatch.setitem(TASKS, "kinds", replace(row, unlabelled=lambda: (("other",),)))  # type: ignore[arg-type]
+    assert built(recipe, tmp_path / "run") == ["student"]
+
+
 def test_a_step_where_another_writes_a_sibling_is_refused(
     of_two_tasks: Recipe, tmp_path: Path
 ) -> None:

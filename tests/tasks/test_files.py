@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,9 @@ def test_texts_without_labels(suffix: str, tmp_path: Path) -> None:
 def test_a_text_a_line(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("good, really\n\n  bad \n", encoding="utf-8")
     assert read_texts(tmp_path / "texts.txt", ("text",)) == (("good, really",), ("bad",))
+    packed = lzma.compress((tmp_path / "texts.txt").read_bytes())
+    (tmp_path / "texts.txt.xz").write_bytes(packed)
+    assert read_texts(tmp_path / "texts.txt.xz", ("text",)) == (("good, really",), ("bad",))
 
 
 @pytest.mark.parametrize(
@@ -187,6 +191,8 @@ def test_a_text_a_line(tmp_path: Path) -> None:
         ("texts.csv", "txet\na\n", ("text",), "no column 'text'. Did you mean 'txet'"),
         ("texts.doc", "a", ("text",), "unknown suffix '.doc'"),
         ("texts.txt", "", ("text",), "the file is empty"),
+        ("texts.txt.xz", "a\n", ("text",), "damaged or unreadable: .*Copy it again"),
+        ("texts.xz", "a\n", ("text",), "unknown suffix '.xz'"),
     ],
 )
 def test_files_of_texts_that_cannot_be_used(

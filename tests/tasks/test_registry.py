@@ -15,7 +15,14 @@ from bertender.tasks.libraries import LIBRARIES, Library
 from bertender.tasks.loading import load_task, sample
 from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Split, TaskConfig
-from tests.tasks.writers import WRITERS, make_sectioned_trees, make_trees, write_glue
+from bertender.tasks.unlabelled import unlabelled_texts
+from tests.tasks.writers import (
+    WRITERS,
+    make_sectioned_trees,
+    make_trees,
+    write_film_sentences,
+    write_glue,
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,18 @@ def test_metrics() -> None:
         "mrpc": "f1",
         "rte": "accuracy",
     }
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.usefixtures("local")
+def test_texts_without_labels_are_what_the_row_reads(name: str, tmp_path: Path) -> None:
+    write_film_sentences(tmp_path / "glue", ["a film.", "another film."])
+    task, further = load_task(TaskConfig(task=name)), TASKS[name].unlabelled
+    texts = unlabelled_texts(task)
+    assert (further is not None) == (name in {"docs", "sst2"})
+    assert bool(texts) == (name == "sst2"), "the small libraries have no more sentences"
+    assert all(len(text) == len(task.text_columns) for text in texts)
+    assert not set(texts) & {*task.train.examples, *task.dev.examples}
 
 
 def test_unknown_name() -> None:

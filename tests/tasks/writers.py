@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import lzma
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,13 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-__all__ = ["WRITERS", "make_sectioned_trees", "make_trees", "write_glue"]
+__all__ = [
+    "WRITERS",
+    "make_sectioned_trees",
+    "make_trees",
+    "write_film_sentences",
+    "write_glue",
+]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -65,6 +72,14 @@ def write_glue(root: Path, copies: int = 3) -> Path:
             text = header + "".join(lines) * count
             (root / folder / f"{split}.tsv").write_text(text, encoding="utf-8")
     return root
+
+
+def write_film_sentences(root: Path, sentences: Sequence[str]) -> Path:
+    """Write the texts without labels of the task `sst2` below `root`."""
+    path = root / "movie-sentences" / "movie-sentences.txt.xz"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(lzma.compress("\n".join(sentences).encode()))
+    return path
 
 
 def make_trees(folder: Path, labels: tuple[str, ...], files: int = 30) -> dict[str, Path]:

@@ -10,9 +10,14 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.tasks.task import Task
+from bertender.tasks.loading import load_task
+from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.texts import with_unlabelled
+from distill.losses import NO_LABEL
 from tests.distill.distillation.settings import QUICK
+from tests.tasks.writers import write_film_sentences, write_glue
+from tests.toy_models import save_artifact, tiny_classifier
 
 
 @pytest.mark.parametrize("name", ["texts.txt", "texts.csv"])
@@ -27,6 +32,39 @@ def test_texts_without_labels_are_learned_from(
     alone = distill(trained_teacher, few, DistillConfig(**QUICK), tmp_path / "alone")
     assert student.card.findings.training.steps > alone.card.findings.training.steps
     assert student.card.findings.training.epochs[-1]["accuracy"] > 0.9
+
+
+@pytest.fixture
+def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """The task of a small folder of data, with film sentences that nobody has labelled."""
+    folder = write_glue(tmp_path / "data", copies=8)
+    write_film_sentences(folder, [f"film {number} was long." for number in range(30)])
+    monkeypatch.setenv("BERTENDER_DATA", str(folder))
+    return load_task(TaskConfig(task="sst2"))
+
+
+def test_a_student_on_sst2_learns_from_film_sentences(sst2: Task, tmp_path: Path) -> None:
+    teacher = save_artifact(tiny_classifier("bert"), sst2, tmp_path / "teacher")
+    config = DistillConfig(**{**QUICK, "epochs": 1}, unlabelled_texts=20)
+    student = distill(teacher, sst2, config, tmp_path / "student")
+    assert student.card.findings.training.unlabelled_texts == 20
+
+
+def test_fewer_film_sentences_are_the_first_of_more(sst2: Task) -> None:
+    few, more = (with_unlabelled(sst2, None, most).train for most in (10, 20))
+    assert more.examples[: len(few)] == few.examples
+    assert len(more) - len(few) == 10 and set(more.label_ids[len(sst2.train) :]) == {NO_LABEL}
+
+
+@pytest.mark.data
+@pytest.mark.usefixtures("data_directory")
+def test_film_sentences_of_the_real_file() -> None:
+    task = load_task(TaskConfig(task="sst2"))
+    more = with_unlabelled(task, None, 1000).train.examples[len(task.train) :]
+    known = {text for split in (task.train, task.selection, task.dev) for text in split.examples}
+    assert len(set(more)) == 1000 and not known & set(more)
+    assert 5 < sum(len(text.split()) for (text,) in more) / 1000 < 40
+    assert more[:10] == with_unlabelled(task, None, 10).train.examples[-10:]
 
 
 @pytest.mark.parametrize("given", [{"unlabelled": Path("texts.txt")}, {"unlabelled_texts": 5}])
