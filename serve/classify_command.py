@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
 import typer
 
 from bertender.cli.flags import JsonFlag
 from bertender.cli.output import messages, print_json
 from bertender.core.errors import DataError
+from bertender.problems import ProblemType
 from serve.client import DEFAULT_URL, Classification, Endpoint
 
 __all__ = ["classify_command", "lines_of"]
@@ -52,18 +53,16 @@ def classify_command() -> Callable[..., None]:
             )
             return
         for example, classification in zip(examples, classifications, strict=True):
-            for line in lines_of(
-                classification, example, by_word=endpoint.problem.predicts == "word"
-            ):
+            for line in lines_of(classification, example, endpoint.problem):
                 print(line)
 
     return command
 
 
 def lines_of(
-    classification: Classification, example: tuple[str, ...], *, by_word: bool
-) -> Iterator[str]:
-    """Yield a line for a text, with all its labels, or one for each word and then an empty one."""
+    classification: Classification, example: tuple[str, ...], problem: ProblemType[Any]
+) -> Iterable[str]:
+    """Return the lines that show a prediction, as its problem type has them."""
     labels = (
         [classification.label] if isinstance(classification.label, str) else classification.label
     )
@@ -71,12 +70,7 @@ def lines_of(
         [classification.score] if isinstance(classification.score, float) else classification.score
     )
     shown = [f"{score:.4f}" for score in scores]
-    if not by_word:
-        yield f"{','.join(labels) or '-'}\t{','.join(shown) or '-'}\t{' | '.join(example)}"
-        return
-    for word, label, score in zip(example, labels, shown, strict=True):
-        yield f"{label}\t{score}\t{word}"
-    yield ""
+    return problem.endpoint.lines(labels, shown, example)
 
 
 def _pairs(texts: list[str], seconds: list[str]) -> list[tuple[str, ...]]:

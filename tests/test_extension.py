@@ -142,7 +142,7 @@ def test_an_added_problem_type_runs_to_the_endpoint(tmp_path: Path) -> None:
     served = found["endpoint"].result["served"]
     for each in served:
         answer = Classification.model_validate(each["answer"])
-        (line,) = lines_of(answer, tuple(each["text"]), by_word=False)
+        (line,) = lines_of(answer, tuple(each["text"]), PROBLEMS["multi_label_classification"])
         assert line.startswith(f"{','.join(answer.label) or '-'}\t")
     right = [each["answer"]["label"] == each["true_label"] for each in served]
     assert len({len(each["true_label"]) for each in served}) > 1 and sum(right) > len(right) / 2

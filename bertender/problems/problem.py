@@ -6,7 +6,7 @@ imported here; `bertender.training.heads` has the PyTorch side of each row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:  # at run time they would load transformers into a client that only asks
     from transformers import PreTrainedTokenizerBase
 
+    from bertender.tasks.rows import Table
     from bertender.text.batch import Batch, Encode, Tokenize
 from bertender.text.example import Example
 
@@ -95,6 +96,8 @@ class Endpoint(Generic[Target]):
     """(tensors of a response, row, example) -> label, score and logits of one prediction"""
     logits: Callable[[Sequence[Mapping[str, npt.NDArray[Any]]]], FloatArray]
     """tensors of several responses -> their logits, one array"""
+    lines: Callable[[Sequence[str], Sequence[str], Example], Iterable[str]]
+    """(labels, scores as they are shown, example) -> the lines that show a prediction"""
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,11 @@ class ProblemType(Generic[Target]):
     name: str
     """The problem_type of transformers, or its name for the head's task."""
     summary: str
-    predicts: str
-    """The unit that has a label: "text" or "word"."""
+    open_file: Callable[..., Table]
+    """(file, receiver of bad rows) -> an open data file of such examples; what reads files is
+    imported when it is called, so that an endpoint loads none of it"""
+    takes_pairs: bool
+    """An example may have a second text."""
     separator: str
     """Between the strings of an example where one is shown."""
     columns: Columns

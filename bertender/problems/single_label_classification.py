@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.table import on_demand
 from bertender.problems.cells import FILL_IN, text_of_cell, usable_cell
 from bertender.problems.problem import (
     CellError,
@@ -115,10 +116,16 @@ def _joined_logits(responses: Sequence[Mapping[str, npt.NDArray[Any]]]) -> Float
     return np.concatenate([tensors["LOGITS"] for tensors in responses])
 
 
+def _line(labels: Sequence[str], scores: Sequence[str], example: Example) -> Iterable[str]:
+    """Return one line for a text, with all its labels."""
+    return [f"{','.join(labels) or '-'}\t{','.join(scores) or '-'}\t{' | '.join(example)}"]
+
+
 SINGLE_LABEL: ProblemType[int] = ProblemType(
     name="single_label_classification",
     summary="a text, or a pair of texts, has one label",
-    predicts="text",
+    open_file=on_demand("bertender.tasks.rows:open_table"),
+    takes_pairs=True,
     separator=" | ",
     columns=Columns(("text",), "label"),
     read=_read,
@@ -151,6 +158,7 @@ SINGLE_LABEL: ProblemType[int] = ProblemType(
         arrays=_arrays,
         read=_read_response,
         logits=_joined_logits,
+        lines=_line,
     ),
     model_class="AutoModelForSequenceClassification",
     tokenizer_settings={},

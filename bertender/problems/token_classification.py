@@ -7,13 +7,14 @@ labels tokens: the first token of a word has its tag, and no other token has one
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
+from bertender.core.table import on_demand
 from bertender.problems.cells import checked_text, usable_cell
 from bertender.problems.problem import (
     NO_LABEL,
@@ -202,10 +203,17 @@ def _joined_logits(responses: Sequence[Mapping[str, npt.NDArray[Any]]]) -> Float
     return np.concatenate(padded)
 
 
+def _lines(labels: Sequence[str], scores: Sequence[str], example: Example) -> Iterable[str]:
+    """Return a line for each word, and then an empty one."""
+    words = zip(labels, scores, example, strict=True)
+    return [*("\t".join(each) for each in words), ""]
+
+
 TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
     name="token_classification",
     summary="each word of a sentence has a BIO tag",
-    predicts="word",
+    open_file=on_demand("bertender.tasks.word_rows:open_words"),
+    takes_pairs=False,
     separator=" ",
     columns=Columns(("words",), "tags"),
     read=_read,
@@ -238,6 +246,7 @@ TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
         arrays=_arrays,
         read=_read_response,
         logits=_joined_logits,
+        lines=_lines,
     ),
     model_class="AutoModelForTokenClassification",
     tokenizer_settings={"add_prefix_space": True},

@@ -14,9 +14,9 @@ from bertender.core.errors import ConfigError
 from bertender.problems import PROBLEMS, SINGLE_LABEL, TOKEN_CLASSIFICATION, Columns, ProblemType
 from bertender.tasks.bad_rows import SkippedRows, stop
 from bertender.tasks.labelled import Labelled, label_names, read_labelled
-from bertender.tasks.rows import Table, open_table
+from bertender.tasks.rows import Table
 from bertender.tasks.task import Task, TaskConfig, default_of
-from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
+from bertender.tasks.word_rows import WORD_SUFFIXES
 
 __all__ = ["load_files", "problem_type_of"]
 
@@ -30,16 +30,15 @@ def load_files(config: TaskConfig) -> Task:
     """
     train_path, dev_path = _both_files(config)
     problem = PROBLEMS[problem_type_of(config)]
-    open_file = open_words if problem.predicts == "word" else open_table
     skipped = SkippedRows()
     bad = skipped if config.skip_bad_rows else stop
-    train_table = open_file(train_path, bad)
+    train_table = problem.open_file(train_path, bad)
     text_columns, label_column = _distinct_columns(config, problem, train_table.columns)
 
     def read(table: Table) -> Labelled:
         return read_labelled(table, text_columns, label_column, problem)
 
-    train, dev = read(train_table), read(open_file(dev_path, bad))
+    train, dev = read(train_table), read(problem.open_file(dev_path, bad))
     labels = label_names(train)
     splits = [each.split(labels, str(train_path), bad) for each in (train, dev)]
     return Task(
@@ -77,10 +76,10 @@ def _distinct_columns(
 ) -> Columns:
     """Return which of a file's columns to read, after a check that no column has two roles."""
     pair = () if config.pair_column is None else (config.pair_column,)
-    if pair and problem.predicts == "word":
+    if pair and not problem.takes_pairs:
         raise ConfigError(
-            f"--pair-column {config.pair_column}: a task of {problem.name!r} has one list of words "
-            "an example. Leave it out."
+            f"--pair-column {config.pair_column}: an example of {problem.name!r} has no second "
+            "text. Leave it out."
         )
     first = _column(config, "text_column", problem.columns.texts[0], there)
     label = _column(config, "label_column", problem.columns.label, there)

@@ -147,7 +147,7 @@ class DualTraining(nn.Module):
         weights, targets = self._weights(term)
         bring = self.projections[term.name]
         brought = [bring(*pair) for pair in zip(weights, targets, strict=True)]
-        return (brought, targets) if term.name == UP else (targets, brought)
+        return (brought, targets) if term.projects_student else (targets, brought)
 
     def _weights(self, term: ProjectedWeights) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return what is projected, and what has the sizes that it is brought to."""
@@ -157,7 +157,7 @@ class DualTraining(nn.Module):
         entries = len(own[0])
         theirs = [weight.detach() for weight in _weights_of(self.teacher, others)]
         theirs[0] = theirs[0][-entries:]
-        return (own, theirs) if term.name == UP else (theirs, own)
+        return (own, theirs) if term.projects_student else (theirs, own)
 
 
 def _reading_both(teacher: PreTrainedModel, student_entries: int) -> PreTrainedModel:
@@ -176,8 +176,6 @@ def _weights_of(model: PreTrainedModel, layers: Sequence[int]) -> list[torch.Ten
     return [words, *(weight for part in parts for weight in part.values())]
 
 
-UP, DOWN = "up", "down"
-
 SMALL_VOCAB = Method(
     name="small-vocab",
     paper="Zhao et al. 2019, arXiv 1909.11687v1",
@@ -192,8 +190,8 @@ SMALL_VOCAB = Method(
                 (
                     MaskedWords(weight=1.0),
                     MixedWords(weight=1.0),
-                    ProjectedWeights(UP, 1.0, layers=uniform),
-                    ProjectedWeights(DOWN, 0.0, layers=uniform),
+                    ProjectedWeights("up", 1.0, layers=uniform, projects_student=True),
+                    ProjectedWeights("down", 0.0, layers=uniform, projects_student=False),
                 ),
                 masked=True,
                 training_module=DualTraining,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
-from serve.client import DEFAULT_URL
+from bertender.problems import TOKEN_CLASSIFICATION
+from serve.classify_command import lines_of
+from serve.client import DEFAULT_URL, Classification
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 
@@ -22,6 +25,21 @@ def test_texts_of_the_command_line(endpoint: type[FakeEndpoint]) -> None:
     result = succeed("classify", "saw drill", "a [bold] pear")
     assert result.stdout == "saw\t0.5000\tsaw drill\na\t0.5000\ta [bold] pear\n"
     assert endpoint.asked == [("saw drill",), ("a [bold] pear",)]
+
+
+def test_lines_are_those_of_the_problem_type() -> None:
+    tags = Classification(label=("O", "B-x"), score=(0.5, 0.25), logits=((1.0, 0.0), (0.0, 1.0)))
+    words = ("by", "bird")
+    assert [*lines_of(tags, words, TOKEN_CLASSIFICATION)] == [
+        "O\t0.5000\tby",
+        "B-x\t0.2500\tbird",
+        "",
+    ]
+    other = replace(
+        TOKEN_CLASSIFICATION.endpoint, lines=lambda labels, scores, example: [*labels, *example]
+    )
+    toy = replace(TOKEN_CLASSIFICATION, name="toy", endpoint=other)
+    assert [*lines_of(tags, words, toy)] == ["O", "B-x", "by", "bird"]
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import lzma
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bertender.core.errors import ConfigError, DataError
+from bertender.problems import PROBLEMS, SINGLE_LABEL
+from bertender.tasks.bad_rows import OnBadRow
 from bertender.tasks.files import load_files
-from bertender.tasks.rows import READERS
+from bertender.tasks.rows import READERS, Row, Table
 from bertender.tasks.task import TaskConfig
 from bertender.tasks.texts import read_texts
 from tests.tasks.bad_values import BAD_VALUES, DEV, TRAIN
@@ -172,6 +175,27 @@ def test_texts_without_labels(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"texts{suffix}"
     WRITERS[suffix](path, [{"text": row["text"]} for row in TRAIN])
     assert read_texts(path, ("text",)) == (("good",), ("bad",), ("über 🍺",))
+
+
+def test_a_problem_type_may_have_files_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And pairs or none: both are facts of its row, whatever its name is."""
+
+    def open_lines(path: Path, bad: OnBadRow) -> Table:
+        cells = (line.split("=") for line in path.read_text().splitlines())
+        rows = (Row("line", {"text": text, "label": label}) for label, text in cells)
+        return Table(path, ("text", "label"), rows, bad)
+
+    toy = replace(SINGLE_LABEL, name="toy", open_file=open_lines, takes_pairs=False)
+    monkeypatch.setitem(PROBLEMS, "toy", toy)
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.txt").write_text("good=it works\nbad=it fails\n")
+    files = {"train": tmp_path / "train.txt", "dev": tmp_path / "dev.txt", "problem_type": "toy"}
+    task = load_files(TaskConfig(**files))
+    assert task.train.examples == (("it works",), ("it fails",)) and task.labels == ("bad", "good")
+    with pytest.raises(ConfigError, match="--pair-column more: an example of 'toy' has no second"):
+        load_files(TaskConfig(**files, pair_column="more"))
 
 
 def test_a_text_a_line(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ class ProjectedWeights:
     name: str
     weight: float
     layers: LayerMap
+    projects_student: bool
+    """The student's weights are brought to the teacher's size; else the teacher's to its size."""
     teaches: ClassVar[bool] = True
     needs: ClassVar[frozenset[Signal]] = frozenset()
     shared: ClassVar[str] = ""

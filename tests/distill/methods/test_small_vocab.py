@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
 from distill.distillation.phases import DistillationObjective, check_compatible
 from distill.losses import NO_LABEL
+from distill.losses.layer_maps import uniform
+from distill.losses.terms import ProjectedWeights
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
 from distill.methods.small_vocab import DualTraining, SharedProjection
@@ -205,6 +208,24 @@ def test_the_weights_that_are_compared_are_those_of_the_same_words_and_layers(
             two, encoder_layers(training_module.teacher)[other - 1].get_parameter(query)
         )
     assert len(ours) == len(theirs) == 1 + 2 * 16
+
+
+@pytest.mark.parametrize("projects_student", [True, False])
+def test_the_side_that_is_projected_is_a_field_of_the_term(
+    projects_student: bool, own: PreTrainedTokenizerBase
+) -> None:
+    teacher, (phase,) = tiny_language_model("bert"), METHOD.phases
+    student = dual_losses(METHOD, teacher, own)[0].student
+    term = ProjectedWeights("any", 1.0, layers=uniform, projects_student=projects_student)
+    training_module = DualTraining.of(
+        student, teacher, replace(phase, terms=(term,)), seed=0, steps=1
+    )
+    sizes = {tuple(each.shape) for each in training_module.projections["any"].matrices.values()}
+    narrow, wide = student.config.hidden_size, teacher.config.hidden_size
+    assert ((wide, narrow) in sizes, (narrow, wide) in sizes) == (
+        projects_student,
+        not projects_student,
+    )
 
 
 @pytest.mark.parametrize(("weights", "learns"), [({"mixed": 0.0}, False), ({"up": 0.0}, True)])
