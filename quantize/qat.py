@@ -124,7 +124,7 @@ def _examples(context: QuantizationContext) -> TokenDataset:
     if HEADS[problem_type].per_token:
         outputs = predict_outputs(context.classifier, split.examples)
         columns = {**examples.columns, TEACHER_LOGITS: _at_words(examples, outputs)}
-        return TokenDataset(columns, examples.padding.beside(**{TEACHER_LOGITS: 0}))
+        return TokenDataset(columns, examples.padding.with_others(**{TEACHER_LOGITS: 0}))
     logits = torch.from_numpy(predict(context.classifier, split.examples))
     return examples.with_columns(**{TEACHER_LOGITS: logits})
 

@@ -17,6 +17,7 @@ REPLACED = {
     "answer": "outputs, logits, predictions; a classification, of an endpoint",
     "answered": "predicted",
     "answers": "outputs, logits, predictions",
+    "beside": "with, next to",
     "circumstances": "conditions",
     "found": "findings, or the thing's own name",
     "given": "explicit, or the thing's own name",

@@ -108,7 +108,7 @@ def arrange(examples: int, cut: int, arrangement: Arrangement) -> tuple[Case, ..
     if max(batch_sizes) > 1:
         cases.append(Case("one word beside truncated", ((one_word, too_long),), edge=True))
     if cut and max(batch_sizes) > 1:
-        batches = tuple(_beside_shorter([*lengths, too_long]))
+        batches = tuple(_with_shorter([*lengths, too_long]))
         cases.append(Case("cut to lengths, beside shorter", batches, edge=True))
     return tuple(cases)
 
@@ -142,7 +142,7 @@ def _cut(batch: Batch, limits: Sequence[int | None], padding: Padding) -> Batch:
     return Batch(batch.examples, arrays, words)
 
 
-def _beside_shorter(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _with_shorter(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Yield, for each of the lengths in rising order, a batch of it, the least and others."""
     for place, longest in enumerate(lengths):
         shorter = itertools.cycle(lengths[: place + 1])

@@ -157,7 +157,7 @@ DEBERTA = replace(
         key="attention.self.key_proj",
         value="attention.self.value_proj",
         output="attention.output.dense",
-        beside=("attention.self.pos_key_proj", "attention.self.pos_query_proj"),
+        others=("attention.self.pos_key_proj", "attention.self.pos_query_proj"),
     ),
     relative_positions=True,
     plain_layers=False,  # its attention is scaled by the number of terms, too

@@ -1,7 +1,7 @@
 """The two parts of an encoder layer, attention's projections and the feed-forward part.
 
 Architectures differ in which matrices share a linear layer: queries, keys and values have one each
-or one together, and a feed-forward part may have a gate beside its first matrix. A `Sublayer` says
+or one together, and a feed-forward part may have a gate next to its first matrix. A `Sublayer` says
 so as data, so that reading, copying and selecting are the same for all of them.
 """
 
@@ -37,7 +37,7 @@ class Sublayer:
     inputs: tuple[Stacked, ...]
     output: str
     """Its columns belong to the same heads or neurons as the rows of each matrix of `inputs`."""
-    beside: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     """More linear layers with such rows, in the layers that have them."""
 
     def listen(
@@ -66,7 +66,7 @@ class Sublayer:
                 parts = values.chunk(len(stacked.names))
                 views |= {f"{n}.{kind}": part for n, part in zip(stacked.names, parts, strict=True)}
         modules = dict(layer.named_modules())
-        for path in filter(modules.__contains__, self.beside):
+        for path in filter(modules.__contains__, self.others):
             views |= module_weights(layer, path, path)
         return views | module_weights(layer, self.output, "output")
 
@@ -96,7 +96,7 @@ class Sublayer:
     def _rows(self) -> Mapping[str, int]:
         """Path -> how many matrices it has one below another."""
         inputs = {each.path: len(each.names) for each in self.inputs}
-        return inputs | dict.fromkeys(self.beside, 1)
+        return inputs | dict.fromkeys(self.others, 1)
 
 
 class Projections(Sublayer):
@@ -104,11 +104,11 @@ class Projections(Sublayer):
 
     @classmethod
     def separate(
-        cls, query: str, key: str, value: str, output: str, beside: tuple[str, ...] = ()
+        cls, query: str, key: str, value: str, output: str, others: tuple[str, ...] = ()
     ) -> Self:
         """Return projections that have a linear layer each."""
         paths = {"query": query, "key": key, "value": value}
-        return cls(tuple(Stacked(path, (name,)) for name, path in paths.items()), output, beside)
+        return cls(tuple(Stacked(path, (name,)) for name, path in paths.items()), output, others)
 
     @classmethod
     def fused(cls, qkv: str, output: str) -> Self:

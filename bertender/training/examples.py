@@ -47,7 +47,7 @@ class Padding:
         left = tokenizer.padding_side == "left"
         return cls(tokenizer.pad_token_id, tokenizer.pad_token_type_id, left, others)
 
-    def beside(self, **others: int) -> Self:
+    def with_others(self, **others: int) -> Self:
         """Return the same with more token columns, and what pads each."""
         return replace(self, others={**self.others, **others})
 

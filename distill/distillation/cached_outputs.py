@@ -96,7 +96,7 @@ class TaughtTexts:
         if LOGITS in first:
             first[LOGITS] = averaged([first[LOGITS], *(each[LOGITS] for each in more)])
         if HEADS[self.task.problem_type].per_token and first:
-            padding = examples.padding.beside(**dict.fromkeys(first, 0))
+            padding = examples.padding.with_others(**dict.fromkeys(first, 0))
             return TokenDataset({**examples.columns, **first}, padding)
         return examples.with_columns(**first)
 

@@ -117,14 +117,14 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
         "nothing is timed without a target. Give target_latency, or leave it out.",
         frozenset({"latency_texts", "latency_tokens"}),
     ),
-    "shares beside a target": _unused(
+    "shares with a target": _unused(
         lambda config: config.target_latency is not None,
         "the target itself sets how many heads and neurons go from which layers. Leave out one of "
         "the two.",
         frozenset({"across", "ffn", "heads"}),
         against="target_latency",
     ),
-    "training beside rescaling": _unused(
+    "training with rescaling": _unused(
         lambda config: config.retraining_free,
         "nothing is trained then. Leave out one of the two.",
         OF_RECOVERY,
@@ -136,7 +136,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
         OF_RECOVERY,
         against="recover",
     ),
-    "recovery beside rescaling": Rule(
+    "recovery with rescaling": Rule(
         lambda config: config.retraining_free and config.recover,
         "rescaling replaces training. Leave out one of the two.",
         frozenset({"recover"}),

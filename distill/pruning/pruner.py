@@ -200,7 +200,7 @@ def _with_outputs(
     model, digest, bf16 = teacher.model, teacher.artifact.digest, computes_in_bf16(config)
     if HEADS[task.problem_type].per_token:
         logits = teacher_token_logits(model, digest, own, bf16)
-        padding = texts.padding.beside(**{LOGITS: 0})
+        padding = texts.padding.with_others(**{LOGITS: 0})
         return TokenDataset({**texts.columns, LOGITS: logits}, padding)
     return texts.with_columns(**teacher_outputs(model, digest, own, {"logits": frozenset()}, bf16))
 

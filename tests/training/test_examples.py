@@ -102,7 +102,7 @@ def test_further_token_columns_are_padded_as_they_say() -> None:
         "labels": [[-100, 4], [-100, 2, -100]],
         "teacher_logits": [torch.ones(2, 3), torch.ones(3, 3)],
     }
-    examples = TokenDataset(columns, Padding(0).beside(labels=-100, teacher_logits=0))
+    examples = TokenDataset(columns, Padding(0).with_others(labels=-100, teacher_logits=0))
     batch = examples.collate([examples[0], examples[1]])
     assert batch["labels"].tolist() == [[-100, 4, -100], [-100, 2, -100]]
     assert batch["labels"].dtype == torch.int64

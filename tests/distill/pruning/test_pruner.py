@@ -330,7 +330,7 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             **{**HALF, "latency_texts": 8, "latency_tokens": 300},
         },
     },
-    "shares beside a target": {
+    "shares with a target": {
         "target_latency=2.0 and ffn=0.5, heads=0.25: the target": {
             **{"target_latency": 2, "heads": 0.25, "ffn": 0.5},
         },
@@ -338,7 +338,7 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             **{"target_latency": 2, "across": "layer"},
         },
     },
-    "training beside rescaling": {
+    "training with rescaling": {
         "retraining_free=True and epochs=2, learning_rate=0.1: nothing is trained": {
             **{**RESCALED, "epochs": 2, "learning_rate": 0.1},
         },
@@ -349,7 +349,7 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "nothing to prune": {"heads=0, ffn=0, layers=0 and no vocab: there is nothing": {}},
-    "recovery beside rescaling": {
+    "recovery with rescaling": {
         "retraining_free=True and recover=True: rescaling": {**RESCALED, "recover": True},
     },
     "texts longer than any": {
