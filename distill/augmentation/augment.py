@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.config import Rule
+from bertender.core.errors import ModelError
 from bertender.core.progress import track
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
@@ -28,8 +29,31 @@ __all__ = ["AugmentedConfig", "augmented", "copies_of"]
 logger = logging.getLogger(__name__)
 
 
+_ASKING = [name for name, row in AUGMENTATIONS.items() if row.asks_language_model]
+
+RULES: Mapping[str, Rule[AugmentedConfig]] = {
+    "copies by no augmentation": Rule(
+        lambda config: config.augmentation is None,
+        f"nothing is rewritten without augmentation. Name one: {', '.join(AUGMENTATIONS)}; or "
+        "leave it out.",
+        frozenset({"augmented_copies", "augmentation_model"}),
+        beyond_default=True,
+    ),
+    "a model that nothing asks": Rule(
+        lambda config: config.augmentation not in _ASKING,
+        f"augmentation {{augmentation!r}} asks no language model. Leave it out; "
+        f"{', '.join(_ASKING)} does.",
+        frozenset({"augmentation_model"}),
+        beyond_default=True,
+    ),
+}
+"""Settings of an augmentation that is not there or does not read them."""
+
+
 class AugmentedConfig(TrainingConfig):
     """Settings of training on rewritten copies of the texts."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     augmentation: Annotated[str | None, AUGMENTATIONS.validator()] = Field(
         None,
@@ -47,24 +71,6 @@ class AugmentedConfig(TrainingConfig):
         description="folder, artifact of `pretrain`, or hub name of a masked language model that "
         "proposes words; what the teacher came from by default, if it is one",
     )
-
-    @model_validator(mode="after")
-    def _augments(self) -> Self:
-        """Refuse settings of an augmentation that is not there or does not read them."""
-        unused = [n for n in ("augmented_copies", "augmentation_model") if getattr(self, n)]
-        if unused and self.augmentation is None:
-            raise ConfigError(
-                f"{unused[0]}={getattr(self, unused[0])!r} is set without augmentation. "
-                f"Name one: {', '.join(AUGMENTATIONS)}; or leave it out."
-            )
-        asking = [name for name, row in AUGMENTATIONS.items() if row.asks_language_model]
-        if self.augmentation_model is not None and self.augmentation not in asking:
-            raise ConfigError(
-                f"augmentation_model={self.augmentation_model!r}: augmentation "
-                f"{self.augmentation!r} asks no language model. Leave it out; {', '.join(asking)} "
-                "does."
-            )
-        return self
 
 
 def augmented(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, model_validator
 
 from bertender.core.config import Rule, parts_of
-from bertender.core.errors import ConfigError
+from bertender.core.errors import BertenderError
 from distill.distillation.phases import PhasedConfig
 from distill.losses.layer_maps import LAYER_MAPS
 from distill.methods import METHODS
@@ -46,7 +46,43 @@ def _relation_heads(config: StudentConfig) -> int:
     return config.relation_heads or max(filter(None, own), default=1)
 
 
+def _of_earlier_phases(setting: str) -> Rule[StudentConfig]:
+    """Return the rule of a setting of the phases before the last."""
+    last = setting.removeprefix("earlier_")
+    return Rule(
+        lambda config: not config.changed_method().has_phases,
+        f"method {{method!r}} has one phase only, for {last}. Leave it out.",
+        frozenset({setting}),
+        beyond_default=True,
+    )
+
+
+def _is_uneven_start(config: StudentConfig) -> bool:
+    """Return whether as many layers are named to start from as the student does not have."""
+    count = len(config.teacher_layers or ())
+    return bool(
+        config.row.student.layer_by_layer and count and config.layers and count != config.layers
+    )
+
+
+def _unchangeable(config: StudentConfig) -> str:
+    """Return why no term of the method can be changed so, and what can be; empty if they can."""
+    try:
+        config.changed_method()
+    except BertenderError as error:
+        return str(error)
+    return ""
+
+
 RULES: Mapping[str, Rule[StudentConfig]] = {
+    "changes of no term": Rule(lambda config: bool(_unchangeable(config)), _unchangeable),
+    "epochs of no phase": _of_earlier_phases("earlier_epochs"),
+    "learning rate of no phase": _of_earlier_phases("earlier_learning_rate"),
+    "layers to start from": Rule(
+        _is_uneven_start,
+        "teacher_layers={teacher_layers}: give {layers}, one for each of the student's layers, or "
+        "leave it out for the method's choice.",
+    ),
     "a shape that the student lacks": Rule(
         lambda config: bool(_lacking(config)),
         lambda config: (
@@ -122,24 +158,6 @@ class StudentConfig(PhasedConfig):
         name = values.get("method", cls.model_fields["method"].default)
         method = cls.rows.get(name) if isinstance(name, str) else None
         return {**method.settings, **values} if method else values
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        """Refuse what no teacher could make good before one is trained."""
-        method = self.changed_method()
-        for name in ("earlier_epochs", "earlier_learning_rate"):
-            if getattr(self, name) is not None and not method.has_phases:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}: method {self.method!r} has one phase only, "
-                    f"for {name.removeprefix('earlier_')}. Leave it out."
-                )
-        count = len(self.teacher_layers or ())
-        if method.student.layer_by_layer and count and self.layers and count != self.layers:
-            raise ConfigError(
-                f"teacher_layers={self.teacher_layers}: give {self.layers}, one for each of the "
-                "student's layers, or leave it out for the method's choice."
-            )
-        return self
 
     @property
     def row(self) -> Method:

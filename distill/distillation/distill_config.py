@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Rule, parts_of
-from bertender.core.errors import ConfigError
 from bertender.tasks.registry import TASKS
 from distill.augmentation.augment import AugmentedConfig
 from distill.distillation.config import StudentConfig
@@ -24,6 +23,13 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
         "method {method!r} learns from labels alone, which these texts do not have. Leave out what "
         "is named, or choose a method that needs the teacher.",
         frozenset({"unlabelled", "unlabelled_texts"}),
+        beyond_default=True,
+    ),
+    "copies that nobody labels": Rule(
+        lambda config: not config.changed_method().needs,
+        "method {method!r} learns from labels alone, which rewritten texts do not have. Leave it "
+        "out, or choose a method that needs the teacher.",
+        frozenset({"augmentation"}),
         beyond_default=True,
     ),
     "teachers that nobody asks": Rule(
@@ -64,14 +70,3 @@ class DistillConfig(StudentConfig, AugmentedConfig):
         description="most MB of teacher outputs to cache on disk; where they are larger, the "
         "teacher runs in each step",
     )
-
-    @model_validator(mode="after")
-    def _check_copies(self) -> Self:
-        """Refuse rewritten texts where nothing asks the teacher what they mean."""
-        if self.augmentation is not None and not self.changed_method().needs:
-            raise ConfigError(
-                f"augmentation={self.augmentation!r}: method {self.method!r} learns from labels "
-                "alone, which rewritten texts do not have. Leave it out, or choose a method that "
-                "needs the teacher."
-            )
-        return self

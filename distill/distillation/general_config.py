@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from bertender.core.errors import ConfigError
+from bertender.core.config import Rule
 from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.distillation.config import StudentConfig, methods_own
 from distill.methods import GENERAL_METHODS
@@ -17,15 +17,29 @@ __all__ = ["MASK_PROBABILITY", "VOCABULARY_SIZE", "GeneralConfig"]
 
 MASK_PROBABILITY = 0.15
 VOCABULARY_SIZE = 4928
-NO_USE_FOR: Mapping[str, str] = {
-    "mask_probability": "masks no words",
-    "vocabulary_size": "leaves a student its teacher's vocabulary",
+
+RULES: Mapping[str, Rule[GeneralConfig]] = {
+    "masks of no words": Rule(
+        lambda config: not config.row.predicts_words,
+        "method {method!r} masks no words. Leave it out, or choose another method.",
+        frozenset({"mask_probability"}),
+        beyond_default=True,
+    ),
+    "size of a vocabulary of the teacher's": Rule(
+        lambda config: not config.row.student.own_vocabulary,
+        "method {method!r} leaves a student its teacher's vocabulary. Leave it out, or choose "
+        "another method.",
+        frozenset({"vocabulary_size"}),
+        beyond_default=True,
+    ),
 }
+"""Settings of words that the method has no use for."""
 
 
 class GeneralConfig(StudentConfig):
     """Settings of `distill-general`."""
 
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     rows: ClassVar[Mapping[str, Method]] = GENERAL_METHODS
     shown_defaults: ClassVar[Mapping[str, str]] = methods_own(GENERAL_METHODS)
 
@@ -45,19 +59,3 @@ class GeneralConfig(StudentConfig):
         description="most entries of the student's vocabulary, where it has one of its own; 4928 "
         "by default",
     )
-
-    @model_validator(mode="after")
-    def _are_read(self) -> Self:
-        """Refuse settings of words that the method has no use for."""
-        method = GENERAL_METHODS[self.method]
-        uses = {
-            "mask_probability": method.predicts_words,
-            "vocabulary_size": method.student.own_vocabulary,
-        }
-        for name, used in uses.items():
-            if getattr(self, name) is not None and not used:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}: method {self.method!r} "
-                    f"{NO_USE_FOR[name]}. Leave it out, or choose another method."
-                )
-        return self

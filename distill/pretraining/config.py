@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from bertender.core.config import Rule
-from bertender.core.errors import ConfigError
 from bertender.training.config import TrainingConfig
 from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.objectives import OBJECTIVES
@@ -53,6 +52,17 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
         lambda config: config.vocabulary_size < TOKENIZERS[config.tokenizer].smallest,
         _small_vocabulary,
     ),
+    "share of no steps": Rule(
+        lambda config: config.short_length is None,
+        "without short_length no step is shorter. Give short_length too, or leave it out.",
+        frozenset({"short_share"}),
+        beyond_default=True,
+    ),
+    "long short rows": Rule(
+        lambda config: (config.short_length or 0) >= config.max_length,
+        "short_length={short_length} must be below max_length={max_length}. Give a smaller one, or "
+        "a larger max_length.",
+    ),
 }
 """Conflicts of settings."""
 
@@ -85,19 +95,6 @@ class PretrainConfig(TrainingConfig):
         None, gt=0, lt=1, description="share of the steps at short_length; 0.9 by default"
     )
     learning_rate: float = Field(5e-4, gt=0, description="peak learning rate of AdamW")
-
-    @model_validator(mode="after")
-    def _lengths_fit(self) -> Self:
-        if self.short_length is None and self.short_share is not None:
-            raise ConfigError(
-                f"short_share={self.short_share}: without short_length no step is shorter. "
-                "Give short_length too, or leave it out."
-            )
-        if self.short_length is not None and self.short_length >= self.max_length:
-            raise ConfigError(
-                f"short_length={self.short_length} must be below max_length={self.max_length}."
-            )
-        return self
 
     def phases(self) -> tuple[LengthPhase, ...]:
         """Return the phases of the training: one, or one of short rows and one of long ones."""

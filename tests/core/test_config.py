@@ -82,6 +82,13 @@ def test_configs_of_the_stages(stage: Stage) -> None:
         stage.config.parse({"no_such_key": 1})
 
 
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+def test_a_conflict_of_settings_is_a_rule(stage: Stage) -> None:
+    """Validators of a whole config fill in defaults, before its fields are read."""
+    validators = stage.config.__pydantic_decorators__.model_validators.values()
+    assert [each.cls_var_name for each in validators if each.info.mode != "before"] == []
+
+
 class Cake(Oven):
     """An oven with conflicts of settings."""
 

@@ -230,14 +230,20 @@ def test_masks_that_a_student_reads_otherwise_are_refused(
         ({"augmentation": "tinybrt"}, "no augmentation 'tinybrt'. Did you mean 'tinybert'"),
         (
             {"method": "hard", "augmentation": "tinybert"},
-            "augmentation='tinybert': method 'hard' learns from labels alone",
+            "augmentation=tinybert: method 'hard' learns from labels alone",
         ),
         (
             {"weights": "soft=0,cosine=0", "augmentation": "bilstm"},
             "method 'distilbert' learns from labels alone",
         ),
-        ({"augmented_copies": 3}, "augmented_copies=3 is set without augmentation. Name one"),
-        ({"augmentation_model": "x"}, "augmentation_model='x' is set without augmentation"),
+        (
+            {"augmented_copies": 3},
+            "augmented_copies=3: nothing is rewritten .*Name one",
+        ),
+        (
+            {"augmentation_model": "x"},
+            "augmentation_model=x: nothing is rewritten without",
+        ),
         (
             {"augmentation": "bilstm", "augmentation_model": "x"},
             "augmentation 'bilstm' asks no language model. Leave it out; tinybert does",

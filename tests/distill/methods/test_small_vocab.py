@@ -241,7 +241,7 @@ def test_a_student_that_would_learn_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="that the student learns from has weight 0"):
         METHOD.changed({"words": 0.0, "up": 0.0})
     with pytest.raises(ConfigError, match=r"temperature=3.0: method 'small-vocab' has no term"):
-        DistillConfig(method="small-vocab", temperature=3.0)
+        DistillConfig.parse({"method": "small-vocab", "temperature": 3.0})
     softened = DistillConfig(method="small-vocab", temperature=3.0, weights={"soft": 1.0})
     assert softened.temperature == 3.0
 
@@ -311,9 +311,9 @@ def test_the_student_comes_with_its_own_tokenizer_and_sizes(tmp_path: Path) -> N
 
 def test_what_is_not_the_methods_is_refused() -> None:
     with pytest.raises(ConfigError, match="vocabulary_size=200: method 'tinybert' leaves"):
-        GeneralConfig(method="tinybert", vocabulary_size=200)
+        GeneralConfig.parse({"method": "tinybert", "vocabulary_size": 200})
     with pytest.raises(ConfigError, match=r"mask_probability=0.2: method 'minilm' masks no words"):
-        GeneralConfig(method="minilm", mask_probability=0.2)
+        GeneralConfig.parse({"method": "minilm", "mask_probability": 0.2})
 
 
 def test_a_teacher_that_cannot_serve_is_refused_before_training(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_the_last_steps_are_on_long_rows(share: float | None, tmp_path: Path) ->
 )
 def test_lengths_that_do_not_fit_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        PretrainConfig(**settings)
+        PretrainConfig.parse(settings)
 
 
 def test_documents_end_at_empty_passages(tmp_path: Path) -> None:
