@@ -18,7 +18,7 @@ from bertender.models.families import FAMILIES, family_name
 from bertender.models.family import Fusion
 from bertender.models.own_models import OWN_MODELS
 
-__all__ = ["FUSIONS", "prepare_for_fusion", "require_fused_attention"]
+__all__ = ["FUSIONS", "check_fusible", "prepare_for_fusion", "require_fused_attention"]
 
 ATTENTION_OPERATORS = ("Attention", "MultiHeadAttention")
 NEVER_SEEN = Fusion(obstacle="no pattern is known for its layers")
@@ -31,15 +31,15 @@ FUSIONS: Mapping[str, Fusion] = {
 
 
 def prepare_for_fusion(model: PreTrainedModel) -> None:
-    """Bring a model to the form that the optimizer knows.
+    """Bring a model, which `check_fusible` has passed, to the form that the optimizer knows."""
+    FUSIONS[family_name(model.config)].prepare(model)
 
-    Raises:
-        ModelError: no attention of its family can be fused.
-    """
+
+def check_fusible(model: PreTrainedModel) -> None:
+    """Raise ModelError where no attention of a model's family can be fused."""
     row = FUSIONS.get(family_name(model.config), NEVER_SEEN)
     if row.obstacle:
         raise _not_fused(model.config, row.obstacle)
-    row.prepare(model)
 
 
 def require_fused_attention(model: PreTrainedModel, graph: GraphFindings) -> None:

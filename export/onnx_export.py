@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import onnx
 from optimum.exporters.onnx import onnx_export_from_model
+from optimum.exporters.tasks import TasksManager
 from pydantic import Field
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
 from transformers import PreTrainedModel
@@ -25,6 +26,7 @@ from bertender.models.families import padding_embedding
 from bertender.models.graph_file import MOST_MB, save_graph
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.opening import load_torch_classifier, problem_of
+from bertender.problems import PROBLEMS
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from export.aliases import drop_aliases
@@ -34,7 +36,14 @@ from export.optimization import OPTIMIZATIONS
 from export.own_export import OWN_WRITERS
 from export.precisions import PRECISIONS
 
-__all__ = ["RULES", "ExportConfig", "check_exportable", "export", "write_onnx"]
+__all__ = [
+    "RULES",
+    "ExportConfig",
+    "check_architecture",
+    "check_exportable",
+    "export",
+    "write_onnx",
+]
 
 ONNX_EXPORTER_LOG = "optimum.exporters.onnx"
 LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"
@@ -127,6 +136,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     # eager attention is the pattern that graph fusions know
     model = load_torch_classifier(source, attn_implementation="eager")
     _check_padding_unread(source, model)
+    check_architecture(model, config)
     optimization.prepare(model)
     _trace(source, model, config, directory)
     encode = problem_of(source).encoder(load_tokenizer(directory), None)
@@ -162,12 +172,29 @@ def _write_with_optimum(
     try:
         onnx_export_from_model(model, directory, task=onnx_task, do_validation=False, opset=opset)
     except ValueError as error:
-        family = model.config.model_type
-        raise ModelError(
-            f"a {family!r} model cannot be exported: {str(error).split('. ')[0]}. "
-            "Start from an encoder with an export: bert, roberta, electra, mpnet, distilbert; or "
-            "distill this one into a student that starts from such an encoder (--student)."
-        ) from None
+        raise _not_exported(model, str(error).split(". ")[0]) from None
+
+
+def check_architecture(model: PreTrainedModel, config: ExportConfig) -> None:
+    """Raise ModelError where a model's architecture has no export, or not the optimized one."""
+    model_type = model.config.model_type
+    if model_type not in OWN_WRITERS and not _is_exported(model_type):
+        raise _not_exported(model, "Optimum has no ONNX classifier of this architecture")
+    OPTIMIZATIONS[config.optimize].accepts(model)
+
+
+def _is_exported(model_type: str) -> bool:
+    """Return whether the exporter has an architecture for the tasks of some problem type."""
+    exported = TasksManager.get_supported_model_type_for_task
+    return any(model_type in exported(row.onnx_task, "onnx") for row in PROBLEMS.values())
+
+
+def _not_exported(model: PreTrainedModel, cause: str) -> ModelError:
+    return ModelError(
+        f"a {model.config.model_type!r} model cannot be exported: {cause}. "
+        "Start from an encoder with an export: bert, roberta, electra, mpnet, distilbert; or "
+        "distill this one into a student that starts from such an encoder (--student)."
+    )
 
 
 def _check_padding_unread(source: Artifact, model: PreTrainedModel) -> None:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.findings import GraphFindings
 from bertender.core.quiet_tools import quiet_tools
-from export.fusion import prepare_for_fusion, require_fused_attention
+from export.fusion import check_fusible, prepare_for_fusion, require_fused_attention
 
 __all__ = ["OPTIMIZATIONS", "Optimization"]
 
@@ -36,6 +36,8 @@ class Optimization:
 
     run: Callable[[Path], onnx.ModelProto]
     """Returns the graph at a path, optimised."""
+    accepts: Callable[[PreTrainedModel], None] = _nothing
+    """(model) raises where its architecture cannot have what the row promises."""
     prepare: Callable[[PreTrainedModel], None] = _nothing
     """(model) is called before its graph is written."""
     check: Callable[[PreTrainedModel, GraphFindings], None] = _nothing
@@ -79,6 +81,7 @@ OPTIMIZATIONS: Mapping[str, Optimization] = {
     "basic": Optimization(partial(_optimized, fuse=False)),
     "fused": Optimization(
         partial(_optimized, fuse=True),
+        accepts=check_fusible,
         prepare=prepare_for_fusion,
         check=require_fused_attention,
     ),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
-from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
+from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage, Want
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export, write_onnx
+from export.onnx_export import ExportConfig, check_architecture, export, write_onnx
 
 __all__ = ["EXPORT"]
 
@@ -21,13 +23,17 @@ def _write(source: Artifact, task: Task, directory: Path) -> None:
     write_onnx(source, task, ExportConfig(), directory)
 
 
+def _wants(config: ExportConfig, position: int) -> Want:
+    return replace(TORCH_CLASSIFIER, class_checks=(partial(check_architecture, config=config),))
+
+
 EXPORT = Stage(
     name="export",
     config=ExportConfig,
     function=_export,
     provides={"write": _write},
     source="artifact",
-    wants=lambda config, position: TORCH_CLASSIFIER,
+    wants=_wants,
     makes=lambda config: Product(
         "export", "onnx", precision=config.precision, fused=config.optimize == "fused"
     ),

@@ -60,13 +60,12 @@ def write_trained(context: QuantizationContext, target: Path) -> Written:
     )
 
 
-def check_trainable(source: Artifact) -> None:
+def check_trainable(model: PreTrainedModel) -> None:
     """Raise ModelError for a model with an LSTM, before anything is trained."""
-    lstms = [each for each in load_torch_classifier(source).modules() if isinstance(each, nn.LSTM)]
-    if lstms:
+    if any(isinstance(each, nn.LSTM) for each in model.modules()):
         raise ModelError(
-            f"{source.path} has an LSTM, and scheme 'qat' trains linear layers. Export it, and "
-            "quantize it with --scheme dynamic."
+            f"a {model.config.model_type!r} model has an LSTM, and scheme 'qat' trains linear "
+            "layers. Export it, and quantize it with --scheme dynamic."
         )
 
 

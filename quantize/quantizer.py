@@ -25,7 +25,7 @@ from bertender.core.findings import TriedScheme
 from bertender.core.work import work_directory
 from bertender.measure.gate import GraphWriter, Proof, write_proven
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
-from bertender.models.opening import onnx_file
+from bertender.models.opening import load_torch_classifier, onnx_file
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig
@@ -149,7 +149,8 @@ def _check(
     target_of(config.target)
     check_quantizable(source, scheme)
     check_same_task(source, task)
-    scheme.check(source)
+    if scheme.source == "torch":
+        scheme.check(load_torch_classifier(source))
     check_writable(out, source)
     if scheme.source == "torch" and write_onnx is None:
         raise ConfigError(f"scheme {config.scheme!r} needs `write_onnx`, which writes a graph.")

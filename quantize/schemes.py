@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertender.core.artifact import Artifact
 from bertender.core.card import Kind
 from bertender.core.config import Rule
 from bertender.core.table import Table, on_demand
 from bertender.training.config import TrainingConfig
 
-if TYPE_CHECKING:  # it loads PyTorch
+if TYPE_CHECKING:  # they load PyTorch
+    from transformers import PreTrainedModel
+
     from quantize.context import QuantizationContext, Written
 
 __all__ = ["AUTO_SCHEME", "DYNAMIC", "MIXED", "RULES", "SCHEMES", "STATIC", "Scheme", "Settings"]
@@ -45,8 +46,8 @@ class Scheme:
     """The row of the parity gate's tolerances."""
     source: Kind = "onnx"
     """Kind of artifact that it starts from."""
-    check: Callable[[Artifact], None] = lambda source: None
-    """Raises where it cannot quantize a source, before any work."""
+    check: Callable[[PreTrainedModel], None] = lambda model: None
+    """Raises where it cannot quantize a torch model that it starts from, before any work."""
     then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
     """Schemes to try where it was refused: the first that was not tried just now."""
 

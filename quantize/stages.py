@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.pipeline.stage import (
     GRAPH_TO_QUANTIZE,
-    TORCH_CLASSIFIER,
     Inputs,
     Product,
     Stage,
     Want,
 )
+from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import QuantizeConfig, quantize, write_graph
@@ -32,9 +33,11 @@ def _quantize(inputs: Inputs, config: QuantizeConfig, out: Path) -> Artifact:
 
 
 def _wants(config: QuantizeConfig, position: int) -> Want:
-    """Return what a scheme starts from."""
-    trains = config.scheme != AUTO_SCHEME and SCHEMES[config.scheme].source == "torch"
-    return TORCH_CLASSIFIER if trains else GRAPH_TO_QUANTIZE
+    """Return what a scheme starts from; one that trains also exports, with default settings."""
+    if config.scheme == AUTO_SCHEME or SCHEMES[config.scheme].source == "onnx":
+        return GRAPH_TO_QUANTIZE
+    exported = STAGES["export"].wants(STAGES["export"].config(), position)
+    return replace(exported, class_checks=(*exported.class_checks, SCHEMES[config.scheme].check))
 
 
 def _makes(config: QuantizeConfig) -> Product:

@@ -24,7 +24,7 @@ from bertender.models.families import FAMILIES, family_name
 from bertender.models.family import Fusion
 from bertender.models.pruned import PRUNABLE
 
-__all__ = ["OWN_MODELS", "OwnModel", "load_pretrained"]
+__all__ = ["OWN_MODELS", "OwnModel", "load_pretrained", "open_config", "register_own_models"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,31 @@ OWN_MODELS: Mapping[str, OwnModel] = {
 }
 
 
+def register_own_models() -> None:
+    """Let the Auto classes of transformers know the rows of OWN_MODELS."""
+    for row in OWN_MODELS.values():
+        AutoConfig.register(row.config.model_type, row.config, exist_ok=True)
+        AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
+        if row.tagger is not None:
+            AutoModelForTokenClassification.register(row.config, row.tagger, exist_ok=True)
+
+
+def open_config(source: str, **settings: Any) -> PretrainedConfig:
+    """Read the config of a model of transformers or of OWN_MODELS.
+
+    Args:
+        source: a folder or a hub name.
+        settings: more arguments of `from_pretrained`.
+
+    Raises:
+        HubCodeError: it names code of the hub.
+        OSError, ValueError, KeyError: it cannot be read.
+    """
+    register_own_models()
+    config: PretrainedConfig = open_pretrained(AutoConfig, source, **settings)
+    return config
+
+
 def load_pretrained(
     auto_class: Any, source: str, **settings: Any
 ) -> tuple[PreTrainedModel, dict[str, list[str]]]:
@@ -69,12 +94,7 @@ def load_pretrained(
         OSError, ValueError, KeyError, RuntimeError, SafetensorError: it cannot be opened, or it
             would need a pickle or code from the hub.
     """
-    for row in OWN_MODELS.values():
-        AutoConfig.register(row.config.model_type, row.config, exist_ok=True)
-        AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
-        if row.tagger is not None:
-            AutoModelForTokenClassification.register(row.config, row.tagger, exist_ok=True)
-    config = open_pretrained(AutoConfig, source, **_where_to_look(settings))
+    config = open_config(source, **_where_to_look(settings))
     family = FAMILIES.get(family_name(config))
     settings = {**(family.loading if family else {}), **settings}
     model, report = open_pretrained(

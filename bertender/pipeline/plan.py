@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertender.core.atomic import unusable_parent
 from bertender.core.config import Config
 from bertender.core.errors import BertenderError, ConfigError
 from bertender.pipeline.recipe import Recipe, Step
-from bertender.pipeline.stage import Product, Source
+from bertender.pipeline.stage import Earlier, Product, Source
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
+
+if TYPE_CHECKING:  # it loads PyTorch
+    from bertender.models.expected import ExpectedModel
 
 __all__ = ["Planned", "check_task", "make_plan", "naming", "outputs_of"]
 
@@ -47,7 +51,7 @@ def make_plan(recipe: Recipe, out: Path) -> list[Planned]:
         )
     plan = [Planned(step, _config(step)) for step in recipe.steps]
     _check_outputs_distinct(plan, out)
-    _check_sources(plan)
+    _check_sources(plan, out)
     _check_files(plan, out.resolve())
     return plan
 
@@ -101,16 +105,21 @@ def _check_outputs_distinct(plan: Sequence[Planned], out: Path) -> None:
                 )
 
 
-def _check_sources(plan: Sequence[Planned]) -> None:
-    """Raise ConfigError where a step would start from what it cannot use."""
+def _check_sources(plan: Sequence[Planned], out: Path) -> None:
+    """Raise a BertenderError where a step would start from what it cannot use."""
     products: dict[str, Product] = {}
+    by_path: dict[Path, ExpectedModel | None] = {}
     for step, config in plan:
         stage = STAGES[step.stage]
         with naming(step):
             for position, source in enumerate(step.sources):
                 stage.wants(config, position).check(source, products[source])
-        if stage.makes is not None:
-            products[step.name] = stage.makes(config)
+            if stage.makes is None:
+                continue
+            earlier = Earlier([products[source].model for source in step.sources], by_path)
+            model = stage.model(_filled(step, config, out), earlier)
+        products[step.name] = replace(stage.makes(config), model=model)
+        by_path.update(dict.fromkeys(outputs_of(step, config, out.resolve()), model))
 
 
 def _check_files(plan: Sequence[Planned], out: Path) -> None:

@@ -10,18 +10,23 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind
 from bertender.core.config import Config, Record
-from bertender.core.errors import ConfigError
+from bertender.core.errors import BertenderError, ConfigError
 from bertender.core.saving import save_result
 from bertender.pipeline.named_files import NamedFile
 from bertender.pipeline.source_files import PROJECT, source_digest
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from bertender.text.example import Example
+
+if TYPE_CHECKING:  # they load PyTorch
+    from transformers import PreTrainedModel
+
+    from bertender.models.expected import ExpectedModel
 
 __all__ = [
     "CLASSIFIER",
@@ -30,6 +35,7 @@ __all__ = [
     "PRETRAINED",
     "TORCH_CLASSIFIER",
     "TORCH_MODEL",
+    "Earlier",
     "Inputs",
     "Product",
     "Source",
@@ -59,6 +65,9 @@ class Product:
     fused: bool = False
     settings: Config | None = None
     """Those of its step, where a later step must agree with some."""
+    model: ExpectedModel | None = None
+    """Its architecture, and its shape where that follows from the settings; None where unknown,
+    as of a hub name that is not cached."""
 
     def __str__(self) -> str:
         model = "classifier" if self.classifies else "encoder without a classification head"
@@ -73,14 +82,33 @@ class Want:
     name: str
     suits: Callable[[Product], bool]
     next_step: str
+    class_checks: tuple[Callable[[PreTrainedModel], None], ...] = ()
+    """Checks of a model's architecture, which the step itself makes too."""
+    shape_checks: tuple[Callable[[PreTrainedModel], None], ...] = ()
+    """Checks of its layers and widths besides, likewise."""
 
     def check(self, source: str, product: Product) -> None:
-        """Raise ConfigError where an earlier step will not make what is required."""
+        """Raise ConfigError where an earlier step will not make what is required.
+
+        Raises:
+            ModelError: what a check raises of the model that it will make.
+        """
         if not self.suits(product):
             raise ConfigError(
                 f"it starts from {source!r}, which will be {product}, and needs {self.name}. "
                 f"{self.next_step}"
             )
+        if product.model is not None:
+            self._check_model(source, product.model)
+
+    def _check_model(self, source: str, expected: ExpectedModel) -> None:
+        shape_checks = self.shape_checks if expected.shape_known else ()
+        try:
+            for check in (*self.class_checks, *shape_checks):
+                check(expected.model)
+        except BertenderError as error:
+            error.args = (f"it starts from {source!r}: {error}",)
+            raise
 
 
 CLASSIFIER = Want(
@@ -107,6 +135,25 @@ GRAPH_TO_QUANTIZE = Want(
     lambda made: made.kind == "onnx" and made.precision == "float32" and not made.fused,
     "Give a step of stage export without precision and without optimize=fused.",
 )
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Models that a step of a recipe may start from, before any is made."""
+
+    sources: Sequence[ExpectedModel | None] = ()
+    """Those of the earlier steps that it starts from."""
+    by_path: Mapping[Path, ExpectedModel | None] = field(default_factory=dict)
+    """Those of all earlier steps, by where they will lie."""
+
+    def named(self, name: str | Path) -> ExpectedModel | None:
+        """Return the model that a setting names, as it will be when the step runs."""
+        path = Path(name).resolve()
+        if path in self.by_path:  # another one may lie there from a run before
+            return self.by_path[path]
+        from bertender.models.expected import expected_on_disk  # which loads PyTorch
+
+        return expected_on_disk(name)
 
 
 @dataclass(frozen=True)
@@ -145,6 +192,9 @@ class Stage:
     """(config, position) -> what the earlier step at that position must make"""
     makes: Callable[[Any], Product] | None = None
     """config -> the artifact; None for what makes a report."""
+    model: Callable[[Any, Earlier], ExpectedModel | None] = lambda config, earlier: None
+    """(config with its sources, models of earlier steps) -> the model that it will make, as far as
+    it is known; raises where it can make none of these settings."""
     fills: Mapping[int, str] = field(default_factory=dict)
     """The setting that an earlier step stands for, by the step's position."""
     files: Callable[[Any], Iterable[NamedFile]] = _unused

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ModelError
 from bertender.text.batch import longest_input
@@ -23,12 +23,13 @@ from distill.distillation.general_config import MASK_PROBABILITY, VOCABULARY_SIZ
 from distill.distillation.general_teacher import GeneralTeacher
 from distill.distillation.phases import check_compatible, unmasked
 from distill.distillation.reading import Reading, as_its_teacher, in_both_vocabularies
+from distill.distillation.start import check_even_start, check_even_teacher
 from distill.methods.method import Method
 from distill.teachers.encoders import tensors_digest
 from distill.vocabularies import trained_once
 from distill.vocabularies.mixed import MixedVocabulary
 
-__all__ = ["OnCorpus", "on_corpus"]
+__all__ = ["OnCorpus", "check_general_teacher", "new_general_student", "on_corpus"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class OnCorpus:
         """Make what the student reads; a part that is in `work` already is not made again."""
         method, student, reading = self.method, self.student, self._reading(work / "vocabulary")
         if method.student.own_vocabulary:
-            student = _new_student(self.teacher, method, self.config, reading.tokenizer)
+            student = new_general_student(self.teacher, method, self.config, reading.tokenizer)
         blocks = (reading.rows, work / "blocks", reading.padding)
         training, held_out = stored_parts(self.passages, self.surveyed, *blocks)
         share = self.config.mask_probability or MASK_PROBABILITY
@@ -97,11 +98,12 @@ def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralC
         DataError: there are too few passages to train and hold out.
     """
     method = config.changed_method()
+    check_general_teacher(teacher.model.config, method)
     theirs = fitting_tokenizer(teacher.source, teacher.model)
     _check_tokens_known(theirs, teacher)
     # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
     stand_in = theirs if method.student.own_vocabulary else None
-    student = _new_student(teacher, method, config, stand_in)
+    student = new_general_student(teacher, method, config, stand_in)
     check_compatible(method, student, teacher.model)
     tokenizer = fitting_tokenizer(teacher.source, student)
     surveyed = survey(passages)
@@ -109,7 +111,13 @@ def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralC
     return OnCorpus(teacher, method, student, tokenizer, passages, surveyed, config)
 
 
-def _new_student(
+def check_general_teacher(config: PretrainedConfig, method: Method) -> None:
+    """Raise ModelError where a teacher was pruned, and its layers are read or started from."""
+    check_even_teacher(config, method)
+    check_even_start(config, method)
+
+
+def new_general_student(
     teacher: GeneralTeacher,
     method: Method,
     config: GeneralConfig,

@@ -35,6 +35,7 @@ from distill.writing import TrainedModel, artifact_at
 __all__ = [
     "OnTask",
     "check_can_tag",
+    "check_not_copy",
     "check_sources_stay",
     "check_texts_read",
     "new_student",
@@ -125,7 +126,7 @@ def new_student(
     start, student = start_student(
         teacher, method, config, config.student, texts=len(task.text_columns), head=head
     )
-    _check_not_copy(student, teacher.model, config)
+    check_not_copy(student, teacher.model, config)
     _check_same_tokens(method, start, task)
     return start, student
 
@@ -162,7 +163,7 @@ def _check_same_tokens(method: Method, start: Start, task: Task) -> None:
         )
 
 
-def _check_not_copy(
+def check_not_copy(
     student: PreTrainedModel, teacher: PreTrainedModel, config: DistillConfig
 ) -> None:
     """Raise ModelError where the student would not be smaller and no setting asks for that.

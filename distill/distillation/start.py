@@ -21,7 +21,11 @@ from distill.teachers.teacher import Teacher
 
 __all__ = [
     "Start",
+    "build_student",
+    "check_even_start",
+    "check_even_teacher",
     "check_start",
+    "check_teacher",
     "find_start",
     "start_student",
 ]
@@ -36,12 +40,6 @@ class Start:
     digest: str
     reads_teacher_tokens: bool = True
     is_teacher: bool = False
-
-    @property
-    def depth(self) -> int:
-        """How many layers it has."""
-        depth: int = self.model.config.num_hidden_layers
-        return depth
 
 
 def start_student(
@@ -69,10 +67,34 @@ def start_student(
     """
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
     start = find_start(teacher, method, encoder)
-    shape = config.shape(method, start.depth, texts, own_start=not start.is_teacher)
-    student = head(method.build(start.model, shape))
+    own_start = not start.is_teacher
+    student = head(build_student(start.model, method, config, texts=texts, own_start=own_start))
     check_compatible(method, student, teacher.model)
     return start, student
+
+
+def build_student(
+    start: PreTrainedModel,
+    method: Method,
+    config: StudentConfig,
+    *,
+    texts: int = 1,
+    own_start: bool = False,
+) -> PreTrainedModel:
+    """Build the student of a config, untrained, under a head that labels texts.
+
+    Args:
+        start: what it starts from.
+        method: its student.
+        config: the shape.
+        texts: of an example.
+        own_start: whether `start` is an encoder of the student's own, not the teacher.
+
+    Raises:
+        ModelError: no such student can be made of this start.
+    """
+    depth: int = start.config.num_hidden_layers
+    return method.build(start, config.shape(method, depth, texts, own_start=own_start))
 
 
 def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
@@ -85,15 +107,14 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             logits, and more is asked of it.
     """
     artifact = teacher.artifact
-    _check_layers_known(teacher.model.config, method, student)
-    _check_even_teacher(teacher.model.config, method)
+    check_teacher(teacher.model.config, method, student)
     check_start(method, student)
     if student is None:
-        _check_even_start(teacher.model.config, method)
+        check_even_start(teacher.model.config, method)
         return Start(str(artifact.path), teacher.model, "", is_teacher=True)
     source = find_encoder(student, setting="student")
     model, tokenizer = load_classifier(source, artifact.card.task.labels)
-    _check_even_start(model.config, method)
+    check_even_start(model.config, method)
     same = tokenizer.get_vocab() == load_tokenizer(artifact.path).get_vocab()
     if method.wants_teacher_tokens and not same:
         free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
@@ -125,7 +146,13 @@ def check_start(method: Method, student: str | None) -> None:
         )
 
 
-def _check_even_teacher(config: PretrainedConfig, method: Method) -> None:
+def check_teacher(config: PretrainedConfig, method: Method, student: str | None) -> None:
+    """Raise ModelError where a method reads more of a teacher than its architecture gives."""
+    _check_layers_known(config, method, student)
+    check_even_teacher(config, method)
+
+
+def check_even_teacher(config: PretrainedConfig, method: Method) -> None:
     """Raise ModelError where attention is read of a teacher whose heads or neurons were pruned."""
     reads_layers = bool(method.needs & ATTENTION_SIGNALS) or method.uses_teacher_layers
     if family_name(config) != config.model_type and reads_layers:
@@ -136,7 +163,7 @@ def _check_even_teacher(config: PretrainedConfig, method: Method) -> None:
         )
 
 
-def _check_even_start(config: PretrainedConfig, method: Method) -> None:
+def check_even_start(config: PretrainedConfig, method: Method) -> None:
     """Raise ModelError where a student would start from layers that are not alike."""
     if family_name(config) != config.model_type and method.student.starts_from_layers:
         raise ModelError(

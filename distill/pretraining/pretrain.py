@@ -16,6 +16,7 @@ from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.findings import Findings
+from bertender.models.expected import ExpectedModel, without_weights
 from bertender.text.batch import load_tokenizer
 from bertender.training.examples import Padding
 from bertender.training.findings import training_findings
@@ -27,11 +28,13 @@ from distill.pretraining.config import PretrainConfig
 from distill.pretraining.phases import Pretraining, Rows
 from distill.pretraining.stacking import check_stackable, positions_of_shallow, stack
 from distill.vocabularies import trained_once
+from distill.vocabularies.stand_in import stand_in_tokenizer
 from distill.writing import TrainedModel, corpus_record
 
 __all__ = [
     "PretrainConfig",
     "encoder_config",
+    "expected_pretrained",
     "pretrain",
     "pretrain_by_name",
 ]
@@ -112,6 +115,13 @@ def encoder_config(
         max_position_embeddings=positions or max(config.max_length, FEWEST_POSITIONS),
         pad_token_id=tokenizer.pad_token_id,
     )
+
+
+def expected_pretrained(config: PretrainConfig) -> ExpectedModel | None:
+    """Return the encoder of a config, without weights."""
+    shape = encoder_config(config, stand_in_tokenizer())
+    model = without_weights(lambda: OBJECTIVES[config.objective].model(shape))
+    return None if model is None else ExpectedModel.of(model.config)
 
 
 def _tokenizer(

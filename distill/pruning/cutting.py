@@ -104,7 +104,8 @@ def check_prunable(model: PreTrainedModel) -> None:
     if name not in PRUNABLE:
         raise ModelError(
             f"a {name!r} model cannot be pruned in its layers. Architectures that can: "
-            f"{', '.join(sorted(PRUNABLE))}."
+            f"{', '.join(sorted(PRUNABLE))}. Prune its vocabulary alone (vocab), or start from one "
+            "of these."
         )
 
 

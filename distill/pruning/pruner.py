@@ -47,7 +47,7 @@ from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logi
 from distill.teachers.teacher import Teacher
 from distill.writing import TrainedModel
 
-__all__ = ["check_vocabulary_stays", "prune"]
+__all__ = ["check_architecture", "check_possible", "check_vocabulary_stays", "prune"]
 
 
 def prune(
@@ -152,7 +152,8 @@ class _Ready:
 def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopwatches) -> _Ready:
     """Load a classifier and check that the config can cut it; cut its vocabulary."""
     teacher = Teacher.load(parent, task)
-    _check_possible(teacher.model, config)
+    check_architecture(teacher.model, config)
+    check_possible(teacher.model, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
     tokenizer, vocabulary = _with_fewer_tokens(model, whole, task, config)
     return _Ready(teacher, whole, model, tokenizer, vocabulary, task, config, stopwatches)
@@ -173,10 +174,20 @@ def _held_out(
     return ScoreFindings(chosen_on=task.chosen_on, score_before=before, score=after)
 
 
-def _check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
-    """Raise errors of the settings, before anything is computed."""
+def check_architecture(model: PreTrainedModel, config: PruneConfig) -> None:
+    """Raise ModelError where layers are to be cut of an architecture whose layers cannot be."""
     if config.cuts_parts or config.layers:
         check_prunable(model)
+
+
+def check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
+    """Raise where a model has not so many layers, heads or neurons that some can be cut.
+
+    Raises:
+        ModelError: no layer would be left.
+        ConfigError: no head or no neuron would be cut.
+    """
+    if config.cuts_parts or config.layers:
         check_layers_left(model, config.layers)
     shares = {"heads": (config.heads, heads_of), "ffn": (config.ffn, neurons_of)}
     for name, (share, count) in shares.items():

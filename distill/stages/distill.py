@@ -6,15 +6,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
+from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
-from bertender.pipeline.stage import TORCH_CLASSIFIER, TORCH_MODEL, Inputs, Product, Stage, Want
+from bertender.pipeline.stage import (
+    TORCH_CLASSIFIER,
+    TORCH_MODEL,
+    Earlier,
+    Inputs,
+    Product,
+    Stage,
+    Want,
+)
 from bertender.tasks.task import Task
 from bertender.tasks.unlabelled import unlabelled_texts
 from bertender.text.example import Example
 from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.expected import expected_student
 from distill.distillation.on_task import check_can_tag, check_texts_read
 from distill.distillation.start import check_start
-from distill.stages.encoder_folder import Encoder
+from distill.stages.encoder_folder import Encoder, expected_encoder
 from distill.teachers.encoders import depth_of
 
 __all__ = ["DISTILL"]
@@ -47,6 +57,11 @@ def _check(config: DistillConfig, task: Task) -> None:
     check_can_tag(config.changed_method(), task)
 
 
+def _model(config: DistillConfig, earlier: Earlier) -> ExpectedModel | None:
+    start = None if config.student is None else expected_encoder(config.student, earlier)
+    return expected_student(config, earlier.sources[0], start)
+
+
 DISTILL = Stage(
     name="distill",
     config=DistillConfig,
@@ -55,6 +70,7 @@ DISTILL = Stage(
     sources=(1, 2),
     wants=_teacher_and_start,
     makes=lambda config: Product("distill", "torch"),
+    model=_model,
     fills={1: "student"},
     files=_files,
     texts=_texts,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import folder_digest
-from distill.teachers.encoders import find_encoder
+from bertender.pipeline.stage import Earlier
+from distill.teachers.encoders import find_encoder, located
 
-__all__ = ["Encoder"]
+__all__ = ["Encoder", "expected_encoder"]
 
 
 @dataclass(frozen=True)
@@ -27,3 +29,8 @@ class Encoder:
 
     def digest(self) -> str:
         return folder_digest(self.path)
+
+
+def expected_encoder(name: str, earlier: Earlier) -> ExpectedModel | None:
+    """Return the model that a setting names, where it will be on this machine."""
+    return earlier.named(located(name))

@@ -16,7 +16,7 @@ from distill.finetuning.multitask import (
     finetune_tasks_by_name,
     sibling_paths,
 )
-from distill.stages.encoder_folder import Encoder
+from distill.stages.encoder_folder import Encoder, expected_encoder
 
 __all__ = ["FINETUNE"]
 
@@ -42,6 +42,7 @@ FINETUNE = Stage(
     sources=(0, 1),
     wants=lambda config, position: TORCH_MODEL,
     makes=lambda config: Product("finetune", "torch"),
+    model=lambda config, earlier: expected_encoder(config.teacher, earlier),
     fills={0: "teacher"},
     files=_files,
     check=_check,

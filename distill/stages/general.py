@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
+from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import NamedFile
-from bertender.pipeline.stage import TORCH_MODEL, Inputs, Product, Stage
+from bertender.pipeline.stage import TORCH_MODEL, Earlier, Inputs, Product, Stage
 from distill.corpora.corpus import Corpus
+from distill.distillation.expected import expected_general_student
 from distill.distillation.general import GeneralConfig, distill_general_by_name
 from distill.stages.corpus_text import CorpusText
-from distill.stages.encoder_folder import Encoder
+from distill.stages.encoder_folder import Encoder, expected_encoder
 
 __all__ = ["DISTILL_GENERAL"]
 
@@ -25,6 +27,10 @@ def _files(config: GeneralConfig) -> Iterator[NamedFile]:
     yield CorpusText(Corpus(config.corpus, config.text_column))
 
 
+def _model(config: GeneralConfig, earlier: Earlier) -> ExpectedModel | None:
+    return expected_general_student(config, expected_encoder(config.teacher, earlier))
+
+
 DISTILL_GENERAL = Stage(
     name="distill-general",
     config=GeneralConfig,
@@ -32,6 +38,7 @@ DISTILL_GENERAL = Stage(
     sources=(0, 1),
     wants=lambda config, position: TORCH_MODEL,
     makes=lambda config: Product("distill-general", "torch", classifies=False),
+    model=_model,
     fills={0: "teacher"},
     files=_files,
     needs_task=False,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
+from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import ArtifactFolder, NamedFile
-from bertender.pipeline.stage import PRETRAINED, Inputs, Product, Stage, Want
+from bertender.pipeline.stage import PRETRAINED, Earlier, Inputs, Product, Stage, Want
 from distill.corpora.corpus import Corpus
 from distill.objectives import OBJECTIVES
-from distill.pretraining.pretrain import PretrainConfig, pretrain_by_name
+from distill.pretraining.pretrain import PretrainConfig, expected_pretrained, pretrain_by_name
 from distill.pretraining.stacking import check_same_shape
 from distill.stages.corpus_text import CorpusText
 
@@ -47,6 +48,10 @@ def _wants(config: PretrainConfig, position: int) -> Want:
     return _Shallower(PRETRAINED.name, PRETRAINED.suits, PRETRAINED.next_step, config=config)
 
 
+def _model(config: PretrainConfig, earlier: Earlier) -> ExpectedModel | None:
+    return expected_pretrained(config)
+
+
 PRETRAIN = Stage(
     name="pretrain",
     config=PretrainConfig,
@@ -54,6 +59,7 @@ PRETRAIN = Stage(
     sources=(0, 1),
     wants=_wants,
     makes=lambda config: Product("pretrain", "torch", classifies=False, settings=config),
+    model=_model,
     fills={0: "stack_from"},
     files=_files,
     needs_task=False,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.pipeline.named_files import NamedFile
-from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
+from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage, Want
 from bertender.tasks.task import Task
 from distill.corpora.corpus import Corpus
 from distill.pruning.config import OF_THE_TASK, PruneConfig
-from distill.pruning.pruner import check_vocabulary_stays, prune
+from distill.pruning.expected import expected_pruned
+from distill.pruning.pruner import (
+    check_architecture,
+    check_possible,
+    check_vocabulary_stays,
+    prune,
+)
 from distill.stages.corpus_text import CorpusText
 
 __all__ = ["PRUNE"]
@@ -31,13 +39,22 @@ def _check(config: PruneConfig, task: Task) -> None:
     check_vocabulary_stays(config, task)
 
 
+def _wants(config: PruneConfig, position: int) -> Want:
+    return replace(
+        TORCH_CLASSIFIER,
+        class_checks=(partial(check_architecture, config=config),),
+        shape_checks=(partial(check_possible, config=config),),
+    )
+
+
 PRUNE = Stage(
     name="prune",
     config=PruneConfig,
     function=_prune,
     source="artifact",
-    wants=lambda config, position: TORCH_CLASSIFIER,
+    wants=_wants,
     makes=lambda config: Product("prune", "torch"),
+    model=lambda config, earlier: expected_pruned(config, earlier.sources[0]),
     files=_files,
     check=_check,
 )

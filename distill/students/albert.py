@@ -103,4 +103,6 @@ def _average(layers: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {name: torch.stack([each[name] for each in layers]).mean(0) for name in layers[0]}
 
 
-ALBERT_STUDENT = StudentKind(albert_student, layers=all_layers, layer_by_layer=False)
+ALBERT_STUDENT = StudentKind(
+    albert_student, layers=all_layers, layer_by_layer=False, model_type=AlbertConfig.model_type
+)

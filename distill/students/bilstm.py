@@ -60,7 +60,9 @@ def _word_embeddings(teacher: PreTrainedModel) -> torch.Tensor:
     """Return the student's first table, (vocab, at most EMBEDDING_SIZE)."""
     table = teacher.get_input_embeddings()
     assert isinstance(table, nn.Embedding)
-    return strongest_directions(table.weight.detach().float().cpu(), EMBEDDING_SIZE)
+    words = table.weight.detach().float()
+    # of a teacher without weights there is nothing to bring
+    return strongest_directions(words if words.is_meta else words.cpu(), EMBEDDING_SIZE)
 
 
 def _config(teacher: PreTrainedModel, shape: StudentShape, words: torch.Tensor) -> BiLstmConfig:
@@ -113,5 +115,6 @@ BILSTM_STUDENT = StudentKind(
     layer_by_layer=False,
     starts_from_layers=False,
     labels_words=False,
+    model_type=BiLstmConfig.model_type,
     lacks=frozenset({"heads", "layers", "teacher_layers"}),
 )

