@@ -34,6 +34,7 @@ EXPORT = Stage(
     provides={"write": _write},
     source="artifact",
     wants=_wants,
+    model=lambda config, earlier: earlier.sources[0],
     makes=lambda config: Product(
         "export", "onnx", precision=config.precision, fused=config.optimize == "fused"
     ),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
+from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.core.quiet_tools import quiet_tools
@@ -20,7 +21,7 @@ from quantize.context import QuantizationContext, Written
 from quantize.dynamic import quantize_nodes
 from quantize.mixed import EIGHT_BITS, returned
 
-__all__ = ["write_four_bit"]
+__all__ = ["check_layers", "write_four_bit"]
 
 COMPUTE_IN_INT8 = 4
 """MatMulNBits's accuracy level: activations in groups of 8 bits, where the CPU has kernels."""
@@ -38,6 +39,15 @@ def write_four_bit(context: QuantizationContext, target: Path) -> Written:
     if context.config.max_drop is None:
         return _write(context, target, ())
     return returned(context, target, _write, EIGHT_BITS, candidates)
+
+
+def check_layers(model: PreTrainedModel) -> None:
+    """Raise ModelError for a model without layers: it has a product for a whole text alone."""
+    if model.config.num_hidden_layers == 0:
+        raise ModelError(
+            f"a {model.config.model_type!r} model has no layers, so that its graph has no product "
+            "whose weights can have 4 bits. Use --scheme dynamic."
+        )
 
 
 def _candidates(context: QuantizationContext) -> list[str]:

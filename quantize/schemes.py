@@ -47,7 +47,8 @@ class Scheme:
     source: Kind = "onnx"
     """Kind of artifact that it starts from."""
     check: Callable[[PreTrainedModel], None] = lambda model: None
-    """Raises where it cannot quantize a torch model that it starts from, before any work."""
+    """Raises where it cannot quantize a torch model, or its graph, for its architecture. A step
+    that starts from a graph finds that in the graph; the plan of a recipe has the model alone."""
     then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
     """Schemes to try where it was refused: the first that was not tried just now."""
 
@@ -78,6 +79,7 @@ SCHEMES = Table(
             write=on_demand("quantize.four_bit:write_four_bit"),
             reads=SENSITIVITY | {"block_size"},
             precision="int4",
+            check=on_demand("quantize.four_bit:check_layers"),
             then=({"scheme": "four-bit", "max_drop": 0.5}, DYNAMIC),
         ),
         "qat": Scheme(

@@ -34,10 +34,12 @@ def _quantize(inputs: Inputs, config: QuantizeConfig, out: Path) -> Artifact:
 
 def _wants(config: QuantizeConfig, position: int) -> Want:
     """Return what a scheme starts from; one that trains also exports, with default settings."""
-    if config.scheme == AUTO_SCHEME or SCHEMES[config.scheme].source == "onnx":
+    if config.scheme == AUTO_SCHEME:
         return GRAPH_TO_QUANTIZE
+    scheme = SCHEMES[config.scheme]
     exported = STAGES["export"].wants(STAGES["export"].config(), position)
-    return replace(exported, class_checks=(*exported.class_checks, SCHEMES[config.scheme].check))
+    want = exported if scheme.source == "torch" else GRAPH_TO_QUANTIZE
+    return replace(want, class_checks=(*want.class_checks, scheme.check))
 
 
 def _makes(config: QuantizeConfig) -> Product:

@@ -63,13 +63,17 @@ class TextFile:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The data of a task by its name."""
+    """The data of a task by its name.
+
+    Loading them takes a while, and the recipe's own task may rule them out: so the stage that reads
+    them loads them in its check.
+    """
 
     task: str
     path: None = None
 
     def check(self) -> None:
-        self.digest()
+        """Do nothing: the settings have checked the name."""
 
     def digest(self) -> str:
         return load_task(TaskConfig(task=self.task)).fingerprint()

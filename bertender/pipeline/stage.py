@@ -61,6 +61,8 @@ class Product:
     stage: str
     kind: Kind
     classifies: bool = True
+    predicts_words: bool = False
+    """It has a masked-language head."""
     precision: str = "float32"
     fused: bool = False
     settings: Config | None = None

@@ -24,6 +24,7 @@ from distill.objectives.word_order import WordOrder
 __all__ = ["OBJECTIVES", "PretrainingObjective"]
 
 CONSECUTIVE_PASSAGES = 8
+MASKED_LANGUAGE_MODEL = "masked_language_model"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,12 @@ class PretrainingObjective:
     """The model's row of FAMILIES."""
     perplexity_of: str | None = "mlm"
     """The part of the loss that is a language model's, whose exponential is reported."""
-    problem_type: str = "masked_language_model"
+    problem_type: str = MASKED_LANGUAGE_MODEL
+
+    @property
+    def predicts_words(self) -> bool:
+        """Return whether the model has a masked-language head."""
+        return self.problem_type == MASKED_LANGUAGE_MODEL
 
 
 OBJECTIVES = Table(

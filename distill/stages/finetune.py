@@ -33,6 +33,8 @@ def _files(config: MultiTaskConfig) -> Iterator[NamedFile]:
 def _check(config: MultiTaskConfig, task: Task) -> None:
     check_distinct((task.name, *config.more_tasks))
     check_word_labels(task, config)
+    for each in config.more_tasks:
+        TaskData(each).digest()  # which loads them
 
 
 FINETUNE = Stage(

@@ -8,10 +8,11 @@ from pathlib import Path
 from bertender.core.artifact import Artifact
 from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import NamedFile
-from bertender.pipeline.stage import TORCH_MODEL, Earlier, Inputs, Product, Stage
+from bertender.pipeline.stage import TORCH_MODEL, Earlier, Inputs, Product, Stage, Want
 from distill.corpora.corpus import Corpus
 from distill.distillation.expected import expected_general_student
 from distill.distillation.general import GeneralConfig, distill_general_by_name
+from distill.methods import GENERAL_METHODS
 from distill.stages.corpus_text import CorpusText
 from distill.stages.encoder_folder import Encoder, expected_encoder
 
@@ -27,6 +28,23 @@ def _files(config: GeneralConfig) -> Iterator[NamedFile]:
     yield CorpusText(Corpus(config.corpus, config.text_column))
 
 
+PREDICTS_WORDS = Want(
+    "a torch model that predicts words",
+    lambda made: made.kind == "torch" and made.predicts_words,
+    "Give a step of stage pretrain whose objective masks words, or choose a method that reads no "
+    f"words: {', '.join(name for name, row in GENERAL_METHODS.items() if not row.predicts_words)}.",
+)
+
+
+def _wants(config: GeneralConfig, position: int) -> Want:
+    return PREDICTS_WORDS if config.row.predicts_words else TORCH_MODEL
+
+
+def _makes(config: GeneralConfig) -> Product:
+    predicts_words = config.row.predicts_words
+    return Product("distill-general", "torch", classifies=False, predicts_words=predicts_words)
+
+
 def _model(config: GeneralConfig, earlier: Earlier) -> ExpectedModel | None:
     return expected_general_student(config, expected_encoder(config.teacher, earlier))
 
@@ -36,8 +54,8 @@ DISTILL_GENERAL = Stage(
     config=GeneralConfig,
     function=_distill_general,
     sources=(0, 1),
-    wants=lambda config, position: TORCH_MODEL,
-    makes=lambda config: Product("distill-general", "torch", classifies=False),
+    wants=_wants,
+    makes=_makes,
     model=_model,
     fills={0: "teacher"},
     files=_files,

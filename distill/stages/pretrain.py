@@ -48,6 +48,13 @@ def _wants(config: PretrainConfig, position: int) -> Want:
     return _Shallower(PRETRAINED.name, PRETRAINED.suits, PRETRAINED.next_step, config=config)
 
 
+def _makes(config: PretrainConfig) -> Product:
+    predicts_words = OBJECTIVES[config.objective].predicts_words
+    return Product(
+        "pretrain", "torch", classifies=False, predicts_words=predicts_words, settings=config
+    )
+
+
 def _model(config: PretrainConfig, earlier: Earlier) -> ExpectedModel | None:
     return expected_pretrained(config)
 
@@ -58,7 +65,7 @@ PRETRAIN = Stage(
     function=_pretrain,
     sources=(0, 1),
     wants=_wants,
-    makes=lambda config: Product("pretrain", "torch", classifies=False, settings=config),
+    makes=_makes,
     model=_model,
     fills={0: "stack_from"},
     files=_files,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 import yaml
 
 from bertender.core.config import Rule
-from bertender.core.errors import BertenderError, ConfigError
+from bertender.core.errors import BertenderError, ConfigError, DataError
 from bertender.pipeline.plan import make_plan
 from bertender.pipeline.recipe import Recipe, load_recipe, parse_recipe, recipe_names
 from bertender.pipeline.runner import run_recipe
 from bertender.pipeline.stage import Want
 from bertender.pipeline.stages import STAGES
-from bertender.tasks.task import Task
+from bertender.tasks.registry import TASKS, TaskSpec
+from bertender.tasks.task import Split, Task
 from tests.front import ToyFiles, write_toy_files
 from tests.toy_models import save_encoder
 
@@ -275,3 +277,40 @@ def test_a_run_below_a_file_is_refused_before_any_step(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be written: .*file is not a folder that"):
         make_plan(load_recipe("quickstart"), tmp_path / "file" / "run")
+
+
+def test_a_tagger_of_more_tasks_is_refused_before_their_data_are_loaded(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> tuple[Split, Split]:
+        pytest.fail("the data were loaded")
+
+    spec = TaskSpec("a toy", ("a", "b"), "accuracy", ("text",), load)
+    monkeypatch.setitem(TASKS, "toys", spec)  # type: ignore[arg-type]
+    for name in ("train.jsonl", "dev.jsonl"):
+        words = {"words": ["saw", "pear"], "labels": ["B-tool", "O"]}
+        (tmp_path / name).write_text(f"{json.dumps(words)}\n" * 4, encoding="utf-8")
+    task = {
+        "train": str(tmp_path / "train.jsonl"),
+        "dev": str(tmp_path / "dev.jsonl"),
+        "problem_type": "token_classification",
+    }
+    step = {**TEACHER, "with": {"teacher": str(encoder), "more_tasks": ["toys"]}}
+    text = yaml.safe_dump({"summary": "toy", "task": task, "steps": [step]})
+    with pytest.raises(ConfigError, match=r"step 'teacher' .*more_tasks=toys: .* on each alone"):
+        next(run_recipe(parse_recipe("toy", text), tmp_path / "run"))
+
+
+def test_missing_data_of_more_tasks_are_found_before_the_first_step(
+    files: ToyFiles, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> tuple[Split, Split]:
+        raise DataError("the data are gone")
+
+    spec = TaskSpec("a toy", ("a", "b"), "accuracy", ("text",), load)
+    monkeypatch.setitem(TASKS, "toys", spec)  # type: ignore[arg-type]
+    step = {**TEACHER, "with": {"teacher": ENCODER, "more_tasks": ["toys"]}}
+    recipe = recipe_of(files, encoder, tmp_path / "run", BASELINE, step)
+    with pytest.raises(DataError, match=r"step 'teacher' .*the data are gone"):
+        next(run_recipe(recipe, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,10 @@ SHAPES_OF_STUDENTS: tuple[dict[str, Any], ...] = (
 )
 
 
-def outcome(made: Any) -> Any:
+def outcome(make: Callable[..., PreTrainedModel], *arguments: Any) -> Any:
     """Return the shape of what is made, or the error of what cannot be."""
     try:
-        student: PreTrainedModel = made()
+        student = make(*arguments)
     except BertenderError as error:
         return type(error), str(error)
     return shape_of(student)
@@ -85,6 +85,24 @@ def expected(config: DistillConfig, teacher: PreTrainedModel, start: Any = None)
     return student.model
 
 
+def built(config: DistillConfig, teacher: Teacher, task: Task) -> PreTrainedModel:
+    """Return the student that the step builds."""
+    _, student = new_student(teacher, config.changed_method(), task, config)
+    return student
+
+
+def built_on_corpus(
+    config: GeneralConfig, teacher: GeneralTeacher, passages: list[str]
+) -> PreTrainedModel:
+    return on_corpus(teacher, passages, config).student
+
+
+def expected_on_corpus(config: GeneralConfig, teacher: ExpectedModel | None) -> PreTrainedModel:
+    student = expected_general_student(config, teacher)
+    assert student is not None and student.shape_known
+    return student.model
+
+
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in OWN_START])
 def test_every_architecture_is_refused_as_the_step_refuses_it(
     method: str, teacher: Artifact, task: Task
@@ -93,12 +111,8 @@ def test_every_architecture_is_refused_as_the_step_refuses_it(
     config = DistillConfig.parse({"method": method, **settings})
     kind = METHODS[method].student.model_type
     for model in teachers():
-        real = outcome(
-            lambda model=model: new_student(
-                Teacher(teacher, model), config.changed_method(), task, config
-            )[1]
-        )
-        assert outcome(lambda model=model: expected(config, model)) == real, model.config.model_type
+        real = outcome(built, config, Teacher(teacher, model), task)
+        assert outcome(expected, config, model) == real, model.config.model_type
         if isinstance(real, dict) and kind is not None:
             assert real["model_type"] == kind
 
@@ -113,12 +127,8 @@ def test_every_shape_is_refused_as_the_step_refuses_it(
             config = DistillConfig.parse({"method": method, **settings})
         except BertenderError:
             continue  # of whatever teacher
-        real = outcome(
-            lambda config=config: new_student(
-                Teacher(teacher, model), config.changed_method(), task, config
-            )[1]
-        )
-        assert outcome(lambda config=config: expected(config, model)) == real, settings
+        real = outcome(built, config, Teacher(teacher, model), task)
+        assert outcome(expected, config, model) == real, settings
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -133,16 +143,12 @@ def test_every_start_is_refused_as_the_step_refuses_it(
     ]
     for start in starts:
         config = DistillConfig(method=method, student=str(start), layers=1)
-        real = outcome(
-            lambda config=config: new_student(
-                Teacher(teacher, model), config.changed_method(), task, config
-            )[1]
-        )
+        real = outcome(built, config, Teacher(teacher, model), task)
         if METHODS[method].uses_teacher_layers:
             assert real[1].startswith("student="), "the settings alone show it"
             continue
         known = expected_on_disk(start)
-        found = outcome(lambda config=config, known=known: expected(config, model, known))
+        found = outcome(expected, config, model, known)
         assert found == real, start.name
 
 
@@ -158,8 +164,8 @@ def test_a_general_teacher_is_refused_as_the_step_refuses_it(method: str, tmp_pa
         except BertenderError:
             continue
         general = GeneralTeacher.load(source, config.changed_method())
-        real = outcome(lambda: on_corpus(general, passages, config).student)
-        found = outcome(lambda: expected_general_student(config, known).model)
+        real = outcome(built_on_corpus, config, general, passages)
+        found = outcome(expected_on_corpus, config, known)
         if method in OWN_VOCABULARY and isinstance(real, dict):
             real["vocab_size"] = found["vocab_size"]  # it is not trained yet
         assert found == real, settings
