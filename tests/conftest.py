@@ -94,6 +94,20 @@ def teacher(once: Once, task: Task) -> Artifact:
 
 
 @pytest.fixture(scope="session")
+def trained(once: Once, task: Task) -> Artifact:
+    """A teacher that tells the labels apart, as a gate wants of what is quantized."""
+    import bertender
+    from tests.toy_models import save_encoder
+
+    def fill(folder: Path) -> None:
+        settings = {"epochs": 6, "learning_rate": 3e-3, "batch_size": 16}
+        start = save_encoder("bert", folder / "encoder")
+        bertender.finetune(task, out=folder / "teacher", teacher=start, **settings)
+
+    return Artifact.load(once("trained-teacher", fill) / "teacher")
+
+
+@pytest.fixture(scope="session")
 def plain_export(once: Once, task: Task) -> Callable[[str], tuple[Artifact, Artifact]]:
     """The export of a tiny encoder of each architecture, as `tests.exports` says."""
     from tests.exports import write_plain_export  # which takes a second, and needs this module

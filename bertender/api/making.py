@@ -175,14 +175,13 @@ def compress(
 ) -> CompressionReport:
     """Make the best model that holds constraints on its size, time and score.
 
+    The report that comes back has every candidate, predicted or measured, and which was chosen.
+
     Args:
         teacher: the artifact to learn from.
         task: as in `distill`.
         out: directory that gets the artifact `model`, the report and all candidates.
         settings: the options of `bertender compress`.
-
-    Returns:
-        Every candidate, predicted or measured, and which was chosen.
 
     Raises:
         ConfigError: no candidate can hold the constraints; the nearest one is named.

@@ -9,6 +9,7 @@ teacher + task + CompressConfig
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,13 @@ from bertender.compression.records import CandidateResult, CompressionReport, Co
 from bertender.core.artifact import Artifact, copy_artifact
 from bertender.core.build_once import build_once
 from bertender.core.environment import environment
-from bertender.core.errors import ConfigError, GateError, ParityError
+from bertender.core.errors import (
+    ConfigError,
+    GateError,
+    HubUnreachableError,
+    ModelError,
+    ParityError,
+)
 from bertender.core.saving import save_result
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, compare
@@ -39,6 +46,8 @@ from bertender.tasks.task import Task
 from bertender.tasks.texts import read_texts
 
 __all__ = ["MODEL", "REPORT", "TABLE", "Compression"]
+
+logger = logging.getLogger(__name__)
 
 MODEL = "model"
 REPORT = "report.json"
@@ -108,12 +117,17 @@ class Compression:
     def _starts(self) -> list[Start]:
         """Return what students may start from: the teacher, and encoders."""
         depth_of = provided_by("distill.depth")
-        own = Start(name="teacher", layers=depth_of(str(self.teacher.path)))
-        encoders = [
-            Start(name=Path(name).name, layers=depth_of(name), encoder=name)
-            for name in self.config.students
-        ]
-        return [own, *encoders]
+        starts = [Start(name="teacher", layers=depth_of(str(self.teacher.path)))]
+        for name in self.config.students:
+            try:
+                start = Start(name=Path(name).name, layers=depth_of(name), encoder=name)
+            except (ModelError, HubUnreachableError) as error:
+                if self.config.is_explicit("students"):
+                    raise
+                logger.warning("no student starts from %s: %s", name, error)
+            else:
+                starts.append(start)
+        return starts
 
     def _measured(self, candidates: Sequence[Candidate]) -> Measured:
         """Return the probes, measured now or by the run that this one continues."""

@@ -16,13 +16,12 @@ HEADINGS: tuple[Cell, ...] = (
     ("Candidate",),
     ("MB",),
     ("ms",),
-    ("Known by",),
-    ("Score by round",),
-    ("Score, quantized",),
+    ("Rounds",),
+    ("8 bits",),
     ("Held out",),
     ("Note",),
 )
-NUMERIC = (False, True, True, False, True, True, True, False)
+NUMERIC = (False, True, True, True, True, True, False)
 SHOWN_PREDICTED = 12
 """Candidates in the table that were only predicted; the JSON has all."""
 
@@ -31,10 +30,10 @@ def terminal_report(report: CompressionReport) -> Table:
     """Render the candidates for a terminal: the trained ones first, the best at the top."""
     title = f"{report.task}: {len(report.candidates)} candidates"
     table = captioned_table([title, *notes(report)])
-    for (heading,), right in zip(HEADINGS, NUMERIC, strict=True):
-        table.add_column(heading, justify="right" if right else "left")
-    for row in _rows(report):
-        table.add_row(*(Text(" ".join(cell)) for cell in row))
+    for (heading,), right in zip(HEADINGS[:-1], NUMERIC, strict=False):
+        table.add_column(heading, justify="right" if right else "left", no_wrap=not right)
+    for *cells, _ in _rows(report):  # the notes, which are sentences, are in Markdown and JSON
+        table.add_row(*(Text(" ".join(cell)) for cell in cells))
     return table
 
 
@@ -50,7 +49,8 @@ def notes(report: CompressionReport) -> list[str]:
     chosen = f"chosen on the {_chosen_on(report)}; the held-out texts were read once"
     lines = [f"{teacher}; {chosen}", *_agreement(report)]
     left = _predicted_only(report)[SHOWN_PREDICTED:]
-    return [*lines, *([f"{len(left)} more candidates were predicted"] if left else [])]
+    read = "~: predicted; Rounds, 8 bits: scores on the texts to choose by, before and after"
+    return [read, *lines, *([f"{len(left)} more candidates were predicted"] if left else [])]
 
 
 def sentence(report: CompressionReport) -> str:
@@ -115,12 +115,12 @@ def _predicted_only(report: CompressionReport) -> Sequence[CandidateResult]:
 
 def _row(result: CandidateResult, *, is_chosen: bool) -> tuple[Cell, ...]:
     cost, name = result.cost, result.candidate.name
+    mark = "" if result.measured else "~"
     scores = ", ".join(f"{each.score:.3f}" for each in result.rounds)
     return (
         (f"{name} (chosen)" if is_chosen else name,),
-        (short(cost.model_mb),),
-        (short(cost.single_ms),),
-        ("measured" if result.measured else "predicted",),
+        (mark + short(cost.model_mb),),
+        (mark + short(cost.single_ms),),
         (scores or DASH,),
         (number(result.choice),),
         (number(result.score.value if result.score else None),),

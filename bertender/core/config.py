@@ -121,5 +121,7 @@ class Rule(Generic[C]):
 
 
 def parts_of(value: Any) -> Any:
-    """Return the parts of a list by commas ("1,3,5"); anything else stays as it is."""
-    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+    """Return the parts of a list by commas ("1,3,5", none of ""); anything else stays as it is."""
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",")) if value.strip() else ()

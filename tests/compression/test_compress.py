@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import bertender
 from bertender.compression.compress import MODEL, REPORT, TABLE, Compression
 from bertender.compression.config import CompressConfig
 from bertender.compression.records import CompressionReport
@@ -17,8 +16,6 @@ from bertender.core.lineage import lineage
 from bertender.measure.comparison import Comparison
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from tests.conftest import Once
-from tests.toy_models import save_encoder
 
 SMALL = {
     "students": (),
@@ -39,19 +36,6 @@ def _compression(
 ) -> Compression:
     config = CompressConfig.parse({**SMALL, **settings})
     return Compression(trained, task, config, out, (said if said is not None else []).append)
-
-
-@pytest.fixture(scope="module")
-def trained(task: Task, once: Once) -> Artifact:
-    """A teacher that tells the labels apart: a gate refuses what is quantized of one that does
-    not."""
-
-    def fill(folder: Path) -> None:
-        settings = {"epochs": 6, "learning_rate": 3e-3, "batch_size": 16}
-        start = save_encoder("bert", folder / "encoder")
-        bertender.finetune(task, out=folder / "teacher", teacher=start, **settings)
-
-    return Artifact.load(once("trained-teacher", fill) / "teacher")
 
 
 @pytest.fixture(scope="module")
