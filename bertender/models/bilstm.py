@@ -5,15 +5,13 @@ Each LSTM reads a text from one of its ends, and its state after the text's last
 so that logits depend neither on padding nor on neighbours in the batch. A packed sequence
 would give the same, but not the same graph for every batch.
 
-Two texts are read apart by the same weights, and their states h1 and h2 joined as
-[h1, h2, h1 * h2, |h1 - h2|]. Where the first one ends is read from the tokens: every
-tokenizer of FAMILIES ends an example with the separator that also stands between its texts. A
-separator that a user writes into a text of a pair is taken for that one.
+Two texts are read apart by the same weights (see text_spans), and their states h1 and h2 joined
+as [h1, h2, h1 * h2, |h1 - h2|].
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,11 +20,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertender.core.errors import ModelError
+from bertender.models.text_spans import JOINED, Spans, joined, spans_of_pairs
 
-__all__ = ["BiLstmConfig", "BiLstmEncoder", "BiLstmForSequenceClassification", "Spans"]
-
-JOINED_STATES = {1: 1, 2: 4}
-"""Texts of an example -> how many vectors (batch, 2 hidden) the classifier reads."""
+__all__ = ["BiLstmConfig", "BiLstmEncoder", "BiLstmForSequenceClassification"]
 
 
 class BiLstmConfig(PretrainedConfig):
@@ -59,15 +55,6 @@ class BiLstmConfig(PretrainedConfig):
         self.texts = texts
         self.opens_with = "bertender"
         super().__init__(**settings)
-
-
-class Spans(NamedTuple):
-    """Positions of a text in each example."""
-
-    starts: torch.Tensor
-    """(batch,)"""
-    lengths: torch.Tensor
-    """(batch,), at least 1"""
 
 
 class BiLstmEncoder(nn.Module):
@@ -110,9 +97,9 @@ class BiLstmForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: BiLstmConfig) -> None:
         super().__init__(config)
-        joined = JOINED_STATES[config.texts] * 2 * config.hidden_size
+        width = JOINED[config.texts] * 2 * config.hidden_size
         self.encoder = BiLstmEncoder(config)
-        self.dense = nn.Linear(joined, config.feed_forward_size)
+        self.dense = nn.Linear(width, config.feed_forward_size)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.feed_forward_size, config.num_labels)
         self.post_init()  # type: ignore[no-untyped-call]
@@ -143,11 +130,10 @@ class BiLstmForSequenceClassification(PreTrainedModel):
         """Return what the classifier reads of the texts, (batch, joined)."""
         if self.config.texts == 1:
             lengths = mask.sum(1)
-            joined: torch.Tensor = self.encoder(input_ids, Spans(lengths * 0, lengths))
-            return joined
-        spans = Spans(*map(torch.cat, zip(*_each_text(input_ids, mask), strict=True)))
-        first, second = self.encoder(input_ids.repeat(2, 1), spans).chunk(2)
-        return torch.cat([first, second, first * second, (first - second).abs()], dim=-1)
+            states: torch.Tensor = self.encoder(input_ids, Spans(lengths * 0, lengths))
+            return states
+        spans = Spans(*map(torch.cat, zip(*spans_of_pairs(input_ids, mask), strict=True)))
+        return joined(*self.encoder(input_ids.repeat(2, 1), spans).chunk(2))
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the table of word embeddings."""
@@ -162,19 +148,3 @@ class BiLstmForSequenceClassification(PreTrainedModel):
         # PyTorch's own, instead of the narrow normals that transformers draws for encoders
         if isinstance(module, nn.Linear | nn.LSTM | nn.Embedding):
             module.reset_parameters()
-
-
-def _each_text(input_ids: torch.Tensor, mask: torch.Tensor) -> tuple[Spans, Spans]:
-    """Return both texts of pairs, each with the separator that ends it and without what is before.
-
-    BERT writes [CLS] a [SEP] b [SEP] and RoBERTa <s> a </s></s> b </s>.
-    """
-    lengths = mask.sum(1)
-    separator = input_ids.gather(1, lengths[:, None] - 1)
-    separators = (input_ids == separator) & (mask > 0)  # (batch, seq)
-    end = separators.int().argmax(1)
-    after = (end + 1).clamp(max=input_ids.shape[1] - 1)
-    doubled = separators.gather(1, after[:, None])[:, 0] & (after + 1 < lengths)
-    second = torch.minimum(end + 1 + doubled.long(), lengths - 1)
-    first = torch.minimum(torch.ones_like(end), lengths - 1)  # of one token, that one
-    return Spans(first, end.clamp(min=1)), Spans(second, lengths - second)
