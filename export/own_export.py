@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -26,17 +26,20 @@ GraphWriter = Callable[[str, PreTrainedModel, Path, int | None], None]
 without an opset the lowest."""
 
 
-class _Logits(torch.nn.Module):
-    """A model as a function of its token columns."""
+def _giving_logits(model: PreTrainedModel, names: Sequence[str]) -> PreTrainedModel:
+    """Return the model as a function of its token columns.
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.model = model
-        self.names = input_names(model)
+    It is no module around the model, whose name would stand before those of all nodes and weights:
+    schemes that train find the model's parts by them.
+    """
+    traced, whole = copy.copy(model), type(model).forward
 
-    def forward(self, *columns: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(**dict(zip(self.names, columns, strict=True))).logits
+    def forward(*columns: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = whole(traced, **dict(zip(names, columns, strict=True))).logits
         return logits
+
+    traced.forward = forward
+    return traced
 
 
 def write_traced(
@@ -47,15 +50,15 @@ def write_traced(
     The model must do the same whatever the values of its tokens are; the parity gate, which runs
     other texts than the traced one, is the check that counts.
     """
-    traced = _Logits(model.eval())
+    names = input_names(model)
     tokens = {0: "batch", 1: "seq"}
     torch.onnx.export(
-        traced,
-        tuple(torch.ones(1, TRACED_TOKENS, dtype=torch.long) for _ in traced.names),
+        _giving_logits(model.eval(), names),
+        tuple(torch.ones(1, TRACED_TOKENS, dtype=torch.long) for _ in names),
         str(directory / ONNX_NAME),
-        input_names=traced.names,
+        input_names=names,
         output_names=["logits"],
-        dynamic_axes={**dict.fromkeys(traced.names, tokens), "logits": {0: "batch"}},
+        dynamic_axes={**dict.fromkeys(names, tokens), "logits": {0: "batch"}},
         opset_version=opset or LOWEST_OPSET,
         dynamo=False,  # the exporter that Optimum takes for all other models
     )

@@ -279,6 +279,10 @@ def test_a_model_without_a_place_for_four_bits_is_refused(
 def test_curvature_of_a_graph_with_other_names_is_refused(task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
     graph = export(source, task, ExportConfig(), tmp_path / "onnx")
+    other = onnx.load(onnx_file(graph))
+    for node in other.graph.node:
+        node.name = f"/elsewhere{node.name}"
+    onnx.save(other, onnx_file(graph))
     context = context_of(graph, task, tmp_path, **FEW)
     nodes = [product.node for product in context.inventory.products]
     with pytest.raises(ModelError, match=r"the model has no weight .*--sensitivity leave-one-out"):
