@@ -6,11 +6,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.errors import ModelError
 from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassification
-from bertender.models.families import FAMILIES
-from bertender.models.own_models import OWN_MODELS
 from distill.students.kind import StudentKind
+from distill.students.no_layers import check_no_layers, check_tokenizer_known, one_layer
 from distill.students.shape import StudentShape
 
 __all__ = ["BILSTM_STUDENT", "EMBEDDING_SIZE", "bilstm_student", "strongest_directions"]
@@ -33,8 +31,8 @@ def bilstm_student(
         ModelError: the shape asks for what only transformers have, or the teacher's tokenizer may
             put padding in front of a text, or no separator at its end (XLNet).
     """
-    _check_tokenizers(teacher)
-    _check_parts(shape)
+    check_tokenizer_known(teacher, "a BiLSTM student")
+    check_no_layers(shape, "a BiLSTM student")
     words = _word_embeddings(teacher)
     student = BiLstmForSequenceClassification(_config(teacher, shape, words))
     with torch.no_grad():
@@ -78,40 +76,10 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, words: torch.Tensor) 
     )
 
 
-def _check_tokenizers(teacher: PreTrainedModel) -> None:
-    """Raise ModelError where it is not known how the start's tokenizer lays out its texts."""
-    known = {*FAMILIES, *OWN_MODELS}
-    if teacher.config.model_type not in known:
-        raise ModelError(
-            f"a BiLSTM student cannot start from a {teacher.config.model_type!r} model: bertender "
-            "does not know where its tokenizer ends and pads texts. Start it from an encoder of "
-            f"these: {', '.join(sorted(known))}."
-        )
-
-
-def _check_parts(shape: StudentShape) -> None:
-    """Raise ModelError where a student without layers and heads is asked for some."""
-    if shape.layers != 1:
-        raise ModelError(
-            f"layers={shape.layers}: a BiLSTM student has one layer, in each direction. Leave it "
-            "out; hidden_size makes it wider."
-        )
-    for name in ("heads", "teacher_layers"):
-        if getattr(shape, name) is not None:
-            raise ModelError(
-                f"{name}={getattr(shape, name)}: a BiLSTM student takes no attention heads and "
-                "none of its teacher's layers, only its word embeddings. Leave it out."
-            )
-
-
-def _one_layer(layers: int) -> int:
-    return 1
-
-
 BILSTM_STUDENT = StudentKind(
     bilstm_student,
-    layers=_one_layer,
-    layers_of_own_start=_one_layer,
+    layers=one_layer,
+    layers_of_own_start=one_layer,
     layer_by_layer=False,
     starts_from_layers=False,
     labels_words=False,
