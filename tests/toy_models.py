@@ -78,6 +78,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 
 OWN_SHAPES: Mapping[str, Mapping[str, Any]] = {
     "bertender-bilstm": {"embedding_size": 32, "hidden_size": 16, "feed_forward_size": 24},
+    "bertender-static": {"hidden_size": 24, "feed_forward_size": 0},
     **{
         row.config.model_type: {
             **SHAPES[name],

@@ -23,6 +23,7 @@ from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassificatio
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.family import Fusion
 from bertender.models.pruned import PRUNABLE
+from bertender.models.static import PER_TOKEN, StaticConfig, StaticForSequenceClassification
 
 __all__ = ["OWN_MODELS", "OwnModel", "load_pretrained", "open_config", "register_own_models"]
 
@@ -36,6 +37,8 @@ class OwnModel:
     tagger: type[PreTrainedModel] | None = None
     fusion: Fusion | None = None
     """How its attention becomes one operator; None of pruned models, which are of FAMILIES."""
+    per_token: tuple[str, ...] = ()
+    """Its weights with one row a token, besides the table of word embeddings."""
 
 
 OWN_MODELS: Mapping[str, OwnModel] = {
@@ -44,6 +47,12 @@ OWN_MODELS: Mapping[str, OwnModel] = {
         OwnModel(
             BiLstmConfig,
             BiLstmForSequenceClassification,
+            fusion=Fusion(obstacle="it has no attention"),
+        ),
+        OwnModel(
+            StaticConfig,
+            StaticForSequenceClassification,
+            per_token=PER_TOKEN,
             fusion=Fusion(obstacle="it has no attention"),
         ),
         *(OwnModel(row.config, row.classifier, row.tagger) for row in PRUNABLE.values()),

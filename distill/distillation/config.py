@@ -40,6 +40,10 @@ def _lacking(config: StudentConfig) -> list[str]:
     return [name for name in explicit if name != "layers" or config.layers != 1]
 
 
+def _with_linear_head(config: StudentConfig) -> list[str]:
+    return [name for name, row in METHODS.items() if row.student.linear_head]
+
+
 def _relation_heads(config: StudentConfig) -> int:
     """Return the heads that relations are cut into, explicit or the method's own; 1 of none."""
     own = (getattr(term, "relation_heads", None) for term in config.row.terms if term.weight)
@@ -90,6 +94,14 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
             "such part to choose. Leave it out, or choose another method."
         ),
     ),
+    "no feed-forward part": Rule(
+        lambda config: config.feed_forward_size == 0 and not config.row.student.linear_head,
+        lambda config: (
+            f"feed_forward_size=0: the student of method {config.method!r} needs its feed-forward "
+            f"part; students of {', '.join(_with_linear_head(config))} do without. Give 1 or more, "
+            "or leave it out."
+        ),
+    ),
     "heads that do not divide": Rule(
         lambda config: bool(
             config.row.student.heads_divide_width
@@ -132,7 +144,10 @@ class StudentConfig(PhasedConfig):
     )
     heads: int | None = Field(None, ge=1, description="its heads; the teacher's by default")
     feed_forward_size: int | None = Field(
-        None, ge=1, description="width of its feed-forward part; by default 4 x its input"
+        None,
+        ge=0,
+        description="width of its feed-forward part; by default 4 x its input; 0 where its head "
+        "may be linear",
     )
     teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(parts_of)] = Field(
         None, description="teacher layers to start from, as 1,3,5; the method's choice by default"

@@ -89,7 +89,7 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
     check_can_tag(method, task)
     extended = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
     teachers = load_teachers(teacher, config.more_teachers, task)
-    start, student = new_student(teachers[0], method, task, config)
+    start, student = new_student(teachers[0], method, extended, config)
     texts = with_augmented(extended, teachers, start, config)
     taught = TaughtTexts(teachers, start, texts, config)
     tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
@@ -123,9 +123,7 @@ def new_student(
 ) -> tuple[Start, PreTrainedModel]:
     """Return where the student starts, and the student, which its teacher can serve."""
     head = partial(with_head, head=HEADS[task.problem_type])
-    start, student = start_student(
-        teacher, method, config, config.student, texts=len(task.text_columns), head=head
-    )
+    start, student = start_student(teacher, method, config, config.student, task, head=head)
     check_not_copy(student, teacher.model, config)
     _check_same_tokens(method, start, task)
     return start, student

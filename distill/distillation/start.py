@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, family_name
+from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
+from distill.data import fitting_tokenizer
 from distill.distillation.config import StudentConfig
 from distill.distillation.phases import check_compatible
 from distill.losses.signals import ATTENTION_SIGNALS, Signal
 from distill.methods import METHODS
 from distill.methods.method import Method
+from distill.students.token_use import TokenUse, token_use
 from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
 from distill.teachers.teacher import Teacher
 
@@ -47,8 +50,8 @@ def start_student(
     method: Method,
     config: StudentConfig,
     encoder: str | None,
+    task: Task,
     *,
-    texts: int = 1,
     head: Callable[[PreTrainedModel], PreTrainedModel] = lambda student: student,
 ) -> tuple[Start, PreTrainedModel]:
     """Return where a student starts, and the student, untrained.
@@ -58,7 +61,7 @@ def start_student(
         method: its student and terms.
         config: the shape.
         encoder: the one that the student starts from instead, by name.
-        texts: of an example.
+        task: how many texts an example has, and those whose tokens some kinds count.
         head: puts another head on the method's student.
 
     Raises:
@@ -67,8 +70,16 @@ def start_student(
     """
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
     start = find_start(teacher, method, encoder)
-    own_start = not start.is_teacher
-    student = head(build_student(start.model, method, config, texts=texts, own_start=own_start))
+    counts = method.student.counts_tokens
+    student = build_student(
+        start.model,
+        method,
+        config,
+        texts=len(task.text_columns),
+        own_start=not start.is_teacher,
+        tokens=_token_use(start, task) if counts else None,
+    )
+    student = head(student)
     check_compatible(method, student, teacher.model)
     return start, student
 
@@ -80,6 +91,7 @@ def build_student(
     *,
     texts: int = 1,
     own_start: bool = False,
+    tokens: TokenUse | None = None,
 ) -> PreTrainedModel:
     """Build the student of a config, untrained, under a head that labels texts.
 
@@ -89,12 +101,18 @@ def build_student(
         config: the shape.
         texts: of an example.
         own_start: whether `start` is an encoder of the student's own, not the teacher.
+        tokens: of the texts, for a kind that counts them.
 
     Raises:
         ModelError: no such student can be made of this start.
     """
     depth: int = start.config.num_hidden_layers
-    return method.build(start, config.shape(method, depth, texts, own_start=own_start))
+    shape = config.shape(method, depth, texts, own_start=own_start)
+    return method.build(start, replace(shape, tokens=tokens))
+
+
+def _token_use(start: Start, task: Task) -> TokenUse:
+    return token_use(fitting_tokenizer(start.source, start.model), task.train.examples)
 
 
 def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:

@@ -95,6 +95,10 @@ _PLACES = {
         "labels, for a narrow student with a small vocabulary that a general stage made",
         on_corpus="masked words in a small vocabulary, next to a teacher's copy that learns it too",
     ),
+    "static": MethodPlace(
+        "distill.methods.static:STATIC",
+        "logits as they are, for a table of vectors over the teacher's tokens",
+    ),
     "theseus": MethodPlace(
         "distill.methods.theseus:THESEUS",
         "the teacher's layers are replaced by chance, more and more; labels alone",

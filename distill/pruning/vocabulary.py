@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from bertender.core.errors import DataError, ModelError
 from bertender.core.findings import VocabularyReading
 from bertender.models.families import FAMILIES, family_name
+from bertender.models.own_models import OWN_MODELS
 
 __all__ = ["RemainingTokens", "cut_vocabulary", "needed_tokens", "read"]
 
@@ -116,7 +117,7 @@ def _check_gaps(model: TokenizerModel) -> None:
 
 
 def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
-    """Keep the rows of a model's word embeddings that are those of the tokens, in place.
+    """Keep the rows of a model's tables of tokens that are those of these tokens, in place.
 
     Raises:
         ModelError: the architecture counts positions from the number of the padding, which would
@@ -126,13 +127,23 @@ def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
     assert isinstance(old, nn.Embedding)
     numbers = {row: number for number, row in enumerate(tokens.rows)}
     _check_padding_stays(model, numbers)
-    table = old.weight.detach()[torch.tensor(tokens.rows, device=old.weight.device)]
+    rows = torch.tensor(tokens.rows, device=old.weight.device)
+    table = old.weight.detach()[rows]
     padding = None if old.padding_idx is None else numbers.get(old.padding_idx)
     model.set_input_embeddings(nn.Embedding.from_pretrained(table.clone(), False, padding))
+    _cut_other_tables(model, rows)
     model.config.vocab_size = len(tokens.rows)
     for name in OF_SPECIAL_TOKENS:
         if (number := getattr(model.config, name, None)) is not None:
             setattr(model.config, name, numbers.get(number))
+
+
+def _cut_other_tables(model: PreTrainedModel, rows: torch.Tensor) -> None:
+    own = OWN_MODELS.get(model.config.model_type)
+    for name in own.per_token if own else ():
+        module, _, weight = name.rpartition(".")
+        remaining = model.get_parameter(name).detach()[rows].clone()
+        setattr(model.get_submodule(module), weight, nn.Parameter(remaining))
 
 
 def _check_padding_stays(model: PreTrainedModel, numbers: Mapping[int, int]) -> None:

@@ -30,6 +30,7 @@ from distill.students.shape import (
     first_layers,
     spread_layers,
 )
+from distill.students.static import STATIC_STUDENT, static_student
 
 __all__ = [
     "ALBERT_STUDENT",
@@ -41,6 +42,7 @@ __all__ = [
     "OWN_VOCABULARY_STUDENT",
     "PRETRAINED_STUDENT",
     "SHORTER_STUDENT",
+    "STATIC_STUDENT",
     "TINY_MOBILEBERT_STUDENT",
     "StartLayers",
     "StudentBuilder",
@@ -58,5 +60,6 @@ __all__ = [
     "mobilebert_student",
     "shorter_student",
     "spread_layers",
+    "static_student",
     "tiny_mobilebert_student",
 ]

@@ -39,6 +39,10 @@ class StudentKind:
     """It has a vocabulary of its own, trained on the corpus."""
     labels_words: bool = True
     """It may have a head that labels words."""
+    counts_tokens: bool = False
+    """Its shape has the `tokens` of its start's tokenizer."""
+    linear_head: bool = False
+    """It may do without a feed-forward part: `feed_forward_size` may be 0."""
     lacks: frozenset[str] = frozenset()
     """Settings of a shape that it does not have; it has one layer where `layers` is among them."""
     model_type: str | None = None

@@ -12,6 +12,7 @@ from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers, family_of
 from bertender.models.family import Family
 from distill.losses.layer_maps import uniform
+from distill.students.token_use import TokenUse
 
 __all__ = [
     "StartLayers",
@@ -66,6 +67,8 @@ class StudentShape:
     start_layers: StartLayers = spread_layers
     tokenizer: PreTrainedTokenizerBase | None = None
     """With a vocabulary of its own; None is the teacher's."""
+    tokens: TokenUse | None = None
+    """Of the start's tokenizer in the training texts; None where the kind does not count them."""
     texts: int = 1
     """Of an example; 2 where pairs are compared, which some students read apart."""
 

@@ -37,6 +37,7 @@ OF_ANOTHER_CLASS: dict[str, dict[str, Any]] = {
     "minibert": {"hidden_size": 24, "heads": 4},
     "mobilebert": {},
     "mobilebert-tiny": {},
+    "static": {},
     "tinybert": {"hidden_size": 24, "heads": 4, "layers": 2},
 }
 """Method -> settings of a student that cannot start from its layers."""

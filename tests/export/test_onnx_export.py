@@ -30,7 +30,7 @@ from tests.toys import pair_task
 
 SEGMENTED = {"albert", "bert", "electra", "mobilebert"}
 SEGMENTED |= {f"bertender-pruned-{name}" for name in SEGMENTED & PRUNABLE.keys()}
-UNMASKED = {"bertender-bilstm"}
+UNMASKED = {"bertender-bilstm", "bertender-static"}
 
 
 @pytest.fixture(scope="module", params=[*SHAPES, *OWN_SHAPES])
@@ -145,8 +145,13 @@ def test_a_mobilebert_that_reads_its_padding_is_refused_with_the_reason(
 
 @pytest.mark.parametrize(
     ("model_type", "changes"),
-    [("bert", {}), ("distilbert", {}), ("bertender-bilstm", {"texts": 2})],
-    ids=["bert", "distilbert", "bilstm"],
+    [
+        ("bert", {}),
+        ("distilbert", {}),
+        ("bertender-bilstm", {"texts": 2}),
+        ("bertender-static", {"texts": 2}),
+    ],
+    ids=["bert", "distilbert", "bilstm", "static"],
 )
 def test_pairs(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
     task = pair_task()

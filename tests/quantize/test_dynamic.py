@@ -17,7 +17,7 @@ from export.onnx_export import ExportConfig, export
 from quantize.dynamic import write_dynamic
 from quantize.graph import take_inventory
 from tests.quantize.contexts import context_of
-from tests.toy_models import save_artifact, tiny_classifier
+from tests.toy_models import VOCABULARY, save_artifact, tiny_classifier
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +127,20 @@ def test_both_directions_of_an_lstm_are_8_bit(task: Task, tmp_path: Path) -> Non
     assert weighted_products(graph) == []
     floats = {array.shape for array in constants.values() if array.dtype == np.float32}
     assert max(int(np.prod(shape)) for shape in floats) == 2 * 4 * 16  # biases of an LSTM
+
+
+@pytest.mark.parametrize("feed_forward_size", [0, 16])
+def test_the_table_of_a_static_model_is_8_bit(
+    feed_forward_size: int, task: Task, tmp_path: Path
+) -> None:
+    """It is nearly all of the bytes; one weight a token stays in float."""
+    changes = {"feed_forward_size": feed_forward_size}
+    model = tiny_classifier("bertender-static", **changes)
+    source = save_artifact(model, task, tmp_path / "source")
+    exported = export(source, task, ExportConfig(), tmp_path / "onnx")
+    write_dynamic(context_of(exported, task, tmp_path), tmp_path / "model.onnx")
+    constants = tensors(onnx.load(tmp_path / "model.onnx").graph)
+    of_table = [each for each in constants.values() if each.shape == (VOCABULARY, 24)]
+    assert [each.dtype for each in of_table] == [np.uint8]
+    floats = {each.shape for each in constants.values() if each.dtype == np.float32}
+    assert max(int(np.prod(shape)) for shape in floats) == VOCABULARY

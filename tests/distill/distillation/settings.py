@@ -26,5 +26,6 @@ OF_METHOD: dict[str, dict[str, Any]] = {
     "mobilebert": {"earlier_epochs": 6, "earlier_learning_rate": 5e-3, "learning_rate": 5e-3},
     "mobilebert-tiny": {"earlier_epochs": 6, "earlier_learning_rate": 5e-3, "learning_rate": 5e-3},
     "theseus-constant": {"earlier_epochs": 4},
+    "static": {"layers": 1, "learning_rate": 1e-2},
     "tinybert": {"earlier_epochs": 6, "earlier_learning_rate": 2e-3},
 }

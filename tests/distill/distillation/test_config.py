@@ -129,6 +129,21 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ConfigError,
         r"temperature=2.0: method 'bilstm' has no term with temperature to change",
     ),
+    "heads of a table": (
+        {"method": "static", "layers": None, "heads": 4},
+        ConfigError,
+        "heads=4: the student of method 'static' has no such part",
+    ),
+    "more directions than there are": (
+        {"method": "static", "layers": None, "hidden_size": 40},
+        ModelError,
+        "hidden_size=40: the start has vectors of 32 numbers.* Give 32 at most",
+    ),
+    "no feed-forward part": (
+        {"method": "minibert", "feed_forward_size": 0},
+        ConfigError,
+        "feed_forward_size=0: the student of method 'minibert' needs.*static do without",
+    ),
     "another width": (
         {"method": "pkd", "hidden_size": 24},
         ModelError,

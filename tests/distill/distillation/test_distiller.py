@@ -147,7 +147,7 @@ def test_the_card_says_where_the_student_comes_from(
 ) -> None:
     card = student.card
     assert card.stage == "distill"
-    assert card.family in ("albert", "bert", "bertender-bilstm", "distilbert", "mobilebert")
+    assert card.family in {"albert", "bert", "distilbert", "mobilebert", *OWN_MODELS}
     assert card.config["layers"] == OF_METHOD.get(card.config["method"], {}).get("layers", 2)
     assert card.task == task.record()
     assert card.parent is not None and card.parent.digest == trained_teacher.digest
@@ -237,12 +237,18 @@ def test_pairs_are_distilled_exported_and_quantized(tmp_path: Path) -> None:
     assert student.card.task.text_columns == ("left", "right")
 
 
-def test_a_bilstm_tells_the_texts_of_a_pair_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("bilstm", {"hidden_size": 24}), ("static", {"feed_forward_size": 24, "epochs": 12})],
+)
+def test_students_without_layers_tell_the_texts_of_a_pair_apart(
+    method: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
     """From labels alone, because nobody has trained this teacher."""
     task = pair_task()
     teacher = save_artifact(tiny_classifier("bert"), task, tmp_path / "teacher")
-    labels = {"method": "bilstm", "layers": None, "weights": {"logits": 0, "hard": 1}}
-    alone = {**QUICK, **labels, "hidden_size": 24}
+    labels = {"method": method, "layers": None, "weights": {"logits": 0, "hard": 1}}
+    alone = {**QUICK, **labels, **settings}
     student = distill(teacher, task, DistillConfig(**alone), tmp_path / "student")
     onnx = export(student, task, ExportConfig(), tmp_path / "onnx")
     int8 = quantize(onnx, task, QuantizeConfig(), tmp_path / "int8")

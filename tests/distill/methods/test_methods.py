@@ -22,6 +22,7 @@ from distill.methods import GENERAL_METHODS, METHODS
 from distill.methods.method import Method
 from distill.methods.phase import Phase
 from distill.students import StudentShape
+from distill.students.token_use import token_use
 from distill.teachers.teacher import Teacher
 from tests.toy_models import save_encoder, tiny_classifier
 from tests.toys import tiny_tokenizer
@@ -43,8 +44,9 @@ def toy_method(name: str, **settings: Any) -> Method:
 
 
 def toy_shape(method: Method) -> StudentShape:
-    """Two layers of the toys' four, or the one that a BiLSTM has."""
-    return StudentShape(min(method.student.layers(4), 2))
+    """Two layers of the toys' four, or the one of students that have no layers to choose."""
+    layers = min(method.student.layers(4), 2)
+    return StudentShape(layers, tokens=token_use(tiny_tokenizer(), ()))
 
 
 def toy_batch(labels: tuple[int, ...] = (0, 1)) -> dict[str, torch.Tensor]:
@@ -253,7 +255,9 @@ def start_of(student: PreTrainedModel, teacher: PreTrainedModel) -> dict[int, in
     }
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "bilstm"])
+@pytest.mark.parametrize(
+    "name", [name for name, row in METHODS.items() if "layers" not in row.student.lacks]
+)
 def test_a_student_starts_from_the_layers_that_it_is_matched_with(name: str) -> None:
     method = toy_method(name)
     teacher = tiny_classifier("bert", num_hidden_layers=12)
@@ -313,7 +317,7 @@ def test_an_encoder_to_start_from_keeps_its_layers(name: str, start: str) -> Non
         config = DistillConfig(method=name, **given)
         return config.shape(method, depth, own_start=start == "encoder").layers
 
-    kept = 1 if name == "bilstm" else depth
+    kept = 1 if "layers" in method.student.lacks else depth
     assert layers() == (kept if start == "encoder" else method.student.layers(depth))
     assert layers(layers=3) == 3
     if method.student.layer_by_layer:

@@ -156,11 +156,15 @@ def test_special_tokens_keep_their_meaning_where_their_numbers_change() -> None:
     assert [tokens.rows[number] for number in after] == before
 
 
-def test_a_bilstm_gives_up_words_too() -> None:
+@pytest.mark.parametrize("model_type", ["bertender-bilstm", "bertender-static"])
+def test_models_without_layers_give_up_words_too(model_type: str) -> None:
     tokenizer, tokens = CUT["wordpiece"]
-    model = tiny_classifier("bertender-bilstm", vocab_size=len(tokenizer)).eval()
+    model = tiny_classifier(model_type, vocab_size=len(tokenizer)).eval()
+    per_token = [name for name, each in model.named_parameters() if len(each) == len(tokenizer)]
     with torch.inference_mode():
         expected = model(torch.tensor([tokenizer(FEW[0])["input_ids"]])).logits
         cut_vocabulary(model, tokens)
         found = model(torch.tensor([tokens.tokenizer(FEW[0])["input_ids"]])).logits
     torch.testing.assert_close(found, expected)
+    sizes = {name: len(each) for name, each in model.named_parameters() if name in per_token}
+    assert set(sizes.values()) == {len(tokens.rows)} and sizes.keys() == set(per_token)

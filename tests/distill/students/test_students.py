@@ -26,6 +26,7 @@ from distill.students import (
     minibert_student,
     shorter_student,
     spread_layers,
+    static_student,
 )
 from distill.students.bilstm import strongest_directions
 from distill.students.weights import factors, position_table, weight_of
@@ -270,6 +271,20 @@ REFUSED: dict[str, tuple[StudentBuilder, str, Mapping[str, Any], StudentShape, s
         {},
         StudentShape(1, heads=4),
         r"heads=4: a BiLSTM student takes no attention heads",
+    ),
+    "heads of a static student": (
+        static_student,
+        "bert",
+        {},
+        StudentShape(1, heads=4),
+        r"heads=4: a static student takes no attention heads",
+    ),
+    "unknown tokens for a static student": (
+        static_student,
+        UNKNOWN,
+        BERT_SHAPE,
+        StudentShape(1),
+        rf"a static student cannot start from a '{UNKNOWN}' model",
     ),
     "uneven heads": (
         any_width_student,

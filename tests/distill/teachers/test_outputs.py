@@ -148,7 +148,7 @@ def test_a_batch_gives_back_what_is_kept() -> None:
     assert set(cached_in(batch, WANTED)) == {"logits"}, "some layers are as good as none"
 
 
-NEVER_RUN = {"bilstm", "hard", "pd", "pkd", "theseus", "theseus-constant"}
+NEVER_RUN = {"bilstm", "hard", "pd", "pkd", "static", "theseus", "theseus-constant"}
 """Methods whose teacher is not run in any step."""
 
 

@@ -1,0 +1,158 @@
+"""A static classifier, which transformers does not know: one vector and one weight a token.
+
+    u = sum(w[t] * v[t]) / sum(w[t]) over the tokens t of a text, and a linear or
+    one-hidden-layer head on u
+
+No token changes another one's vector, so that a text costs as many look-ups as it has tokens.
+Weights are sigmoids of learned numbers: they are positive, and one that starts at log(a / p)
+starts as a / (a + p). Special tokens have `NO_WEIGHT`, whose sigmoid and its gradient are 0, so
+that no training gives them a part; padding has none by the mask.
+
+Two texts are read apart by the same table (see text_spans), and their means u and v joined as
+[u, v, u * v, |u - v|].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from bertender.core.errors import ModelError
+from bertender.models.text_spans import JOINED, Spans, joined, spans_of_pairs
+
+__all__ = [
+    "NO_WEIGHT",
+    "PER_TOKEN",
+    "StaticConfig",
+    "StaticEncoder",
+    "StaticForSequenceClassification",
+]
+
+NO_WEIGHT = -1e4
+"""Of tokens without a part in the mean; float16 holds it, and its sigmoid is exactly 0."""
+PER_TOKEN = ("encoder.word_weights",)
+"""Weights with one row a token, besides the table of vectors."""
+LEAST_SUM = 1e-5
+"""Instead of the weights' sum where a text has no token with a part: its mean is 0 then."""
+
+
+class StaticConfig(PretrainedConfig):
+    """The shape of a static classifier."""
+
+    # transformers knows no more than this of a type that it does not have
+    model_type = "bertender-static"
+    num_hidden_layers = 0
+    """There are no layers whose hidden states another model could be matched with, and no heads."""
+    num_attention_heads = 0
+
+    def __init__(
+        self,
+        vocab_size: int = 30_522,
+        hidden_size: int = 256,
+        feed_forward_size: int = 0,
+        dropout: float = 0.1,
+        texts: int = 1,
+        **settings: Any,
+    ) -> None:
+        """Take the widths: `hidden_size` of the vectors, `feed_forward_size` between the mean and
+        the logits, 0 for a linear head; and `texts`, 1 or 2 of an example.
+        """
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.feed_forward_size = feed_forward_size
+        self.dropout = dropout
+        self.texts = texts
+        self.opens_with = "bertender"
+        super().__init__(**settings)
+
+
+class StaticEncoder(nn.Module):
+    """The table of vectors, and the weights."""
+
+    def __init__(self, config: StaticConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.word_weights = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, input_ids: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
+        """Return the mean (batch, hidden) of the tokens (batch, seq) that have a part, 1 or 0."""
+        vectors = self.word_embeddings(input_ids)  # (batch, seq, hidden)
+        weights = self.word_weights[input_ids].sigmoid() * parts.to(vectors.dtype)  # (batch, seq)
+        total = weights.sum(1, keepdim=True).clamp(min=LEAST_SUM)
+        mean: torch.Tensor = (vectors * weights[:, :, None]).sum(1) / total
+        return mean
+
+
+class StaticForSequenceClassification(PreTrainedModel):
+    """The encoder with a classifier over the labels."""
+
+    config_class = StaticConfig
+    base_model_prefix = "encoder"
+
+    def __init__(self, config: StaticConfig) -> None:
+        super().__init__(config)
+        width = JOINED[config.texts] * config.hidden_size
+        self.encoder = StaticEncoder(config)
+        hidden = config.feed_forward_size
+        self.dense: nn.Module = nn.Linear(width, hidden) if hidden else nn.Identity()
+        self.activation: nn.Module = nn.ReLU() if hidden else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(hidden or width, config.num_labels)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        output_hidden_states: bool = False,
+    ) -> SequenceClassifierOutput:
+        """Return the logits (batch, labels).
+
+        Args:
+            input_ids: (batch, seq).
+            attention_mask: (batch, seq), 1 for a real token; all are without it.
+            output_hidden_states: refused, because there are none.
+
+        Raises:
+            ModelError: hidden states are asked for.
+        """
+        if output_hidden_states:
+            raise ModelError(
+                "a static model has no hidden states of layers: compare its logits alone."
+            )
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        features = self.activation(self.dense(self._means(input_ids, mask)))
+        return SequenceClassifierOutput(logits=self.classifier(self.dropout(features)))
+
+    def _means(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return what the classifier reads of the texts, (batch, width)."""
+        if self.config.texts == 1:
+            mean: torch.Tensor = self.encoder(input_ids, mask)
+            return mean
+        both = spans_of_pairs(input_ids, mask)
+        return joined(*(self.encoder(input_ids, _parts(spans, mask)) for spans in both))
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the table of vectors."""
+        return self.encoder.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace this table of vectors by another."""
+        assert isinstance(value, nn.Embedding)
+        self.encoder.word_embeddings = value
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # PyTorch's own, instead of the narrow normals that transformers draws for encoders
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.reset_parameters()
+
+
+def _parts(spans: Spans, mask: torch.Tensor) -> torch.Tensor:
+    """Return which tokens (batch, seq) belong to a text."""
+    places = torch.arange(mask.shape[1], device=mask.device)[None]  # (1, seq)
+    starts, ends = spans.starts[:, None], (spans.starts + spans.lengths)[:, None]
+    return (places >= starts) & (places < ends) & (mask > 0)

@@ -1,0 +1,127 @@
+"""The static student: what its start makes of each token alone, and a weight for each."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.progress import track
+from bertender.models.static import NO_WEIGHT, StaticConfig, StaticForSequenceClassification
+from distill.students.bilstm import strongest_directions
+from distill.students.kind import StudentKind
+from distill.students.no_layers import check_no_layers, check_tokenizer_known, one_layer
+from distill.students.shape import StudentShape
+from distill.students.token_use import TokenUse
+
+__all__ = ["HIDDEN_SIZE", "RARE", "STATIC_STUDENT", "static_student"]
+
+HIDDEN_SIZE = 256
+"""Width of the vectors by default, where the start is no narrower."""
+RARE = 1e-3
+"""The share of a token in texts at which its weight is a half, the `a` of Arora et al. 2017."""
+TOKENS_AT_ONCE = 1024
+
+
+def static_student(
+    teacher: PreTrainedModel, shape: StudentShape
+) -> StaticForSequenceClassification:
+    """Build a static model over a teacher's vocabulary.
+
+    A token's vector is the mean of the last hidden states of a text of that token alone, special
+    tokens included, in the strongest directions of all tokens' (PCA). Its weight is a / (a + p)
+    for a share p in the texts.
+
+    Args:
+        teacher: a row of FAMILIES or OWN_MODELS; of one without layers, its vectors of tokens are
+            taken instead of hidden states.
+        shape: `hidden_size` of the vectors, `feed_forward_size` of the layer behind the mean (0 or
+            None is no layer), `texts` of an example, and the `tokens` of the texts.
+
+    Raises:
+        ModelError: the shape asks for what only transformers have, or for more directions than
+            the teacher has; or its tokenizer is not known.
+    """
+    check_tokenizer_known(teacher, "a static student")
+    check_no_layers(shape, "a static student")
+    assert shape.tokens is not None  # its kind counts them
+    vectors = _vectors(teacher, shape.tokens)
+    student = StaticForSequenceClassification(_config(teacher, shape, vectors))
+    with torch.no_grad():
+        words, weights = student.encoder.word_embeddings.weight, student.encoder.word_weights
+        words.copy_(_narrowed(vectors, student.config.hidden_size))
+        weights.copy_(_weights(shape.tokens, len(vectors)))
+    return student
+
+
+def _narrowed(vectors: torch.Tensor, width: int) -> torch.Tensor:
+    """Return vectors (vocab, width) about 0 in their strongest directions, of variance 1."""
+    narrow = strongest_directions(vectors - vectors.mean(0), width)
+    return narrow / narrow.std()
+
+
+def _vectors(teacher: PreTrainedModel, tokens: TokenUse) -> torch.Tensor:
+    """Return what the teacher makes of each token, (vocab, its width)."""
+    table = teacher.get_input_embeddings()
+    assert isinstance(table, nn.Embedding)
+    if not teacher.config.num_hidden_layers:
+        return table.weight.detach().float().cpu()
+    was_training, encoder = teacher.training, teacher.eval().base_model
+    rows = torch.arange(table.num_embeddings, device=table.weight.device).split(TOKENS_AT_ONCE)
+    batches = track(rows, "tokens alone", len(rows))
+    with torch.no_grad():
+        states = (encoder(_texts(batch, tokens)).last_hidden_state for batch in batches)
+        means = torch.cat([each.mean(1).float().cpu() for each in states])
+    teacher.train(was_training)
+    return means
+
+
+def _texts(rows: torch.Tensor, tokens: TokenUse) -> torch.Tensor:
+    """Return a text of each token alone, (tokens, seq)."""
+    around = ([*tokens.before], [*tokens.after])
+    before, after = (torch.tensor(each, dtype=torch.long, device=rows.device) for each in around)
+    count = len(rows)
+    return torch.cat([before.expand(count, -1), rows[:, None], after.expand(count, -1)], dim=1)
+
+
+def _weights(tokens: TokenUse, rows: int) -> torch.Tensor:
+    """Return the weights of tokens before their sigmoid; one that never occurs counts once."""
+    counts = torch.ones(rows)
+    counts[: len(tokens.counts)] += tokens.counts
+    weights = (RARE / (counts / counts.sum())).log()  # its sigmoid is a / (a + p)
+    weights[[*tokens.special]] = NO_WEIGHT
+    return weights
+
+
+def _config(teacher: PreTrainedModel, shape: StudentShape, vectors: torch.Tensor) -> StaticConfig:
+    tokens, widest = vectors.shape
+    width = shape.hidden_size or min(HIDDEN_SIZE, widest)
+    if width > widest:
+        raise ModelError(
+            f"hidden_size={width}: the start has vectors of {widest} numbers, and no more "
+            f"directions than that. Give {widest} at most, or leave it out."
+        )
+    return StaticConfig(
+        vocab_size=tokens,
+        hidden_size=width,
+        feed_forward_size=shape.feed_forward_size or 0,
+        texts=shape.texts,
+        pad_token_id=teacher.config.pad_token_id,
+        id2label=teacher.config.id2label,
+        label2id=teacher.config.label2id,
+    )
+
+
+STATIC_STUDENT = StudentKind(
+    static_student,
+    layers=one_layer,
+    layers_of_own_start=one_layer,
+    layer_by_layer=False,
+    starts_from_layers=False,
+    labels_words=False,
+    counts_tokens=True,
+    model_type=StaticConfig.model_type,
+    linear_head=True,
+    lacks=frozenset({"heads", "layers", "teacher_layers"}),
+)

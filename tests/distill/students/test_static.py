@@ -1,0 +1,64 @@
+"""The static student: its vectors and weights at the start."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from distill.students import StudentShape, static_student
+from distill.students.static import RARE
+from distill.students.token_use import TokenUse, token_use
+from tests.toy_models import VOCABULARY, tiny_classifier
+from tests.toys import tiny_tokenizer
+
+USE = TokenUse(torch.tensor([90, 0, 4, 4, *[0] * 20]), (0, 2, 3), before=(2,), after=(3,))
+
+
+def test_a_static_student_starts_from_what_its_teacher_makes_of_each_token() -> None:
+    """In all directions, the vectors are turned and moved together, which keeps their distances."""
+    teacher = tiny_classifier("bert", labels=3).train()
+    student = static_student(teacher, StudentShape(1, tokens=USE, texts=2))
+    assert teacher.training and (student.config.hidden_size, student.config.texts) == (32, 2)
+    assert (student.config.num_labels, student.config.feed_forward_size) == (3, 0)
+    words, tokens = student.get_input_embeddings().weight.detach(), [5, 9, 40]
+    teacher.eval()
+    with torch.inference_mode():
+        texts = torch.tensor([[2, token, 3] for token in tokens])
+        means = teacher.base_model(texts).last_hidden_state.mean(1)
+    wanted, found = torch.cdist(means, means), torch.cdist(words[tokens], words[tokens])
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(words.mean(0), torch.zeros(32), rtol=0, atol=1e-5)
+
+
+def test_a_static_student_weighs_tokens_by_how_rare_they_are() -> None:
+    student = static_student(tiny_classifier("bert"), StudentShape(1, hidden_size=8, tokens=USE))
+    weights = student.encoder.word_weights.detach().sigmoid()
+    assert not weights[[0, 2, 3]].any(), "special tokens have no part"
+    counts = torch.ones(VOCABULARY)
+    counts[:24] += USE.counts
+    share = counts / counts.sum()
+    torch.testing.assert_close(weights[4:], (RARE / (RARE + share))[4:])
+    assert weights[1] == weights[5] and student.config.hidden_size == 8
+
+
+@pytest.mark.parametrize("model_type", ["bertender-bilstm", "bertender-static"])
+def test_a_static_student_of_a_model_without_layers_has_its_vectors(model_type: str) -> None:
+    teacher = tiny_classifier(model_type)
+    student = static_student(teacher, StudentShape(1, tokens=USE, feed_forward_size=12))
+    ours, theirs = (each.get_input_embeddings().weight.detach() for each in (student, teacher))
+    torch.testing.assert_close(ours @ ours.T, centred(theirs) @ centred(theirs).T)
+    assert student.config.feed_forward_size == 12
+
+
+def centred(table: torch.Tensor) -> torch.Tensor:
+    return table - table.mean(0)
+
+
+def test_tokens_are_counted_and_texts_framed_as_the_tokenizer_does() -> None:
+    tokenizer = tiny_tokenizer()
+    use = token_use(tokenizer, [("apple apple", "saw"), ("", "apple")])
+    saw, apple = tokenizer.convert_tokens_to_ids(["saw", "apple"])
+    assert (use.counts[apple], use.counts[saw], use.counts.sum()) == (3, 1, 4)
+    assert use.before == (tokenizer.cls_token_id,) and use.after == (tokenizer.sep_token_id,)
+    special = set(tokenizer.all_special_ids)
+    assert special - set(use.special) == {tokenizer.unk_token_id}
