@@ -53,7 +53,7 @@ class StaticConfig(PretrainedConfig):
         self,
         vocab_size: int = 30_522,
         hidden_size: int = 256,
-        feed_forward_size: int = 0,
+        feed_forward_size: int = 256,
         dropout: float = 0.1,
         texts: int = 1,
         **settings: Any,

@@ -40,7 +40,7 @@ def _lacking(config: StudentConfig) -> list[str]:
     return [name for name in explicit if name != "layers" or config.layers != 1]
 
 
-def _with_linear_head(config: StudentConfig) -> list[str]:
+def _with_linear_head() -> list[str]:
     return [name for name, row in METHODS.items() if row.student.linear_head]
 
 
@@ -98,7 +98,7 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
         lambda config: config.feed_forward_size == 0 and not config.row.student.linear_head,
         lambda config: (
             f"feed_forward_size=0: the student of method {config.method!r} needs its feed-forward "
-            f"part; students of {', '.join(_with_linear_head(config))} do without. Give 1 or more, "
+            f"part; students of {', '.join(_with_linear_head())} do without. Give 1 or more, "
             "or leave it out."
         ),
     ),
@@ -146,8 +146,8 @@ class StudentConfig(PhasedConfig):
     feed_forward_size: int | None = Field(
         None,
         ge=0,
-        description="width of its feed-forward part; by default 4 x its input; 0 where its head "
-        "may be linear",
+        description="width of its feed-forward part; by default 4 x its input; 0 where the "
+        "head may be linear",
     )
     teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(parts_of)] = Field(
         None, description="teacher layers to start from, as 1,3,5; the method's choice by default"

@@ -15,11 +15,13 @@ from distill.students.no_layers import check_no_layers, check_tokenizer_known, o
 from distill.students.shape import StudentShape
 from distill.students.token_use import TokenUse
 
-__all__ = ["HIDDEN_SIZE", "RARE", "STATIC_STUDENT", "static_student"]
+__all__ = ["FEED_FORWARD_SIZE", "HIDDEN_SIZE", "RARE", "STATIC_STUDENT", "static_student"]
 
 HIDDEN_SIZE = 256
 """Width of the vectors by default, where the start is no narrower."""
-RARE = 1e-3
+FEED_FORWARD_SIZE = 256
+"""Width of the layer between the mean and the logits by default."""
+RARE = 1e-1
 """The share of a token in texts at which its weight is a half, the `a` of Arora et al. 2017."""
 TOKENS_AT_ONCE = 1024
 
@@ -36,8 +38,9 @@ def static_student(
     Args:
         teacher: a row of FAMILIES or OWN_MODELS; of one without layers, its vectors of tokens are
             taken instead of hidden states.
-        shape: `hidden_size` of the vectors, `feed_forward_size` of the layer behind the mean (0 or
-            None is no layer), `texts` of an example, and the `tokens` of the texts.
+        shape: `hidden_size` of the vectors (256 by default), `feed_forward_size` of the layer
+            behind the mean (256; with 0 the head is linear), `texts` of an example, and the
+            `tokens` of the texts.
 
     Raises:
         ModelError: the shape asks for what only transformers have, or for more directions than
@@ -102,10 +105,11 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, vectors: torch.Tensor
             f"hidden_size={width}: the start has vectors of {widest} numbers, and no more "
             f"directions than that. Give {widest} at most, or leave it out."
         )
+    hidden = shape.feed_forward_size
     return StaticConfig(
         vocab_size=tokens,
         hidden_size=width,
-        feed_forward_size=shape.feed_forward_size or 0,
+        feed_forward_size=FEED_FORWARD_SIZE if hidden is None else hidden,
         texts=shape.texts,
         pad_token_id=teacher.config.pad_token_id,
         id2label=teacher.config.id2label,
