@@ -8,12 +8,25 @@ Start, as in model2vec: a token's vector is the mean of the teacher's last hidde
 of that token alone, in the strongest directions of all of them (PCA), here of variance 1. Its
 weight is a / (a + p) for its share p of the training texts (SIF, Arora et al. 2017).
 Loss: mean squared error of the logits, and no labels; `--weights hard=1` adds them.
-Departures: model2vec ranks tokens by their place in the vocabulary, where shares are counted here
-and a is 0.01 instead of its 0.0001, since the frequent words of one task's texts may be those that
-tell its labels apart; training moves the weights.
-Measured by `bertender distill --method static --task sst2 --max-train 4000 --select 0.1`, the score
-of 2,000 texts set apart, a teacher of 6 layers:
-START_TABLE
+Departures: model2vec takes p from a token's place in the vocabulary and a = 0.0001; here p is
+counted and a is 0.1. Smaller ones weigh down what tells the labels of few texts apart.
+
+Measured by `bertender distill --method static --max-train N --select 0.1` on the texts set apart,
+one seed, teachers of 6 layers; differences below 0.01 are within noise. What was changed in the
+code, one thing at a time:
+
+    SST-2, N = 4,000, a = 0.001             layer of 256   linear
+    each token alone                               0.850    0.845
+    the teacher's word embeddings                  0.847    0.831
+    alone, and a = 0.1                             0.850        -
+    alone, and equal weights                       0.848    0.832
+    alone, soft labels at T = 1, at T = 2   0.853, 0.850        -
+
+    SNIPS intents, N = 700, tokens alone    layer of 256   linear
+    a = 0.001                                      0.916    0.783
+    a = 0.01                                       0.962        -
+    a = 0.1                                        0.966    0.868
+    equal weights                                  0.966    0.870
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ HIDDEN_SIZE = 256
 """Width of the vectors by default, where the start is no narrower."""
 FEED_FORWARD_SIZE = 256
 """Width of the layer between the mean and the logits by default."""
-RARE = 1e-1
+RARE = 0.1
 """The share of a token in texts at which its weight is a half, the `a` of Arora et al. 2017."""
 TOKENS_AT_ONCE = 1024
 
