@@ -15,7 +15,7 @@ USE = TokenUse(torch.tensor([90, 0, 4, 4, *[0] * 20]), (0, 2, 3), before=(2,), a
 
 
 def test_a_static_student_starts_from_what_its_teacher_makes_of_each_token() -> None:
-    """In all directions, vectors are turned, moved and scaled together: their distances stay alike."""
+    """In all directions, vectors are only turned, moved and scaled: distances stay alike."""
     teacher = tiny_classifier("bert", labels=3).train()
     student = static_student(teacher, StudentShape(1, tokens=USE, texts=2))
     assert teacher.training and (student.config.hidden_size, student.config.texts) == (32, 2)
