@@ -27,7 +27,7 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 PROMISED = {
     *("Artifact", "Task", "BertenderError", "load_task", "pretrain", "distill_general"),
     *("finetune", "distill", "prune", "export", "quantize", "verify", "compare", "open_model"),
-    *("serve", "classify", "run_recipe"),
+    *("serve", "classify", "compress", "run_recipe"),
 }
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(bertender, name))]
 LIGHT = ("Artifact", "BertenderError", "distill", "compare", "serve", "classify", "run_recipe")

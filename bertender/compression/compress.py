@@ -88,27 +88,29 @@ class Compression:
         """
         report = self.plan()
         chosen = entrants(report.candidates, self.config)
-        budget = Budget(self.config.budget_minutes)
-        ranked = halved(chosen, len(self.task.train), self._train, budget)
-        finished, best = self._finished(ranked)
+        finished, best = self._finished(self._halved(chosen))
         built = self._chain(best.candidate, best.rounds[-1])
         copy_artifact(built.last, self.out / MODEL)
-        scores = self._compared(built)
-        score = scores[-1]
-        done = [_scored(each, best, score) for each in finished]
-        others = _others(report.candidates, done)
-        met = self.config.min_score is None or score.value >= self.config.min_score
+        first, *_, last = self._compared(built)
+        done = [_scored(each, best, last) for each in finished]
         whole = report.model_copy(
             update={
-                "candidates": (*done, *others),
+                "candidates": (*done, *_others(report.candidates, done)),
                 "chosen": best.candidate.name,
-                "verdict": "met" if met else "score not met",
-                "teacher_score": scores[0],
+                "verdict": "met" if self._is_met(last) else "score not met",
+                "teacher_score": first,
                 "minutes": sum(each.minutes for one in done for each in one.rounds),
             }
         )
         save_result(whole, self.out / REPORT)
         return whole
+
+    def _halved(self, chosen: Sequence[CandidateResult]) -> list[CandidateResult]:
+        budget = Budget(self.config.budget_minutes)
+        return halved(chosen, len(self.task.train), self._train, budget)
+
+    def _is_met(self, score: Score) -> bool:
+        return self.config.min_score is None or score.value >= self.config.min_score
 
     @property
     def _cuts_vocabulary(self) -> bool:

@@ -13,7 +13,7 @@ from bertender.compression.probes import CostModels
 from bertender.compression.records import CandidateResult, Cost
 from bertender.core.errors import ConfigError
 
-__all__ = ["check_feasible", "entrants", "predicted"]
+__all__ = ["check_feasible", "entrants", "excess", "predicted"]
 
 TOO_MUCH = "predicted beyond the constraints"
 

@@ -30,7 +30,7 @@ from bertender.tasks.loading import sample
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 
-__all__ = ["CostModels", "Measured", "measured", "probes_of"]
+__all__ = ["CostModels", "Measured", "cost_of", "measured", "probes_of"]
 
 TEXTS = 64
 """Of each split, that a probe reads."""
@@ -97,15 +97,21 @@ def measured(
     first = TimedModel(name="teacher", artifact=teacher.path.resolve())
     timed = measure_models([first, *made], task.dev.examples, _timing(config))
     teacher_ms, *times_ms = (row.single.p50_ms for row in timed.rows)
-    probes = [
-        Probe(
-            candidate=probe,
-            entries=len(load_tokenizer(model.artifact)),
-            cost=Cost(model_mb=_graph(model).stat().st_size / 1e6, single_ms=ms),
-        )
-        for probe, model, ms in zip(chosen, made, times_ms, strict=True)
-    ]
-    return Measured(probes=tuple(probes), teacher=cost_of(teacher, teacher_ms), load=timed.load)
+    rows = zip(chosen, made, times_ms, strict=True)
+    return Measured(
+        probes=tuple(_probe(*row) for row in rows),
+        teacher=cost_of(teacher, teacher_ms),
+        load=timed.load,
+    )
+
+
+def _probe(candidate: Candidate, model: TimedModel, single_ms: float) -> Probe:
+    assert model.graph is not None  # every probe has one
+    return Probe(
+        candidate=candidate,
+        entries=len(load_tokenizer(model.artifact)),
+        cost=Cost(model_mb=model.graph.stat().st_size / 1e6, single_ms=single_ms),
+    )
 
 
 def cost_of(artifact: Artifact, single_ms: float) -> Cost:
@@ -136,11 +142,6 @@ def _made(
     identity = [exported.digest, probe.scheme, library_versions()]
     build_once([graph], identity, lambda: write(exported, few, scheme, graph))
     return TimedModel(name=probe.name, artifact=exported.path.resolve(), graph=graph)
-
-
-def _graph(model: TimedModel) -> Path:
-    assert model.graph is not None  # every probe has one
-    return model.graph
 
 
 def _few(task: Task) -> Task:

@@ -148,7 +148,7 @@ class Earlier:
     by_path: Mapping[Path, ExpectedModel | None] = field(default_factory=dict)
     """Those of all earlier steps, by where they will lie."""
 
-    def named(self, name: str | Path) -> ExpectedModel | None:
+    def model_at(self, name: str | Path) -> ExpectedModel | None:
         """Return the model that a setting names, as it will be when the step runs."""
         path = Path(name).resolve()
         if path in self.by_path:  # another one may lie there from a run before

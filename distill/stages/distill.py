@@ -58,6 +58,7 @@ def _check(config: DistillConfig, task: Task) -> None:
 
 
 def _model(config: DistillConfig, earlier: Earlier) -> ExpectedModel | None:
+    check_start(config.changed_method(), config.student)
     start = None if config.student is None else expected_encoder(config.student, earlier)
     return expected_student(config, earlier.sources[0], start)
 

@@ -33,4 +33,4 @@ class Encoder:
 
 def expected_encoder(name: str, earlier: Earlier) -> ExpectedModel | None:
     """Return the model that a setting names, where it will be on this machine."""
-    return earlier.named(located(name))
+    return earlier.model_at(located(name))

@@ -58,6 +58,10 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "quantize": lambda made, out: ("quantize", made["onnx"], "--out", out),
     "verify": lambda made, out: ("verify", made["student"], made["int8"]),
     "compare": lambda made, out: ("compare", made["student"], made["int8"], *FAST),
+    "compress": lambda made, out: (
+        *("compress", "--teacher", made["teacher"], "--out", out, "--dry-run", "--students", ""),
+        *("--layers", "1", "--heads", "0", "--ffn", "0", "--noisy"),
+    ),
     "serve": lambda made, out: ("serve", made["int8"], "--repository-only", out),
     "classify": lambda made, out: ("classify", "saw drill"),
     "tasks": lambda made, out: ("tasks",),
@@ -77,6 +81,7 @@ KEYS: dict[str, Collection[str]] = {
     "run": {"recipe", "out", "steps"},
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
     "compare": {"circumstances", "rows", "constant", "noise_floor"},
+    "compress": {"config", "candidates", "probes", "verdict"},
     "serve": {"repository"},
     "classify": {"label", "score", "logits"},
     "tasks": {"task", "summary", "metric", "labels"},

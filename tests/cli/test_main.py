@@ -20,6 +20,7 @@ from typer.testing import Result
 
 from bertender.cli import main as cli
 from bertender.cli.main import COMMANDS, build_app, commands
+from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.measure.comparison import CompareConfig
@@ -37,6 +38,7 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     },
     "verify": (TaskConfig, VerifyConfig),
     "compare": (TaskConfig, CompareConfig),
+    "compress": (TaskConfig, CompressConfig),
     "serve": (ServeConfig,),
 }
 """The configs whose fields are a command's flags; commands that are not here have none."""
@@ -53,6 +55,7 @@ OWN_FLAGS = {
     "quantize": {"--out"},
     "verify": {"--out"},
     "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},
+    "compress": {"--out", "--teacher", "--dry-run"},
     "serve": {"--repository-only"},
     "classify": {"--pair", "--url"},
 }

@@ -250,7 +250,8 @@ def test_what_an_earlier_step_makes_need_not_be_there(
 ) -> None:
     """The first step runs, though what the last one names is not made yet."""
     out = tmp_path / "run"
-    step = last("distill", "teacher", more_teachers=["OUT/teacher"], student="OUT/encoder")
+    named = {"more_teachers": ["OUT/teacher"], "student": "OUT/encoder"}
+    step = last("distill", "teacher", method="pd", **named)
     recipe = recipe_of(files, encoder, out, BASELINE, ENCODERS, TEACHER, step)
     assert next(run_recipe(recipe, out)).step.name == "words"
 
@@ -288,7 +289,7 @@ def test_a_tagger_of_more_tasks_is_refused_before_their_data_are_loaded(
     spec = TaskSpec("a toy", ("a", "b"), "accuracy", ("text",), load)
     monkeypatch.setitem(TASKS, "toys", spec)  # type: ignore[arg-type]
     for name in ("train.jsonl", "dev.jsonl"):
-        words = {"words": ["saw", "pear"], "labels": ["B-tool", "O"]}
+        words = {"words": ["saw", "pear"], "tags": ["B-tool", "O"]}
         (tmp_path / name).write_text(f"{json.dumps(words)}\n" * 4, encoding="utf-8")
     task = {
         "train": str(tmp_path / "train.jsonl"),

@@ -18,6 +18,7 @@ from bertender.core.table import load_place
 from bertender.pipeline import recorded_task as recorded
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.source_files import COUNTED_OTHERWISE, PACKAGES, PROJECT, source_files
+from bertender.pipeline.stage import provided_by
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.loading import load_task
 from bertender.tasks.registry import TASKS
@@ -46,7 +47,7 @@ def test_every_row_loads_and_is_complete(name: str) -> None:
     stage = STAGES[name]
     assert stage.name == name and issubclass(stage.config, Config)
     assert callable(load_place(stage.shown_by))
-    assert all(STAGES[used].provides for used in stage.uses)
+    assert all(callable(provided_by(used)) for used in stage.uses)
     if stage.makes:
         assert (stage.source is None) == (0 in stage.sources)
 
@@ -104,7 +105,7 @@ def test_what_a_step_uses_is_of_its_code(name: str) -> None:
     assert len(ours) > 5 and ours - COUNTED_OTHERWISE.keys() <= code
 
 
-MOST_LINES = {"finetune": 8_000, "export": 8_000}
+MOST_LINES = {"finetune": 8_250, "export": 8_250}
 """Of a step's code: with more of them, a change of something else builds it again too often."""
 
 

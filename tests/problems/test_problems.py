@@ -23,6 +23,7 @@ from bertender.measure.verify import VerifyConfig, verify
 from bertender.metrics.scores import METRICS
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier, FakePredictor
+from bertender.pipeline.stage import provided_by
 from bertender.pipeline.stages import STAGES
 from bertender.problems import PROBLEMS, TOKEN_CLASSIFICATION
 from bertender.tasks.task import Task
@@ -120,8 +121,7 @@ def test_a_scheme_quantizes_it(
 
 
 def written(task: Task) -> Any:
-    write = STAGES["export"].provides
-    assert write is not None
+    write = provided_by("export.write")
     return lambda artifact, directory: write(artifact, task, directory)
 
 

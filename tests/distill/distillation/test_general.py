@@ -187,7 +187,7 @@ def test_what_cannot_be_had_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"no distillation method 'pkd'.*Known"):
         GeneralConfig(method="pkd")
     with pytest.raises(ConfigError, match="no loss term 'hard'"):
-        GeneralConfig(weights={"hard": 1.0})
+        GeneralConfig.parse({"weights": {"hard": 1.0}})
     with pytest.raises(ModelError, match="has 2 heads and the teacher 4"):
         config = GeneralConfig(**settings_of("minilm", hidden_size=16, heads=2))
         distill_general(teacher, passages(), config, tmp_path / "out")

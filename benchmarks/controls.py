@@ -1,0 +1,198 @@
+"""Trains students by several ways, and controls of labels alone, on a task; scores all of them.
+
+    python -m benchmarks.controls TEACHER --work DIR --out FILE.json [--ways A,B] [--seeds 3]
+
+What distilling gives is what its student scores above the same student trained on labels alone.
+There are two such controls: `hard` starts from the fine-tuned teacher's layers and so inherits a
+part of what it is to control; `hard-encoder` starts from the same layers of the encoder before it
+was fine-tuned. Each is trained for as many epochs as a way, and for two and for four times as many,
+so that one has at least a way's time; the one that scores best on the texts to choose by, which
+nothing learns from, stands for the control. The processor's time of every training is recorded.
+
+The students stay in `--work`; one that is there already, made with the same settings, is not
+trained again. So several processes may share the work (`--ways`, without `--out`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import Field
+
+from benchmarks.making import made_once
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record
+from bertender.core.environment import Environment, environment
+from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.progress import show_progress
+from bertender.core.saving import save_result
+from bertender.measure.accuracy import evaluate
+from bertender.metrics.scores import Score
+from bertender.models.opening import open_classifier
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.tasks.task import ChosenOn, Task
+from distill.distillation.distiller import DistillConfig, distill
+
+__all__ = ["CONTROLS", "WAYS", "ControlBenchmark", "TrainedStudent", "Way"]
+
+ENCODER = "ENCODER"
+"""Stands for the encoder that the teacher was fine-tuned from."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train a student: settings of `distill`."""
+
+    settings: Mapping[str, Any]
+    control: str | None = None
+    """The control that it is a length of; None of a way that distils."""
+
+    def config(self, teacher: Artifact, shared: Mapping[str, Any], seed: int) -> DistillConfig:
+        """Return its settings for a teacher."""
+        encoder = teacher.card.config.get("teacher")
+        own = {
+            name: encoder if value == ENCODER else value for name, value in self.settings.items()
+        }
+        epochs = shared["epochs"] * own.pop("lengths", 1)
+        return DistillConfig.parse({**shared, **own, "epochs": epochs, "seed": seed})
+
+
+def _controls(name: str, **settings: Any) -> dict[str, Way]:
+    return {
+        f"{name}-{lengths}": Way({"method": "hard", "lengths": lengths, **settings}, name)
+        for lengths in (1, 2, 4)
+    }
+
+
+WAYS: Mapping[str, Way] = {
+    **_controls("hard"),
+    **_controls("hard-encoder", student=ENCODER),
+    "distilbert": Way({"method": "distilbert"}),
+    "tinybert": Way({"method": "tinybert", "earlier_epochs": 4, "earlier_learning_rate": 1e-4}),
+    "minilm": Way({"method": "minilm"}),
+    "minilm-v2": Way({"method": "minilm-v2"}),
+}
+CONTROLS = tuple(dict.fromkeys(way.control for way in WAYS.values() if way.control))
+
+
+class TrainedStudent(Record):
+    """A student of a way and a seed."""
+
+    way: str
+    seed: int
+    processor_s: float = Field(description="of training, the teacher's part included")
+    choice: Score = Field(description="on the texts to choose by")
+    score: Score
+    predictions: tuple[int, ...] = Field(description="label numbers of the held-out texts")
+
+
+class ControlBenchmark(Record):
+    """All students of one teacher on one task."""
+
+    task: str
+    metric: str
+    labels: tuple[int, ...] = Field(description="true label numbers of the held-out texts")
+    label_names: tuple[str, ...]
+    train_texts: int
+    teacher: Score
+    shared: dict[str, Any] = Field(description="settings that all ways share")
+    chosen_on: ChosenOn
+    environment: Environment
+    students: tuple[TrainedStudent, ...]
+
+
+def _student(
+    teacher: Artifact, task: Task, way: str, config: DistillConfig, work: Path
+) -> TrainedStudent:
+    """Return a student, trained and scored now or before."""
+    out = work / f"{way}-{config.seed}"
+    started = time.process_time()
+    made: Callable[..., Artifact] = partial(distill, teacher, task)
+    artifact = made_once(out, config, task, teacher, made)
+    seconds = _recorded(out.with_suffix(".seconds"), time.process_time() - started)
+    classifier = open_classifier(artifact)
+    score, predictions = evaluate(classifier, task.dev, task.metric)
+    choice, _ = evaluate(classifier, task.choices, task.metric)
+    return TrainedStudent(
+        way=way,
+        seed=config.seed,
+        processor_s=seconds,
+        choice=choice,
+        score=score,
+        predictions=tuple(predictions.tolist()),
+    )
+
+
+def _recorded(place: Path, seconds: float) -> float:
+    """Return the time of the training, which an earlier call may have done."""
+    if not place.exists():
+        place.write_text(f"{seconds:.1f}\n", encoding="utf-8")
+    return float(place.read_text(encoding="utf-8"))
+
+
+def run(
+    teacher: Annotated[Path, typer.Argument(help="artifact of the teacher")],
+    work: Annotated[Path, typer.Option(help="folder for the students")],
+    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    ways: Annotated[str, typer.Option(help="by commas; all by default")] = "",
+    seeds: Annotated[int, typer.Option(help="students of each way")] = 3,
+    epochs: Annotated[int, typer.Option(help="of the last phase")] = 4,
+    learning_rate: Annotated[float, typer.Option(help="of the last phase")] = 1e-4,
+    layers: Annotated[int, typer.Option(help="of each student")] = 3,
+) -> None:
+    """Train by every way, and write what the students score."""
+    show_progress()
+    shared = {"epochs": epochs, "learning_rate": learning_rate, "layers": layers, "batch_size": 32}
+    source = Artifact.load(teacher)
+    task = recorded_task(source, {})
+    students = []
+    for seed in range(seeds):
+        for name in _chosen(ways):
+            config = WAYS[name].config(source, shared, seed)
+            students.append(_student(source, task, name, config, work))
+            last = students[-1]
+            typer.echo(
+                f"{name} {seed}: choice {last.choice.value:.4f} score {last.score.value:.4f} "
+                f"in {last.processor_s:.0f} s"
+            )
+    if out is not None:
+        score, _ = evaluate(open_classifier(source), task.dev, task.metric)
+        benchmark = ControlBenchmark(
+            task=task.name,
+            metric=task.metric,
+            labels=task.dev.label_ids,
+            label_names=task.labels,
+            train_texts=len(task.train),
+            teacher=score,
+            shared=shared,
+            chosen_on=task.chosen_on,
+            environment=environment(),
+            students=tuple(students),
+        )
+        save_result(benchmark, out)
+
+
+def _chosen(ways: str) -> Sequence[str]:
+    """Return the ways that are named, or all.
+
+    Raises:
+        UnknownNameError: a way is not there.
+        ConfigError: none is left.
+    """
+    chosen = [name.strip() for name in ways.split(",") if name.strip()] if ways else [*WAYS]
+    for name in chosen:
+        if name not in WAYS:
+            raise UnknownNameError("way", name, WAYS)
+    if not chosen:
+        raise ConfigError(f"--ways {ways!r} names none. Known: {', '.join(WAYS)}.")
+    return chosen
+
+
+if __name__ == "__main__":
+    typer.run(run)
