@@ -1,5 +1,8 @@
 """Progress of long work: a bar in a terminal, a line now and then in a log, silence in a library.
 
+Both have the time that is left, by the mean pace so far, and the pace itself where a bar has a
+unit.
+
 Libraries ask for a bar; only the command line turns bars on (`show_progress`). Off is a bar that
 does nothing, so callers never ask which it is.
 """
@@ -10,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
@@ -20,7 +24,6 @@ from rich.progress import (
     Progress,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
 __all__ = ["Bar", "progress_bar", "show_progress", "track"]
@@ -37,40 +40,86 @@ class Bar(Protocol):
 
     def advance(self, steps: int = 1) -> None: ...
 
+    def skip(self, steps: int) -> None:
+        """Advance over steps that an earlier run has done; they tell nothing of the pace."""
+
     def note(self, text: str) -> None: ...
 
 
 class _SilentBar:
     def advance(self, steps: int = 1) -> None: ...
 
+    def skip(self, steps: int) -> None: ...
+
     def note(self, text: str) -> None: ...
 
 
-class _RichBar:
-    def __init__(self, progress: Progress, description: str, total: int | None) -> None:
-        self.progress = progress
-        self.task = progress.add_task(description, total=total, note="")
+@dataclass
+class _Pace:
+    """How far work is, how fast it goes, and when it will end."""
+
+    total: int | None
+    unit: str
+    """Of the steps, in the plural; empty where nobody wants to know how many a second."""
+    done: int = 0
+    skipped: int = 0
+    """Of those that are done: by an earlier run."""
+    started: float = field(default_factory=lambda: time.monotonic())
+
+    def words(self) -> str:
+        """Return the pace and the time that is left, as far as they are known."""
+        per_s = (self.done - self.skipped) / max(time.monotonic() - self.started, 1e-9)
+        if not per_s:
+            return ""
+        pace = [f"{per_s:.3g} {self.unit}/s" if per_s < 100 else f"{per_s:.0f} {self.unit}/s"]
+        left = 0 if self.total is None else self.total - self.done
+        ends = [f"{timedelta(seconds=round(left / per_s))} left"] if left > 0 else []
+        return "  ".join((*(pace if self.unit else ()), *ends))
+
+
+class _PacedBar:
+    """A bar that somebody looks at."""
+
+    def __init__(self, pace: _Pace) -> None:
+        self.pace = pace
 
     def advance(self, steps: int = 1) -> None:
-        self.progress.advance(self.task, steps)
+        self.pace.done += steps
+        self.moved()
+
+    def skip(self, steps: int) -> None:
+        self.pace.skipped += steps
+        self.advance(steps)
+
+    def moved(self) -> None:
+        """Show how far it is now."""
+        raise NotImplementedError
+
+
+class _RichBar(_PacedBar):
+    def __init__(self, progress: Progress, description: str, pace: _Pace) -> None:
+        super().__init__(pace)
+        self.progress = progress
+        self.task = progress.add_task(description, total=pace.total, pace="", note="")
+
+    def moved(self) -> None:
+        self.progress.update(self.task, completed=self.pace.done, pace=self.pace.words())
 
     def note(self, text: str) -> None:
         self.progress.update(self.task, note=text)
 
 
-class _LineBar:
+class _LineBar(_PacedBar):
     """For a log file: a line at the end, and one every `LINE_EVERY_S` on the way."""
 
-    def __init__(self, console: Console, description: str, total: int | None) -> None:
+    def __init__(self, console: Console, description: str, pace: _Pace) -> None:
+        super().__init__(pace)
         self.console = console
         self.description = description
-        self.total = total
-        self.done = 0
         self.text = ""
-        self.started = self.printed = time.monotonic()
+        self.printed = pace.started
 
-    def advance(self, steps: int = 1) -> None:
-        self.done += steps
+    def moved(self) -> None:
         if time.monotonic() - self.printed >= LINE_EVERY_S:
             self.print()
 
@@ -79,10 +128,12 @@ class _LineBar:
 
     def print(self) -> None:
         self.printed = time.monotonic()
-        passed = timedelta(seconds=round(self.printed - self.started))
-        whole = "?" if self.total is None else self.total
-        line = f"{self.description}  {self.done}/{whole}  {passed}  {self.text}"
-        self.console.print(line.rstrip(), highlight=False, markup=False, soft_wrap=True)
+        pace = self.pace
+        passed = timedelta(seconds=round(self.printed - pace.started))
+        whole = "?" if pace.total is None else pace.total
+        parts = (f"{self.description}  {pace.done}/{whole}  {passed}", pace.words(), self.text)
+        line = "  ".join(part for part in parts if part)
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_progress(enabled: bool = True) -> None:
@@ -92,33 +143,39 @@ def show_progress(enabled: bool = True) -> None:
 
 
 @contextmanager
-def progress_bar(description: str, total: int | None) -> Iterator[Bar]:
-    """Show how far the block is, in `total` steps (None: unknown), while it runs."""
+def progress_bar(description: str, total: int | None, unit: str = "") -> Iterator[Bar]:
+    """Show how far the block is and when it will end, while it runs.
+
+    Args:
+        description: the work.
+        total: its steps; None where they are unknown.
+        unit: what a step is, in the plural, such as texts: how many a second is then shown too.
+    """
     if _console is None:
         yield _SilentBar()
         return
     shown = _in_terminal if _console.is_terminal else _in_log
-    with shown(_console, description, total) as bar:
+    with shown(_console, description, _Pace(total, unit)) as bar:
         yield bar
 
 
 @contextmanager
-def _in_terminal(console: Console, description: str, total: int | None) -> Iterator[Bar]:
+def _in_terminal(console: Console, description: str, pace: _Pace) -> Iterator[Bar]:
     columns = (
         TextColumn("{task.description:<28}"),
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[pace]}"),
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=console) as progress:
-        yield _RichBar(progress, description, total)
+        yield _RichBar(progress, description, pace)
 
 
 @contextmanager
-def _in_log(console: Console, description: str, total: int | None) -> Iterator[Bar]:
-    bar = _LineBar(console, description, total)
+def _in_log(console: Console, description: str, pace: _Pace) -> Iterator[Bar]:
+    bar = _LineBar(console, description, pace)
     try:
         yield bar
     finally:

@@ -66,7 +66,7 @@ def predict_outputs(
         raise DataError("no examples to predict: the split is empty. Give at least one example.")
     buckets = length_buckets(text_lengths(classifier.encode, examples), tokens_per_batch)
     outputs: dict[int, Outputs] = {}
-    with progress_bar(f"predict {classifier.name}", len(examples)) as bar:
+    with progress_bar(f"predict {classifier.name}", len(examples), "texts") as bar:
         for bucket in reversed(buckets):
             outputs.update(
                 zip(bucket, classifier.outputs([examples[row] for row in bucket]), strict=True)

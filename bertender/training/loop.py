@@ -253,7 +253,7 @@ class _Progress(TrainerCallback):
         self.scoring = Stopwatch()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.bar.advance(state.global_step)
+        self.bar.skip(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.advance()

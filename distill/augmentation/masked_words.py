@@ -68,7 +68,7 @@ def masked_words(
     whole = WholeWords.of(language_model.tokenizer)
     count, digest = min(count, len(whole.words) - 1), language_model.digest
     likeliest_words: dict[str, dict[Span, tuple[str, ...]]] = {text: {} for text in texts}
-    with progress_bar("masked words", len(texts)) as bar:
+    with progress_bar("masked words", len(texts), "texts") as bar:
         for place in range(0, len(texts), TEXTS_AT_ONCE):
             chunk = texts[place : place + TEXTS_AT_ONCE]
             blanks = blanks_of(language_model.tokenizer, whole, chunk)

@@ -58,6 +58,46 @@ def test_a_log_gets_a_line_now_and_then(
     assert err[-1].split() == ["baking", "3/3", "0:00:00", "smells", "good"]
 
 
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+PACES: dict[str, tuple[int, int, int | None, str, str]] = {
+    "texts a second, and the end": (0, 600, 3000, "texts", "20 texts/s 0:02:00 left"),
+    "what an earlier run did is no pace": (1800, 600, 3000, "texts", "20 texts/s 0:00:30 left"),
+    "steps have no unit": (0, 600, 3000, "", "0:02:00 left"),
+    "slow work": (0, 1, 3, "texts", "0.0333 texts/s 0:01:00 left"),
+    "no end in sight": (0, 6000, None, "texts", "200 texts/s"),
+    "at its end": (0, 3000, 3000, "texts", "100 texts/s"),
+}
+"""Steps of an earlier run, of 30 seconds of this one, of all; their unit -> what is shown."""
+
+
+@pytest.mark.usefixtures("shown")
+@pytest.mark.parametrize("case", PACES)
+def test_the_pace_and_the_expected_end(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skipped, done, total, unit, words = PACES[case]
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setenv("COLUMNS", "200")
+    show_progress()
+    with progress_bar("reading", total, unit) as bar:
+        bar.skip(skipped)
+        clock.now += 30
+        bar.advance(done)
+    err = capsys.readouterr().err
+    assert words in " ".join(err.replace("\x1b", " ").split())
+    assert f"{skipped + done}/" in err
+
+
 @pytest.mark.parametrize("enabled", [False, True])
 def test_track_yields_every_item(enabled: bool, capsys: pytest.CaptureFixture[str]) -> None:
     show_progress(enabled)
