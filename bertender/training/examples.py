@@ -96,6 +96,11 @@ class TokenDataset(Dataset[dict[str, Any]]):
         }
         return TokenDataset(columns, self.padding)
 
+    def part(self, start: int, end: int) -> TokenDataset:
+        """Return the examples from one number up to another."""
+        columns = {name: column[start:end] for name, column in self.columns.items()}
+        return TokenDataset(columns, self.padding, self.lengths[start:end])
+
     def with_columns(self, **columns: Sequence[Any] | torch.Tensor) -> TokenDataset:
         """Return the examples with more columns, a row each example."""
         return TokenDataset({**self.columns, **columns}, self.padding)

@@ -1,27 +1,34 @@
 """A teacher's outputs on whole texts, computed once and cached on disk: logits and [CLS] states.
 
-Each column of a training set is a file of its own, so that another run with the same teacher, on
-the same texts, computes only what is not there yet. They are read memory-mapped.
+Each column of each part of the texts (see `parts`) is a file of its own. So a killed run continues
+where it stopped, and another run with the same teacher computes only what is not there yet. They
+are read memory-mapped.
+
+Logits are cached in float32, at 4 bytes for each label: 300,000 texts of two labels are 2.4 MB,
+and rounded to float16, which ends at 65504 and has 11 bits, they would no longer be what a method
+by the logits themselves is to learn. States are as wide as the model. They are cached in bfloat16
+where they were computed in it, and in float32 otherwise.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.cache import cache_directory
 from bertender.core.card import library_versions
-from bertender.core.progress import track
+from bertender.core.progress import Bar, progress_bar
 from bertender.text.batching import length_buckets
 from bertender.training.cached_tensors import cached_tensor
 from bertender.training.examples import TensorBatch, TokenDataset, input_names, model_inputs
 from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
+from distill.teachers.parts import Column, joined_rows, parts_of
 
 __all__ = [
     "LOGITS",
@@ -38,6 +45,9 @@ STATES = "teacher_sentence_states_{layer}"
 """That of the [CLS] states of a layer, (examples, hidden)."""
 TAGGER_LOGITS = "teacher_tagger_logits"
 TOKENS_PER_BATCH = 8192
+
+Tensors: TypeAlias = dict[str, torch.Tensor]
+"""By the names of columns."""
 
 
 def cacheable(reads: Iterable[Wanted]) -> Wanted:
@@ -74,7 +84,7 @@ def teacher_outputs(
     examples: TokenDataset,
     wanted: Wanted,
     bf16: bool = False,
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Column]:
     """Return the teacher's outputs as columns of a training set, a row each example.
 
     Args:
@@ -85,18 +95,15 @@ def teacher_outputs(
         bf16: compute in bf16, as the run that reads them does. The states are then cached in
             bfloat16, which has their range and the precision that they were computed with.
     """
-    parts, key = _parts(wanted), _key(model, digest, examples, bf16)
-    computed: dict[str, torch.Tensor] = {}
-
-    def column(name: str) -> torch.Tensor:
-        """Return a column, computed with all that are missing in one run of the teacher."""
-        if name not in computed:
-            missing = [other for other in parts if not _path(key, other).exists()]
-            together = joined(parts[each] for each in {name, *missing})
-            computed.update(_compute(model.eval(), examples, together, bf16))
-        return computed.pop(name)
-
-    return {name: cached_tensor(_path(key, name), partial(column, name)) for name in parts}
+    names = _names(wanted)
+    with progress_bar("teacher outputs", len(examples), "texts") as bar:
+        parts = [
+            _Part(model.eval(), digest, part, bf16, bar).text_columns(names)
+            for part in parts_of(examples)
+        ]
+    columns = {name: [part[name] for part in parts] for name in names}
+    logits = {LOGITS: torch.cat(columns.pop(LOGITS))} if LOGITS in columns else {}
+    return {**logits, **{name: joined_rows(each) for name, each in columns.items()}}
 
 
 def teacher_token_logits(
@@ -104,76 +111,111 @@ def teacher_token_logits(
 ) -> tuple[torch.Tensor, ...]:
     """Return a tagger's logits (seq, labels) on each example, computed once and cached on disk.
 
-    Arguments are those of `teacher_outputs`. The file holds all tokens below one another without
-    padding, 4 bytes for each label of each.
+    Arguments are those of `teacher_outputs`. A file holds the tokens of a part below one another
+    without padding, 4 bytes for each label of each.
     """
-    path = _path(_key(model, digest, examples, bf16), TAGGER_LOGITS)
-    tokens = cached_tensor(path, lambda: _token_logits(model.eval(), examples, bf16))
-    return torch.split(tokens, list(examples.lengths))
+    with progress_bar("teacher outputs", len(examples), "texts") as bar:
+        parts = [
+            _Part(model.eval(), digest, part, bf16, bar).token_logits()
+            for part in parts_of(examples)
+        ]
+    return tuple(logits for part in parts for logits in part)
 
 
-def _token_logits(model: PreTrainedModel, examples: TokenDataset, bf16: bool) -> torch.Tensor:
-    """Return the logits of all tokens, (tokens, labels), in the order of the examples."""
-    rows = [torch.empty(0)] * len(examples)
-    for bucket, signals in _batch_outputs(model, examples, {"logits": frozenset()}, bf16):
-        for row, logits in zip(bucket, signals.logits.float().cpu(), strict=True):
-            rows[row] = logits[: examples.lengths[row]]
-    return torch.cat(rows)
+@dataclass(frozen=True)
+class _Part:
+    """A part of the texts, and the teacher that reads it."""
 
+    model: PreTrainedModel
+    digest: str
+    """The teacher artifact's."""
+    texts: TokenDataset
+    bf16: bool
+    bar: Bar
+    """It counts texts."""
 
-def _parts(wanted: Wanted) -> dict[str, Wanted]:
-    """Return each column's name, and what to read for it."""
-    parts: dict[str, Wanted] = {LOGITS: {"logits": frozenset()}} if "logits" in wanted else {}
-    for layer in sorted(wanted.get("sentence_states", ())):
-        parts[STATES.format(layer=layer)] = {"sentence_states": frozenset({layer})}
-    return parts
+    def text_columns(self, names: Mapping[str, Wanted]) -> Tensors:
+        """Return columns with a row each text; those that are missing are computed in one run."""
+        return self._cached(
+            names, lambda missing: self._text_columns(joined(names[name] for name in missing))
+        )
 
+    def token_logits(self) -> tuple[torch.Tensor, ...]:
+        """Return the logits of each text's tokens."""
+        columns = self._cached([TAGGER_LOGITS], lambda _: {TAGGER_LOGITS: self._token_logits()})
+        return torch.split(columns[TAGGER_LOGITS], list(self.texts.lengths))
 
-def _key(model: PreTrainedModel, digest: str, examples: TokenDataset, bf16: bool) -> str:
-    """Return a digest of everything that shapes the outputs, whichever of them are requested."""
-    tokens = [examples.columns.get(name) for name in input_names(model)]
-    shaping = (digest, bf16, model.device.type, library_versions(), tokens)
-    return hashlib.sha256(repr(shaping).encode()).hexdigest()
+    def _cached(
+        self, names: Iterable[str], compute: Callable[[Collection[str]], Tensors]
+    ) -> Tensors:
+        """Return the named columns; `compute` makes all of them that are missing."""
+        folder, key = cache_directory() / "teacher-outputs", self._key()
+        paths = {name: folder / f"{key}-{name}.safetensors" for name in names}
+        computed: Tensors = {}
+        ran: list[str] = []
 
+        def column(name: str) -> torch.Tensor:
+            if name not in computed:
+                missing = [other for other, path in paths.items() if not path.exists()]
+                computed.update(compute({name, *missing}))
+                ran.append(name)
+            return computed.pop(name)
 
-def _path(key: str, name: str) -> Path:
-    return cache_directory() / "teacher-outputs" / f"{key}-{name}.safetensors"
-
-
-def _compute(
-    model: PreTrainedModel, examples: TokenDataset, wanted: Wanted, bf16: bool
-) -> dict[str, torch.Tensor]:
-    """Return the requested columns, from one run of the teacher over all examples."""
-    columns: dict[str, torch.Tensor] = {}
-    if not wanted:
+        columns = {name: cached_tensor(path, partial(column, name)) for name, path in paths.items()}
+        if not ran:
+            self.bar.skip(len(self.texts))
         return columns
-    for bucket, signals in _batch_outputs(model, examples, wanted, bf16):
-        for name, values in _columns(signals, wanted, _state_type(bf16)).items():
-            if name not in columns:
-                shape = len(examples), values.shape[-1]
-                columns[name] = torch.empty(shape, dtype=values.dtype)
-            columns[name][bucket] = values
-    return columns
+
+    def _key(self) -> str:
+        """Return a digest of everything that shapes the outputs, whichever are requested."""
+        tokens = [self.texts.columns.get(each) for each in input_names(self.model)]
+        device = self.model.device.type
+        shaping = (self.digest, self.bf16, device, library_versions(), tokens)
+        return hashlib.sha256(repr(shaping).encode()).hexdigest()
+
+    def _token_logits(self) -> torch.Tensor:
+        """Return the logits of all tokens, (tokens, labels), in the order of the texts."""
+        rows = [torch.empty(0)] * len(self.texts)
+        for bucket, signals in self._outputs({"logits": frozenset()}):
+            for row, logits in zip(bucket, signals.logits.float().cpu(), strict=True):
+                rows[row] = logits[: self.texts.lengths[row]]
+        return torch.cat(rows)
+
+    def _text_columns(self, wanted: Wanted) -> Tensors:
+        """Return the requested columns, from one run of the teacher over the texts."""
+        columns: Tensors = {}
+        for bucket, signals in self._outputs(wanted):
+            for name, values in _columns(signals, wanted, _state_type(self.bf16)).items():
+                if name not in columns:
+                    shape = len(self.texts), values.shape[-1]
+                    columns[name] = torch.empty(shape, dtype=values.dtype)
+                columns[name][bucket] = values
+        return columns
+
+    def _outputs(self, wanted: Wanted) -> Iterator[tuple[list[int], Signals]]:
+        """Yield batches of texts of like length, and the teacher's outputs on each."""
+        model, device = self.model, self.model.device
+        for bucket in length_buckets(self.texts.lengths, TOKENS_PER_BATCH):
+            batch = self.texts.collate([self.texts[index] for index in bucket])
+            inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
+            with (
+                torch.inference_mode(),
+                torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16),
+            ):
+                signals = read_signals(model, inputs, wanted)
+            yield bucket, signals
+            self.bar.advance(len(bucket))
 
 
-def _batch_outputs(
-    model: PreTrainedModel, examples: TokenDataset, wanted: Wanted, bf16: bool
-) -> Iterator[tuple[list[int], Signals]]:
-    """Yield batches of examples of like length, and the teacher's outputs on each."""
-    buckets = length_buckets(examples.lengths, TOKENS_PER_BATCH)
-    device = model.device
-    for bucket in track(buckets, "teacher outputs", len(buckets)):
-        batch = examples.collate([examples[index] for index in bucket])
-        inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
-        with (
-            torch.inference_mode(),
-            torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16),
-        ):
-            signals = read_signals(model, inputs, wanted)
-        yield bucket, signals
+def _names(wanted: Wanted) -> dict[str, Wanted]:
+    """Return each column's name, and what to read for it."""
+    names: dict[str, Wanted] = {LOGITS: {"logits": frozenset()}} if "logits" in wanted else {}
+    for layer in sorted(wanted.get("sentence_states", ())):
+        names[STATES.format(layer=layer)] = {"sentence_states": frozenset({layer})}
+    return names
 
 
-def _columns(signals: Signals, wanted: Wanted, states: torch.dtype) -> dict[str, torch.Tensor]:
+def _columns(signals: Signals, wanted: Wanted, states: torch.dtype) -> Tensors:
     """Return a batch's part of each column."""
     logits = {LOGITS: signals.logits.float().cpu()} if "logits" in wanted else {}
     layers = signals.sentence_states.items()

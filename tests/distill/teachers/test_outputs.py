@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from bertender.tasks.task import Task
+from bertender.core import progress
+from bertender.core.progress import show_progress
+from bertender.tasks.task import Split, Task
 from bertender.training import cached_tensors
 from bertender.training.examples import TensorBatch, TokenDataset
 from distill.data import token_dataset
 from distill.losses.signals import Signals, Wanted
 from distill.methods import METHODS
-from distill.teachers import outputs
+from distill.teachers import outputs, parts
 from distill.teachers.outputs import cacheable, cached_in, size_bytes, teacher_outputs
+from distill.teachers.parts import Column, Rows, joined_rows, rows_at
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 
@@ -136,6 +142,108 @@ def test_an_interrupted_computation_leaves_no_file(
     with pytest.raises(KeyboardInterrupt):
         teacher_outputs(tiny_classifier("bert"), "one", examples(task), WANTED)
     assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 8 to 16 texts, one of four of which may end one."""
+    for name, value in {"LEAST_TEXTS": 8, "MOST_TEXTS": 16, "ONE_OF": 4}.items():
+        monkeypatch.setattr(parts, name, value)
+
+
+@contextmanager
+def interrupted_at(call: int) -> Iterator[list[int]]:
+    """Interrupt the teacher in a batch, as Ctrl-C does; list the texts of its batches."""
+    batches: list[int] = []
+    read_signals = outputs.read_signals
+
+    def listed(model: Any, inputs: TensorBatch, wanted: Wanted) -> Signals:
+        batches.append(len(inputs["input_ids"]))
+        if len(batches) == call:
+            raise KeyboardInterrupt
+        return read_signals(model, inputs, wanted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outputs, "read_signals", listed)
+        yield batches
+
+
+def equal(ours: Mapping[str, Column], theirs: Mapping[str, Column]) -> bool:
+    """Whether all columns are the same to the last bit."""
+    pairs = [(ours[name], theirs[name]) for name in COLUMNS]
+    return all(torch.equal(torch.stack(list(a)), torch.stack(list(b))) for a, b in pairs)
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("call", [1, 2, 5])
+def test_a_killed_run_goes_on_where_it_stopped(
+    call: int, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, texts = tiny_classifier("bert"), examples(task)
+    monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "whole"))
+    with interrupted_at(0) as all_batches:
+        whole = teacher_outputs(model, "one", texts, WANTED)
+    assert sum(all_batches) == 96 and 7 <= len(all_batches) <= 12
+    monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "killed"))
+    with interrupted_at(call) as batches, pytest.raises(KeyboardInterrupt):
+        teacher_outputs(model, "one", texts, WANTED)
+    with interrupted_at(0) as rest:
+        resumed = teacher_outputs(model, "one", texts, WANTED)
+    assert [*batches[:-1], *rest] == all_batches, "a part is one batch here, and none is done twice"
+    assert equal(resumed, whole)
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize(
+    ("chosen", "most"),
+    [(range(96), 0), ([*range(40), *range(41, 96)], 32), ([5, *range(96)], 32)],
+    ids=["more at the end", "one left out", "one in front"],
+)
+def test_only_the_parts_that_changed_are_computed(
+    chosen: Sequence[int], most: int, task: Task, cache: Path
+) -> None:
+    """The first run has the first 64 texts, the second these and others."""
+    model = tiny_classifier("bert")
+
+    def of(rows: Iterable[int]) -> TokenDataset:
+        split = Split(tuple(task.train.examples[row] for row in rows), (0,) * len([*rows]))
+        return token_dataset(split, tiny_tokenizer(), 64)
+
+    teacher_outputs(model, "one", of(range(64)), WANTED)
+    with interrupted_at(0) as batches:
+        again = teacher_outputs(model, "one", of(chosen), WANTED)
+    unfinished = 16  # the last part of the first run may have ended with its texts
+    assert 0 < sum(batches) <= 32 + unfinished + most < 96
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERTENDER_CACHE", str(cache.parent / "another"))
+        assert equal(again, teacher_outputs(model, "one", of(chosen), WANTED))
+
+
+def test_rows_of_several_parts() -> None:
+    first, second = torch.arange(6).reshape(3, 2), torch.arange(6, 10).reshape(2, 2)
+    rows = joined_rows([first, second])
+    assert isinstance(rows, Rows) and joined_rows([first]) is first
+    whole = torch.cat([first, second])
+    assert len(rows) == 5 and torch.equal(torch.stack(list(rows)), whole)
+    assert torch.equal(rows[-1], whole[-1])
+    assert torch.equal(torch.stack(list(rows[1:4])), whole[1:4])
+    for column in (rows, whole):
+        assert torch.equal(torch.stack(list(rows_at(column, [4, 0]))), whole[[4, 0]])
+    assert rows[0].data_ptr() == first.data_ptr(), "nothing is copied"
+    with pytest.raises(IndexError):
+        rows[5]
+
+
+def test_a_log_has_texts_per_second(
+    task: Task, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(outputs, "TOKENS_PER_BATCH", 200)
+    show_progress()
+    teacher_outputs(tiny_classifier("bert"), "one", examples(task), WANTED)
+    lines = capsys.readouterr().err.splitlines()
+    assert re.search(r"teacher outputs  \d+/96  \S+  \S+ texts/s  \S+ left", lines[0])
+    assert re.search(r"teacher outputs  96/96  \S+  \S+ texts/s$", lines[-1])
 
 
 def test_a_batch_gives_back_what_is_kept() -> None:
