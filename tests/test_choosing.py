@@ -21,7 +21,8 @@ from bertender.pipeline.stages import STAGES
 from bertender.tasks.loading import load_task
 from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Split, Task, TaskConfig
-from distill.distillation.texts import with_unlabelled
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.unlabelled import with_unlabelled
 from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
 from distill.losses import NO_LABEL
 from export.onnx_export import ExportConfig, export
@@ -199,8 +200,9 @@ def test_every_stage_of_a_chain_sets_the_same_texts_apart(tmp_path: Path) -> Non
 def test_unlabelled_texts_are_not_those_to_choose_by(apart: Task, tmp_path: Path) -> None:
     (seen,), (other,) = apart.selection.examples[0], ("another text",)
     (tmp_path / "texts.txt").write_text(f"{seen}\n{other}\n")
-    given = with_unlabelled(apart, tmp_path / "texts.txt")
-    assert given.train.examples == (*apart.train.examples, (other,))
+    given = with_unlabelled(apart, DistillConfig(unlabelled=tmp_path / "texts.txt"))
+    assert given.left_out == {"selection": 1}
+    assert given.task.train.examples == (*apart.train.examples, (other,))
 
 
 def test_unlabelled_texts_come_with_a_task(apart: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,15 +210,16 @@ def test_unlabelled_texts_come_with_a_task(apart: Task, monkeypatch: pytest.Monk
     row = replace(TASKS["docs"], unlabelled=lambda: brought)
     monkeypatch.setitem(TASKS, apart.name, row)
     named = replace(apart, source={"task": apart.name})
-    one = with_unlabelled(named, None, 1)
+    one = with_unlabelled(named, DistillConfig(unlabelled_texts=1)).task
     assert one.train.examples == (*apart.train.examples, ("another text",))
     assert one.train.label_ids[-1] == NO_LABEL
-    assert len(with_unlabelled(named, None, 9).train) == len(apart.train) + 2
+    more = with_unlabelled(named, DistillConfig(unlabelled_texts=9)).task
+    assert len(more.train) == len(apart.train) + 2
 
 
 def test_a_file_comes_with_none(apart: Task, caplog: pytest.LogCaptureFixture) -> None:
     own = replace(apart, name="docs", source={"task": "docs", "train": "mine/docs.csv"})
-    assert with_unlabelled(own, None, 5).train == own.train
+    assert with_unlabelled(own, DistillConfig(unlabelled_texts=5)).task.train == own.train
     assert "task docs comes with no unlabelled texts" in caplog.text
 
 

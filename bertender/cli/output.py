@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import TaskRecord
-from bertender.core.findings import Findings, ParitySummary
+from bertender.core.findings import Findings, ParitySummary, TrainingFindings
 from bertender.core.timing import Timing, read_timing
 from bertender.measure.size import measure_size
 from bertender.report.cells import DASH, number
@@ -156,10 +156,23 @@ def _trained(findings: Findings) -> list[str]:
         lines.append(f"{where} after the last epoch: {_scores(training.epochs)}")
     if scores and apart and not (findings.pruning or findings.quantization):
         lines.append(f"held-out, read once: {number(scores.score)}")
+    lines += _unlabelled(training)
     others = training.together.items() if training else ()
     return [
         *lines,
         *(f"task {task}, in {o.artifact} next to it: {_scores(o.epochs)}" for task, o in others),
+    ]
+
+
+def _unlabelled(training: TrainingFindings | None) -> list[str]:
+    """Return how many texts without labels were learned from, and which filters left some out."""
+    if training is None or training.unlabelled_texts is None:
+        return []
+    filters = training.unlabelled_left_out or {}
+    left_out = ", ".join(f"{count} by {name}" for name, count in filters.items())
+    return [
+        f"unlabelled texts: {training.unlabelled_texts} learned from"
+        + (f"; left out: {left_out}" if left_out else "")
     ]
 
 

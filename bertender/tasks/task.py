@@ -78,6 +78,10 @@ class Split:
         """Return the first `count` examples, or all of them for None."""
         return Split(self.examples[:count], self.label_ids[:count])
 
+    def after(self, count: int) -> Split:
+        """Return all but the first `count` examples."""
+        return Split(self.examples[count:], self.label_ids[count:])
+
     def where(self, chosen: Sequence[bool]) -> Split:
         """Return the examples that are chosen, a truth for each."""
         return Split(
@@ -103,6 +107,9 @@ class Task:
     source: dict[str, Any] = field(default_factory=dict)
     selection: Split = Split((), ())
     """Texts of the training file that nothing learns from; empty where none are set apart."""
+    reserved: tuple[Example, ...] = ()
+    """Held-out texts and texts to choose by, beyond `max_dev` and `max_select`: nothing learns from
+    them either."""
     left_out: LeftOutRows | None = None
     """Rows of the user's files that are in no split."""
     problem_type: str = SINGLE_LABEL.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError
 from bertender.core.timing import Stopwatch
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset
@@ -30,6 +30,7 @@ from distill.teachers.outputs import (
     teacher_outputs,
     teacher_token_logits,
 )
+from distill.teachers.parts import rows_at
 from distill.teachers.teacher import Teacher
 
 __all__ = ["TaughtTexts", "averaged"]
@@ -46,8 +47,34 @@ class TaughtTexts:
     start: Start
     """Source that the student starts from."""
     task: Task
-    """Its training texts; where words have labels, only logits are cached."""
+    """Its training texts, which the teachers read; where words have labels, only logits are
+    cached."""
     config: DistillConfig
+    stay: tuple[bool, ...] = ()
+    """Which of the texts are learned from, a truth for each; without any, all are."""
+
+    @property
+    def learned(self) -> Task:
+        """The task with the texts that are learned from."""
+        train = self.task.train
+        return replace(self.task, train=train.where(self.stay)) if self.stay else self.task
+
+    def with_copies(self, texts: Split) -> TaughtTexts:
+        """Return the same with more texts at the end, all of which are learned from."""
+        own = self.task.train
+        train = Split((*own.examples, *texts.examples), (*own.label_ids, *texts.label_ids))
+        stay = (*self.stay, *(True for _ in texts.examples)) if self.stay else ()
+        return replace(self, task=replace(self.task, train=train), stay=stay)
+
+    def logits(self, tokenizer: PreTrainedTokenizerBase) -> list[torch.Tensor]:
+        """Return each teacher's logits (texts, labels) on all texts, which are cached.
+
+        Args:
+            tokenizer: the student's.
+        """
+        _, known = self._read(tokenizer)
+        logits: Wanted = {"logits": frozenset()}
+        return [self._outputs(teacher, known, logits)[LOGITS] for teacher in self.teachers]
 
     def cached(self, method: Method, student: PreTrainedModel) -> Wanted:
         """Return what is computed before the training and cached on disk; the rest is in each step.
@@ -84,10 +111,7 @@ class TaughtTexts:
         et al. 2019, arXiv 1904.09482, section 3), each in its own tokens; states are the first
         one's.
         """
-        shared, source = self.start.reads_teacher_tokens, self.teachers[0].artifact.path
-        longest = min(self.config.max_length, longest_input(tokenizer))
-        examples = self._tokenised(load_tokenizer(source) if shared else tokenizer, longest)
-        known = {str(source): examples} if shared else {}
+        examples, known = self._read(tokenizer)
         with clock.running():
             first, *more = (
                 self._outputs(teacher, known, cached if place == 0 else _logits_of(cached))
@@ -98,7 +122,20 @@ class TaughtTexts:
         if HEADS[self.task.problem_type].per_token and first:
             padding = examples.padding.with_others(**dict.fromkeys(first, 0))
             return TokenDataset({**examples.columns, **first}, padding)
-        return examples.with_columns(**first)
+        if all(self.stay):
+            return examples.with_columns(**first)
+        numbers = [number for number, stays in enumerate(self.stay) if stays]
+        chosen = {name: rows_at(column, numbers) for name, column in first.items()}
+        return examples.where(self.stay).with_columns(**chosen)
+
+    def _read(
+        self, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[TokenDataset, Mapping[str, TokenDataset]]:
+        """Return the texts as the student reads them, and by a teacher's path as it does."""
+        shared, source = self.start.reads_teacher_tokens, self.teachers[0].artifact.path
+        longest = min(self.config.max_length, longest_input(tokenizer))
+        examples = self._tokenised(load_tokenizer(source) if shared else tokenizer, longest)
+        return examples, {str(source): examples} if shared else {}
 
     def _tokenised(self, tokenizer: PreTrainedTokenizerBase, longest: int) -> TokenDataset:
         return token_dataset(self.task.train, tokenizer, longest, self.task.problem_type)

@@ -9,13 +9,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Rule, parts_of
-from bertender.tasks.registry import TASKS
 from distill.augmentation.augment import AugmentedConfig
 from distill.distillation.config import StudentConfig
+from distill.distillation.unlabelled_config import UnlabelledConfig
 
 __all__ = ["RULES", "DistillConfig"]
-
-_WITH_TEXTS = [name for name, row in TASKS.items() if row.unlabelled]
 
 RULES: Mapping[str, Rule[DistillConfig]] = {
     "texts that nobody labels": Rule(
@@ -38,11 +36,18 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
         "method that reads them.",
         frozenset({"more_teachers"}),
     ),
+    "agreement with nobody": Rule(
+        lambda config: not (config.more_teachers and config.learns_unlabelled),
+        "several teachers agree on unlabelled texts. Give more_teachers, and unlabelled or "
+        "unlabelled_texts; or leave it out.",
+        frozenset({"unlabelled_agreement"}),
+        beyond_default=True,
+    ),
 }
 """Conflicts of settings."""
 
 
-class DistillConfig(StudentConfig, AugmentedConfig):
+class DistillConfig(StudentConfig, AugmentedConfig, UnlabelledConfig):
     """Settings of `distill`."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
@@ -55,14 +60,10 @@ class DistillConfig(StudentConfig, AugmentedConfig):
     more_teachers: Annotated[tuple[Path, ...], BeforeValidator(parts_of)] = Field(
         (), description="more artifacts by commas, whose logits are averaged with the teacher's"
     )
-    unlabelled: Path | None = Field(
-        None, description="more texts to learn from: .txt, .txt.xz, CSV, TSV, JSONL or Parquet"
-    )
-    unlabelled_texts: int = Field(
-        0,
-        ge=0,
-        description="learn from so many unlabelled texts too, at most, of those that come with the "
-        f"task ({', '.join(_WITH_TEXTS)} have some)",
+    unlabelled_agreement: bool = Field(
+        False,
+        description="with more teachers: leave out unlabelled texts on which the teachers predict "
+        "different labels",
     )
     teacher_cache_mb: int = Field(
         4096,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distillation import Distillation, Trained
 from distill.distillation.phases import phases_with_head
 from distill.distillation.start import Start, start_student
-from distill.distillation.texts import with_augmented, with_unlabelled
+from distill.distillation.texts import with_augmented
+from distill.distillation.unlabelled import remaining, with_unlabelled
 from distill.methods import METHODS
 from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
@@ -54,8 +55,9 @@ class OnTask:
     """With the unlabelled texts, without the rewritten ones."""
     identity: tuple[Any, ...]
     """Inputs of the run besides the settings."""
-    added: Mapping[str, int]
-    """How many texts were added to the task's own, of each kind that was asked for."""
+    added: Mapping[str, Any]
+    """How many texts were added to the task's own, of each kind that was asked for, and how many
+    were left out by filters."""
 
     def write(
         self,
@@ -87,12 +89,15 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
     method = config.changed_method()
     check_texts_read(task, config)
     check_can_tag(method, task)
-    extended = with_unlabelled(task, config.unlabelled, config.unlabelled_texts)
+    extended = with_unlabelled(task, config)
     teachers = load_teachers(teacher, config.more_teachers, task)
-    start, student = new_student(teachers[0], method, extended, config)
-    texts = with_augmented(extended, teachers, start, config)
-    taught = TaughtTexts(teachers, start, texts, config)
+    start, student = new_student(teachers[0], method, extended.task, config)
     tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
+    read = TaughtTexts(teachers, start, extended.task, config)
+    stay, left_out = remaining(extended.task, config, partial(read.logits, tokenizer))
+    filtered = replace(read, stay=stay)
+    texts = with_augmented(filtered.learned, teachers, start, config)
+    taught = filtered.with_copies(texts.train.after(len(filtered.learned.train)))
     clock = Stopwatch()
     distillation = Distillation(
         student=student,
@@ -108,7 +113,10 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         clock=clock,
     )
     identity = texts.fingerprint(), [start.digest, *(each.artifact.digest for each in teachers)]
-    return OnTask(distillation, extended, identity, _added(config, task, extended, texts))
+    added = _added(config, task, filtered.learned, texts)
+    if config.learns_unlabelled:
+        added["unlabelled_left_out"] = {**extended.left_out, **left_out}
+    return OnTask(distillation, filtered.learned, identity, added)
 
 
 def check_sources_stay(out: Path, teacher: Artifact, config: DistillConfig) -> None:
@@ -180,10 +188,10 @@ def check_not_copy(
     logger.warning("student=%s: it is %s. Give layers for a smaller one", config.student, large)
 
 
-def _added(config: DistillConfig, task: Task, extended: Task, texts: Task) -> dict[str, int]:
+def _added(config: DistillConfig, task: Task, extended: Task, texts: Task) -> dict[str, Any]:
     """Return how many texts were added to the task's own, of each kind that was asked for."""
-    added = {}
-    if config.unlabelled or config.unlabelled_texts:
+    added: dict[str, Any] = {}
+    if config.learns_unlabelled:
         added["unlabelled_texts"] = len(extended.train) - len(task.train)
     if config.augmentation:
         added["augmented_texts"] = len(texts.train) - len(extended.train)

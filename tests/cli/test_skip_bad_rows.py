@@ -11,7 +11,8 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.tasks.task import Task, TaskConfig
-from distill.distillation.texts import with_unlabelled
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.unlabelled import with_unlabelled
 from tests.cli.made import FAST, Made
 from tests.front import fail, last_line, succeed
 
@@ -68,9 +69,9 @@ def test_unlabelled_texts(skips: bool, task: Task, spoilt: Path) -> None:
     mine = replace(task, source=TaskConfig(skip_bad_rows=skips).model_dump(mode="json"))
     if not skips:
         with pytest.raises(DataError, match="byte 0xe9"):
-            with_unlabelled(mine, spoilt)
+            with_unlabelled(mine, DistillConfig(unlabelled=spoilt))
         return
-    more = with_unlabelled(mine, spoilt)
+    more = with_unlabelled(mine, DistillConfig(unlabelled=spoilt)).task
     assert len(more.train) == 2 * len(task.train)
     assert more.left_out is not None and more.left_out.count == 2
     assert more.record().left_out == more.left_out

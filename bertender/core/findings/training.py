@@ -38,5 +38,8 @@ class TrainingFindings(Part):
     epochs: Epochs
     earlier_phases: tuple[EarlierPhase, ...] = ()
     unlabelled_texts: int | None = Field(None, description="that were added to the task's own")
+    unlabelled_left_out: dict[str, int] | None = Field(
+        None, description="texts that were not added, by the filter that left them out"
+    )
     augmented_texts: int | None = Field(None, description="that were made of them")
     together: dict[str, OtherTask] = Field({}, description="by the name of the other task")
