@@ -32,6 +32,7 @@ __all__ = [
     "OutputFilter",
     "folded",
     "remaining",
+    "texts_of_task",
     "with_unlabelled",
 ]
 
@@ -49,6 +50,11 @@ class Extended:
     """By the filter that left them out."""
 
 
+def texts_of_task(config: UnlabelledConfig, task: Task) -> Sequence[Example]:
+    """Return the texts without labels that come with a task, where a config asks for some."""
+    return unlabelled_texts(task) if config.unlabelled_texts else ()
+
+
 def with_unlabelled(task: Task, config: UnlabelledConfig) -> Extended:
     """Add the texts without labels that TEXT_FILTERS leave to a task's training examples.
 
@@ -63,7 +69,7 @@ def with_unlabelled(task: Task, config: UnlabelledConfig) -> Extended:
     bad_row = skipped if task.skips_bad_rows else stop
     path, most = config.unlabelled, config.unlabelled_texts
     read = () if path is None else read_texts(path, task.text_columns, bad_row)
-    brought = unlabelled_texts(task) if most else ()
+    brought = texts_of_task(config, task)
     filters = {name: of(task, config) for name, of in TEXT_FILTERS.items()}
     left_out: Counter[str] = Counter()
     of_file, of_task = (_passing(texts, filters, left_out) for texts in (read, brought))

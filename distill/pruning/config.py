@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from bertender.core.config import Rule
 from bertender.core.errors import ConfigError
-from bertender.training.config import TrainingConfig
+from distill.distillation.unlabelled_config import UnlabelledConfig
 from distill.pruning.choice import ACROSS, Across
 from distill.pruning.importance import IMPORTANCES
 
@@ -25,6 +26,9 @@ OF_RECOVERY = frozenset(
         "pool_batches",
         "precision",
         "schedule",
+        "teacher",
+        "unlabelled",
+        "unlabelled_texts",
         "warmup_ratio",
         "weight_decay",
     }
@@ -152,7 +156,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
 """Conflicts of settings, and settings that would change nothing."""
 
 
-class PruneConfig(TrainingConfig):
+class PruneConfig(UnlabelledConfig):
     """Settings of `prune`. Those of training are for the recovery after each round."""
 
     shown_defaults: ClassVar[Mapping[str, str]] = {"importance": "gradient; fisher for a target"}
@@ -195,7 +199,14 @@ class PruneConfig(TrainingConfig):
     scored_texts: int = Field(
         1000, ge=1, description="training texts to measure importance on, at most"
     )
-    recover: bool = Field(True, description="train after each cut on the unpruned model's outputs")
+    recover: bool = Field(
+        True, description="train after each cut on the outputs of a teacher, and on the labels"
+    )
+    teacher: Path | None = Field(
+        None,
+        description="artifact that the recovery learns from, such as the first teacher of a "
+        "student; the unpruned model by default",
+    )
     retraining_free: bool = Field(
         False, description="train nothing: rescale what remains by least squares instead"
     )

@@ -27,25 +27,26 @@ from bertender.core.findings import (
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
-from bertender.training.config import computes_in_bf16
-from bertender.training.examples import TokenDataset
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS
 from bertender.training.loop import TrainingReport
 from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus
-from distill.data import token_dataset
 from distill.pruning.config import OF_THE_TASK, PruneConfig
 from distill.pruning.cutting import check_prunable
 from distill.pruning.latency import HERE, Stopwatches
 from distill.pruning.layers import check_layers_left
+from distill.pruning.recovery_texts import (
+    RecoveryTexts,
+    check_unlabelled_read,
+    recovery_texts,
+)
 from distill.pruning.rounds import PruningContext, in_rounds, without_some_layers
 from distill.pruning.target import find_target
 from distill.pruning.vocabulary import cut_vocabulary, needed_tokens, read
 from distill.scoring import choice_score, dev_score
-from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
 from distill.teachers.teacher import Teacher
-from distill.writing import TrainedModel
+from distill.writing import TrainedModel, artifact_at
 
 __all__ = ["check_architecture", "check_possible", "check_vocabulary_stays", "prune"]
 
@@ -63,14 +64,17 @@ def prune(
     `stopwatches` time parts of the model, where the config has a `target_latency`.
 
     Raises:
-        ConfigError, ModelError: there is nothing to cut, or the architecture cannot be; raised
-            before anything is trained.
+        ConfigError, ModelError: there is nothing to cut, or the architecture cannot be, or the
+            teacher predicts other labels; raised before anything is trained.
+        DataError: the file of unlabelled texts is wrong.
         AccuracyError: it lost more than `max_drop`. Nothing is written then but checkpoints, from
             which the same run with another `max_drop` continues.
     """
     config.check_rules()
     check_vocabulary_stays(config, task)
-    check_writable(out, parent)
+    check_unlabelled_read(task, config)
+    for source in (parent, *(artifact_at(str(each)) for each in filter(None, [config.teacher]))):
+        check_writable(out, source)
     ready = _ready(parent, task, config, stopwatches)
     train = partial(ready.prune, f"prune {out.name}")
     return trained_artifact(out, "prune", config, train, identity=ready.identity, parent=parent)
@@ -80,8 +84,7 @@ def prune(
 class _Ready:
     """A classifier to prune, loaded and checked."""
 
-    teacher: Teacher
-    """The unpruned model."""
+    unpruned: Teacher
     whole: PreTrainedTokenizerBase
     """Its tokenizer."""
     model: PreTrainedModel
@@ -92,12 +95,19 @@ class _Ready:
     task: Task
     config: PruneConfig
     stopwatches: Stopwatches
+    recovery: RecoveryTexts
+    """The texts that the recovery learns from, and its teacher."""
 
     @property
     def identity(self) -> tuple[Any, ...]:
         """Inputs of the run besides the settings."""
         tokens = sorted(self.tokenizer.get_vocab().items())
-        return self.task.fingerprint(), self.teacher.artifact.digest, tokens
+        return (
+            self.recovery.task.fingerprint(),
+            self.unpruned.artifact.digest,
+            tokens,
+            *self.recovery.other_teacher(self.unpruned),
+        )
 
     def prune(self, description: str, work: Path) -> Writer:
         """Cut layers, heads and neurons, and recover; return what writes the rest.
@@ -107,7 +117,7 @@ class _Ready:
         """
         task, context = self.task, self._context(description, work)
         length = self.config.max_length
-        before = choice_score(self.teacher.model, self.whole, task, length)[task.metric]
+        before = choice_score(self.unpruned.model, self.whole, task, length)[task.metric]
         model, layers = without_some_layers(self.model, context)
         model, reports, rounds = in_rounds(model, context)
         _check_drop(task.metric, before, rounds[-1].score, self.config)
@@ -133,30 +143,41 @@ class _Ready:
         """Return the card's findings; the pruned model is scored and timed here, once."""
         latency = context.target.reached(model, self.stopwatches) if context.target else None
         return Findings(
-            training=training_findings({"recovery": report}),
+            training=training_findings({"recovery": report}, **self.recovery.added(context.task)),
             scores=_held_out(self.whole, model, context, pruning),
             pruning=pruning.model_copy(update={"latency": latency}),
         )
 
     def _context(self, description: str, work: Path) -> PruningContext:
         """Return what all rounds share; the teacher reads the texts where it is learned from."""
-        teacher, task, config = self.teacher, self.task, self.config
-        texts = token_dataset(task.train, self.tokenizer, config.max_length, task.problem_type)
-        target = find_target(teacher.model, texts.lengths, config, self.stopwatches, work)
-        examples = _with_outputs(texts, teacher, self.whole, task, config)
+        unpruned, task, config, texts = self.unpruned, self.task, self.config, self.recovery
+        lengths = texts.tokenised(self.tokenizer, task).lengths
+        target = find_target(unpruned.model, lengths, config, self.stopwatches, work)
+        examples = texts.examples(self.tokenizer)
         return PruningContext(
-            teacher, task, config, self.tokenizer, examples, work, description, target
+            unpruned,
+            texts.teacher,
+            task,
+            config,
+            self.tokenizer,
+            examples,
+            work,
+            description,
+            target,
         )
 
 
 def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopwatches) -> _Ready:
     """Load a classifier and check that the config can cut it; cut its vocabulary."""
-    teacher = Teacher.load(parent, task)
-    check_architecture(teacher.model, config)
-    check_possible(teacher.model, config)
-    whole, model = load_tokenizer(parent.path), copy.deepcopy(teacher.model)
+    unpruned = Teacher.load(parent, task)
+    check_architecture(unpruned.model, config)
+    check_possible(unpruned.model, config)
+    recovery = recovery_texts(unpruned, task, config)
+    whole, model = load_tokenizer(parent.path), copy.deepcopy(unpruned.model)
     tokenizer, vocabulary = _with_fewer_tokens(model, whole, task, config)
-    return _Ready(teacher, whole, model, tokenizer, vocabulary, task, config, stopwatches)
+    return _Ready(
+        unpruned, whole, model, tokenizer, vocabulary, task, config, stopwatches, recovery
+    )
 
 
 def _held_out(
@@ -169,7 +190,7 @@ def _held_out(
     task, length = context.task, context.config.max_length
     before, after = pruning.unpruned, pruning.rounds[-1].score
     if task.chosen_on == "selection":
-        before = dev_score(context.teacher.model, whole, task, length)[task.metric]
+        before = dev_score(context.unpruned.model, whole, task, length)[task.metric]
         after = dev_score(model, context.tokenizer, task, length)[task.metric]
     return ScoreFindings(chosen_on=task.chosen_on, score_before=before, score=after)
 
@@ -195,25 +216,6 @@ def check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
             raise ConfigError(
                 f"{name}={share}: 0 of {sum(count(model.config))} would be cut. Give a larger one."
             )
-
-
-def _with_outputs(
-    texts: TokenDataset,
-    teacher: Teacher,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    config: PruneConfig,
-) -> TokenDataset:
-    """Return the training texts with the logits of the unpruned model, where they are learned."""
-    if not config.recovers:
-        return texts
-    own = token_dataset(task.train, tokenizer, config.max_length, task.problem_type)
-    model, digest, bf16 = teacher.model, teacher.artifact.digest, computes_in_bf16(config)
-    if HEADS[task.problem_type].per_token:
-        logits = teacher_token_logits(model, digest, own, bf16)
-        padding = texts.padding.with_others(**{LOGITS: 0})
-        return TokenDataset({**texts.columns, LOGITS: logits}, padding)
-    return texts.with_columns(**teacher_outputs(model, digest, own, {"logits": frozenset()}, bf16))
 
 
 def check_vocabulary_stays(config: PruneConfig, task: Task) -> None:

@@ -1,6 +1,7 @@
 """Pruning in rounds: score what remains, cut the least important, mend the rest.
 
-It is mended by training on the unpruned model's outputs, or by rescaling, or not at all.
+It is mended by training on a teacher's outputs (the unpruned model's by default), or by rescaling,
+or not at all.
 """
 
 from __future__ import annotations
@@ -43,20 +44,24 @@ Choice = Callable[[Importance], Remaining]
 """importance of heads and neurons, as measured -> those that remain"""
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
-"""Losses of a pruned model: on the outputs of the unpruned one, and on the labels."""
+"""Losses of a pruned model: on the outputs of its teacher, and on the labels, where there are
+some."""
 
 
 @dataclass(frozen=True)
 class PruningContext:
     """Settings and data that all rounds share."""
 
+    unpruned: Teacher
     teacher: Teacher
-    """The unpruned model."""
+    """The recovery learns from it; the unpruned model, where no other is set."""
     task: Task
+    """Without unlabelled texts."""
     config: PruneConfig
     tokenizer: PreTrainedTokenizerBase
     examples: TokenDataset
-    """With the unpruned model's logits, where it is learned from."""
+    """The task's training texts, then the unlabelled ones, with the teacher's logits where they are
+    learned."""
     work: Path
     description: str
     target: Target | None = None
@@ -82,9 +87,9 @@ class PruningContext:
             yield {name: tensor.to(device) for name, tensor in batch.items()}
 
     def _drawn(self) -> list[int]:
-        """Return the numbers of the training examples that parts are scored on."""
+        """Return the numbers of the training examples that parts are scored on, by their labels."""
         generator = torch.Generator().manual_seed(self.config.seed)
-        order: list[int] = torch.randperm(len(self.examples), generator=generator).tolist()
+        order: list[int] = torch.randperm(len(self.task.train), generator=generator).tolist()
         return order[: self.config.scored_texts]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
@@ -18,12 +18,11 @@ from bertender.pipeline.stage import (
     Want,
 )
 from bertender.tasks.task import Task
-from bertender.tasks.unlabelled import unlabelled_texts
-from bertender.text.example import Example
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.expected import expected_student
 from distill.distillation.on_task import check_can_tag, check_texts_read
 from distill.distillation.start import check_start
+from distill.distillation.unlabelled import texts_of_task
 from distill.stages.encoder_folder import Encoder, expected_encoder
 from distill.teachers.encoders import depth_of
 
@@ -45,10 +44,6 @@ def _files(config: DistillConfig) -> Iterator[NamedFile]:
     yield from map(ArtifactFolder, config.more_teachers)
     if config.unlabelled is not None:
         yield TextFile("unlabelled", config.unlabelled)
-
-
-def _texts(config: DistillConfig, task: Task) -> Sequence[Example]:
-    return unlabelled_texts(task) if config.unlabelled_texts else ()
 
 
 def _check(config: DistillConfig, task: Task) -> None:
@@ -74,7 +69,7 @@ DISTILL = Stage(
     model=_model,
     fills={1: "student"},
     files=_files,
-    texts=_texts,
+    texts=texts_of_task,
     check=_check,
     provides={"depth": depth_of},
 )

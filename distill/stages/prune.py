@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
-from bertender.pipeline.named_files import NamedFile
+from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
 from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage, Want
 from bertender.tasks.task import Task
 from distill.corpora.corpus import Corpus
+from distill.distillation.unlabelled import texts_of_task
 from distill.pruning.config import OF_THE_TASK, PruneConfig
 from distill.pruning.expected import expected_pruned
 from distill.pruning.pruner import (
@@ -20,6 +21,7 @@ from distill.pruning.pruner import (
     check_vocabulary_stays,
     prune,
 )
+from distill.pruning.recovery_texts import check_unlabelled_read
 from distill.stages.corpus_text import CorpusText
 
 __all__ = ["PRUNE"]
@@ -30,16 +32,23 @@ def _prune(inputs: Inputs, config: PruneConfig, out: Path) -> Artifact:
 
 
 def _files(config: PruneConfig) -> Iterator[NamedFile]:
-    """Yield the corpus that the vocabulary is pruned for, where it is one."""
+    """Yield the corpus that the vocabulary is pruned for, the teacher and the unlabelled texts."""
     if config.vocab is not None and config.vocab != OF_THE_TASK:
         yield CorpusText(Corpus(config.vocab))
+    if config.teacher is not None:
+        yield ArtifactFolder(config.teacher)
+    if config.unlabelled is not None:
+        yield TextFile("unlabelled", config.unlabelled)
 
 
 def _check(config: PruneConfig, task: Task) -> None:
     check_vocabulary_stays(config, task)
+    check_unlabelled_read(task, config)
 
 
 def _wants(config: PruneConfig, position: int) -> Want:
+    if position:  # the teacher of the recovery, which is not cut
+        return TORCH_CLASSIFIER
     return replace(
         TORCH_CLASSIFIER,
         class_checks=(partial(check_architecture, config=config),),
@@ -52,9 +61,12 @@ PRUNE = Stage(
     config=PruneConfig,
     function=_prune,
     source="artifact",
+    sources=(1, 2),
     wants=_wants,
     makes=lambda config: Product("prune", "torch"),
     model=lambda config, earlier: expected_pruned(config, earlier.sources[0]),
+    fills={1: "teacher"},
+    texts=texts_of_task,
     files=_files,
     check=_check,
 )

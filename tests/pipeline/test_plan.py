@@ -150,6 +150,26 @@ BAD = {
         last("distill", "teacher", unlabelled=GONE),
         "unlabelled='/gone/away': there is no such file",
     ),
+    "unlabelled texts of a recovery that are not there": (
+        last("prune", "teacher", heads=0.5, unlabelled=GONE),
+        "unlabelled='/gone/away': there is no such file",
+    ),
+    "a teacher of a recovery that is not there": (
+        last("prune", "teacher", heads=0.5, teacher=GONE),
+        "/gone/away",
+    ),
+    "a recovery that learns from an encoder": (
+        last("prune", ["teacher", "encoder"], heads=0.5),
+        "it starts from 'encoder', which will be .* and needs a torch classifier",
+    ),
+    "a teacher of a recovery of two names": (
+        last("prune", ["teacher", "teacher"], heads=0.5, teacher=ENCODER),
+        "the earlier step 'teacher' are both to start from",
+    ),
+    "filters of no texts": (
+        last("distill", "teacher", unlabelled_distinct=True),
+        "there are no unlabelled texts to leave some out of",
+    ),
     "a teacher more that is not there": (
         last("distill", "teacher", more_teachers=[GONE]),
         "/gone/away",

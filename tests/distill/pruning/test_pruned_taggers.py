@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformers import AutoModelForTokenClassification
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.measure.accuracy import evaluate
 from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.pipeline.stages import STAGES
@@ -23,7 +23,7 @@ from distill.pruning.config import PruneConfig
 from distill.pruning.importance import importance_of
 from distill.pruning.pruner import prune
 from export.onnx_export import ExportConfig, export
-from tests.toy_models import save_encoder
+from tests.toy_models import other_vocabulary, save_encoder
 from tests.toy_tagging import TASK
 from tests.toys import tiny_tokenizer
 
@@ -87,6 +87,30 @@ def test_importance_reads_the_loss_of_every_word(tagger: Artifact) -> None:
     weight = model.get_submodule("bert.encoder.layer.0.output.dense").weight
     (slope,) = torch.autograd.grad(loss, [weight])
     torch.testing.assert_close(found.neurons[0], (weight * slope).abs().sum(0).detach())
+
+
+def test_a_tagger_recovers_by_a_teacher_of_the_same_tokens(
+    tagger: Artifact, tmp_path: Path
+) -> None:
+    config = PruneConfig(heads=0.5, epochs=1, **QUICK)
+    own, named = (
+        prune(tagger, TASK, config.changed({"teacher": teacher}), tmp_path / name)
+        for name, teacher in (("own", None), ("named", tagger.path))
+    )
+    assert own.card.findings.training == named.card.findings.training
+    encoder = other_vocabulary(tmp_path / "encoder")
+    untrained = FinetuneConfig(teacher=str(encoder), epochs=1, **QUICK)
+    other = finetune_by_name(TASK, untrained, tmp_path / "other")
+    with pytest.raises(ModelError, match="must read the same ones, and these do not"):
+        prune(tagger, TASK, config.changed({"teacher": other.path}), tmp_path / "out")
+    more = PruneConfig(heads=0.5, unlabelled_texts=3)
+    for refused in (
+        lambda: STAGES["prune"].check(more, TASK),
+        lambda: prune(tagger, TASK, more, tmp_path / "out"),
+    ):
+        with pytest.raises(ConfigError, match="for tasks whose texts have one label each"):
+            refused()
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_vocabulary_of_a_tagger_stays(tagger: Artifact, tmp_path: Path) -> None:

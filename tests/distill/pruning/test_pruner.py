@@ -18,7 +18,7 @@ from bertender.tasks.task import Task
 from distill.data import token_dataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.methods import METHODS
-from distill.pruning import pruner
+from distill.pruning import pruner, recovery_texts
 from distill.pruning.config import RULES, PruneConfig
 from distill.pruning.importance import IMPORTANCES
 from distill.pruning.latency import LatencyTable, Stopwatches
@@ -276,8 +276,8 @@ def test_what_no_pruning_reaches_is_refused_before_anything_is_computed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("choice_score", "teacher_outputs"):
-        monkeypatch.setattr(pruner, name, lambda *given: pytest.fail("too late"))
+    for module, name in ((pruner, "choice_score"), (recovery_texts, "teacher_outputs")):
+        monkeypatch.setattr(module, name, lambda *given: pytest.fail("too late"))
     config = PruneConfig(target_latency=20, layers=layers)
     said = rf"target_latency=20x.*each of its {4 - layers} layers the model is {best}x.*Ask for"
     with pytest.raises(ConfigError, match=said):
@@ -342,10 +342,16 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "retraining_free=True and epochs=2, learning_rate=0.1: nothing is trained": {
             **{**RESCALED, "epochs": 2, "learning_rate": 0.1},
         },
+        "retraining_free=True and teacher=elsewhere, unlabelled_texts=9: nothing": {
+            **{**RESCALED, "teacher": "elsewhere", "unlabelled_texts": 9},
+        },
     },
     "training without recovery": {
         "recover=False and batches=random, schedule=constant: nothing is trained": {
             **{**HALF, "recover": False, "batches": "random", "schedule": "constant"},
+        },
+        "recover=False and teacher=elsewhere, unlabelled=more.txt: nothing is trained": {
+            **{**HALF, "recover": False, "teacher": "elsewhere", "unlabelled": "more.txt"},
         },
     },
     "nothing to prune": {"heads=0, ffn=0, layers=0 and no vocab: there is nothing": {}},

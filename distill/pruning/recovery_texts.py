@@ -1,0 +1,134 @@
+"""The texts that a pruned model recovers on, and the teacher whose logits it learns there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError
+from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+from bertender.training.config import computes_in_bf16
+from bertender.training.examples import TokenDataset
+from bertender.training.heads import HEADS
+from distill.data import token_dataset
+from distill.distillation.unlabelled import remaining, with_unlabelled
+from distill.pruning.config import PruneConfig
+from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
+from distill.teachers.parts import rows_at
+from distill.teachers.teacher import Teacher
+
+__all__ = ["RecoveryTexts", "check_unlabelled_read", "recovery_texts"]
+
+
+@dataclass(frozen=True)
+class RecoveryTexts:
+    """Texts with a teacher's logits."""
+
+    teacher: Teacher
+    read: Task
+    """With all unlabelled texts that the teacher reads."""
+    config: PruneConfig
+    stay: tuple[bool, ...] = ()
+    """Which of them are learned from, a truth for each; without any, all are."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many unlabelled texts were left out, by the filter."""
+
+    @property
+    def task(self) -> Task:
+        """The task with the texts that are learned from."""
+        train = self.read.train
+        return replace(self.read, train=train.where(self.stay)) if self.stay else self.read
+
+    def other_teacher(self, unpruned: Teacher) -> tuple[str, ...]:
+        """Return the digest of a teacher that is not the unpruned model."""
+        return () if self.teacher is unpruned else (self.teacher.artifact.digest,)
+
+    def added(self, task: Task) -> dict[str, Any]:
+        """Return the findings on texts that were added to the task's own."""
+        if not self.config.learns_unlabelled:
+            return {}
+        count = len(self.task.train) - len(task.train)
+        return {"unlabelled_texts": count, "unlabelled_left_out": dict(self.left_out)}
+
+    def tokenised(self, tokenizer: PreTrainedTokenizerBase, task: Task) -> TokenDataset:
+        """Return a task's training texts in tokens."""
+        return token_dataset(task.train, tokenizer, self.config.max_length, task.problem_type)
+
+    def examples(self, tokenizer: PreTrainedTokenizerBase) -> TokenDataset:
+        """Return the texts for the pruned model, with the teacher's logits where it recovers.
+
+        Args:
+            tokenizer: the pruned model's.
+        """
+        texts = self.tokenised(tokenizer, self.task)
+        if not self.config.recovers:
+            return texts
+        if HEADS[self.read.problem_type].per_token:
+            padding = texts.padding.with_others(**{LOGITS: 0})
+            return TokenDataset({**texts.columns, LOGITS: self._token_logits()}, padding)
+        numbers = [number for number, stays in enumerate(self.stay) if stays]
+        logits = self.logits()
+        return texts.with_columns(
+            **{LOGITS: logits if all(self.stay) else rows_at(logits, numbers)}
+        )
+
+    def logits(self) -> torch.Tensor:
+        """Return the teacher's logits (texts, labels) on all texts that it reads, cached."""
+        wanted = {"logits": frozenset[int]()}
+        own, bf16 = self._own_tokens(), computes_in_bf16(self.config)
+        model, digest = self.teacher.model, self.teacher.artifact.digest
+        logits = teacher_outputs(model, digest, own, wanted, bf16)[LOGITS]
+        assert isinstance(logits, torch.Tensor)  # rows of parts are of states
+        return logits
+
+    def _token_logits(self) -> tuple[torch.Tensor, ...]:
+        own, bf16 = self._own_tokens(), computes_in_bf16(self.config)
+        return teacher_token_logits(self.teacher.model, self.teacher.artifact.digest, own, bf16)
+
+    def _own_tokens(self) -> TokenDataset:
+        return self.tokenised(load_tokenizer(self.teacher.artifact.path), self.read)
+
+
+def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> RecoveryTexts:
+    """Load the teacher that is set and the unlabelled texts; filters by outputs read its logits.
+
+    Raises:
+        ConfigError: the teacher predicts other labels.
+        ModelError, NotAnArtifactError, DamagedArtifactError: it is not a classifier, or it labels
+            words and reads other tokens.
+        DataError: the file of unlabelled texts is wrong.
+    """
+    teacher = unpruned
+    if config.teacher is not None:
+        teacher = Teacher.load(Artifact.load(config.teacher), task)
+        _check_same_tokens(teacher, unpruned, task)
+    extended = with_unlabelled(task, config)
+    read = RecoveryTexts(teacher, extended.task, config)
+    stay, left_out = remaining(extended.task, config, lambda: [read.logits()])
+    return replace(read, stay=stay, left_out={**extended.left_out, **left_out})
+
+
+def check_unlabelled_read(task: Task, config: PruneConfig) -> None:
+    """Raise ConfigError for unlabelled texts where words have labels."""
+    if config.learns_unlabelled and not HEADS[task.problem_type].one_label:
+        raise ConfigError(
+            "unlabelled, unlabelled_texts: for tasks whose texts have one label each, and task "
+            f"{task.name!r} is one of {task.problem_type!r}. Leave out what is named."
+        )
+
+
+def _check_same_tokens(teacher: Teacher, unpruned: Teacher, task: Task) -> None:
+    """Raise ModelError where a tagger would learn from the outputs on other tokens."""
+    own, other = (load_tokenizer(each.artifact.path).get_vocab() for each in (unpruned, teacher))
+    if HEADS[task.problem_type].per_token and own != other:
+        raise ModelError(
+            f"teacher={str(teacher.artifact.path)!r}: a tagger learns token by token, so that "
+            "both models must read the same ones, and these do not. Leave it out, or give a "
+            "teacher with the same vocabulary."
+        )
