@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,9 @@ def prune(
     config.check_rules()
     check_vocabulary_stays(config, task)
     check_unlabelled_read(task, config)
-    for source in (parent, *(artifact_at(str(each)) for each in filter(None, [config.teacher]))):
-        check_writable(out, source)
+    check_writable(out, parent)
+    if config.teacher is not None:
+        check_writable(out, artifact_at(str(config.teacher)))
     ready = _ready(parent, task, config, stopwatches)
     train = partial(ready.prune, f"prune {out.name}")
     return trained_artifact(out, "prune", config, train, identity=ready.identity, parent=parent)
@@ -127,9 +128,9 @@ class _Ready:
 
         def write(**artifact_settings: Any) -> None:
             findings = self._findings(model, context, _joined(reports), pruning)
-            TrainedModel.classifier(model, self.tokenizer, task, findings).write(
-                **artifact_settings
-            )
+            record = replace(task, left_out=self.recovery.read.left_out)
+            trained = TrainedModel.classifier(model, self.tokenizer, record, findings)
+            trained.write(**artifact_settings)
 
         return write
 
@@ -150,20 +151,20 @@ class _Ready:
 
     def _context(self, description: str, work: Path) -> PruningContext:
         """Return what all rounds share; the teacher reads the texts where it is learned from."""
-        unpruned, task, config, texts = self.unpruned, self.task, self.config, self.recovery
-        lengths = texts.tokenised(self.tokenizer, task).lengths
+        unpruned, config, texts = self.unpruned, self.config, self.recovery
+        lengths = texts.tokenised(self.tokenizer, self.task).lengths
         target = find_target(unpruned.model, lengths, config, self.stopwatches, work)
         examples = texts.examples(self.tokenizer)
         return PruningContext(
-            unpruned,
-            texts.teacher,
-            task,
-            config,
-            self.tokenizer,
-            examples,
-            work,
-            description,
-            target,
+            unpruned=unpruned,
+            teacher=texts.teacher,
+            task=self.task,
+            config=config,
+            tokenizer=self.tokenizer,
+            examples=examples,
+            work=work,
+            description=description,
+            target=target,
         )
 
 

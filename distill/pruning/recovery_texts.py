@@ -18,6 +18,7 @@ from bertender.training.examples import TokenDataset
 from bertender.training.heads import HEADS
 from distill.data import token_dataset
 from distill.distillation.unlabelled import remaining, with_unlabelled
+from distill.losses.signals import Wanted
 from distill.pruning.config import PruneConfig
 from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
 from distill.teachers.parts import rows_at
@@ -80,7 +81,7 @@ class RecoveryTexts:
 
     def logits(self) -> torch.Tensor:
         """Return the teacher's logits (texts, labels) on all texts that it reads, cached."""
-        wanted = {"logits": frozenset[int]()}
+        wanted: Wanted = {"logits": frozenset()}
         own, bf16 = self._own_tokens(), computes_in_bf16(self.config)
         model, digest = self.teacher.model, self.teacher.artifact.digest
         logits = teacher_outputs(model, digest, own, wanted, bf16)[LOGITS]

@@ -16,6 +16,7 @@ from typing import TypeAlias, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bertender.training.examples import TokenDataset
 
@@ -37,7 +38,9 @@ class Rows(Sequence[torch.Tensor]):
         numbers: those of the rows that are there, in order; None for all.
     """
 
-    def __init__(self, parts: Sequence[torch.Tensor], numbers: np.ndarray | None = None) -> None:
+    def __init__(
+        self, parts: Sequence[torch.Tensor], numbers: NDArray[np.int64] | None = None
+    ) -> None:
         self.parts = parts
         self.starts = [0, *accumulate(map(len, parts))]
         self.numbers = np.arange(self.starts[-1]) if numbers is None else numbers
