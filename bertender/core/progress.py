@@ -1,7 +1,6 @@
 """Progress of long work: a bar in a terminal, a line now and then in a log, silence in a library.
 
-Both have the time that is left, by the mean pace so far, and the pace itself where a bar has a
-unit.
+Both have the time that is left, by the mean pace so far.
 
 Libraries ask for a bar; only the command line turns bars on (`show_progress`). Off is a bar that
 does nothing, so callers never ask which it is.
@@ -18,13 +17,7 @@ from datetime import timedelta
 from typing import Protocol, TypeVar
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 __all__ = ["Bar", "progress_bar", "show_progress", "track"]
 
@@ -144,12 +137,9 @@ def show_progress(enabled: bool = True) -> None:
 
 @contextmanager
 def progress_bar(description: str, total: int | None, unit: str = "") -> Iterator[Bar]:
-    """Show how far the block is and when it will end, while it runs.
+    """Show how far the block is, in `total` steps (None: unknown), and how long it will still take.
 
-    Args:
-        description: the work.
-        total: its steps; None where they are unknown.
-        unit: what a step is, in the plural, such as texts: how many a second is then shown too.
+    With a `unit`, the plural of a step's name, it shows how many of them are done a second too.
     """
     if _console is None:
         yield _SilentBar()

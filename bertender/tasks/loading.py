@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from bertender.tasks.files import load_files
 from bertender.tasks.registry import TASKS
 from bertender.tasks.selection import part
 from bertender.tasks.task import Split, Task, TaskConfig, default_of
-from bertender.text.example import Example
 
 __all__ = ["load_task", "sample"]
 
@@ -37,12 +36,14 @@ def load_task(config: TaskConfig) -> Task:
     parts = part(task.train, config.select, task.name, task.problem)
     dev = sample(task.dev, config.max_dev, task.problem)
     selection = sample(parts.selection, config.max_select, task.problem)
+    whole = (*task.dev.examples, *parts.selection.examples)
+    sampled = {*dev.examples, *selection.examples}
     return replace(
         task,
         train=sample(parts.train, config.max_train, task.problem),
         dev=dev,
         selection=selection,
-        reserved=(*_rest(task.dev, dev), *_rest(parts.selection, selection)),
+        reserved=tuple(each for each in whole if each not in sampled),
         source=_source(config, task, parts.share),
     )
 
@@ -60,12 +61,6 @@ def sample(split: Split, count: int | None, problem: ProblemType[Any] = SINGLE_L
     return Split(
         tuple(split.examples[row] for row in chosen), tuple(split.label_ids[row] for row in chosen)
     )
-
-
-def _rest(whole: Split, sampled: Split) -> Iterator[Example]:
-    """Yield the examples of a split that a sample of it does not have."""
-    there = set(sampled.examples)
-    return (example for example in whole.examples if example not in there)
 
 
 def _first_of_each_label(labels: Iterable[Iterable[int]]) -> list[int]:
