@@ -59,6 +59,12 @@ class TaughtTexts:
         train = self.task.train
         return replace(self.task, train=train.where(self.stay)) if self.stay else self.task
 
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Digests of the texts that are learned from, of the start and of the teachers."""
+        teachers = (each.artifact.digest for each in self.teachers)
+        return self.learned.fingerprint(), [self.start.digest, *teachers]
+
     def with_copies(self, texts: Split) -> TaughtTexts:
         """Return the same with more texts at the end, all of which are learned from."""
         own = self.task.train
@@ -122,10 +128,14 @@ class TaughtTexts:
         if HEADS[self.task.problem_type].per_token and first:
             padding = examples.padding.with_others(**dict.fromkeys(first, 0))
             return TokenDataset({**examples.columns, **first}, padding)
+        return self._chosen(examples, first)
+
+    def _chosen(self, examples: TokenDataset, outputs: Mapping[str, Any]) -> TokenDataset:
+        """Return the texts that are learned from, with the outputs on them."""
         if all(self.stay):
-            return examples.with_columns(**first)
+            return examples.with_columns(**outputs)
         numbers = [number for number, stays in enumerate(self.stay) if stays]
-        chosen = {name: rows_at(column, numbers) for name, column in first.items()}
+        chosen = {name: rows_at(column, numbers) for name, column in outputs.items()}
         return examples.where(self.stay).with_columns(**chosen)
 
     def _read(

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from bertender.core.config import Rule, parts_of
 from distill.augmentation.augment import AugmentedConfig
 from distill.distillation.config import StudentConfig
-from distill.distillation.unlabelled_config import UnlabelledConfig
+from distill.distillation.unlabelled_config import FilteredConfig
 
 __all__ = ["RULES", "DistillConfig"]
 
@@ -47,7 +47,7 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
 """Conflicts of settings."""
 
 
-class DistillConfig(StudentConfig, AugmentedConfig, UnlabelledConfig):
+class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig):
     """Settings of `distill`."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import ConfigError, ModelError
@@ -25,7 +25,7 @@ from distill.distillation.distillation import Distillation, Trained
 from distill.distillation.phases import phases_with_head
 from distill.distillation.start import Start, start_student
 from distill.distillation.texts import with_augmented
-from distill.distillation.unlabelled import remaining, with_unlabelled
+from distill.distillation.unlabelled import Extended, remaining, with_unlabelled
 from distill.methods import METHODS
 from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
@@ -93,11 +93,7 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, extended.task, config)
     tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
-    read = TaughtTexts(teachers, start, extended.task, config)
-    stay, left_out = remaining(extended.task, config, partial(read.logits, tokenizer))
-    filtered = replace(read, stay=stay)
-    texts = with_augmented(filtered.learned, teachers, start, config)
-    taught = filtered.with_copies(texts.train.after(len(filtered.learned.train)))
+    taught, learned, added = _taught(task, extended, teachers, start, tokenizer, config)
     clock = Stopwatch()
     distillation = Distillation(
         student=student,
@@ -112,11 +108,27 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         ),
         clock=clock,
     )
-    identity = texts.fingerprint(), [start.digest, *(each.artifact.digest for each in teachers)]
-    added = _added(config, task, filtered.learned, texts)
+    return OnTask(distillation, learned, taught.identity, added)
+
+
+def _taught(
+    task: Task,
+    extended: Extended,
+    teachers: Sequence[Teacher],
+    start: Start,
+    tokenizer: PreTrainedTokenizerBase,
+    config: DistillConfig,
+) -> tuple[TaughtTexts, Task, dict[str, Any]]:
+    """Return what is learned from, the task without rewritten texts, and how many were added."""
+    read = TaughtTexts(teachers, start, extended.task, config)
+    stay, left_out = remaining(extended.task, config, partial(read.logits, tokenizer))
+    filtered = replace(read, stay=stay)
+    learned = filtered.learned
+    texts = with_augmented(learned, teachers, start, config)
+    added = _added(config, task, learned, texts)
     if config.learns_unlabelled:
         added["unlabelled_left_out"] = {**extended.left_out, **left_out}
-    return OnTask(distillation, filtered.learned, identity, added)
+    return filtered.with_copies(texts.train.after(len(learned.train))), learned, added
 
 
 def check_sources_stay(out: Path, teacher: Artifact, config: DistillConfig) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from bertender.tasks.bad_rows import SkippedRows, stop, together
+from bertender.tasks.bad_rows import OnBadRow, SkippedRows, stop, together
 from bertender.tasks.task import Split, Task
 from bertender.tasks.texts import read_texts
 from bertender.tasks.unlabelled import unlabelled_texts
 from bertender.text.example import Example
 from distill.distillation.cached_outputs import averaged
-from distill.distillation.unlabelled_config import UnlabelledConfig
+from distill.distillation.unlabelled_config import FilteredConfig, UnlabelledConfig
 from distill.losses import NO_LABEL
 
 __all__ = [
@@ -55,7 +55,7 @@ def texts_of_task(config: UnlabelledConfig, task: Task) -> Sequence[Example]:
     return unlabelled_texts(task) if config.unlabelled_texts else ()
 
 
-def with_unlabelled(task: Task, config: UnlabelledConfig) -> Extended:
+def with_unlabelled(task: Task, config: FilteredConfig) -> Extended:
     """Add the texts without labels that TEXT_FILTERS leave to a task's training examples.
 
     Bad rows are left out and listed where the task's own are.
@@ -66,19 +66,28 @@ def with_unlabelled(task: Task, config: UnlabelledConfig) -> Extended:
     if not config.learns_unlabelled:
         return Extended(task)
     skipped = SkippedRows()
-    bad_row = skipped if task.skips_bad_rows else stop
-    path, most = config.unlabelled, config.unlabelled_texts
-    read = () if path is None else read_texts(path, task.text_columns, bad_row)
-    brought = texts_of_task(config, task)
     filters = {name: of(task, config) for name, of in TEXT_FILTERS.items()}
     left_out: Counter[str] = Counter()
-    of_file, of_task = (_passing(texts, filters, left_out) for texts in (read, brought))
-    texts = (*of_file, *islice(of_task, most))
-    train = Split(
-        (*task.train.examples, *texts), (*task.train.label_ids, *(NO_LABEL for _ in texts))
+    of_file, of_task = (
+        _passing(texts, filters, left_out)
+        for texts in _texts(task, config, skipped if task.skips_bad_rows else stop)
     )
+    added = (*of_file, *islice(of_task, config.unlabelled_texts))
+    labels = (*task.train.label_ids, *[NO_LABEL] * len(added))
+    train = Split((*task.train.examples, *added), labels)
     rows = together(task.left_out, skipped.report())
     return Extended(replace(task, train=train, left_out=rows), dict(left_out))
+
+
+def _texts(
+    task: Task, config: FilteredConfig, bad_row: OnBadRow
+) -> tuple[Sequence[Example], Sequence[Example]]:
+    """Return the texts of the file, and those that come with the task, where they are asked for."""
+    path = config.unlabelled
+    return (
+        () if path is None else read_texts(path, task.text_columns, bad_row),
+        texts_of_task(config, task),
+    )
 
 
 def folded(example: Example) -> Example:
@@ -103,20 +112,20 @@ def _among(examples: Iterable[Example]) -> LeavesOut:
     return lambda example: folded(example) in known
 
 
-def _held_out(task: Task, config: UnlabelledConfig) -> LeavesOut:
+def _held_out(task: Task, config: FilteredConfig) -> LeavesOut:
     return _among(chain(task.dev.examples, task.reserved))
 
 
-def _selection(task: Task, config: UnlabelledConfig) -> LeavesOut:
+def _selection(task: Task, config: FilteredConfig) -> LeavesOut:
     return _among(task.selection.examples)
 
 
-def _length(task: Task, config: UnlabelledConfig) -> LeavesOut:
+def _length(task: Task, config: FilteredConfig) -> LeavesOut:
     least, most = config.unlabelled_min_words or 0, config.unlabelled_max_words or math.inf
     return lambda example: not least <= sum(len(text.split()) for text in example) <= most
 
 
-def _copies(task: Task, config: UnlabelledConfig) -> LeavesOut:
+def _copies(task: Task, config: FilteredConfig) -> LeavesOut:
     if not config.unlabelled_distinct:
         return lambda example: False
     known = {folded(example) for example in task.train.examples}
@@ -129,7 +138,7 @@ def _copies(task: Task, config: UnlabelledConfig) -> LeavesOut:
     return is_copy
 
 
-TEXT_FILTERS: Mapping[str, Callable[[Task, UnlabelledConfig], LeavesOut]] = {
+TEXT_FILTERS: Mapping[str, Callable[[Task, FilteredConfig], LeavesOut]] = {
     "held_out": _held_out,
     "selection": _selection,
     "length": _length,
@@ -168,7 +177,7 @@ OUTPUT_FILTERS: Mapping[str, OutputFilter] = {
 
 
 def remaining(
-    task: Task, config: UnlabelledConfig, logits: Callable[[], Sequence[torch.Tensor]]
+    task: Task, config: FilteredConfig, logits: Callable[[], Sequence[torch.Tensor]]
 ) -> tuple[tuple[bool, ...], Mapping[str, int]]:
     """Return which training texts OUTPUT_FILTERS leave, and how many each leaves out.
 

@@ -12,11 +12,11 @@ from bertender.core.config import Rule
 from bertender.tasks.registry import TASKS
 from bertender.training.config import TrainingConfig
 
-__all__ = ["RULES", "UnlabelledConfig"]
+__all__ = ["RULES", "FilteredConfig", "UnlabelledConfig"]
 
 _WITH_TEXTS = [name for name, row in TASKS.items() if row.unlabelled]
 
-RULES: Mapping[str, Rule[UnlabelledConfig]] = {
+RULES: Mapping[str, Rule[FilteredConfig]] = {
     "filters of no texts": Rule(
         lambda config: not config.learns_unlabelled,
         "there are no unlabelled texts to leave some out of. Give unlabelled or unlabelled_texts, "
@@ -47,8 +47,6 @@ RULES: Mapping[str, Rule[UnlabelledConfig]] = {
 class UnlabelledConfig(TrainingConfig):
     """Settings of training on texts without labels too."""
 
-    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
-
     unlabelled: Path | None = Field(
         None, description="more texts to learn from: .txt, .txt.xz, CSV, TSV, JSONL or Parquet"
     )
@@ -58,6 +56,18 @@ class UnlabelledConfig(TrainingConfig):
         description="learn from so many unlabelled texts too, at most, of those that come with the "
         f"task ({', '.join(_WITH_TEXTS)} have some)",
     )
+
+    @property
+    def learns_unlabelled(self) -> bool:
+        """Whether texts without labels are learned from."""
+        return self.unlabelled is not None or self.unlabelled_texts > 0
+
+
+class FilteredConfig(UnlabelledConfig):
+    """Settings of training on those of the texts without labels that some filters leave."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+
     unlabelled_min_words: int | None = Field(
         None, ge=1, description="leave out unlabelled texts of fewer words, by white space"
     )
@@ -76,8 +86,3 @@ class UnlabelledConfig(TrainingConfig):
         description="leave out unlabelled texts on which the teacher's distribution has a higher "
         "entropy, as a share of the highest: 0 is sure of a label, 1 has all alike",
     )
-
-    @property
-    def learns_unlabelled(self) -> bool:
-        """Whether texts without labels are learned from."""
-        return self.unlabelled is not None or self.unlabelled_texts > 0

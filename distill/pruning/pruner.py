@@ -128,7 +128,7 @@ class _Ready:
 
         def write(**artifact_settings: Any) -> None:
             findings = self._findings(model, context, _joined(reports), pruning)
-            record = replace(task, left_out=self.recovery.read.left_out)
+            record = replace(task, left_out=self.recovery.task.left_out)
             trained = TrainedModel.classifier(model, self.tokenizer, record, findings)
             trained.write(**artifact_settings)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,11 +17,11 @@ from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset
 from bertender.training.heads import HEADS
 from distill.data import token_dataset
-from distill.distillation.unlabelled import remaining, with_unlabelled
-from distill.losses.signals import Wanted
+from distill.distillation.unlabelled import with_unlabelled
+from distill.distillation.unlabelled_config import FilteredConfig, UnlabelledConfig
 from distill.pruning.config import PruneConfig
 from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
-from distill.teachers.parts import rows_at
+from distill.teachers.parts import Column
 from distill.teachers.teacher import Teacher
 
 __all__ = ["RecoveryTexts", "check_unlabelled_read", "recovery_texts"]
@@ -32,19 +32,11 @@ class RecoveryTexts:
     """Texts with a teacher's logits."""
 
     teacher: Teacher
-    read: Task
-    """With all unlabelled texts that the teacher reads."""
+    task: Task
+    """With the unlabelled texts."""
     config: PruneConfig
-    stay: tuple[bool, ...] = ()
-    """Which of them are learned from, a truth for each; without any, all are."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int]
     """How many unlabelled texts were left out, by the filter."""
-
-    @property
-    def task(self) -> Task:
-        """The task with the texts that are learned from."""
-        train = self.read.train
-        return replace(self.read, train=train.where(self.stay)) if self.stay else self.read
 
     def other_teacher(self, unpruned: Teacher) -> tuple[str, ...]:
         """Return the digest of a teacher that is not the unpruned model."""
@@ -70,34 +62,27 @@ class RecoveryTexts:
         texts = self.tokenised(tokenizer, self.task)
         if not self.config.recovers:
             return texts
-        if HEADS[self.read.problem_type].per_token:
+        if HEADS[self.task.problem_type].per_token:
             padding = texts.padding.with_others(**{LOGITS: 0})
             return TokenDataset({**texts.columns, LOGITS: self._token_logits()}, padding)
-        numbers = [number for number, stays in enumerate(self.stay) if stays]
-        logits = self.logits()
-        return texts.with_columns(
-            **{LOGITS: logits if all(self.stay) else rows_at(logits, numbers)}
-        )
+        return texts.with_columns(**self._logits())
 
-    def logits(self) -> torch.Tensor:
-        """Return the teacher's logits (texts, labels) on all texts that it reads, cached."""
-        wanted: Wanted = {"logits": frozenset()}
+    def _logits(self) -> Mapping[str, Column]:
+        """Return the teacher's logits (texts, labels), cached."""
         own, bf16 = self._own_tokens(), computes_in_bf16(self.config)
         model, digest = self.teacher.model, self.teacher.artifact.digest
-        logits = teacher_outputs(model, digest, own, wanted, bf16)[LOGITS]
-        assert isinstance(logits, torch.Tensor)  # rows of parts are of states
-        return logits
+        return teacher_outputs(model, digest, own, {"logits": frozenset()}, bf16)
 
     def _token_logits(self) -> tuple[torch.Tensor, ...]:
         own, bf16 = self._own_tokens(), computes_in_bf16(self.config)
         return teacher_token_logits(self.teacher.model, self.teacher.artifact.digest, own, bf16)
 
     def _own_tokens(self) -> TokenDataset:
-        return self.tokenised(load_tokenizer(self.teacher.artifact.path), self.read)
+        return self.tokenised(load_tokenizer(self.teacher.artifact.path), self.task)
 
 
 def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> RecoveryTexts:
-    """Load the teacher that is set and the unlabelled texts; filters by outputs read its logits.
+    """Load the teacher that is set and the unlabelled texts.
 
     Raises:
         ConfigError: the teacher predicts other labels.
@@ -109,10 +94,9 @@ def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> Recove
     if config.teacher is not None:
         teacher = Teacher.load(Artifact.load(config.teacher), task)
         _check_same_tokens(teacher, unpruned, task)
-    extended = with_unlabelled(task, config)
-    read = RecoveryTexts(teacher, extended.task, config)
-    stay, left_out = remaining(extended.task, config, lambda: [read.logits()])
-    return replace(read, stay=stay, left_out={**extended.left_out, **left_out})
+    texts = {name: getattr(config, name) for name in UnlabelledConfig.model_fields}
+    extended = with_unlabelled(task, FilteredConfig(**texts))
+    return RecoveryTexts(teacher, extended.task, config, extended.left_out)
 
 
 def check_unlabelled_read(task: Task, config: PruneConfig) -> None:

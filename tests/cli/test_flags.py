@@ -178,6 +178,8 @@ UNLIKE_THEIR_DEFAULT = {
     **dict.fromkeys(
         ("opset", "max_length", "max_train", "max_dev", "texts", "latency_tokens"), "15"
     ),
+    **dict.fromkeys(("unlabelled_min_words", "unlabelled_max_words"), "15"),
+    "unlabelled_max_entropy": "0.5",
     **dict.fromkeys(("layers", "hidden_size", "heads", "feed_forward_size"), "15"),
 }
 """What to write for fields whose default does not tell what they take."""
