@@ -52,11 +52,14 @@ def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int)
     """
     steps = []
     if candidate.is_distilled:
-        steps.append(_step("student", "distill", TEACHER, _student(candidate, config, unlabelled)))
+        settings = _student(candidate, config, unlabelled)
+        steps.append(_step("student", "distill", (TEACHER,), settings))
     if candidate.is_pruned:
-        source = steps[-1].name if steps else TEACHER
-        settings = {**_cuts(candidate, config), "epochs": config.recovery_epochs}
-        steps.append(_step("pruned", "prune", source, {**settings, "seed": config.seed}))
+        # a student's recovery learns from the teacher, which knows more than the student does
+        sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
+        settings = {**_cuts(candidate, config), **_texts(config, unlabelled)}
+        settings |= {"epochs": config.recovery_epochs, "seed": config.seed}
+        steps.append(_step("pruned", "prune", sources, settings))
     return steps
 
 
@@ -64,14 +67,17 @@ def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step
     """Return the steps of a probe: those on a few texts, and those that read all to be cut."""
     trained = student_steps(candidate, config, 0)
     students = [_changed(step, HARDLY_TRAINED) for step in trained if step.stage == "distill"]
-    cuts = [step for step in trained if step.stage == "prune"]
-    return students, [_changed(_without(step, "epochs"), {"recover": False}) for step in cuts]
+    cuts = [_only_cut(step) for step in trained if step.stage == "prune"]
+    return students, cuts
 
 
 def graph_steps(candidate: Candidate, source: str, **settings: Any) -> list[Step]:
     """Return the steps that export and quantize what a step has made; `settings` are for both."""
     scheme = {"scheme": candidate.scheme, **settings}
-    return [_step("onnx", "export", source, settings), _step("int8", "quantize", "onnx", scheme)]
+    return [
+        _step("onnx", "export", (source,), settings),
+        _step("int8", "quantize", ("onnx",), scheme),
+    ]
 
 
 def build(
@@ -103,9 +109,9 @@ def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task
             stage.check(stage.config.parse(step.settings), task)
 
 
-def _step(name: str, stage: str, source: str, settings: Mapping[str, Any]) -> Step:
+def _step(name: str, stage: str, sources: tuple[str, ...], settings: Mapping[str, Any]) -> Step:
     return Step.model_validate(
-        {"name": name, "stage": stage, "from": (source,), "with": dict(settings)}
+        {"name": name, "stage": stage, "from": sources, "with": dict(settings)}
     )
 
 
@@ -113,9 +119,12 @@ def _changed(step: Step, settings: Mapping[str, Any]) -> Step:
     return step.model_copy(update={"settings": {**step.settings, **settings}})
 
 
-def _without(step: Step, setting: str) -> Step:
-    rest = {name: value for name, value in step.settings.items() if name != setting}
-    return step.model_copy(update={"settings": rest})
+def _only_cut(step: Step) -> Step:
+    """Return a step of pruning that trains nothing, and so has no teacher."""
+    rest = {name: value for name, value in step.settings.items() if name != "epochs"}
+    return step.model_copy(
+        update={"settings": {**rest, "recover": False}, "sources": step.sources[:1]}
+    )
 
 
 def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> dict[str, Any]:
@@ -138,7 +147,7 @@ def _texts(config: CompressConfig, unlabelled: int) -> dict[str, Any]:
         return {}
     if config.unlabelled is None:
         return {"unlabelled_texts": unlabelled}
-    return {"unlabelled": str(config.unlabelled)}
+    return {"unlabelled": str(config.unlabelled), "max_unlabelled": unlabelled}
 
 
 def _cuts(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:

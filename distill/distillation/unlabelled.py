@@ -72,7 +72,10 @@ def with_unlabelled(task: Task, config: FilteredConfig) -> Extended:
         _passing(texts, filters, left_out)
         for texts in _texts(task, config, skipped if task.skips_bad_rows else stop)
     )
-    added = (*of_file, *islice(of_task, config.unlabelled_texts))
+    added = (
+        *islice(of_file, config.max_unlabelled),
+        *islice(of_task, config.unlabelled_texts),
+    )
     labels = (*task.train.label_ids, *[NO_LABEL] * len(added))
     train = Split((*task.train.examples, *added), labels)
     rows = together(task.left_out, skipped.report())

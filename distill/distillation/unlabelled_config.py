@@ -16,6 +16,16 @@ __all__ = ["RULES", "FilteredConfig", "UnlabelledConfig"]
 
 _WITH_TEXTS = [name for name, row in TASKS.items() if row.unlabelled]
 
+FILE_RULES: Mapping[str, Rule[UnlabelledConfig]] = {
+    "part of no file": Rule(
+        lambda config: config.unlabelled is None,
+        "there is no file of unlabelled texts to use a part of. Give unlabelled, or leave it out.",
+        frozenset({"max_unlabelled"}),
+        beyond_default=True,
+    ),
+}
+"""Conflicts of the settings of a file."""
+
 RULES: Mapping[str, Rule[FilteredConfig]] = {
     "filters of no texts": Rule(
         lambda config: not config.learns_unlabelled,
@@ -47,8 +57,13 @@ RULES: Mapping[str, Rule[FilteredConfig]] = {
 class UnlabelledConfig(TrainingConfig):
     """Settings of training on texts without labels too."""
 
+    rules: ClassVar[Mapping[str, Rule[Any]]] = FILE_RULES
+
     unlabelled: Path | None = Field(
         None, description="more texts to learn from: .txt, .txt.xz, CSV, TSV, JSONL or Parquet"
+    )
+    max_unlabelled: int | None = Field(
+        None, ge=1, description="use only so many texts of that file, the first that filters leave"
     )
     unlabelled_texts: int = Field(
         0,

@@ -23,6 +23,7 @@ OF_RECOVERY = frozenset(
         "checkpoint_steps",
         "epochs",
         "learning_rate",
+        "max_unlabelled",
         "pool_batches",
         "precision",
         "schedule",
