@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.findings import ScoreFindings
 from bertender.measure.accuracy import evaluate
+from bertender.metrics.records import Score
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
 
-__all__ = ["choice_score", "dev_score", "final_score"]
+__all__ = ["choice_score", "dev_score", "evaluated", "final_score"]
 
 
 def choice_score(
@@ -51,13 +53,14 @@ def final_score(
     return ScoreFindings(chosen_on=task.chosen_on, score=scores[task.metric])
 
 
-def _score(
+def evaluated(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
     split: Split,
     max_length: int,
-) -> dict[str, float]:
+) -> tuple[Score, Any]:
+    """Return the model's score on some examples of the task, and its predictions."""
     encode = task.problem.encoder(tokenizer, max_length)
     classifier = Classifier(
         "training",
@@ -67,5 +70,15 @@ def _score(
         model.num_parameters(),
         task.problem,
     )
-    score, _ = evaluate(classifier, split, task.metric)
+    return evaluate(classifier, split, task.metric)
+
+
+def _score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    split: Split,
+    max_length: int,
+) -> dict[str, float]:
+    score, _ = evaluated(model, tokenizer, task, split, max_length)
     return {task.metric: score.value}

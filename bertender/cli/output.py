@@ -19,6 +19,7 @@ from bertender.core.findings import Findings, ParitySummary, TrainingFindings
 from bertender.core.timing import Timing, read_timing
 from bertender.measure.size import measure_size
 from bertender.report.cells import DASH, number
+from bertender.report.control import control_lines
 from bertender.report.graph import graph_lines
 from bertender.report.heads import pruning_lines
 from bertender.report.quantization import quantization_lines
@@ -140,6 +141,7 @@ def _measured(findings: Findings) -> list[str]:
     tables = (graph_lines(findings), pruning_lines(findings), quantization_lines(findings))
     return [
         *_trained(findings),
+        *control_lines(findings),
         *_agreement(findings.parity),
         *(line for lines in tables for line in lines),
     ]

@@ -12,6 +12,7 @@ from bertender.cli.flags import JsonFlag
 from bertender.cli.output import artifact_summary, print_json, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.lineage import lineage
+from bertender.report.control import control_lines
 
 __all__ = ["show_command"]
 
@@ -53,3 +54,5 @@ def _print_ancestor(ancestor: Artifact | str, indent: str) -> None:
         "bold",
     )
     print_words(f"{indent}  {settings}")
+    for line in control_lines(card.findings):
+        print_words(f"{indent}  {line}")

@@ -31,7 +31,7 @@ class TrainingConfig(Config):
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     judging: ClassVar[frozenset[str]] = frozenset()
-    """Settings that only accept or refuse what was trained: another value resumes the same run."""
+    """Settings that only judge what was trained: another value resumes the same run."""
 
     epochs: int = Field(3, ge=1, description="passes over the training examples")
     learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")

@@ -43,6 +43,13 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
         frozenset({"unlabelled_agreement"}),
         beyond_default=True,
     ),
+    "a control of itself": Rule(
+        lambda config: not config.changed_method().learns_from_teacher,
+        "method {method!r} with these settings learns from labels alone, so that the student is "
+        "its own control. Leave it out, or choose a method that learns from the teacher.",
+        frozenset({"control"}),
+        beyond_default=True,
+    ),
 }
 """Conflicts of settings."""
 
@@ -51,6 +58,7 @@ class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig):
     """Settings of `distill`."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+    judging: ClassVar[frozenset[str]] = frozenset({"control"})
 
     student: str | None = Field(
         None,
@@ -70,4 +78,9 @@ class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig):
         ge=0,
         description="most MB of teacher outputs to cache on disk; where they are larger, the "
         "teacher runs in each step",
+    )
+    control: bool = Field(
+        False,
+        description="then train the same student on labels alone, for as many epochs and at equal "
+        "computation, and report what distilling gave over it",
     )

@@ -1,6 +1,7 @@
 """Distilling: a student trained on what its teacher predicts, by a row of METHODS.
 
 teacher artifact + task + DistillConfig -> `on_task` -> `Distillation.run` -> student artifact
+With `control`, the same student learns from labels alone after it (`train_controls`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from pathlib import Path
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
 from bertender.training.trained import Writer, trained_artifact
+from distill.distillation.control import train_controls
 from distill.distillation.distill_config import DistillConfig
-from distill.distillation.on_task import check_sources_stay, on_task
+from distill.distillation.on_task import Compared, check_sources_stay, no_control, on_task
 
 __all__ = ["DistillConfig", "distill"]
 
@@ -31,6 +33,12 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
     ready = on_task(teacher, task, config)
 
     def train(work: Path) -> Writer:
-        return partial(ready.write, ready.distillation.run(config, work, f"distill {out.name}"))
+        trained = ready.distillation.run(
+            config, work, f"distill {out.name}", keep_end=config.control
+        )
+        compared: Compared = no_control
+        if config.control:
+            compared = train_controls(ready, teacher, task, config, work / "control").compared
+        return partial(ready.write, trained, compared)
 
     return trained_artifact(out, "distill", config, train, identity=ready.identity, parent=teacher)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.findings import Findings
+from bertender.core.findings import ControlFindings, Findings
 from bertender.core.timing import Stopwatch, write_timing
 from bertender.tasks.task import Task
 from bertender.training.findings import training_findings
@@ -26,6 +26,7 @@ from distill.distillation.phases import phases_with_head
 from distill.distillation.start import Start, start_student
 from distill.distillation.texts import with_augmented
 from distill.distillation.unlabelled import Extended, remaining, with_unlabelled
+from distill.losses.signals import Wanted
 from distill.methods import METHODS
 from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
@@ -34,16 +35,25 @@ from distill.teachers.teacher import Teacher, load_teachers
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = [
+    "Compared",
     "OnTask",
     "check_can_tag",
     "check_not_copy",
     "check_sources_stay",
     "check_texts_read",
     "new_student",
+    "no_control",
     "on_task",
 ]
 
 logger = logging.getLogger(__name__)
+
+Compared = Callable[[PreTrainedModel], ControlFindings | None]
+"""trained student -> its comparison with a control"""
+
+
+def no_control(student: PreTrainedModel) -> None:
+    """Return the comparison of a run without a control."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +68,15 @@ class OnTask:
     added: Mapping[str, Any]
     """How many texts were added to the task's own, of each kind that was asked for, and how many
     were left out by filters."""
+    taught: TaughtTexts
+    """All texts that it learns from, and the teachers."""
+    cached: Wanted
+    """What the teachers compute once for each text."""
 
     def write(
         self,
         trained: Trained,
+        compared: Compared = no_control,
         *,
         out: Path,
         stage: str,
@@ -72,21 +87,29 @@ class OnTask:
         student, tokenizer = trained.student, self.distillation.tokenizer
         training = training_findings(trained.reports, **self.added)
         scores = final_score(student, tokenizer, self.task, config.max_length, training.epochs)
-        findings = Findings(training=training, scores=scores)
+        findings = Findings(training=training, scores=scores, control=compared(student))
         model = TrainedModel.classifier(student, tokenizer, self.task, findings)
         model.write(out=out, stage=stage, config=config, parent=parent)
         write_timing(trained.timing, out)
 
 
-def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
+def on_task(
+    teacher: Artifact, task: Task, config: DistillConfig, method: Method | None = None
+) -> OnTask:
     """Load and check all of a distillation on a task.
+
+    Args:
+        teacher: what the student learns from.
+        task: what it learns.
+        config: the settings.
+        method: instead of the config's own.
 
     Raises:
         UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
             cannot be had from this teacher, or the augmentation's words.
         DataError: the file of unlabelled texts is wrong.
     """
-    method = config.changed_method()
+    method = method or config.changed_method()
     check_texts_read(task, config)
     check_can_tag(method, task)
     extended = with_unlabelled(task, config)
@@ -94,6 +117,7 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
     start, student = new_student(teachers[0], method, extended.task, config)
     tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
     taught, learned, added = _taught(task, extended, teachers, start, tokenizer, config)
+    cached = taught.cached(method, student)
     clock = Stopwatch()
     distillation = Distillation(
         student=student,
@@ -102,13 +126,13 @@ def on_task(teacher: Artifact, task: Task, config: DistillConfig) -> OnTask:
         phases=phases_with_head(
             method.at(student.config.num_hidden_layers).phases, task.problem_type
         ),
-        examples=partial(taught.examples, taught.cached(method, student), tokenizer, clock),
+        examples=partial(taught.examples, cached, tokenizer, clock),
         evaluate=lambda training_module, objective: choice_score(
             training_module.student, tokenizer, task, config.max_length
         ),
         clock=clock,
     )
-    return OnTask(distillation, learned, taught.identity, added)
+    return OnTask(distillation, learned, taught.identity, added, taught, cached)
 
 
 def _taught(

@@ -90,6 +90,11 @@ class Method:
         return frozenset().union(*(phase.needs for phase in self.phases))
 
     @property
+    def learns_from_teacher(self) -> bool:
+        """Return whether the teacher takes part at all: its outputs, or its layers."""
+        return bool(self.needs) or self.uses_teacher_layers
+
+    @property
     def predicts_words(self) -> bool:
         """Return whether teacher and student are masked language models, not bare encoders."""
         return any(phase.masked for phase in self.phases)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from bertender.core.findings.control import ControlFindings, ControlRun, Gain
 from bertender.core.findings.graph import GraphFindings, LargestNumber
 from bertender.core.findings.parity import ParitySummary
 from bertender.core.findings.part import Part
@@ -36,9 +37,12 @@ from bertender.core.findings.training import EarlierPhase, OtherTask, TrainingFi
 __all__ = [
     "ChoiceScores",
     "ChosenOn",
+    "ControlFindings",
+    "ControlRun",
     "Curvature",
     "EarlierPhase",
     "Findings",
+    "Gain",
     "GraphFindings",
     "LargestNumber",
     "LatencyFindings",
@@ -70,6 +74,7 @@ class Findings(Part):
     parameters: int | None = Field(None, description="of the model, as counted when it was trained")
     training: TrainingFindings | None = Field(None, description="of stages that train")
     scores: ScoreFindings | None = Field(None, description="where held-out texts were scored")
+    control: ControlFindings | None = Field(None, description="of `distill --control`")
     pruning: PruningFindings | None = Field(None, description="of `prune`")
     graph: GraphFindings | None = Field(None, description="of `export`")
     numbers: LargestNumber | None = Field(None, description="of `export` to float16")

@@ -302,3 +302,11 @@ def test_a_slow_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("distill.teachers.encoders.fitting_tokenizer", lambda *given, **more: slow)
     with pytest.raises(ModelError, match=r"BertTokenizer\) does not map tokens to words"):
         load_classifier(str(encoder), LABELS, TASK.problem)
+
+
+def test_a_tagger_is_compared_with_its_control(teacher: Artifact, tmp_path: Path) -> None:
+    config = DistillConfig(method="minibert", epochs=1, control=True, **NARROW)
+    findings = distill(teacher, TASK, config, tmp_path / "student").card.findings
+    assert findings.control is not None and findings.scores is not None
+    gain = 100 * (findings.scores.score - findings.control.score)
+    assert findings.control.gain.value == pytest.approx(gain)

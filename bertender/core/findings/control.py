@@ -1,0 +1,38 @@
+"""The control of a distilled student: the same student, trained on the labels alone."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bertender.core.findings.part import Part
+
+__all__ = ["ControlFindings", "ControlRun", "Gain"]
+
+
+class Gain(Part):
+    """Student minus control on the same held-out texts, in points, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ControlRun(Part):
+    """A control that was trained."""
+
+    epochs: int
+    score: float = Field(description="after its last epoch, on the texts to choose by")
+
+
+class ControlFindings(Part):
+    """The better control by the texts to choose by, and the gain of distilling over it."""
+
+    epochs: int = Field(description="of the better one")
+    score: float = Field(description="of the better one, held-out")
+    gain: Gain = Field(description="of the student over it")
+    n: int = Field(description="held-out texts")
+    equal_epochs: int = Field(
+        description="epochs on labels alone that cost as much as the distillation; where they are "
+        "more than the most that are trained, no control has them"
+    )
+    runs: tuple[ControlRun, ...] = Field(min_length=1, description="all controls, shortest first")

@@ -1,0 +1,129 @@
+"""The control of a distillation: the very same student, trained on the labels alone.
+
+What a student scores above its control is what distilling gave. It is trained after the student,
+from the same start: for the epochs of the method's last phase, and for those that cost as much
+computation as the whole distillation. The better one on the texts to choose by is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from bertender.core.artifact import Artifact
+from bertender.core.findings import ControlFindings, ControlRun, Gain
+from bertender.metrics.changes import paired_change
+from bertender.metrics.records import LabelSet
+from bertender.tasks.task import Task
+from bertender.training.config import TrainingConfig
+from distill.distillation.computation import equal_epochs
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distillation import Trained
+from distill.distillation.on_task import OnTask, on_task
+from distill.distillation.unlabelled_config import FilteredConfig
+from distill.losses.terms import HardLabels
+from distill.methods.method import Method
+from distill.methods.phase import one_phase
+from distill.scoring import evaluated
+
+__all__ = ["MOST_EPOCHS", "Controls", "control_epochs", "control_of", "train_controls"]
+
+MOST_EPOCHS = 20
+"""Of a control at equal computation, so that a large teacher or many unlabelled texts do not cost
+days, and few labels are not learned by heart."""
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Trained controls of a student, by their epochs, shortest first."""
+
+    ready: OnTask
+    """The distillation of the student."""
+    config: DistillConfig
+    trained: Mapping[int, Trained]
+    equal_epochs: int
+    """At equal computation, however many."""
+
+    def compared(self, student: PreTrainedModel) -> ControlFindings:
+        """Return the gain of the trained student over the better control."""
+        runs = tuple(self._run(epochs) for epochs in self.trained)
+        better = max(runs, key=lambda run: run.score)  # the shorter one of equals
+        gain, score = self._gain(student, self.trained[better.epochs].student)
+        return ControlFindings(
+            epochs=better.epochs,
+            score=score,
+            gain=gain,
+            n=len(self.ready.task.dev),
+            equal_epochs=self.equal_epochs,
+            runs=runs,
+        )
+
+    def _run(self, epochs: int) -> ControlRun:
+        last = self.trained[epochs].last.epochs[-1]
+        return ControlRun(epochs=epochs, score=last[self.ready.task.metric])
+
+    def _gain(self, student: PreTrainedModel, control: PreTrainedModel) -> tuple[Gain, float]:
+        task, tokenizer = self.ready.task, self.ready.distillation.tokenizer
+        (_, ours), (score, theirs) = (
+            evaluated(model, tokenizer, task, task.dev, self.config.max_length)
+            for model in (student, control)
+        )
+        labels = LabelSet(len(task.labels), task.labels)
+        change = paired_change(task.metric, task.dev.label_ids, theirs, ours, labels)
+        return Gain(value=change.value, low=change.low, high=change.high), score.value
+
+
+def train_controls(
+    ready: OnTask, teacher: Artifact, task: Task, config: DistillConfig, work: Path
+) -> Controls:
+    """Train the controls of a distillation; an interrupted run continues where it was.
+
+    Args:
+        ready: the distillation.
+        teacher: its teacher, which a student may start from.
+        task: as the distillation was made on.
+        config: its settings.
+        work: directory of the checkpoints of all controls.
+    """
+    equal = equal_epochs(ready, config)
+    trained = {}
+    for epochs in control_epochs(config.epochs, equal):
+        control, settings = control_of(teacher, task, config, epochs)
+        folder, title = work / f"{epochs}-epochs", f"control of {epochs} epochs"
+        trained[epochs] = control.distillation.run(settings, folder, title, keep_end=True)
+    return Controls(ready, config, trained, equal)
+
+
+def control_epochs(of_method: int, equal: int) -> Iterable[int]:
+    """Return the epochs of each control: the method's, and those of equal computation.
+
+    The latter are MOST_EPOCHS at most, and no fewer than the method's.
+    """
+    return dict.fromkeys((of_method, max(of_method, min(equal, MOST_EPOCHS))))
+
+
+def control_of(
+    teacher: Artifact, task: Task, config: DistillConfig, epochs: int
+) -> tuple[OnTask, DistillConfig]:
+    """Return a control of a distillation, ready to train, and its settings."""
+    nothing_added = {name: DistillConfig.model_fields[name].default for name in _ADDED}
+    settings = config.model_copy(update={**nothing_added, "epochs": epochs})
+    return on_task(teacher, task, settings, _on_labels(config.changed_method())), settings
+
+
+_ADDED = (
+    *sorted(FilteredConfig.model_fields.keys() - TrainingConfig.model_fields.keys()),
+    "augmentation",
+    "control",
+    "more_teachers",
+    "unlabelled_agreement",
+)
+"""Settings that a control does not have."""
+
+
+def _on_labels(method: Method) -> Method:
+    """Return a method with the same student that learns from labels alone."""
+    return replace(method, phases=one_phase(HardLabels(weight=1.0)))

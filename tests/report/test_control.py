@@ -1,0 +1,62 @@
+"""The sentence about what distilling gave."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.core.findings import ControlFindings, ControlRun, Findings, Gain
+from bertender.report.control import control_lines
+
+OVER = "over the same student trained on labels alone for"
+SENTENCES = {
+    "a gain": (
+        (1.94, 0.7, 3.2, 8, 8),
+        f"distilling gave +1.9 points [+0.7, +3.2] {OVER} 8 epochs (equal computation)",
+    ),
+    "more computation did not help the control": (
+        (1.94, 0.7, 3.2, 1, 8),
+        f"distilling gave +1.9 points [+0.7, +3.2] {OVER} 1 epoch (as its last phase; 8 epochs "
+        "scored no more)",
+    ),
+    "the control has too few epochs to be equal": (
+        (1.94, 0.7, 3.2, 20, 57),
+        f"distilling gave +1.9 points [+0.7, +3.2] {OVER} 20 epochs (the most; equal computation "
+        "is 57 epochs)",
+    ),
+    "no difference": (
+        (0.3, -0.7, 1.2, 8, 8),
+        "distilling cannot be distinguished from the same student trained on labels alone for 8 "
+        "epochs (equal computation): +0.3 points [-0.7, +1.2]; labels alone do, `--method hard` "
+        "is cheaper",
+    ),
+    "an interval that ends at 0": (
+        (0.3, 0.0, 1.2, 8, 8),
+        "distilling cannot be distinguished from the same student trained on labels alone for 8 "
+        "epochs (equal computation): +0.3 points [+0.0, +1.2]; labels alone do, `--method hard` "
+        "is cheaper",
+    ),
+    "a loss": (
+        (-3.0, -4.0, -2.0, 8, 8),
+        "distilling lost against the same student trained on labels alone for 8 epochs (equal "
+        "computation): -3.0 points [-4.0, -2.0]; labels alone do, `--method hard` is cheaper",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_one_sentence_reports_whether_distilling_paid(case: str) -> None:
+    (value, low, high, epochs, equal), sentence = SENTENCES[case]
+    lengths = dict.fromkeys((1, min(equal, 20)))
+    findings = ControlFindings(
+        epochs=epochs,
+        score=0.8,
+        gain=Gain(value=value, low=low, high=high),
+        n=100,
+        equal_epochs=equal,
+        runs=tuple(ControlRun(epochs=each, score=0.8) for each in lengths),
+    )
+    assert control_lines(Findings(control=findings)) == [sentence]
+
+
+def test_without_a_control_nothing_is_reported() -> None:
+    assert control_lines(Findings()) == []
