@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertender.core.artifact import Artifact
+from bertender.report.control import control_lines
 from tests.cli.made import QUICK, Made
 from tests.front import fail, last_line, succeed
 
@@ -50,6 +51,16 @@ def test_structured_flags(made: Made, tmp_path: Path) -> None:
     config = Artifact.load(tmp_path / "out").card.config
     assert config["teacher_layers"] == [0, 3]
     assert config["weights"] == {"cosine": 0.0}
+
+
+def test_a_control_is_compared_in_one_sentence(made: Made, tmp_path: Path) -> None:
+    words = ("distill", "--teacher", made["teacher"], "--layers", "2", *QUICK, "--epochs", "1")
+    more = ("--control", "--max-train", "20", "--out", tmp_path / "student")
+    sentences = [
+        line for line in succeed(*words, *more).stdout.splitlines() if "distilling" in line
+    ]
+    findings = Artifact.load(tmp_path / "student").card.findings
+    assert sentences == [f"  {line}" for line in control_lines(findings)] != []
 
 
 @pytest.mark.parametrize(
