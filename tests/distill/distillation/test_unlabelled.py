@@ -16,6 +16,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.opening import load_torch_classifier
 from bertender.tasks.loading import load_task
+from bertender.tasks.registry import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.batch import load_tokenizer
 from distill.distillation import distill_config, unlabelled_config
@@ -99,13 +100,23 @@ def test_no_other_filter_is_on_by_default(apart: Task, tmp_path: Path) -> None:
     assert others(apart, tmp_path, *texts) == (texts, {})
 
 
+def _nothing() -> tuple[Split, Split]:
+    return Split((), ()), Split((), ())
+
+
+def test_a_part_of_a_file_is_its_first_texts(apart: Task, tmp_path: Path) -> None:
+    added, _ = others(apart, tmp_path, *OTHERS, "a fourth", max_unlabelled=2)
+    assert added == [*OTHERS]
+
+
 def test_texts_of_a_task_are_filtered_before_they_are_counted(
     apart: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertender.tasks import unlabelled
-
     brought = (apart.dev.examples[0], *((text,) for text in OTHERS), ("a fourth",))
-    monkeypatch.setattr(unlabelled, "UNLABELLED", {"toy": lambda: brought})
+    toy = TaskSpec(
+        "a toy", apart.labels, apart.metric, apart.text_columns, _nothing, lambda: brought
+    )
+    monkeypatch.setitem(TASKS, "toy", toy)  # type: ignore[arg-type]
     named = replace(apart, source={"task": "toy"})
     two = with_unlabelled(named, DistillConfig(unlabelled_texts=2))
     assert [text for (text,) in two.task.train.after(len(apart.train)).examples] == list(OTHERS)
@@ -258,6 +269,7 @@ UNUSED: dict[str, dict[str, dict[str, Any]]] = {
             "unlabelled_max_words": 2,
         }
     },
+    "part of no file": {"max_unlabelled=3: there is no file": {"max_unlabelled": 3}},
     "agreement with nobody": {
         "unlabelled_agreement=True: several teachers agree": {
             **WITH_TEXTS,
@@ -269,12 +281,20 @@ UNUSED: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-ELSEWHERE = {"texts that nobody labels", "teachers that nobody asks"}
+ELSEWHERE = {
+    "a control of itself",
+    "copies that nobody labels",
+    "teachers that nobody asks",
+    "texts that nobody labels",
+}
 """Rules with a test of their own."""
 
 
 @pytest.mark.parametrize(
-    "name", sorted({*unlabelled_config.RULES, *distill_config.RULES} - ELSEWHERE)
+    "name",
+    sorted(
+        {*unlabelled_config.FILE_RULES, *unlabelled_config.RULES, *distill_config.RULES} - ELSEWHERE
+    ),
 )
 def test_settings_that_would_change_nothing_are_refused(name: str) -> None:
     for said, settings in UNUSED[name].items():
