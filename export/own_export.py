@@ -10,11 +10,10 @@ import torch
 from optimum.exporters.onnx import onnx_export_from_model
 from transformers import PreTrainedModel
 
-from bertender.models.bilstm import BiLstmConfig
 from bertender.models.families import family_name
 from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.own_places import OWN_PLACES
 from bertender.models.pruned import PRUNABLE
-from bertender.models.static import StaticConfig
 from bertender.training.examples import input_names
 
 __all__ = ["OWN_WRITERS", "GraphWriter", "write_as_its_origin", "write_traced"]
@@ -80,8 +79,7 @@ def write_as_its_origin(
 
 
 OWN_WRITERS: Mapping[str, GraphWriter] = {
-    BiLstmConfig.model_type: write_traced,
-    StaticConfig.model_type: write_traced,
+    **dict.fromkeys(OWN_PLACES, write_traced),
     **{row.config.model_type: write_as_its_origin for row in PRUNABLE.values()},
 }
 """model_type of a row of OWN_MODELS -> what writes its graph."""

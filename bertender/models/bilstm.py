@@ -20,9 +20,11 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertender.core.errors import ModelError
+from bertender.models.family import Fusion
+from bertender.models.own_model import OwnModel
 from bertender.models.text_spans import JOINED, Spans, joined, spans_of_pairs
 
-__all__ = ["BiLstmConfig", "BiLstmEncoder", "BiLstmForSequenceClassification"]
+__all__ = ["BILSTM", "BiLstmConfig", "BiLstmEncoder", "BiLstmForSequenceClassification"]
 
 
 class BiLstmConfig(PretrainedConfig):
@@ -148,3 +150,8 @@ class BiLstmForSequenceClassification(PreTrainedModel):
         # PyTorch's own, instead of the narrow normals that transformers draws for encoders
         if isinstance(module, nn.Linear | nn.LSTM | nn.Embedding):
             module.reset_parameters()
+
+
+BILSTM = OwnModel(
+    BiLstmConfig, BiLstmForSequenceClassification, fusion=Fusion(obstacle="it has no attention")
+)

@@ -6,8 +6,8 @@ config.json names a type that it does not know.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from transformers import (
@@ -19,45 +19,22 @@ from transformers import (
 )
 
 from bertender.core.hub_code import open_pretrained
-from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassification
+from bertender.core.table import LazyTable
 from bertender.models.families import FAMILIES, family_name
-from bertender.models.family import Fusion
+from bertender.models.own_model import OwnModel
+from bertender.models.own_places import OWN_PLACES
 from bertender.models.pruned import PRUNABLE
-from bertender.models.static import PER_TOKEN, StaticConfig, StaticForSequenceClassification
 
-__all__ = ["OWN_MODELS", "OwnModel", "load_pretrained", "open_config", "register_own_models"]
-
-
-@dataclass(frozen=True)
-class OwnModel:
-    """A row of OWN_MODELS."""
-
-    config: type[PretrainedConfig]
-    classifier: type[PreTrainedModel]
-    tagger: type[PreTrainedModel] | None = None
-    fusion: Fusion | None = None
-    """How its attention becomes one operator; None of pruned models, which are of FAMILIES."""
-    per_token: tuple[str, ...] = ()
-    """Its weights with one row a token, besides the table of word embeddings."""
+__all__ = ["OWN_MODELS", "load_pretrained", "open_config", "register_own_models"]
 
 
-OWN_MODELS: Mapping[str, OwnModel] = {
-    row.config.model_type: row
-    for row in (
-        OwnModel(
-            BiLstmConfig,
-            BiLstmForSequenceClassification,
-            fusion=Fusion(obstacle="it has no attention"),
-        ),
-        OwnModel(
-            StaticConfig,
-            StaticForSequenceClassification,
-            per_token=PER_TOKEN,
-            fusion=Fusion(obstacle="it has no attention"),
-        ),
-        *(OwnModel(row.config, row.classifier, row.tagger) for row in PRUNABLE.values()),
-    )
-}
+OWN_MODELS: Mapping[str, OwnModel] = ChainMap(
+    {
+        row.config.model_type: OwnModel(row.config, row.classifier, row.tagger)
+        for row in PRUNABLE.values()
+    },
+    LazyTable("architecture", OWN_PLACES),  # type: ignore[arg-type]
+)
 
 
 def register_own_models() -> None:

@@ -22,11 +22,14 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertender.core.errors import ModelError
+from bertender.models.family import Fusion
+from bertender.models.own_model import OwnModel
 from bertender.models.text_spans import JOINED, Spans, joined, spans_of_pairs
 
 __all__ = [
     "NO_WEIGHT",
     "PER_TOKEN",
+    "STATIC",
     "StaticConfig",
     "StaticEncoder",
     "StaticForSequenceClassification",
@@ -156,3 +159,11 @@ def _parts(spans: Spans, mask: torch.Tensor) -> torch.Tensor:
     places = torch.arange(mask.shape[1], device=mask.device)[None]  # (1, seq)
     starts, ends = spans.starts[:, None], (spans.starts + spans.lengths)[:, None]
     return (places >= starts) & (places < ends) & (mask > 0)
+
+
+STATIC = OwnModel(
+    StaticConfig,
+    StaticForSequenceClassification,
+    per_token=PER_TOKEN,
+    fusion=Fusion(obstacle="it has no attention"),
+)

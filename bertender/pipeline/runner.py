@@ -19,8 +19,10 @@ from bertender.core.card import library_versions
 from bertender.core.config import Config
 from bertender.core.table import installed_digest
 from bertender.core.work import forget_work
+from bertender.models.own_places import OWN_PLACES
 from bertender.pipeline.plan import check_task, make_plan, naming, outputs_of
 from bertender.pipeline.recipe import Recipe, Step
+from bertender.pipeline.source_files import source_digest
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -130,6 +132,11 @@ def _identity(
         "texts": stage.texts_digest(config, task),
         # a comparison shows names and parity of its sources, which their digests leave out
         "sources": [(s.name, s.digest, _parity(s)) for s in sources],
+        "architectures": [
+            source_digest([OWN_PLACES[source.card.family].module])
+            for source in sources
+            if source.card.family in OWN_PLACES
+        ],
         "task": task.fingerprint() if stage.needs_task else None,
         "code": stage.code_version(),
         "packages": [

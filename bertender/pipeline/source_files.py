@@ -17,6 +17,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 COUNTED_OTHERWISE: Mapping[str, str] = {
     "bertender.pipeline.stage": "the settings and sources that it hands on count by themselves",
     "bertender.pipeline.named_files": "files that settings name count by their digest",
+    "bertender.core.progress": "it shows how far the work is, and no output depends on it",
     "bertender.models.expected": "a plan asks it, and what a step then runs does not",
     "bertender.tasks.loading": "a task counts by the fingerprint of its data, however it is read",
     "bertender.tasks.registry": "the same: its rows name the sources of a task's data",

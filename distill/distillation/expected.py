@@ -42,8 +42,8 @@ def expected_student(
     source = teacher if config.student is None else start
     if source is not None:
         check_even_start(source.model.config, method)
-    if source is None or not source.shape_known or method.student.counts_tokens:
-        return _of_kind(method.student)  # what it is built from is in the texts, which come later
+    if source is None or not source.shape_known:
+        return _of_kind(method.student)
     own_start, model = config.student is not None, source.model
     student = without_weights(lambda: build_student(model, method, config, own_start=own_start))
     if student is None:

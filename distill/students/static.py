@@ -48,9 +48,10 @@ def static_student(
     """
     check_tokenizer_known(teacher, "a static student")
     check_no_layers(shape, "a static student")
-    assert shape.tokens is not None  # its kind counts them
+    student = StaticForSequenceClassification(_config(teacher, shape))
+    if shape.tokens is None:  # a plan has no texts yet, and asks for the shape alone
+        return student
     vectors = _vectors(teacher, shape.tokens)
-    student = StaticForSequenceClassification(_config(teacher, shape, vectors))
     with torch.no_grad():
         words, weights = student.encoder.word_embeddings.weight, student.encoder.word_weights
         words.copy_(_narrowed(vectors, student.config.hidden_size))
@@ -66,8 +67,7 @@ def _narrowed(vectors: torch.Tensor, width: int) -> torch.Tensor:
 
 def _vectors(teacher: PreTrainedModel, tokens: TokenUse) -> torch.Tensor:
     """Return what the teacher makes of each token, (vocab, its width)."""
-    table = teacher.get_input_embeddings()
-    assert isinstance(table, nn.Embedding)
+    table = _table(teacher)
     if not teacher.config.num_hidden_layers:
         return table.weight.detach().float().cpu()
     was_training, encoder = teacher.training, teacher.eval().base_model
@@ -78,6 +78,12 @@ def _vectors(teacher: PreTrainedModel, tokens: TokenUse) -> torch.Tensor:
         means = torch.cat([each.mean(1).float().cpu() for each in states])
     teacher.train(was_training)
     return means
+
+
+def _table(teacher: PreTrainedModel) -> nn.Embedding:
+    table = teacher.get_input_embeddings()
+    assert isinstance(table, nn.Embedding)
+    return table
 
 
 def _texts(rows: torch.Tensor, tokens: TokenUse) -> torch.Tensor:
@@ -97,8 +103,11 @@ def _weights(tokens: TokenUse, rows: int) -> torch.Tensor:
     return weights
 
 
-def _config(teacher: PreTrainedModel, shape: StudentShape, vectors: torch.Tensor) -> StaticConfig:
-    tokens, widest = vectors.shape
+def _config(teacher: PreTrainedModel, shape: StudentShape) -> StaticConfig:
+    table = _table(teacher)
+    has_layers = bool(teacher.config.num_hidden_layers)
+    tokens, widest = table.weight.shape
+    widest = teacher.config.hidden_size if has_layers else widest
     width = shape.hidden_size or min(HIDDEN_SIZE, widest)
     if width > widest:
         raise ModelError(

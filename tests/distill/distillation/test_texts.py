@@ -11,9 +11,9 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.loading import load_task
-from bertender.tasks.task import Task, TaskConfig
+from bertender.tasks.task import Split, Task, TaskConfig
 from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation.texts import with_unlabelled
+from distill.distillation.unlabelled import with_unlabelled
 from distill.losses import NO_LABEL
 from tests.distill.distillation.settings import QUICK
 from tests.tasks.writers import write_film_sentences, write_glue
@@ -34,6 +34,11 @@ def test_texts_without_labels_are_learned_from(
     assert student.card.findings.training.epochs[-1]["accuracy"] > 0.9
 
 
+def added(task: Task, most: int) -> Split:
+    """The training texts with so many of those that come with the task."""
+    return with_unlabelled(task, DistillConfig(unlabelled_texts=most)).task.train
+
+
 @pytest.fixture
 def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     """The task of a small folder of data, with film sentences that nobody has labelled."""
@@ -51,7 +56,7 @@ def test_a_student_on_sst2_learns_from_film_sentences(sst2: Task, tmp_path: Path
 
 
 def test_fewer_film_sentences_are_the_first_of_more(sst2: Task) -> None:
-    few, more = (with_unlabelled(sst2, None, most).train for most in (10, 20))
+    few, more = (added(sst2, most) for most in (10, 20))
     assert more.examples[: len(few)] == few.examples
     assert len(more) - len(few) == 10 and set(more.label_ids[len(sst2.train) :]) == {NO_LABEL}
 
@@ -60,11 +65,11 @@ def test_fewer_film_sentences_are_the_first_of_more(sst2: Task) -> None:
 @pytest.mark.usefixtures("data_directory")
 def test_film_sentences_of_the_real_file() -> None:
     task = load_task(TaskConfig(task="sst2"))
-    more = with_unlabelled(task, None, 1000).train.examples[len(task.train) :]
+    more = added(task, 1000).examples[len(task.train) :]
     known = {text for split in (task.train, task.selection, task.dev) for text in split.examples}
     assert len(set(more)) == 1000 and not known & set(more)
     assert 5 < sum(len(text.split()) for (text,) in more) / 1000 < 40
-    assert more[:10] == with_unlabelled(task, None, 10).train.examples[-10:]
+    assert more[:10] == added(task, 10).examples[-10:]
 
 
 @pytest.mark.parametrize("given", [{"unlabelled": Path("texts.txt")}, {"unlabelled_texts": 5}])
