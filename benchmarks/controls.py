@@ -15,12 +15,15 @@ trained again. So several processes may share the work (`--ways`, without `--out
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
+from unittest.mock import patch
 
 import typer
 from pydantic import Field
@@ -31,7 +34,7 @@ from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.progress import show_progress
-from bertender.core.saving import save_result
+from bertender.core.saving import save_result, save_text
 from bertender.measure.accuracy import evaluate
 from bertender.metrics.scores import Score
 from bertender.models.opening import open_classifier
@@ -112,10 +115,11 @@ def _student(
 ) -> TrainedStudent:
     """Return a student, trained and scored now or before."""
     out = work / f"{way}-{config.seed}"
-    started = time.process_time()
-    made: Callable[..., Artifact] = partial(distill, teacher, task)
-    artifact = made_once(out, config, task, teacher, made)
-    seconds = _recorded(out.with_suffix(".seconds"), time.process_time() - started)
+    artifact = made_once(out, config, task, teacher, partial(_timed, teacher, task))
+    place = _seconds_of(artifact)
+    if not place.exists():
+        raise ConfigError(f"{place} is missing: a run was killed. Remove {out}, and run it again.")
+    seconds = float(place.read_text(encoding="utf-8"))
     classifier = open_classifier(artifact)
     score, predictions = evaluate(classifier, task.dev, task.metric)
     choice, _ = evaluate(classifier, task.choices, task.metric)
@@ -129,11 +133,17 @@ def _student(
     )
 
 
-def _recorded(place: Path, seconds: float) -> float:
-    """Return the time of the training, which an earlier call may have done."""
-    if not place.exists():
-        place.write_text(f"{seconds:.1f}\n", encoding="utf-8")
-    return float(place.read_text(encoding="utf-8"))
+def _timed(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
+    """Train a student, and note the time, in which the teacher reads every text anew."""
+    started = time.process_time()
+    with TemporaryDirectory() as cache, patch.dict(os.environ, {"BERTENDER_CACHE": cache}):
+        made = distill(teacher, task, config, out)
+    save_text(f"{time.process_time() - started:.1f}\n", _seconds_of(made))
+    return made
+
+
+def _seconds_of(student: Artifact) -> Path:
+    return student.path.with_name(f"{student.name}-{student.digest[:12]}.seconds")
 
 
 def run(

@@ -187,7 +187,7 @@ def compress(
         ConfigError: no candidate can hold the constraints; the nearest one is named.
 
     Example:
-        small = {"max_mb": 5, "layers": [1, 2], "epochs": 1, "students": []}
+        small = {"max_mb": 5, "layers": [1, 2], "epochs": 1, "students": [], "processes": 1}
         report = bertender.compress("runs/teacher", out="runs/compressed", **small)
         print(report.chosen, report.verdict)
     """

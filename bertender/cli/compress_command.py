@@ -30,7 +30,11 @@ OutOption = Annotated[
     typer.Option("--out", metavar="DIRECTORY", help="where to put the model and the report"),
 ]
 DryRunFlag = Annotated[
-    bool, typer.Option("--dry-run", help="show the plan with predicted figures; train nothing")
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="show the plan with predicted figures; only a few models are made, to measure",
+    ),
 ]
 
 

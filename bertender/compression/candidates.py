@@ -40,9 +40,14 @@ class Candidate(Record):
     @property
     def name(self) -> str:
         """A name for tables and folders."""
-        cuts = [f"{part}-{round(100 * share)}" for part, share in self._cuts() if share]
+        return f"{self.shape_name}-{self.scheme}"
+
+    @property
+    def shape_name(self) -> str:
+        """The name without the scheme: of what is trained."""
+        cuts = [f"{part}-{100 * share:g}" for part, share in self._cuts() if share]
         vocab = ["vocab"] if self.vocab else []
-        return "-".join([self.start.name, str(self.layers), *cuts, *vocab, self.scheme])
+        return "-".join([self.start.name, str(self.layers), *cuts, *vocab])
 
     @property
     def is_distilled(self) -> bool:

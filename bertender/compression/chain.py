@@ -14,8 +14,11 @@ from typing import Any
 from bertender.compression.candidates import Candidate
 from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.core.saving import save_text
 from bertender.pipeline.recipe import Step
-from bertender.pipeline.runner import run_step
+from bertender.pipeline.runner import StepOutcome, run_step
+from bertender.pipeline.stage import GRAPH_TO_QUANTIZE
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 
@@ -32,9 +35,10 @@ class Built:
 
     artifacts: Mapping[str, Artifact]
     """By the names of the steps, the teacher's included."""
+    steps: int
+    """How many steps there were."""
     seconds: float
-    reused: bool
-    """Whether all of it was there already."""
+    """That they took, whether this run has built them or an earlier one."""
 
     @property
     def last(self) -> Artifact:
@@ -91,22 +95,50 @@ def build(
         task: whose texts they learn from.
         folder: gets an artifact a step.
     """
-    done, outcomes = dict(artifacts), []
+    done, seconds = dict(artifacts), 0.0
     for step in steps:
         config = STAGES[step.stage].config.parse(step.settings)
-        outcomes.append(run_step(step, config, task, done, folder))
-        done[step.name] = Artifact.load(outcomes[-1].output, verify=False)
-    seconds = sum(outcome.seconds for outcome in outcomes)
-    return Built(done, seconds, all(outcome.reused for outcome in outcomes))
+        outcome = run_step(step, config, task, done, folder)
+        done[step.name] = Artifact.load(outcome.output, verify=False)
+        seconds += _seconds(outcome, folder / f"{step.name}.seconds")
+    return Built(done, len(steps), seconds)
+
+
+def _seconds(outcome: StepOutcome, place: Path) -> float:
+    """Return how long a step took, also where an earlier run has built it."""
+    if not outcome.reused:
+        save_text(f"{outcome.seconds}\n", place)
+    try:
+        return float(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a run was killed before it noted the time
+        return 0.0
 
 
 def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task: Task) -> None:
-    """Raise ConfigError where a step of a candidate could not be run on the task."""
+    """Raise where a step of a candidate could not be run on the task, or a file is missing.
+
+    Raises:
+        BertenderError: what is wrong, before any work.
+    """
+    unlabelled = int(config.unlabelled is not None or config.unlabelled_texts > 0)
     for candidate in candidates:
-        for step in (*student_steps(candidate, config, 0), *graph_steps(candidate, TEACHER)):
-            stage = STAGES[step.stage]
-            stage.accepts(task)
-            stage.check(stage.config.parse(step.settings), task)
+        steps = student_steps(candidate, config, unlabelled)
+        for step in (*steps, *graph_steps(candidate, TEACHER)):
+            _check(step, task)
+
+
+def _check(step: Step, task: Task) -> None:
+    stage = STAGES[step.stage]
+    config = stage.config.parse(step.settings)
+    if step.stage == "quantize" and stage.wants(config, 0).name != GRAPH_TO_QUANTIZE.name:
+        raise ConfigError(
+            f"schemes={step.settings['scheme']}: it trains, and a candidate is quantized as it is. "
+            "Give schemes that start from a graph, as dynamic or static."
+        )
+    stage.accepts(task)
+    stage.check(config, task)
+    for file in stage.files(config):
+        file.check()
 
 
 def _step(name: str, stage: str, sources: tuple[str, ...], settings: Mapping[str, Any]) -> Step:

@@ -21,6 +21,24 @@ RULES: Mapping[str, Rule[CompressConfig]] = {
         "a share to cut is from 0 to below 1, as 0.25 for a quarter. Give shares by commas.",
         frozenset({"heads", "ffn"}),
     ),
+    "layers of no model": Rule(
+        lambda config: any(layers < 1 for layers in config.layers),
+        "a student has one layer at least. Give depths from 1, by commas.",
+        frozenset({"layers"}),
+    ),
+    "a scheme that is several": Rule(
+        lambda config: "auto" in config.schemes,
+        "auto tries several schemes, of which each has its own size and time. Name those to choose "
+        "from, as dynamic,static.",
+        frozenset({"schemes"}),
+    ),
+    "unlabelled texts of two kinds": Rule(
+        lambda config: config.unlabelled is not None and config.unlabelled_texts > 0,
+        "texts of a file and those of the task are not mixed here. Leave out one of the two.",
+        frozenset({"unlabelled_texts"}),
+        against="unlabelled",
+        beyond_default=True,
+    ),
     "no way to quantize": Rule(
         lambda config: not config.schemes,
         "there is nothing to choose from. Give a scheme at least, from `bertender schemes`.",

@@ -30,33 +30,45 @@ class Budget:
     for_all_texts: list[float] = field(default_factory=list)
     """Minutes that each training so far would have taken on all texts."""
 
-    def allows_choosing(self, share: float) -> bool:
+    def allows_choosing(self, result: CandidateResult, share: float) -> bool:
         """Return whether a training on a share of the texts fits in the half for choosing."""
-        if self.minutes is None or not self.for_all_texts:
+        expected = self._expected(result)
+        if self.minutes is None or expected is None:
             return True
-        return self.spent + share * self._expected() <= self.minutes / 2
+        return self.spent + share * expected <= self.minutes / 2
 
-    def affordable_share(self) -> float:
+    def affordable_share(self, result: CandidateResult) -> float:
         """Return the share of the texts that what is left allows to learn from, 1 at most."""
-        if self.minutes is None or not self.for_all_texts:
+        expected = self._expected(result)
+        if self.minutes is None or expected is None:
             return 1.0
-        return min(max(self.minutes - self.spent, 0.0) / self._expected(), 1.0)
+        return min(max(self.minutes - self.spent, 0.0) / max(expected, 1e-9), 1.0)
 
-    def spend(self, done: Round, share: float) -> None:
-        """Note a training."""
+    def spend(self, done: Round) -> None:
+        """Note a training; one of no step takes no time, and tells nothing of others."""
         self.spent += done.minutes
-        self.for_all_texts.append(done.minutes / share)
+        if done.minutes:
+            self.for_all_texts.append(done.minutes / done.share)
 
-    def _expected(self) -> float:
-        """Return the minutes of a training on all texts, by the mean of those so far."""
-        return max(sum(self.for_all_texts) / len(self.for_all_texts), 1e-9)
+    def _expected(self, result: CandidateResult) -> float | None:
+        """Return the minutes on all texts: by the candidate's own training, else by the others'."""
+        if result.rounds:
+            return result.rounds[-1].minutes / result.rounds[-1].share
+        known = self.for_all_texts
+        return sum(known) / len(known) if known else None
 
 
-def parts_of_texts(candidates: int, texts: int) -> list[float]:
-    """Return the share of the texts that each round learns from, 1 in the last."""
-    rounds = math.ceil(math.log2(candidates))
+def parts_of_texts(candidates: int, texts: int, *, budgeted: bool = False) -> list[float]:
+    """Return the share of the texts that each round learns from, 1 in the last.
+
+    Args:
+        candidates: that enter.
+        texts: labelled ones.
+        budgeted: one candidate has a small round too, which shows what all texts would take.
+    """
+    rounds = max(math.ceil(math.log2(candidates)), int(budgeted))
     fewest = min(FEWEST_TEXTS / max(texts, 1), 1.0)
-    return [max(0.5**number, fewest) for number in range(rounds, -1, -1)]
+    return [*dict.fromkeys(max(0.5**number, fewest) for number in range(rounds, -1, -1))]
 
 
 def halved(
@@ -75,14 +87,16 @@ def halved(
     """
     staying = list(entrants)
     beaten: list[CandidateResult] = []
-    *earlier, _ = parts_of_texts(len(entrants), texts)
-    for number, share in enumerate(earlier):
+    shares = parts_of_texts(len(entrants), texts, budgeted=budget.minutes is not None)
+    choosing = shares[:-1] or (shares if len(entrants) > 1 else [])
+    for number, share in enumerate(choosing):
         trained = [_if_affordable(each, share, number, train, budget) for each in staying]
         ranked = sorted(trained, key=_rank, reverse=True)
         staying = ranked[: math.ceil(len(ranked) / 2)]
         beaten[:0] = [_beaten(each, number) for each in ranked[len(staying) :]]
     leader, *others = staying
-    return [_trained_last(leader, len(earlier), train, budget), *others, *beaten]
+    beaten[:0] = [_beaten(each, len(choosing) - 1) for each in others]
+    return [_trained_last(leader, len(choosing), train, budget), *beaten]
 
 
 def _if_affordable(
@@ -90,7 +104,7 @@ def _if_affordable(
 ) -> CandidateResult:
     if result.left_out:
         return result
-    if not budget.allows_choosing(share):
+    if not budget.allows_choosing(result, share):
         return result.model_copy(update={"left_out": "half of the budget was spent before it"})
     return _trained(result, share, number, train, budget)
 
@@ -99,7 +113,7 @@ def _trained_last(
     leader: CandidateResult, number: int, train: Train, budget: Budget
 ) -> CandidateResult:
     """Train the best on as many texts as the budget allows, if these are more than it has seen."""
-    share = budget.affordable_share()
+    share = budget.affordable_share(leader)
     whole = leader.model_copy(update={"left_out": None})
     if leader.rounds and share <= leader.rounds[-1].share:
         return whole
@@ -110,7 +124,7 @@ def _trained(
     result: CandidateResult, share: float, number: int, train: Train, budget: Budget
 ) -> CandidateResult:
     done = train(result, share, number)
-    budget.spend(done, share)
+    budget.spend(done)
     return result.model_copy(update={"rounds": (*result.rounds, done)})
 
 
@@ -122,5 +136,5 @@ def _rank(result: CandidateResult) -> tuple[int, float]:
 def _beaten(result: CandidateResult, number: int) -> CandidateResult:
     if result.left_out:
         return result
-    reason = f"the better half of round {number + 1} went on without it"
+    reason = f"better ones of round {number + 1} went on without it"
     return result.model_copy(update={"left_out": reason})

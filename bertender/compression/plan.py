@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby, zip_longest
 from typing import Any
 
-from bertender.compression.candidates import Candidate
+from bertender.compression.candidates import Candidate, Start
 from bertender.compression.config import CompressConfig
 from bertender.compression.probes import CostModels
 from bertender.compression.records import CandidateResult, Cost
 from bertender.core.errors import ConfigError
 
-__all__ = ["check_feasible", "entrants", "excess", "predicted"]
+__all__ = [
+    "check_any",
+    "check_feasible",
+    "entrants",
+    "excess",
+    "none_holds",
+    "passed_over",
+    "predicted",
+]
 
 TOO_MUCH = "predicted beyond the constraints"
 
@@ -24,6 +32,8 @@ def predicted(
     """Return the candidates with their predicted costs, and whether these hold the constraints."""
     results = []
     for candidate in candidates:
+        if (candidate.start.name, candidate.scheme) not in models:
+            continue  # no probe of its start could be made
         cost = models[candidate.start.name, candidate.scheme].predict(candidate)
         fits = excess(cost, config) <= 1
         results.append(
@@ -39,8 +49,21 @@ def predicted(
 
 def excess(cost: Cost, config: CompressConfig) -> float:
     """Return how many times the tightest constraint is exceeded; at most 1 where all hold."""
-    limits = ((cost.model_mb, config.max_mb), (cost.single_ms, config.max_ms))
-    return max((value / limit for value, limit in limits if limit is not None), default=0.0)
+    return max((of(cost) / limit for _, limit, of in _limits(config)), default=0.0)
+
+
+def check_any(
+    candidates: Sequence[Candidate], starts: Sequence[Start], config: CompressConfig
+) -> None:
+    """Raise ConfigError where the settings leave no candidate."""
+    if candidates:
+        return
+    depths = ", ".join(f"{start.name} {start.layers}" for start in starts)
+    asked = ",".join(map(str, config.layers))
+    raise ConfigError(
+        f"layers={asked}: no start has a depth among these. The layers that there are: {depths}. "
+        "Give depths up to one of them, or other students."
+    )
 
 
 def check_feasible(results: Sequence[CandidateResult], config: CompressConfig) -> None:
@@ -48,15 +71,57 @@ def check_feasible(results: Sequence[CandidateResult], config: CompressConfig) -
     if any(result.fits for result in results):
         return
     nearest = min(results, key=lambda result: excess(result.predicted, config))
-    cost = nearest.predicted
-    limits = {"max_mb": config.max_mb, "max_ms": config.max_ms}
-    asked = ", ".join(f"{name}={limit:g}" for name, limit in limits.items() if limit is not None)
     raise ConfigError(
-        f"{asked}: none of {len(results)} candidates is predicted to hold that. The nearest is "
-        f"{nearest.candidate.name}, with {cost.model_mb:.2f} MB and {cost.single_ms:.2f} ms. Give "
-        f"max_mb {_up(cost.model_mb)} and max_ms {_up(cost.single_ms)} or more, or let more be cut "
-        "(layers, heads, ffn, schemes, students)."
+        f"{_asked(config)}: none of {len(results)} candidates is predicted to hold that. "
+        f"{_nearest(nearest, config)} Or let more be cut (layers, heads, ffn, schemes, students)."
     )
+
+
+def none_holds(finished: Sequence[CandidateResult], config: CompressConfig) -> str:
+    """Return the error where no trained candidate holds the limits."""
+    tried = [each for each in finished if each.measured is not None]
+    if not tried:
+        reasons = "; ".join(f"{each.candidate.name}: {each.left_out}" for each in finished)
+        return f"no candidate could be quantized. {reasons}. Give other schemes."
+    nearest = min(tried, key=lambda each: excess(each.cost, config))
+    return (
+        f"{_asked(config)}: no trained candidate holds that as measured. "
+        f"{_nearest(nearest, config)} Or give more candidates."
+    )
+
+
+def passed_over(result: CandidateResult, chosen: Sequence[CandidateResult]) -> CandidateResult:
+    """Return a candidate that was only predicted, with the reason."""
+    if not result.fits:
+        return result
+    key = _start_and_depth(result)
+    rival = any(_start_and_depth(each) == key for each in chosen)
+    less_cut = "another one of its start and depth has as many weights left, or more"
+    reason = less_cut if rival else "others fill the number of candidates to train"
+    return result.model_copy(update={"left_out": reason})
+
+
+def _asked(config: CompressConfig) -> str:
+    return ", ".join(f"{name}={limit:g}" for name, limit, _ in _limits(config))
+
+
+def _nearest(result: CandidateResult, config: CompressConfig) -> str:
+    """Return the point nearest to the limits, and the limits that it would hold."""
+    cost = result.cost
+    wider = " and ".join(f"{name} {_up(of(cost))}" for name, _, of in _limits(config))
+    return (
+        f"The nearest is {result.candidate.name}, with {cost.model_mb:.2f} MB and "
+        f"{cost.single_ms:.2f} ms. Give {wider} or more."
+    )
+
+
+def _limits(config: CompressConfig) -> list[tuple[str, float, Callable[[Cost], float]]]:
+    """Return the limits that are set: name, value, and what they bound of a cost."""
+    limits: list[tuple[str, float | None, Callable[[Cost], float]]] = [
+        ("max_mb", config.max_mb, lambda cost: cost.model_mb),
+        ("max_ms", config.max_ms, lambda cost: cost.single_ms),
+    ]
+    return [(name, limit, of) for name, limit, of in limits if limit is not None]
 
 
 def entrants(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
@@ -69,6 +134,7 @@ def entrants(results: Sequence[CandidateResult], config: CompressConfig) -> list
     fitting = [result for result in results if result.fits]
     best = [_first(group) for group in _grouped(fitting, _start_and_depth)]
     by_start = [sorted(group, key=_preference) for group in _grouped(best, _start)]
+    by_start.sort(key=lambda group: _preference(group[0]))
     in_turn = [each for each in chain.from_iterable(zip_longest(*by_start)) if each is not None]
     return in_turn[: config.candidates]
 

@@ -7,10 +7,13 @@ what a service will see has their lengths, and training texts may be shorter.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+
+from pydantic import Field
 
 from bertender.compression.candidates import Candidate
 from bertender.compression.chain import build, graph_steps, probe_steps
@@ -21,6 +24,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.config import Record
+from bertender.core.errors import ConfigError, ModelError
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig
 from bertender.measure.load import MachineLoad
@@ -29,6 +33,8 @@ from bertender.pipeline.stage import provided_by
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["CostModels", "Measured", "cost_of", "measured", "probes_of"]
 
@@ -46,6 +52,9 @@ class Measured(Record):
     probes: tuple[Probe, ...]
     teacher: Cost
     load: MachineLoad | None
+    obstacles: dict[str, str] = Field(
+        default_factory=dict, description="why no student starts from some of the starts, by name"
+    )
 
     def models(self) -> CostModels:
         """Return the fits, by start and scheme."""
@@ -86,14 +95,23 @@ def measured(
 ) -> Measured:
     """Make the probes of all starts and schemes, and measure them with the teacher.
 
+    A start of which no student can be made is left out.
+
     Raises:
+        ModelError: no start is left.
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
     """
-    chosen = [probe for group in _groups(candidates) for probe in probes_of(group)]
-    made = []
-    for number, probe in enumerate(chosen, start=1):
-        announce(f"probe {number} of {len(chosen)}: {probe.name}")
-        made.append(_made(teacher, probe, task, config, folder / probe.name))
+    chosen, made, obstacles = [], [], {}
+    for group in _groups(candidates):
+        try:
+            made += _made_all(teacher, group, task, config, folder, announce)
+        except (ConfigError, ModelError) as error:
+            obstacles[group[0].start.name] = str(error)
+            logger.warning("no student starts from %s: %s", group[0].start.name, error)
+        else:
+            chosen += probes_of(group)
+    if not chosen:
+        raise ModelError("; ".join(obstacles.values()))
     first = TimedModel(name="teacher", artifact=teacher.path.resolve())
     timed = measure_models([first, *made], task.dev.examples, _timing(config))
     teacher_ms, *times_ms = (row.single.p50_ms for row in timed.rows)
@@ -102,7 +120,24 @@ def measured(
         probes=tuple(_probe(*row) for row in rows),
         teacher=cost_of(teacher, teacher_ms),
         load=timed.load,
+        obstacles=obstacles,
     )
+
+
+def _made_all(
+    teacher: Artifact,
+    group: Sequence[Candidate],
+    task: Task,
+    config: CompressConfig,
+    folder: Path,
+    announce: Callable[[str], None],
+) -> list[TimedModel]:
+    """Return the probes of a start and a scheme."""
+    made = []
+    for probe in probes_of(group):
+        announce(f"probe {probe.name}")
+        made.append(_made(teacher, probe, task, config, folder / probe.shape_name))
+    return made
 
 
 def _probe(candidate: Candidate, model: TimedModel, single_ms: float) -> Probe:
@@ -136,7 +171,7 @@ def _made(
     built = build(cuts, built.artifacts, all_texts, folder)  # which the vocabulary is cut for
     export, _ = graph_steps(probe, [*built.artifacts][-1], parity_texts=TEXTS)
     exported = build([export], built.artifacts, few, folder).last
-    graph = (folder / "int8.onnx").resolve()
+    graph = (folder / f"{probe.scheme}.onnx").resolve()
     write = provided_by("quantize.write")
     scheme = {"scheme": probe.scheme}
     identity = [exported.digest, probe.scheme, library_versions()]

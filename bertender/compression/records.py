@@ -85,7 +85,7 @@ class CompressionReport(Record):
     probes: tuple[Probe, ...]
     chosen: str | None = Field(None, description="name of the candidate; None of a plan alone")
     verdict: Literal["planned", "met", "score not met"] = "planned"
-    minutes: float = Field(description="of training, probes included")
+    minutes: float = Field(description="of training, probes left out")
     environment: Environment
     load: MachineLoad | None = None
 
@@ -95,6 +95,10 @@ class CompressionReport(Record):
         both = [each for each in self.candidates if each.measured is not None]
         return Agreement(
             models=len(both),
-            size=tuple(each.cost.model_mb / each.predicted.model_mb for each in both),
-            time=tuple(each.cost.single_ms / each.predicted.single_ms for each in both),
+            size=tuple(_ratio(each.cost.model_mb, each.predicted.model_mb) for each in both),
+            time=tuple(_ratio(each.cost.single_ms, each.predicted.single_ms) for each in both),
         )
+
+
+def _ratio(measured: float, predicted: float) -> float:
+    return measured / max(predicted, 1e-9)

@@ -46,7 +46,7 @@ def markdown_report(report: CompressionReport) -> str:
 def notes(report: CompressionReport) -> list[str]:
     """Return the lines below the table: what was predicted, how well, and what chose."""
     teacher = f"teacher {report.teacher_mb:.1f} MB, {report.teacher_ms:.2f} ms in PyTorch"
-    chosen = f"chosen on the {_chosen_on(report)}; the held-out texts were read once"
+    chosen = f"chosen on {_chosen_on(report)}"
     lines = [f"{teacher}; {chosen}", *_agreement(report)]
     left = _predicted_only(report)[SHOWN_PREDICTED:]
     read = "~: predicted; Rounds, 8 bits: scores on the texts to choose by, before and after"
@@ -60,17 +60,21 @@ def sentence(report: CompressionReport) -> str:
         fitting = sum(each.fits for each in report.candidates)
         return (
             f"{fitting} of {len(report.candidates)} candidates are predicted to hold the "
-            "constraints. Nothing was trained."
+            "limits. Nothing was trained."
         )
     cost, teacher = best.cost, report.teacher_score
-    share = f", {best.score.value / teacher.value:.1%} of the teacher's" if teacher else ""
+    share = (
+        f", {best.score.value / teacher.value:.1%} of the teacher's"
+        if teacher is not None and teacher.value > 0
+        else ""
+    )
     return (
         f"{_verdict(report)} {best.candidate.name}: {report.metric} {best.score.value:.3f} "
         f"[{best.score.low:.3f}, {best.score.high:.3f}]{share}, {cost.model_mb:.2f} MB "
         f"({report.teacher_mb / cost.model_mb:.0f} times smaller), {cost.single_ms:.2f} ms for a "
-        f"text ({report.teacher_ms / cost.single_ms:.0f} times as fast as the teacher in PyTorch); "
-        "of the trained candidates that hold the constraints it scored best on the texts to "
-        "choose by."
+        f"text ({report.teacher_ms / cost.single_ms:.0f} times as fast as the teacher in PyTorch). "
+        "It holds the limits as measured; of the candidates that do, it went furthest on the texts "
+        "to choose by."
     )
 
 
@@ -85,7 +89,9 @@ def _verdict(report: CompressionReport) -> str:
 
 
 def _chosen_on(report: CompressionReport) -> str:
-    return "texts set apart" if report.chosen_on == "selection" else "held-out texts"
+    if report.chosen_on == "selection":
+        return "texts set apart; the held-out texts chose nothing"
+    return "the held-out texts, which flatters the score: no texts were set apart (--select)"
 
 
 def _agreement(report: CompressionReport) -> Iterable[str]:

@@ -130,5 +130,5 @@ def neurons_of(config: PretrainedConfig) -> list[int]:
     """Return the number of neurons of each layer's feed-forward part."""
     remaining = getattr(config, "neurons_kept", None)
     row = PRUNABLE.get(family_name(config))
-    width = getattr(config, row.width if row else "intermediate_size")
+    width = getattr(config, row.width if row else "intermediate_size", 0)  # 0 without layers
     return list(remaining or [width] * config.num_hidden_layers)

@@ -25,7 +25,7 @@ from bertender.core.errors import DamagedArtifactError, HubUnreachableError, Mod
 from bertender.core.hub import hub_knows
 from bertender.core.hub_code import open_pretrained
 from bertender.models.families import padding_embedding
-from bertender.models.own_models import load_pretrained
+from bertender.models.own_models import load_pretrained, open_config
 from bertender.problems import SINGLE_LABEL, ProblemType
 from bertender.training.heads import HEADS
 from distill.data import fitting_tokenizer
@@ -104,8 +104,8 @@ def depth_of(name: str) -> int:
     """
     source = find_encoder(name, setting="students")
     try:
-        return int(open_pretrained(AutoConfig, source).num_hidden_layers)
-    except (OSError, ValueError) as error:
+        return int(open_config(source).num_hidden_layers)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
         raise ModelError(f"the config of {name!r} cannot be read: {error}") from None
 
 

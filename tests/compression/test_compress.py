@@ -10,12 +10,14 @@ from bertender.compression.compress import MODEL, REPORT, TABLE, Compression
 from bertender.compression.config import CompressConfig
 from bertender.compression.records import CompressionReport
 from bertender.compression.report import markdown_report, sentence
+from bertender.compression.starts import starts_of
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError
+from bertender.core.errors import BertenderError, ConfigError
 from bertender.core.lineage import lineage
 from bertender.measure.comparison import Comparison
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
+from tests.toy_models import save_encoder
 
 SMALL = {
     "students": (),
@@ -94,6 +96,63 @@ def test_a_second_run_makes_nothing_again(
     again = _compression(trained, task, out, candidates=2).run()
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
     assert (again.chosen, again.minutes) == (report.chosen, report.minutes)
+
+
+def test_the_whole_teacher_is_a_candidate(trained: Artifact, task: Task, tmp_path: Path) -> None:
+    """Nothing is trained where nothing is cut: it is exported and quantized."""
+    report = _compression(
+        trained, task, tmp_path, layers=(4,), heads=(0.0,), ffn=(0.0,), candidates=1
+    ).run()
+    assert report.chosen == "teacher-4-dynamic"
+    assert (report.verdict, report.minutes) == ("met", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": (20,)}, r"layers=20: no start has a depth among these.*teacher 4"),
+        ({"layers": (0,)}, "layers=.*one layer at least"),
+        ({"schemes": ("auto",)}, "auto tries several"),
+        ({"schemes": ("qat",)}, "schemes=qat: it trains"),
+        ({"unlabelled": "missing.txt"}, "missing.txt"),
+        ({"unlabelled": "a.txt", "unlabelled_texts": 3}, "not mixed"),
+    ],
+)
+def test_wrong_settings_are_refused_before_a_probe_is_made(
+    settings: dict[str, object], message: str, trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    with pytest.raises(BertenderError, match=message):
+        _compression(trained, task, tmp_path / "out", **settings).plan()
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_model_is_not_written_over(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    (tmp_path / MODEL).mkdir()
+    (tmp_path / MODEL / "notes.txt").write_text("mine")
+    with pytest.raises(BertenderError, match=r"artifact"):
+        _compression(trained, task, tmp_path).plan()
+
+
+def test_encoders_of_one_name_are_told_apart(trained: Artifact, task: Task, tmp_path: Path) -> None:
+    names = [str(save_encoder("bert", tmp_path / folder / "teacher")) for folder in "ab"]
+    config = CompressConfig.parse({**SMALL, "students": tuple(names)})
+    assert [start.name for start in starts_of(trained, config)] == [
+        "teacher",
+        "teacher-2",
+        "teacher-3",
+    ]
+
+
+def test_a_start_that_no_student_has_is_left_out(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """An ALBERT has one layer, which no student is a shorter copy of."""
+    albert = save_encoder("albert", tmp_path / "albert")
+    plan = _compression(trained, task, tmp_path / "out", students=(str(albert),)).plan()
+    starts = {each.candidate.start.name for each in plan.candidates}
+    assert "teacher" in starts
 
 
 def test_a_plan_trains_nothing_but_probes(

@@ -48,8 +48,40 @@ def test_one_candidate_learns_from_all_texts_at_once() -> None:
 
 
 def test_few_texts_are_not_divided_to_nothing() -> None:
-    assert parts_of_texts(8, 600) == [500 / 600, 500 / 600, 500 / 600, 1.0]
-    assert parts_of_texts(8, 100) == [1.0] * 4
+    assert parts_of_texts(8, 600) == [500 / 600, 1.0]
+    assert parts_of_texts(8, 100) == [1.0]
+    assert parts_of_texts(1, 16_000) == [1.0]
+    assert parts_of_texts(1, 16_000, budgeted=True) == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("texts", [100, 600])
+def test_few_texts_are_learned_from_once(texts: int) -> None:
+    trainer = _Trainer()
+    ranked = halved(ENTRANTS, texts, trainer, Budget(None))
+    assert len(trainer.trainings) == len(set(trainer.trainings))
+    assert ranked[0].candidate.layers == 6
+    assert ranked[0].rounds[-1].share == 1.0
+    assert all(each.rounds for each in ranked)
+
+
+@pytest.mark.parametrize("minutes", [2.0, 20.0, 40.0])
+def test_a_budget_goes_by_what_the_candidate_itself_takes(minutes: float) -> None:
+    """The deepest takes many times as long as the others, and leads."""
+
+    def train(entrant: CandidateResult, share: float, number: int) -> Round:
+        layers = entrant.candidate.layers
+        return trained(number, layers / 10, share, minutes=share * 10**layers / 20_000)
+
+    budget = Budget(minutes)
+    halved(ENTRANTS, TEXTS, train, budget)
+    assert budget.spent <= max(minutes, 0.125 * 50 + minutes / 2) + 1e-6
+
+
+def test_one_candidate_keeps_to_its_budget() -> None:
+    budget = Budget(8.0)
+    (only,) = halved(ENTRANTS[:1], TEXTS, _Trainer(), budget)
+    assert only.rounds and budget.spent <= 8.0
+    assert only.left_out is None
 
 
 @pytest.mark.parametrize("minutes", [1.0, 4.0, 8.0, 15.0, 20.0])

@@ -13,10 +13,13 @@ from tokenizers import Tokenizer
 from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import DataError, ModelError
+from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
+from distill.pruning.config import PruneConfig
+from distill.pruning.pruner import prune
 from distill.pruning.vocabulary import RemainingTokens, cut_vocabulary, needed_tokens
 from distill.vocabularies import TOKENIZERS
-from tests.toy_models import LONGEST, tiny_classifier
+from tests.toy_models import LONGEST, save_artifact, tiny_classifier
 from tests.toys import passages
 
 SIZE = 400
@@ -168,3 +171,14 @@ def test_models_without_layers_give_up_words_too(model_type: str) -> None:
     torch.testing.assert_close(found, expected)
     sizes = {name: len(each) for name, each in model.named_parameters() if name in per_token}
     assert set(sizes.values()) == {len(tokens.rows)} and sizes.keys() == set(per_token)
+
+
+@pytest.mark.parametrize("model_type", ["bertender-bilstm", "bertender-static"])
+def test_a_model_without_layers_is_pruned_of_words_alone(
+    model_type: str, task: Task, tmp_path: Path
+) -> None:
+    whole = save_artifact(tiny_classifier(model_type), task, tmp_path / "whole")
+    config = PruneConfig.parse({"vocab": "task", "recover": False})
+    pruned = prune(whole, task, config, tmp_path / "pruned")
+    findings = pruned.card.findings.pruning
+    assert findings.vocabulary.after.entries < findings.vocabulary.before.entries

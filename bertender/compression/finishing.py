@@ -1,0 +1,111 @@
+"""The end of a compression: the first of the ranking that holds its limits as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertender.compression.candidates import Candidate
+from bertender.compression.chain import Built
+from bertender.compression.config import CompressConfig
+from bertender.compression.plan import excess
+from bertender.compression.probes import cost_of
+from bertender.compression.records import CandidateResult, Round
+from bertender.compression.training import Training
+from bertender.core.artifact import Artifact
+from bertender.core.errors import GateError, ParityError
+from bertender.core.saving import save_result
+from bertender.measure.compare import CompareConfig, compare
+from bertender.measure.fresh import TimedModel, measure_models
+from bertender.measure.latency import LatencyConfig
+from bertender.metrics.scores import Score
+
+__all__ = ["Finishing"]
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """Quantizes and measures trained candidates."""
+
+    training: Training
+
+    @property
+    def config(self) -> CompressConfig:
+        """The settings."""
+        return self.training.config
+
+    def first_that_holds(
+        self, ranked: Sequence[CandidateResult]
+    ) -> tuple[list[CandidateResult], CandidateResult | None]:
+        """Return the candidates as far as they were measured, and the first that holds the limits.
+
+        One that has learned from a part of the texts alone is measured first, and then learns from
+        all, unless a budget ended its training: bytes and time hardly depend on what is learned.
+        """
+        finished = list(ranked)
+        for place, result in enumerate(ranked):
+            if not result.rounds:
+                continue
+            finished[place] = self._measured(result)
+            if self._holds(finished[place]):
+                finished[place] = self._measured(self._whole(finished[place]))
+            if self._holds(finished[place]):
+                return finished, finished[place]
+        return finished, None
+
+    def compared(self, built: Built, place: Path) -> list[Score]:
+        """Save the table of a chain, and return the held-out scores: the teacher's first."""
+        config = CompareConfig.model_validate(self._timing())
+        table = compare([*built.artifacts.values()], self.training.task, config)
+        save_result(table, place)
+        return [row.score for row in table.rows]
+
+    def _holds(self, result: CandidateResult) -> bool:
+        return result.measured is not None and excess(result.measured, self.config) <= 1
+
+    def _whole(self, result: CandidateResult) -> CandidateResult:
+        last = result.rounds[-1]
+        if last.share == 1 or self.config.budget_minutes is not None:
+            return result
+        again = self.training.train(result, 1.0, last.number + 1)
+        return result.model_copy(update={"rounds": (*result.rounds, again)})
+
+    def _measured(self, result: CandidateResult) -> CandidateResult:
+        """Export, quantize and measure by the first scheme that a gate lets pass."""
+        last, refusals = result.rounds[-1], []
+        for candidate in self._schemes_of(result.candidate):
+            self.training.announce(f"export and quantize {candidate.name}")
+            try:
+                return self._cost(result, candidate, last)
+            except (GateError, ParityError) as error:
+                refusals.append(f"{candidate.scheme} refused: {error}")
+        return result.model_copy(update={"measured": None, "left_out": "; ".join(refusals)})
+
+    def _schemes_of(self, candidate: Candidate) -> list[Candidate]:
+        schemes = dict.fromkeys((candidate.scheme, *self.config.schemes))
+        return [candidate.model_copy(update={"scheme": scheme}) for scheme in schemes]
+
+    def _cost(self, result: CandidateResult, candidate: Candidate, last: Round) -> CandidateResult:
+        model = self.training.chain(candidate, last).last
+        cost = cost_of(model, self._single_ms(model))
+        beyond = excess(cost, self.config) > 1
+        return result.model_copy(
+            update={
+                "candidate": candidate,
+                "measured": cost,
+                "choice": self.training.choice(model),
+                "left_out": "measured beyond the limits" if beyond else None,
+            }
+        )
+
+    def _single_ms(self, artifact: Artifact) -> float:
+        timing = LatencyConfig.model_validate(self._timing())
+        model = TimedModel(name=artifact.name, artifact=artifact.path.resolve())
+        texts = self.training.task.dev.examples
+        return measure_models([model], texts, timing).rows[0].single.p50_ms
+
+    def _timing(self) -> dict[str, Any]:
+        names = ("processes", "threads", "seed", "noisy")
+        return {name: getattr(self.config, name) for name in names}
