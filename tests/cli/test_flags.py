@@ -178,7 +178,7 @@ UNLIKE_THEIR_DEFAULT = {
     **dict.fromkeys(
         ("opset", "max_length", "max_train", "max_dev", "texts", "latency_tokens"), "15"
     ),
-    **dict.fromkeys(("unlabelled_min_words", "unlabelled_max_words"), "15"),
+    **dict.fromkeys(("max_unlabelled", "unlabelled_min_words", "unlabelled_max_words"), "15"),
     "unlabelled_max_entropy": "0.5",
     **dict.fromkeys(("layers", "hidden_size", "heads", "feed_forward_size"), "15"),
 }
