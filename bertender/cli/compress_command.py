@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
-from bertender.cli.output import console, messages, print_json, print_words
+from bertender.cli.output import messages, print_json, print_table, print_words
 from bertender.cli.task_flags import task_settings
 from bertender.compression.compress import MODEL, Compression
 from bertender.compression.config import CompressConfig
@@ -67,7 +67,7 @@ def _show(report: CompressionReport, out: Path, as_json: bool) -> None:
     if as_json:
         print_json(report.model_dump(mode="json"))
         return
-    console.print(terminal_report(report))
+    print_table(terminal_report(report))
     print_words(sentence(report))
     if report.chosen is not None:
         print_words(f"{out / MODEL}: bertender serve {out / MODEL}", "dim")

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.measure import Measurement
 
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
-from bertender.cli.output import console, left_out_rows, print_json, print_words
+from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
 from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -36,7 +34,6 @@ __all__ = [
     "verify_command",
 ]
 
-WIDEST = 1000
 ON_THE_COMMAND_LINE = "COMMANDLINE"
 """The name that typer gives to where a value came from."""
 
@@ -139,9 +136,7 @@ def show_comparison(output: Path) -> None:
 
 def print_comparison(comparison: Comparison, wide: bool = False) -> None:
     """Print the table as wide as it needs: a narrow terminal wraps lines, but no cell is cut."""
-    table = terminal_table(comparison, wide)
-    needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
-    (console if console.width >= needed else Console(width=needed)).print(table)
+    print_table(terminal_table(comparison, wide))
 
 
 def _print_result(result: Record, left_out: dict[str, Any] | None) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -37,9 +38,12 @@ __all__ = [
     "print_json",
     "print_listing",
     "print_rows",
+    "print_table",
     "print_words",
     "show_artifact",
 ]
+
+WIDEST = 1000
 
 console = Console()
 messages = Console(stderr=True)
@@ -54,6 +58,12 @@ def print_json(value: Any) -> None:
 def print_words(words: str, style: str = "") -> None:
     """Print words as they are: nothing in them is markup, and no line is broken."""
     console.print(Text(words, style=style), soft_wrap=True)
+
+
+def print_table(table: Table) -> None:
+    """Print a table as wide as it needs: a narrow terminal wraps lines, but no cell is cut."""
+    needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+    (console if console.width >= needed else Console(width=needed)).print(table)
 
 
 def artifact_summary(artifact: Artifact) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Finishing:
             if not result.rounds:
                 continue
             finished[place] = self._measured(result)
-            if self._holds(finished[place]):
+            if self._holds(finished[place]) and self._learns_from_more(result):
                 finished[place] = self._measured(self._whole(finished[place]))
             if self._holds(finished[place]):
                 return finished, finished[place]
@@ -65,11 +65,11 @@ class Finishing:
     def _holds(self, result: CandidateResult) -> bool:
         return result.measured is not None and excess(result.measured, self.config) <= 1
 
+    def _learns_from_more(self, result: CandidateResult) -> bool:
+        return result.rounds[-1].share < 1 and self.config.budget_minutes is None
+
     def _whole(self, result: CandidateResult) -> CandidateResult:
-        last = result.rounds[-1]
-        if last.share == 1 or self.config.budget_minutes is not None:
-            return result
-        again = self.training.train(result, 1.0, last.number + 1)
+        again = self.training.train(result, 1.0, result.rounds[-1].number + 1)
         return result.model_copy(update={"rounds": (*result.rounds, again)})
 
     def _measured(self, result: CandidateResult) -> CandidateResult:

@@ -31,7 +31,7 @@ def terminal_report(report: CompressionReport) -> Table:
     title = f"{report.task}: {len(report.candidates)} candidates"
     table = captioned_table([title, *notes(report)])
     for (heading,), right in zip(HEADINGS[:-1], NUMERIC, strict=False):
-        table.add_column(heading, justify="right" if right else "left", no_wrap=not right)
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for *cells, _ in _rows(report):  # the notes, which are sentences, are in Markdown and JSON
         table.add_row(*(Text(" ".join(cell)) for cell in cells))
     return table

@@ -51,6 +51,7 @@ def test_a_plan_is_shown_and_trains_nothing(words: tuple[str | Path, ...]) -> No
     shown = succeed(*words, "--dry-run").stdout
     assert "teacher-1-ffn-50" in shown
     assert "Nothing was trained" in shown
+    assert "…" not in shown
 
 
 @pytest.mark.usefixtures("out")
