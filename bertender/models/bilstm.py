@@ -16,47 +16,33 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PretrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import SequenceClassifierOutput
 
-from bertender.core.errors import ModelError
 from bertender.models.family import Fusion
 from bertender.models.own_model import OwnModel
+from bertender.models.table_classifier import TableClassifier, TableConfig
 from bertender.models.text_spans import JOINED, Spans, joined, spans_of_pairs
 
 __all__ = ["BILSTM", "BiLstmConfig", "BiLstmEncoder", "BiLstmForSequenceClassification"]
 
 
-class BiLstmConfig(PretrainedConfig):
+class BiLstmConfig(TableConfig):
     """The shape of a BiLSTM classifier; the defaults are the paper's."""
 
     # transformers knows no more than this of a type that it does not have
     model_type = "bertender-bilstm"
-    num_hidden_layers = 0
-    """There are no layers whose hidden states another model could be matched with, and no heads."""
-    num_attention_heads = 0
 
     def __init__(
         self,
-        vocab_size: int = 30_522,
         embedding_size: int = 300,
         hidden_size: int = 150,
         feed_forward_size: int = 200,
-        dropout: float = 0.1,
-        texts: int = 1,
         **settings: Any,
     ) -> None:
         """Take the widths: `hidden_size` of the LSTM of each direction, `feed_forward_size`
-        between the states and the logits; and `texts`, 1 or 2 of an example.
+        between the states and the logits.
         """
-        self.vocab_size = vocab_size
         self.embedding_size = embedding_size
-        self.hidden_size = hidden_size
-        self.feed_forward_size = feed_forward_size
-        self.dropout = dropout
-        self.texts = texts
-        self.opens_with = "bertender"
-        super().__init__(**settings)
+        super().__init__(hidden_size=hidden_size, feed_forward_size=feed_forward_size, **settings)
 
 
 class BiLstmEncoder(nn.Module):
@@ -91,11 +77,12 @@ class BiLstmEncoder(nn.Module):
         return torch.gather(states, 1, place)[:, 0]
 
 
-class BiLstmForSequenceClassification(PreTrainedModel):
+class BiLstmForSequenceClassification(TableClassifier):
     """The encoder with a classifier over the labels."""
 
     config_class = BiLstmConfig
-    base_model_prefix = "encoder"
+    called = "a BiLSTM"
+    encoder: BiLstmEncoder
 
     def __init__(self, config: BiLstmConfig) -> None:
         super().__init__(config)
@@ -106,50 +93,18 @@ class BiLstmForSequenceClassification(PreTrainedModel):
         self.classifier = nn.Linear(config.feed_forward_size, config.num_labels)
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        output_hidden_states: bool = False,
-    ) -> SequenceClassifierOutput:
-        """Return the logits (batch, labels).
-
-        Args:
-            input_ids: (batch, seq), of at least one token each, padding behind them.
-            attention_mask: (batch, seq), 1 for a real token; all are without it.
-            output_hidden_states: refused, because there are none.
-
-        Raises:
-            ModelError: hidden states are asked for.
-        """
-        if output_hidden_states:
-            raise ModelError("a BiLSTM has no hidden states of layers: compare its logits alone.")
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        features = functional.relu(self.dense(self._states(input_ids, mask)))
-        return SequenceClassifierOutput(logits=self.classifier(self.dropout(features)))
+    def features(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the layer's outputs on the states, (batch, feed_forward)."""
+        return functional.relu(self.dense(self._states(input_ids, mask)))
 
     def _states(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return what the classifier reads of the texts, (batch, joined)."""
+        """Return the states of the texts, (batch, joined)."""
         if self.config.texts == 1:
             lengths = mask.sum(1)
             states: torch.Tensor = self.encoder(input_ids, Spans(lengths * 0, lengths))
             return states
         spans = Spans(*map(torch.cat, zip(*spans_of_pairs(input_ids, mask), strict=True)))
         return joined(*self.encoder(input_ids.repeat(2, 1), spans).chunk(2))
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the table of word embeddings."""
-        return self.encoder.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace this table of word embeddings by another."""
-        assert isinstance(value, nn.Embedding)
-        self.encoder.word_embeddings = value
-
-    def _init_weights(self, module: nn.Module) -> None:
-        # PyTorch's own, instead of the narrow normals that transformers draws for encoders
-        if isinstance(module, nn.Linear | nn.LSTM | nn.Embedding):
-            module.reset_parameters()
 
 
 BILSTM = OwnModel(

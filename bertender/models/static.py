@@ -14,16 +14,12 @@ Two texts are read apart by the same table (see text_spans), and their means u a
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import SequenceClassifierOutput
 
-from bertender.core.errors import ModelError
 from bertender.models.family import Fusion
 from bertender.models.own_model import OwnModel
+from bertender.models.table_classifier import TableClassifier, TableConfig
 from bertender.models.text_spans import JOINED, Spans, joined, spans_of_pairs
 
 __all__ = [
@@ -43,34 +39,13 @@ LEAST_SUM = 1e-5
 """Instead of the weights' sum where a text has no token with a part: its mean is 0 then."""
 
 
-class StaticConfig(PretrainedConfig):
-    """The shape of a static classifier."""
+class StaticConfig(TableConfig):
+    """The shape of a static classifier: `hidden_size` of the vectors, `feed_forward_size` between
+    the mean and the logits, 0 for a linear head.
+    """
 
     # transformers knows no more than this of a type that it does not have
     model_type = "bertender-static"
-    num_hidden_layers = 0
-    """There are no layers whose hidden states another model could be matched with, and no heads."""
-    num_attention_heads = 0
-
-    def __init__(
-        self,
-        vocab_size: int = 30_522,
-        hidden_size: int = 256,
-        feed_forward_size: int = 256,
-        dropout: float = 0.1,
-        texts: int = 1,
-        **settings: Any,
-    ) -> None:
-        """Take the widths: `hidden_size` of the vectors, `feed_forward_size` between the mean and
-        the logits, 0 for a linear head; and `texts`, 1 or 2 of an example.
-        """
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.feed_forward_size = feed_forward_size
-        self.dropout = dropout
-        self.texts = texts
-        self.opens_with = "bertender"
-        super().__init__(**settings)
 
 
 class StaticEncoder(nn.Module):
@@ -90,11 +65,12 @@ class StaticEncoder(nn.Module):
         return mean
 
 
-class StaticForSequenceClassification(PreTrainedModel):
+class StaticForSequenceClassification(TableClassifier):
     """The encoder with a classifier over the labels."""
 
     config_class = StaticConfig
-    base_model_prefix = "encoder"
+    called = "a static model"
+    encoder: StaticEncoder
 
     def __init__(self, config: StaticConfig) -> None:
         super().__init__(config)
@@ -107,51 +83,18 @@ class StaticForSequenceClassification(PreTrainedModel):
         self.classifier = nn.Linear(hidden or width, config.num_labels)
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        output_hidden_states: bool = False,
-    ) -> SequenceClassifierOutput:
-        """Return the logits (batch, labels).
-
-        Args:
-            input_ids: (batch, seq).
-            attention_mask: (batch, seq), 1 for a real token; all are without it.
-            output_hidden_states: refused, because there are none.
-
-        Raises:
-            ModelError: hidden states are asked for.
-        """
-        if output_hidden_states:
-            raise ModelError(
-                "a static model has no hidden states of layers: compare its logits alone."
-            )
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        features = self.activation(self.dense(self._means(input_ids, mask)))
-        return SequenceClassifierOutput(logits=self.classifier(self.dropout(features)))
+    def features(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the layer's outputs on the means, (batch, width)."""
+        features: torch.Tensor = self.activation(self.dense(self._means(input_ids, mask)))
+        return features
 
     def _means(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return what the classifier reads of the texts, (batch, width)."""
+        """Return the means of the texts, (batch, joined)."""
         if self.config.texts == 1:
             mean: torch.Tensor = self.encoder(input_ids, mask)
             return mean
         both = spans_of_pairs(input_ids, mask)
         return joined(*(self.encoder(input_ids, _parts(spans, mask)) for spans in both))
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the table of vectors."""
-        return self.encoder.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace this table of vectors by another."""
-        assert isinstance(value, nn.Embedding)
-        self.encoder.word_embeddings = value
-
-    def _init_weights(self, module: nn.Module) -> None:
-        # PyTorch's own, instead of the narrow normals that transformers draws for encoders
-        if isinstance(module, nn.Linear | nn.Embedding):
-            module.reset_parameters()
 
 
 def _parts(spans: Spans, mask: torch.Tensor) -> torch.Tensor:

@@ -9,48 +9,15 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from bertender.core.errors import ModelError
 from bertender.models.bilstm import BiLstmForSequenceClassification
+from tests.models.token_rows import PAIRS, TEXTS, TOLERANCE, logits, padded
 from tests.toy_models import tiny_classifier
-
-CLS, SEP, PAD = 2, 3, 0
-TOLERANCE = {"rtol": 0, "atol": 1e-6}
 
 
 def bilstm(**changes: Any) -> BiLstmForSequenceClassification:
     model = tiny_classifier("bertender-bilstm", **changes)
     assert isinstance(model, BiLstmForSequenceClassification)
     return model
-
-
-def words(count: int, seed: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(5, 60, (count,), generator=generator).tolist()
-
-
-TEXTS = [[CLS, *words(count, count), SEP] for count in (7, 1, 0, 12, 3)]
-A, B = words(6, 1), words(3, 2)
-PAIRS = {
-    "bert": ([CLS, *A, SEP, *B, SEP], [*A, SEP], [*B, SEP]),
-    "roberta": ([CLS, *A, SEP, SEP, *B, SEP], [*A, SEP], [*B, SEP]),
-    "no first text": ([CLS, SEP, *B, SEP], [SEP], [*B, SEP]),
-    "no second text": ([CLS, *A, SEP, SEP], [*A, SEP], [SEP]),
-    "no second text of roberta": ([CLS, *A, SEP, SEP, SEP], [*A, SEP], [SEP]),
-    "one text alone": ([CLS, *A, SEP], [*A, SEP], [SEP]),
-}
-"""The tokens of a pair, and of each of its texts with the separator that ends it."""
-
-
-def padded(rows: list[list[int]], longest: int = 0) -> dict[str, torch.Tensor]:
-    longest = max(longest, *map(len, rows))
-    ids = [row + [PAD] * (longest - len(row)) for row in rows]
-    mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-
-
-def logits(model: BiLstmForSequenceClassification, **batch: torch.Tensor) -> torch.Tensor:
-    with torch.inference_mode():
-        return model(**batch).logits
 
 
 def packed_states(model: BiLstmForSequenceClassification, rows: list[list[int]]) -> torch.Tensor:
@@ -89,19 +56,6 @@ def test_the_texts_of_a_pair_are_read_apart_by_the_same_weights(layout: str) -> 
     torch.testing.assert_close(found, head(model, joined), **TOLERANCE)
 
 
-@pytest.mark.parametrize("longest", [0, 40])
-@pytest.mark.parametrize("texts", [1, 2])
-def test_neither_padding_nor_neighbours_change_an_answer(texts: int, longest: int) -> None:
-    model = bilstm(texts=texts)
-    rows = TEXTS if texts == 1 else [tokens for tokens, *_ in PAIRS.values()]
-    batch = padded(rows, longest)
-    alone = torch.cat([logits(model, **padded([row])) for row in rows])
-    torch.testing.assert_close(logits(model, **batch), alone, **TOLERANCE)
-    noise = torch.where(batch["attention_mask"] > 0, batch["input_ids"], 57)
-    other = logits(model, input_ids=noise, attention_mask=batch["attention_mask"])
-    torch.testing.assert_close(other, alone, **TOLERANCE)
-
-
 def test_without_a_mask_every_token_counts() -> None:
     model, batch = bilstm(), padded(TEXTS[:1])
     assert torch.equal(logits(model, input_ids=batch["input_ids"]), logits(model, **batch))
@@ -114,8 +68,3 @@ def test_every_weight_learns() -> None:
     model(**padded([tokens for tokens, *_ in PAIRS.values()])).logits.square().sum().backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters()}
     assert all(gradient is not None and gradient.any() for gradient in gradients.values())
-
-
-def test_there_are_no_hidden_states() -> None:
-    with pytest.raises(ModelError, match="no hidden states of layers"):
-        bilstm()(**padded(TEXTS), output_hidden_states=True)

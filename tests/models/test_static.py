@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from bertender.core.errors import ModelError
 from bertender.models.static import NO_WEIGHT, StaticForSequenceClassification
-from tests.models.test_bilstm import PAIRS, TEXTS, TOLERANCE, padded
+from tests.models.token_rows import PAIRS, TEXTS, TOLERANCE, logits, padded
 from tests.toy_models import tiny_classifier
 
 SPECIAL = [0, 2, 3]
@@ -21,11 +20,6 @@ def static(**changes: Any) -> StaticForSequenceClassification:
     with torch.no_grad():
         model.encoder.word_weights[SPECIAL] = NO_WEIGHT
     return model
-
-
-def logits(model: StaticForSequenceClassification, **batch: torch.Tensor) -> torch.Tensor:
-    with torch.inference_mode():
-        return model(**batch).logits
 
 
 def mean_of(model: StaticForSequenceClassification, row: list[int]) -> torch.Tensor:
@@ -60,19 +54,6 @@ def test_the_texts_of_a_pair_are_read_apart_by_the_same_table(layout: str) -> No
     torch.testing.assert_close(found, head(model, joined), **TOLERANCE)
 
 
-@pytest.mark.parametrize("longest", [0, 40])
-@pytest.mark.parametrize("texts", [1, 2])
-def test_neither_padding_nor_neighbours_change_the_logits(texts: int, longest: int) -> None:
-    model = static(texts=texts)
-    rows = TEXTS if texts == 1 else [tokens for tokens, *_ in PAIRS.values()]
-    batch = padded(rows, longest)
-    alone = torch.cat([logits(model, **padded([row])) for row in rows])
-    torch.testing.assert_close(logits(model, **batch), alone, **TOLERANCE)
-    noise = torch.where(batch["attention_mask"] > 0, batch["input_ids"], 57)
-    other = logits(model, input_ids=noise, attention_mask=batch["attention_mask"])
-    torch.testing.assert_close(other, alone, **TOLERANCE)
-
-
 def test_the_order_of_tokens_changes_nothing() -> None:
     model, (row, *_) = static(), TEXTS
     torch.testing.assert_close(
@@ -95,8 +76,3 @@ def test_every_weight_learns_but_those_of_special_tokens() -> None:
     assert all(gradient is not None and gradient.any() for gradient in gradients.values())
     optimizer.step()
     assert not model.encoder.word_weights[SPECIAL].sigmoid().any()
-
-
-def test_there_are_no_hidden_states() -> None:
-    with pytest.raises(ModelError, match="no hidden states of layers"):
-        static()(**padded(TEXTS), output_hidden_states=True)
