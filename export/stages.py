@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
-from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage, Want
+from bertender.pipeline.products import TORCH_CLASSIFIER, Product, Want
+from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, check_architecture, export, write_onnx
 

@@ -6,13 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
-from bertender.pipeline.stage import (
-    GRAPH_TO_QUANTIZE,
-    Inputs,
-    Product,
-    Stage,
-    Want,
-)
+from bertender.pipeline.products import GRAPH_TO_QUANTIZE, Product, Want
+from bertender.pipeline.stage import Inputs, Stage
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.graph_check import failures_if_quantized

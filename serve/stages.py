@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertender.pipeline.stage import ONNX_CLASSIFIER, Inputs, Stage
+from bertender.pipeline.products import ONNX_CLASSIFIER
+from bertender.pipeline.stage import Inputs, Stage
 from serve.check import EndpointCheck, EndpointConfig, check_endpoint
 from serve.installation import find_installation
 

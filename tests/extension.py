@@ -9,7 +9,8 @@ from pydantic import Field
 from bertender.core.artifact import Artifact
 from bertender.core.findings import Findings
 from bertender.models.opening import load_torch_classifier
-from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
+from bertender.pipeline.products import TORCH_CLASSIFIER, Product
+from bertender.pipeline.stage import Inputs, Stage
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import TrainingConfig
 from distill.losses.terms import SoftLabels

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bertender.core.atomic import unusable_parent
 from bertender.core.config import Config
 from bertender.core.errors import BertenderError, ConfigError
+from bertender.pipeline.products import Earlier, Product, Source
 from bertender.pipeline.recipe import Recipe, Step
-from bertender.pipeline.stage import Earlier, Product, Source
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 

@@ -16,6 +16,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 """The folder that holds the packages."""
 COUNTED_OTHERWISE: Mapping[str, str] = {
     "bertender.pipeline.stage": "the settings and sources that it hands on count by themselves",
+    "bertender.pipeline.products": "it describes what steps write, for plans",
     "bertender.pipeline.named_files": "files that settings name count by their digest",
     "bertender.core.progress": "it shows how far the work is, and no output depends on it",
     "bertender.models.expected": "a plan asks it, and what a step then runs does not",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
-from bertender.pipeline.stage import Inputs, Product, Stage
+from bertender.pipeline.products import Product
+from bertender.pipeline.stage import Inputs, Stage
 from bertender.problems import SINGLE_LABEL
 from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
 

@@ -8,15 +8,8 @@ from pathlib import Path
 from bertender.core.artifact import Artifact
 from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
-from bertender.pipeline.stage import (
-    TORCH_CLASSIFIER,
-    TORCH_MODEL,
-    Earlier,
-    Inputs,
-    Product,
-    Stage,
-    Want,
-)
+from bertender.pipeline.products import TORCH_CLASSIFIER, TORCH_MODEL, Earlier, Product, Want
+from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.expected import expected_student

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import folder_digest
-from bertender.pipeline.stage import Earlier
+from bertender.pipeline.products import Earlier
 from distill.teachers.encoders import find_encoder, located
 
 __all__ = ["Encoder", "expected_encoder"]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.pipeline.named_files import NamedFile, TaskData
-from bertender.pipeline.stage import TORCH_MODEL, Inputs, Product, Stage
+from bertender.pipeline.products import TORCH_MODEL, Product
+from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
 from distill.finetuning.multitask import (
     MultiTaskConfig,

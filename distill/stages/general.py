@@ -8,7 +8,8 @@ from pathlib import Path
 from bertender.core.artifact import Artifact
 from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import NamedFile
-from bertender.pipeline.stage import TORCH_MODEL, Earlier, Inputs, Product, Stage, Want
+from bertender.pipeline.products import TORCH_MODEL, Earlier, Product, Want
+from bertender.pipeline.stage import Inputs, Stage
 from distill.corpora.corpus import Corpus
 from distill.distillation.expected import expected_general_student
 from distill.distillation.general import GeneralConfig, distill_general_by_name

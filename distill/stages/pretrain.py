@@ -9,7 +9,8 @@ from pathlib import Path
 from bertender.core.artifact import Artifact
 from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import ArtifactFolder, NamedFile
-from bertender.pipeline.stage import PRETRAINED, Earlier, Inputs, Product, Stage, Want
+from bertender.pipeline.products import PRETRAINED, Earlier, Product, Want
+from bertender.pipeline.stage import Inputs, Stage
 from distill.corpora.corpus import Corpus
 from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, expected_pretrained, pretrain_by_name

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
-from bertender.pipeline.stage import TORCH_CLASSIFIER, Inputs, Product, Stage, Want
+from bertender.pipeline.products import TORCH_CLASSIFIER, Product, Want
+from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
 from distill.corpora.corpus import Corpus
 from distill.distillation.unlabelled import texts_of_task
