@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.flags import JsonFlag, TeacherOption, command_with_flags, explicit, option_values
 from bertender.cli.output import messages, print_json, print_table, print_words
 from bertender.cli.task_flags import task_settings
 from bertender.compression.compress import MODEL, Compression
@@ -22,9 +22,6 @@ from bertender.tasks.task import TaskConfig
 
 __all__ = ["compress_command"]
 
-TeacherOption = Annotated[
-    Path, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
-]
 OutOption = Annotated[
     Path,
     typer.Option("--out", metavar="DIRECTORY", help="where to put the model and the report"),

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from bertender.core.config import Config
 
-__all__ = ["JsonFlag", "command_with_flags", "explicit", "option_values"]
+__all__ = ["JsonFlag", "TeacherOption", "command_with_flags", "explicit", "option_values"]
 
 WIDEST_METAVAR = 16
 PLAIN_TYPES = (int, float, bool, str, Path)
@@ -24,6 +24,9 @@ CONTEXT = inspect.Parameter(
 EXPLICIT = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
 """Typer's names of where a value comes from that is not a default."""
 
+TeacherOption = Annotated[
+    Path, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="print one line of JSON at the end")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.flags import JsonFlag, TeacherOption, command_with_flags, explicit, option_values
 from bertender.cli.output import artifact_summary, print_artifact, print_json
 from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
@@ -24,9 +24,6 @@ __all__ = ["stage_command"]
 
 OutOption = Annotated[
     Path, typer.Option("--out", metavar="DIRECTORY", help="where to write the artifact")
-]
-TeacherOption = Annotated[
-    Path, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
 ]
 ArtifactArgument = Annotated[
     Path, typer.Argument(metavar="ARTIFACT", help="artifact to start from")

@@ -1,1 +1,1 @@
-"""Compression under constraints: candidate chains planned, predicted, trained by halving."""
+"""Compression under limits: candidate chains planned, predicted, trained by halving."""

@@ -6,7 +6,7 @@ built already are not built again, so that a compression that was killed continu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.saving import save_text
+from bertender.pipeline.named_files import NamedFile
+from bertender.pipeline.products import GRAPH_TO_QUANTIZE
 from bertender.pipeline.recipe import Step
 from bertender.pipeline.runner import StepOutcome, run_step
-from bertender.pipeline.stage import GRAPH_TO_QUANTIZE
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 
@@ -35,14 +36,12 @@ class Built:
 
     artifacts: Mapping[str, Artifact]
     """By the names of the steps, the teacher's included."""
-    steps: int
-    """How many steps there were."""
     seconds: float
     """That they took, whether this run has built them or an earlier one."""
 
     @property
     def last(self) -> Artifact:
-        """What the last step has made."""
+        """The artifact of the last step."""
         return [*self.artifacts.values()][-1]
 
 
@@ -101,7 +100,7 @@ def build(
         outcome = run_step(step, config, task, done, folder)
         done[step.name] = Artifact.load(outcome.output, verify=False)
         seconds += _seconds(outcome, folder / f"{step.name}.seconds")
-    return Built(done, len(steps), seconds)
+    return Built(done, seconds)
 
 
 def _seconds(outcome: StepOutcome, place: Path) -> float:
@@ -121,13 +120,21 @@ def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task
         BertenderError: what is wrong, before any work.
     """
     unlabelled = int(config.unlabelled is not None or config.unlabelled_texts > 0)
-    for candidate in candidates:
-        steps = student_steps(candidate, config, unlabelled)
-        for step in (*steps, *graph_steps(candidate, TEACHER)):
-            _check(step, task)
+    steps = {
+        step.model_dump_json(): step  # many candidates have a step in common
+        for candidate in candidates
+        for step in (
+            *student_steps(candidate, config, unlabelled),
+            *graph_steps(candidate, TEACHER),
+        )
+    }
+    files = [file for step in steps.values() for file in _checked_files(step, task)]
+    for file in dict.fromkeys(files):  # a packaged encoder's check reads all of it
+        file.check()
 
 
-def _check(step: Step, task: Task) -> None:
+def _checked_files(step: Step, task: Task) -> Iterable[NamedFile]:
+    """Return the files that a step names, whose settings are right for the task."""
     stage = STAGES[step.stage]
     config = stage.config.parse(step.settings)
     if step.stage == "quantize" and stage.wants(config, 0).name != GRAPH_TO_QUANTIZE.name:
@@ -137,8 +144,7 @@ def _check(step: Step, task: Task) -> None:
         )
     stage.accepts(task)
     stage.check(config, task)
-    for file in stage.files(config):
-        file.check()
+    return stage.files(config)
 
 
 def _step(name: str, stage: str, sources: tuple[str, ...], settings: Mapping[str, Any]) -> Step:

@@ -22,8 +22,8 @@ from bertender.compression.plan import (
     check_feasible,
     entrants,
     none_holds,
-    passed_over,
     predicted,
+    with_trained,
 )
 from bertender.compression.probes import Measured, measured
 from bertender.compression.records import CandidateResult, CompressionReport
@@ -92,9 +92,10 @@ class Compression:
         chosen = entrants(report.candidates, self.config)
         budget = Budget(self.config.budget_minutes)
         ranked = halved(chosen, len(self.task.train), training.train, budget)
-        finishing = Finishing(training)
+        predicted_of = {each.candidate: each.predicted for each in report.candidates}
+        finishing = Finishing(training, predicted_of)
         done, best = finishing.first_that_holds(ranked)
-        report = _with(report, done, chosen)
+        report = with_trained(report, done, chosen)
         save_result(report, self.out / REPORT)
         if best is None:
             raise ConfigError(none_holds(done, self.config))
@@ -110,7 +111,10 @@ class Compression:
         scored = best.model_copy(update={"score": score})
         whole = report.model_copy(
             update={
-                "candidates": tuple(scored if each == best else each for each in report.candidates),
+                "candidates": tuple(
+                    scored if each.candidate == best.candidate else each
+                    for each in report.candidates
+                ),
                 "chosen": best.candidate.name,
                 "verdict": "met" if least is None or score.value >= least else "score not met",
                 "teacher_score": teacher,
@@ -153,18 +157,8 @@ class Compression:
             teacher_ms=probes.teacher.single_ms,
             candidates=tuple(results),
             probes=probes.probes,
+            obstacles=probes.obstacles,
             minutes=0.0,
             environment=environment(),
             load=probes.load,
         )
-
-
-def _with(
-    report: CompressionReport, done: Sequence[CandidateResult], chosen: Sequence[CandidateResult]
-) -> CompressionReport:
-    """Return a report with the candidates that were trained, and why the others were not."""
-    entered = {each.candidate for each in chosen}
-    rest = [each for each in report.candidates if each.candidate not in entered]
-    minutes = sum(each.minutes for one in done for each in one.rounds)
-    others = (passed_over(each, chosen) for each in rest)
-    return report.model_copy(update={"candidates": (*done, *others), "minutes": minutes})

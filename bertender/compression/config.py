@@ -1,4 +1,4 @@
-"""Settings of `compress`: the constraints, what candidates are made of, and what may be spent."""
+"""Settings of `compress`: the limits, what candidates are made of, and what may be spent."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class CompressConfig(Config):
         "machine with `threads`",
     )
     min_score: float | None = Field(
-        None, gt=0, le=1, description="least score on the held-out texts, read once at the end"
+        None, gt=0, le=1, description="least score on the held-out texts, which choose nothing"
     )
     unlabelled: Path | None = Field(
-        None, description="more texts to learn from: .txt, CSV, TSV, JSONL or Parquet"
+        None, description="more texts to learn from: .txt, .txt.xz, CSV, TSV, JSONL or Parquet"
     )
     unlabelled_texts: int = Field(
         0, ge=0, description="learn from so many unlabelled texts that come with the task, at most"

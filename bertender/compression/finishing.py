@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from bertender.compression.chain import Built
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import excess
 from bertender.compression.probes import cost_of
-from bertender.compression.records import CandidateResult, Round
+from bertender.compression.records import CandidateResult, Cost, Round
 from bertender.compression.training import Training
 from bertender.core.artifact import Artifact
 from bertender.core.errors import GateError, ParityError
@@ -30,6 +30,8 @@ class Finishing:
     """Quantizes and measures trained candidates."""
 
     training: Training
+    predicted: Mapping[Candidate, Cost]
+    """Of all candidates."""
 
     @property
     def config(self) -> CompressConfig:
@@ -88,12 +90,14 @@ class Finishing:
         return [candidate.model_copy(update={"scheme": scheme}) for scheme in schemes]
 
     def _cost(self, result: CandidateResult, candidate: Candidate, last: Round) -> CandidateResult:
+        """Return a candidate as measured by a scheme, which may be another than it entered with."""
         model = self.training.chain(candidate, last).last
         cost = cost_of(model, self._single_ms(model))
         beyond = excess(cost, self.config) > 1
         return result.model_copy(
             update={
                 "candidate": candidate,
+                "predicted": self.predicted.get(candidate, result.predicted),
                 "measured": cost,
                 "choice": self.training.choice(model),
                 "left_out": "measured beyond the limits" if beyond else None,

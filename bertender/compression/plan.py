@@ -10,7 +10,7 @@ from typing import Any
 from bertender.compression.candidates import Candidate, Start
 from bertender.compression.config import CompressConfig
 from bertender.compression.probes import CostModels
-from bertender.compression.records import CandidateResult, Cost
+from bertender.compression.records import CandidateResult, CompressionReport, Cost
 from bertender.core.errors import ConfigError
 
 __all__ = [
@@ -19,17 +19,17 @@ __all__ = [
     "entrants",
     "excess",
     "none_holds",
-    "passed_over",
     "predicted",
+    "with_trained",
 ]
 
-TOO_MUCH = "predicted beyond the constraints"
+TOO_MUCH = "predicted beyond the limits"
 
 
 def predicted(
     candidates: Iterable[Candidate], models: CostModels, config: CompressConfig
 ) -> list[CandidateResult]:
-    """Return the candidates with their predicted costs, and whether these hold the constraints."""
+    """Return the candidates with their predicted costs, and whether these hold the limits."""
     results = []
     for candidate in candidates:
         if (candidate.start.name, candidate.scheme) not in models:
@@ -48,7 +48,7 @@ def predicted(
 
 
 def excess(cost: Cost, config: CompressConfig) -> float:
-    """Return how many times the tightest constraint is exceeded; at most 1 where all hold."""
+    """Return how many times the tightest limit is exceeded; at most 1 where all hold."""
     return max((of(cost) / limit for _, limit, of in _limits(config)), default=0.0)
 
 
@@ -90,10 +90,23 @@ def none_holds(finished: Sequence[CandidateResult], config: CompressConfig) -> s
     )
 
 
-def passed_over(result: CandidateResult, chosen: Sequence[CandidateResult]) -> CandidateResult:
+def with_trained(
+    report: CompressionReport, done: Sequence[CandidateResult], chosen: Sequence[CandidateResult]
+) -> CompressionReport:
+    """Return a report with the candidates that were trained, and why the others were not."""
+    trained = {each.candidate for each in done}
+    rest = [each for each in report.candidates if each.candidate not in trained]
+    minutes = sum(each.minutes for one in done for each in one.rounds)
+    others = (_passed_over(each, chosen) for each in rest)
+    return report.model_copy(update={"candidates": (*done, *others), "minutes": minutes})
+
+
+def _passed_over(result: CandidateResult, chosen: Sequence[CandidateResult]) -> CandidateResult:
     """Return a candidate that was only predicted, with the reason."""
     if not result.fits:
         return result
+    if any(each.candidate == result.candidate for each in chosen):
+        return result.model_copy(update={"left_out": "a gate refused its scheme"})
     key = _start_and_depth(result)
     rival = any(_start_and_depth(each) == key for each in chosen)
     less_cut = "another one of its start and depth has as many weights left, or more"

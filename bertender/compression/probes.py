@@ -53,7 +53,8 @@ class Measured(Record):
     teacher: Cost
     load: MachineLoad | None
     obstacles: dict[str, str] = Field(
-        default_factory=dict, description="why no student starts from some of the starts, by name"
+        default_factory=dict,
+        description="why a start and a scheme have no candidate, by their names",
     )
 
     def models(self) -> CostModels:
@@ -106,8 +107,9 @@ def measured(
         try:
             made += _made_all(teacher, group, task, config, folder, announce)
         except (ConfigError, ModelError) as error:
-            obstacles[group[0].start.name] = str(error)
-            logger.warning("no student starts from %s: %s", group[0].start.name, error)
+            name = f"{group[0].start.name} by scheme {group[0].scheme}"
+            obstacles[name] = str(error)
+            logger.warning("no candidate of %s: %s", name, error)
         else:
             chosen += probes_of(group)
     if not chosen:

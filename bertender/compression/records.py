@@ -18,7 +18,7 @@ __all__ = ["Agreement", "CandidateResult", "CompressionReport", "Cost", "Probe",
 
 
 class Cost(Record):
-    """What a model weighs, and how long it takes."""
+    """Size and latency of a model."""
 
     model_mb: float = Field(description="of the graph and its weights, in 10^6 bytes")
     single_ms: float = Field(description="of one text of natural length, the median")
@@ -48,7 +48,7 @@ class CandidateResult(Record):
 
     candidate: Candidate
     predicted: Cost
-    fits: bool = Field(description="whether the prediction holds the constraints")
+    fits: bool = Field(description="whether the prediction holds the limits")
     rounds: tuple[Round, ...] = ()
     measured: Cost | None = Field(None, description="None where it was not quantized")
     choice: float | None = Field(
@@ -72,7 +72,7 @@ class Agreement(Record):
 
 
 class CompressionReport(Record):
-    """A compression: constraints, candidates, the chosen one, and how it was chosen."""
+    """A compression: limits, candidates, the chosen one, and how it was chosen."""
 
     config: CompressConfig
     task: str
@@ -83,6 +83,10 @@ class CompressionReport(Record):
     teacher_score: Score | None = None
     candidates: tuple[CandidateResult, ...]
     probes: tuple[Probe, ...]
+    obstacles: dict[str, str] = Field(
+        default_factory=dict,
+        description="why a start and a scheme have no candidate, by their names",
+    )
     chosen: str | None = Field(None, description="name of the candidate; None of a plan alone")
     verdict: Literal["planned", "met", "score not met"] = "planned"
     minutes: float = Field(description="of training, probes left out")

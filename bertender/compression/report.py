@@ -49,6 +49,7 @@ def notes(report: CompressionReport) -> list[str]:
     chosen = f"chosen on {_chosen_on(report)}"
     lines = [f"{teacher}; {chosen}", *_agreement(report)]
     left = _predicted_only(report)[SHOWN_PREDICTED:]
+    lines += [f"no candidate of {name}: {why}" for name, why in report.obstacles.items()]
     read = "~: predicted; Rounds, 8 bits: scores on the texts to choose by, before and after"
     return [read, *lines, *([f"{len(left)} more candidates were predicted"] if left else [])]
 

@@ -75,14 +75,10 @@ class Training:
             GateError, ParityError: a gate refuses a graph.
         """
         trained = self._student(candidate, last.texts, last.unlabelled)
-        source = [*trained.artifacts][-1]
-        folder = self._folder(candidate, last.texts, last.unlabelled)
-        return build(
-            graph_steps(candidate, source),
-            trained.artifacts,
-            self._part(last.texts),
-            folder / candidate.scheme if trained.steps else self.folder / candidate.name,
-        )
+        export, quantize = graph_steps(candidate, [*trained.artifacts][-1])
+        part, folder = self._part(last.texts), self._folder(candidate, last.texts, last.unlabelled)
+        exported = build([export], trained.artifacts, part, folder)
+        return build([quantize], exported.artifacts, part, folder / candidate.scheme)
 
     def choice(self, artifact: Artifact) -> float:
         """Return a model's score on the texts to choose by."""

@@ -1,4 +1,4 @@
-"""What distilling gave over its control, as a sentence."""
+"""The gain of a student over its control, as a sentence."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class OnTask:
     taught: TaughtTexts
     """All texts that it learns from, and the teachers."""
     cached: Wanted
-    """What the teachers compute once for each text."""
+    """Outputs of the teachers that are computed before the training and cached."""
 
     def write(
         self,

@@ -18,7 +18,7 @@ from distill.students.token_use import TokenUse
 __all__ = ["FEED_FORWARD_SIZE", "HIDDEN_SIZE", "RARE", "STATIC_STUDENT", "static_student"]
 
 HIDDEN_SIZE = 256
-"""Width of the vectors by default, where the start is no narrower."""
+"""Default width of the vectors, or the start's if that is narrower."""
 FEED_FORWARD_SIZE = 256
 """Width of the layer between the mean and the logits by default."""
 RARE = 0.1

@@ -19,7 +19,7 @@ ANY_TEXT = "a"
 
 @dataclass(frozen=True)
 class TokenUse:
-    """What students that are tables of tokens read of their start's tokenizer and of texts."""
+    """Counts of tokens in texts, and the special tokens of a tokenizer."""
 
     counts: torch.Tensor
     """(tokens,), how often each occurs."""

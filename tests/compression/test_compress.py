@@ -183,3 +183,9 @@ def test_a_score_that_is_missed_is_said(done: tuple[Path, CompressionReport]) ->
     assert sentence(missed).startswith(
         f"min_score=0.99 is not reached. The best is {report.chosen}"
     )
+
+
+def test_the_published_report_can_be_read() -> None:
+    (place,) = (Path(__file__).parents[2] / "benchmarks" / "results").glob("*-compress-cpu.json")
+    report = CompressionReport.model_validate_json(place.read_text(encoding="utf-8"))
+    assert sentence(report).startswith(f"Deploy {report.chosen}: ")

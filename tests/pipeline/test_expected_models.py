@@ -17,8 +17,8 @@ from bertender.models.families import family_name
 from bertender.models.opening import onnx_file
 from bertender.models.pruned import heads_of
 from bertender.pipeline.plan import make_plan
+from bertender.pipeline.products import Earlier, Product
 from bertender.pipeline.recipe import parse_recipe
-from bertender.pipeline.stage import Earlier, Product
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from distill.distillation.general_teacher import GeneralTeacher

@@ -12,9 +12,9 @@ import yaml
 from bertender.core.config import Rule
 from bertender.core.errors import BertenderError, ConfigError, DataError
 from bertender.pipeline.plan import make_plan
+from bertender.pipeline.products import Want
 from bertender.pipeline.recipe import Recipe, load_recipe, parse_recipe, recipe_names
 from bertender.pipeline.runner import run_recipe
-from bertender.pipeline.stage import Want
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.registry import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task

@@ -1,0 +1,71 @@
+"""The end of a compression: a scheme that a gate refuses gives way to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from bertender.compression.candidates import Start
+from bertender.compression.config import CompressConfig
+from bertender.compression.finishing import Finishing
+from bertender.compression.plan import with_trained
+from bertender.compression.records import CompressionReport
+from bertender.compression.training import Training
+from bertender.core.artifact import Artifact
+from bertender.core.environment import environment
+from bertender.tasks.task import Task
+from quantize.context import QuantizationContext, Written
+from quantize.dynamic import write_dynamic
+from quantize.schemes import SCHEMES, Scheme
+from tests.compression.toy_costs import candidate, result
+
+SETTINGS = {"students": (), "schemes": ("wrong", "dynamic"), "noisy": True, "processes": 1}
+
+
+def _write_wrong(context: QuantizationContext, target: Path) -> Written:
+    """Quantize, and favour the first label whatever the text."""
+    written = write_dynamic(context, target)
+    model = onnx.load(target)
+    (bias,) = (each for each in model.graph.initializer if each.name.endswith("classifier.bias"))
+    favoured = numpy_helper.to_array(bias) + np.array([50, 0], dtype=np.float32)
+    bias.CopyFrom(numpy_helper.from_array(favoured, bias.name))
+    onnx.save(model, target)
+    return written
+
+
+WRONG = Scheme(summary="an unfair bias", write=_write_wrong)
+
+
+def test_the_next_scheme_takes_the_place_of_one_that_a_gate_refuses(
+    trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCHEMES, "wrong", WRONG)
+    start = Start(name="teacher", layers=4)
+    entrant = result(candidate(4, start, scheme="wrong"))
+    other = result(candidate(4, start, scheme="dynamic"))
+    config = CompressConfig.parse(SETTINGS)
+    training = Training(trained, task, config, tmp_path, lambda text: None)
+    ready = entrant.model_copy(update={"rounds": (training.train(entrant, 1.0, 0),)})
+    finishing = Finishing(training, {each.candidate: each.predicted for each in (entrant, other)})
+    done, best = finishing.first_that_holds([ready])
+    assert best is not None
+    assert best.candidate == other.candidate
+    report = CompressionReport(
+        config=config,
+        task=task.name,
+        metric=task.metric,
+        chosen_on=task.chosen_on,
+        teacher_mb=1.0,
+        teacher_ms=1.0,
+        candidates=(entrant, other),
+        probes=(),
+        minutes=0.0,
+        environment=environment(),
+    )
+    first, second = with_trained(report, done, [entrant]).candidates
+    assert (first.candidate, first.left_out) == (other.candidate, None)
+    assert (second.candidate, second.left_out) == (entrant.candidate, "a gate refused its scheme")
