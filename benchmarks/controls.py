@@ -5,9 +5,10 @@
 What distilling gives is what its student scores above the same student trained on labels alone.
 There are two such controls: `hard` starts from the fine-tuned teacher's layers and so inherits a
 part of what it is to control; `hard-encoder` starts from the same layers of the encoder before it
-was fine-tuned. Each is trained for as many epochs as a way, and for two and for four times as many,
-so that one has at least a way's time; the one that scores best on the texts to choose by, which
-nothing learns from, stands for the control. The processor's time of every training is recorded.
+was fine-tuned. Each is trained for as many epochs as a way's last phase, and for three times as
+many, so that one has at least a way's time; the one that scores better on the texts to choose by,
+which nothing learns from, stands for the control. The processor's time of every training is
+recorded. A static student is a way too, with its own rate and passes.
 
 The students stay in `--work`; one that is there already, made with the same settings, is not
 trained again. So several processes may share the work (`--ways`, without `--out`).
@@ -62,14 +63,15 @@ class Way:
         own = {
             name: encoder if value == ENCODER else value for name, value in self.settings.items()
         }
-        epochs = shared["epochs"] * own.pop("lengths", 1)
-        return DistillConfig.parse({**shared, **own, "epochs": epochs, "seed": seed})
+        lengths = own.pop("lengths", 1)
+        settings = {**shared, **own, "seed": seed}
+        return DistillConfig.parse({**settings, "epochs": settings["epochs"] * lengths})
 
 
 def _controls(name: str, **settings: Any) -> dict[str, Way]:
     return {
         f"{name}-{lengths}": Way({"method": "hard", "lengths": lengths, **settings}, name)
-        for lengths in (1, 2, 4)
+        for lengths in (1, 3)
     }
 
 
@@ -79,7 +81,7 @@ WAYS: Mapping[str, Way] = {
     "distilbert": Way({"method": "distilbert"}),
     "tinybert": Way({"method": "tinybert", "earlier_epochs": 4, "earlier_learning_rate": 1e-4}),
     "minilm": Way({"method": "minilm"}),
-    "minilm-v2": Way({"method": "minilm-v2"}),
+    "static": Way({"method": "static", "epochs": 5, "learning_rate": 1e-3, "layers": None}),
 }
 CONTROLS = tuple(dict.fromkeys(way.control for way in WAYS.values() if way.control))
 
@@ -158,12 +160,13 @@ def run(
 ) -> None:
     """Train by every way, and write what the students score."""
     show_progress()
+    chosen = _chosen(ways)
     shared = {"epochs": epochs, "learning_rate": learning_rate, "layers": layers, "batch_size": 32}
     source = Artifact.load(teacher)
     task = recorded_task(source, {})
     students = []
     for seed in range(seeds):
-        for name in _chosen(ways):
+        for name in chosen:
             config = WAYS[name].config(source, shared, seed)
             students.append(_student(source, task, name, config, work))
             last = students[-1]
