@@ -20,11 +20,12 @@ DEPTHS = (1, 2, 3, 4, 6, 12)
 
 
 class Start(Record):
-    """An encoder that a student takes its first layers from."""
+    """Where a student begins: with the first layers of an encoder, or as a kind without layers."""
 
     name: str
-    layers: int = Field(description="all that it has")
-    encoder: str | None = Field(None, description="None: the teacher's own layers")
+    layers: int = Field(description="all that it has; 0 of a kind without layers")
+    encoder: str | None = Field(None, description="None: the teacher's own layers, or none")
+    method: str | None = Field(None, description="of `bertender methods`, of a kind of its own")
 
 
 class Candidate(Record):
@@ -47,12 +48,15 @@ class Candidate(Record):
         """The name without the scheme: of what is trained."""
         cuts = [f"{part}-{100 * share:g}" for part, share in self._cuts() if share]
         vocab = ["vocab"] if self.vocab else []
-        return "-".join([self.start.name, str(self.layers), *cuts, *vocab])
+        depth = [str(self.layers)] if self.layers else []
+        return "-".join([self.start.name, *depth, *cuts, *vocab])
 
     @property
     def is_distilled(self) -> bool:
         """Whether a student is trained; the teacher itself is only pruned and quantized."""
-        return self.start.encoder is not None or self.layers < self.start.layers
+        start = self.start
+        own_start = start.encoder is not None or start.method is not None
+        return own_start or self.layers < start.layers
 
     @property
     def is_pruned(self) -> bool:
@@ -84,11 +88,16 @@ def all_candidates(
         for start in starts
         for layers in _depths(start, config)
         for heads, ffn, cut, scheme in product(
-            config.heads, config.ffn, (False, True) if vocab else (False,), config.schemes
+            config.heads if layers else (0.0,),
+            config.ffn if layers else (0.0,),
+            (False, True) if vocab else (False,),
+            config.schemes,
         )
     ]
 
 
 def _depths(start: Start, config: CompressConfig) -> list[int]:
+    if not start.layers:
+        return [0]
     wanted = config.layers or (*DEPTHS, start.layers)
     return sorted({layers for layers in wanted if 1 <= layers <= start.layers})

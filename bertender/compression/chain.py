@@ -166,17 +166,15 @@ def _only_cut(step: Step) -> Step:
 
 
 def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> dict[str, Any]:
+    learning = {**_texts(config, unlabelled), "seed": config.seed}
+    if candidate.start.method is not None:  # its passes and its rate are its own too
+        return {"method": candidate.start.method, **learning}
     encoder = candidate.start.encoder
     own = {} if config.method is None else {"method": config.method}
     method = {"method": "pd", "student": encoder} if encoder is not None else own
-    return {
-        **method,
-        **_texts(config, unlabelled),
-        "layers": candidate.layers,
-        "epochs": config.epochs,
-        "learning_rate": config.learning_rate,
-        "seed": config.seed,
-    }
+    shape = {"layers": candidate.layers}
+    passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}
+    return {**method, **shape, **passes, **learning}
 
 
 def _texts(config: CompressConfig, unlabelled: int) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Compression:
             MachineBusyError: other work disturbs the times.
         """
         check_writable(self.out / MODEL, self.teacher)
-        starts = starts_of(self.teacher, self.config)
+        starts = starts_of(self.teacher, self.task, self.config)
         candidates = all_candidates(starts, self.config, vocab=self._cuts_vocabulary)
         check_any(candidates, starts, self.config)
         check_settings(candidates, self.config, self.task)

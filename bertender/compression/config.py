@@ -78,9 +78,10 @@ class CompressConfig(Config):
         0, ge=0, description="learn from so many unlabelled texts that come with the task, at most"
     )
     students: Names = Field(
-        ("all-MiniLM-L6-v2",),
-        description="encoders by commas that students may start from, besides the teacher's own "
-        "layers: folders, packaged encoders or hub names",
+        ("all-MiniLM-L6-v2", "static"),
+        description="what students may start from by commas, besides the teacher's own layers: "
+        "encoders (folders, packaged ones or hub names), and methods whose student has no layers "
+        "(static, bilstm)",
     )
     layers: Annotated[tuple[int, ...], BeforeValidator(parts_of)] = Field(
         (), description="depths of students to choose from, by commas"

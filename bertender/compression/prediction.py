@@ -62,5 +62,6 @@ def _layers(candidate: Candidate) -> list[float]:
 def _least_squares(rows: Floats, values: Floats) -> Floats:
     """Return the weights of the columns; columns that rows cannot tell apart share theirs."""
     scale = np.abs(rows).max(0)
+    scale[scale == 0] = 1  # of a part that no model here has
     weights, *_ = np.linalg.lstsq(rows / scale, values, rcond=None)
     return np.asarray(weights / scale)

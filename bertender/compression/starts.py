@@ -1,4 +1,4 @@
-"""Where students may start from: the teacher's own layers, and encoders."""
+"""Where students may start from: the teacher's own layers, encoders, and nothing at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 from bertender.compression.candidates import Start
 from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
-from bertender.core.errors import HubUnreachableError, ModelError
+from bertender.core.errors import ConfigError, HubUnreachableError, ModelError
 from bertender.pipeline.stage import provided_by
+from bertender.pipeline.stages import STAGES
+from bertender.tasks.task import Task
 
 __all__ = ["starts_of"]
 
@@ -18,25 +20,34 @@ logger = logging.getLogger(__name__)
 OWN = "teacher"
 
 
-def starts_of(teacher: Artifact, config: CompressConfig) -> list[Start]:
+def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Start]:
     """Return the starts that a config allows; a default one that is not there is left out.
 
     Raises:
         ModelError, HubUnreachableError: one that the user named cannot be had.
+        ConfigError: a method that the user named does not train on such a task.
     """
-    depth_of = provided_by("distill.depth")
-    starts = [Start(name=OWN, layers=depth_of(str(teacher.path)))]
-    for encoder in dict.fromkeys(config.students):
+    starts = [Start(name=OWN, layers=provided_by("distill.depth")(str(teacher.path)))]
+    for name in dict.fromkeys(config.students):
         try:
-            layers = depth_of(encoder)
-        except (ModelError, HubUnreachableError) as error:
+            made = _start(name, task)
+        except (ConfigError, ModelError, HubUnreachableError) as error:
             if config.is_explicit("students"):
                 raise
-            logger.warning("no student starts from %s: %s", encoder, error)
+            logger.warning("no student starts from %s: %s", name, error)
             continue
-        name = _free_name(Path(encoder).name, [start.name for start in starts])
-        starts.append(Start(name=name, layers=layers, encoder=encoder))
+        free = _free_name(made.name, [start.name for start in starts])
+        starts.append(made.model_copy(update={"name": free}))
     return starts
+
+
+def _start(name: str, task: Task) -> Start:
+    """Return the start of a name: of a method whose student has no layers, else an encoder."""
+    if name not in provided_by("distill.without_layers")():
+        return Start(name=Path(name).name, layers=provided_by("distill.depth")(name), encoder=name)
+    distill = STAGES["distill"]
+    distill.check(distill.config.parse({"method": name}), task)
+    return Start(name=name, layers=0, method=name)
 
 
 def _free_name(name: str, taken: list[str]) -> str:

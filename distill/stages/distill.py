@@ -16,6 +16,7 @@ from distill.distillation.expected import expected_student
 from distill.distillation.on_task import check_can_tag, check_texts_read
 from distill.distillation.start import check_start
 from distill.distillation.unlabelled import texts_of_task
+from distill.methods import METHODS
 from distill.stages.encoder_folder import Encoder, expected_encoder
 from distill.teachers.encoders import depth_of
 
@@ -45,6 +46,11 @@ def _check(config: DistillConfig, task: Task) -> None:
     check_can_tag(config.changed_method(), task)
 
 
+def _without_layers() -> list[str]:
+    """Return the methods whose students have no layers to choose."""
+    return [name for name, row in METHODS.items() if "layers" in row.student.lacks]
+
+
 def _model(config: DistillConfig, earlier: Earlier) -> ExpectedModel | None:
     check_start(config.changed_method(), config.student)
     start = None if config.student is None else expected_encoder(config.student, earlier)
@@ -64,5 +70,5 @@ DISTILL = Stage(
     files=_files,
     texts=texts_of_task,
     check=_check,
-    provides={"depth": depth_of},
+    provides={"depth": depth_of, "without_layers": _without_layers},
 )

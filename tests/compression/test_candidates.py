@@ -7,7 +7,7 @@ import pytest
 from bertender.compression.candidates import all_candidates
 from bertender.compression.config import CompressConfig
 from bertender.core.errors import ConfigError
-from tests.compression.toy_costs import ENCODER, TEACHER, candidate
+from tests.compression.toy_costs import ENCODER, STATIC, TEACHER, candidate
 
 
 def test_every_combination_is_a_candidate_once() -> None:
@@ -22,6 +22,12 @@ def test_every_combination_is_a_candidate_once() -> None:
 def test_no_student_is_deeper_than_its_start() -> None:
     made = all_candidates([ENCODER], CompressConfig())
     assert {each.layers for each in made} == {1, 2, 3}
+
+
+def test_a_student_without_layers_has_its_vocabulary_alone_to_cut() -> None:
+    made = all_candidates([STATIC], CompressConfig.parse({"layers": "2,3"}))
+    assert [each.name for each in made] == ["static-dynamic", "static-vocab-dynamic"]
+    assert all(each.is_distilled and not each.remaining for each in made)
 
 
 def test_a_vocabulary_that_cannot_be_cut_is_not() -> None:

@@ -18,6 +18,7 @@ from bertender.measure.comparison import Comparison
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from tests.toy_models import save_encoder
+from tests.toy_tagging import TASK as TAGGING
 
 SMALL = {
     "students": (),
@@ -138,7 +139,7 @@ def test_what_is_no_model_is_not_written_over(
 def test_encoders_of_one_name_are_told_apart(trained: Artifact, task: Task, tmp_path: Path) -> None:
     names = [str(save_encoder("bert", tmp_path / folder / "teacher")) for folder in "ab"]
     config = CompressConfig.parse({**SMALL, "students": tuple(names)})
-    assert [start.name for start in starts_of(trained, config)] == [
+    assert [start.name for start in starts_of(trained, task, config)] == [
         "teacher",
         "teacher-2",
         "teacher-3",
@@ -153,6 +154,34 @@ def test_a_start_that_no_student_has_is_left_out(
     plan = _compression(trained, task, tmp_path / "out", students=(str(albert),)).plan()
     starts = {each.candidate.start.name for each in plan.candidates}
     assert "teacher" in starts
+
+
+def test_a_student_without_layers_is_trained_and_chosen(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """The limit lets nothing else pass."""
+    teacher = {"layers": (1,), "heads": (0.0,), "ffn": (0.0,)}
+    out, settings = tmp_path / "out", {**teacher, "students": ("static",)}
+    plan = _compression(trained, task, out, **settings).plan()
+    times_ms = {each.candidate.name: each.predicted.single_ms for each in plan.candidates}
+    limit_ms = (times_ms["static-dynamic"] + times_ms["teacher-1-dynamic"]) / 2
+    assert times_ms["static-dynamic"] < limit_ms
+    report = _compression(trained, task, out, **settings, max_ms=limit_ms, candidates=1).run()
+    assert report.chosen is not None and report.chosen.startswith("static")
+    model = Artifact.load(out / MODEL)
+    assert open_classifier(model).logits(task.dev.examples[:3]).shape == (3, 2)
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_method_of_other_tasks_is_no_start(explicit: bool, trained: Artifact) -> None:
+    """A static student cannot tag words: named it is an error, by default it is left out."""
+    config = CompressConfig.parse({"students": ("static",)} if explicit else {})
+    if explicit:
+        with pytest.raises(ConfigError, match="static"):
+            starts_of(trained, TAGGING, config)
+    else:
+        names = [start.name for start in starts_of(trained, TAGGING, config)]
+        assert "teacher" in names and "static" not in names
 
 
 def test_a_plan_trains_nothing_but_probes(

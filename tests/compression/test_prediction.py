@@ -8,7 +8,7 @@ from bertender.compression.candidates import all_candidates
 from bertender.compression.config import CompressConfig
 from bertender.compression.prediction import fitted
 from bertender.compression.probes import probes_of
-from tests.compression.toy_costs import ENCODER, TEACHER, cost, probe
+from tests.compression.toy_costs import ENCODER, STATIC, TEACHER, cost, probe
 
 CONFIGS = {
     "default": {},
@@ -19,7 +19,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("vocab", [True, False])
-@pytest.mark.parametrize("start", [TEACHER, ENCODER])
+@pytest.mark.parametrize("start", [TEACHER, ENCODER, STATIC])
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 def test_sums_of_parts_are_predicted(settings: dict[str, str], start: object, vocab: bool) -> None:
     config = CompressConfig.parse(settings)

@@ -9,6 +9,7 @@ WHOLE, SMALLER = 30_000, 8_000
 """Entries of the vocabulary, before and after it is cut."""
 TEACHER = Start(name="teacher", layers=6)
 ENCODER = Start(name="encoder", layers=3, encoder="an/encoder")
+STATIC = Start(name="static", layers=0, method="static")
 
 
 def candidate(layers: int = 6, start: Start = TEACHER, **changes: object) -> Candidate:
