@@ -7,7 +7,12 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertender.core.errors import DataError, UnknownNameError
-from bertender.metrics.changes import paired_change, paired_change_of_means
+from bertender.metrics.changes import (
+    mean_change,
+    paired_change,
+    paired_change_of_means,
+    resampled_change,
+)
 from bertender.metrics.resampling import Counts, count_labels
 from bertender.metrics.scores import METRICS, Score, score
 from bertender.problems import SINGLE_LABEL
@@ -168,3 +173,17 @@ def test_no_rows_and_missing_rows_are_errors() -> None:
 def test_ids_of_another_tasks_labels_are_an_error(answers: list[int]) -> None:
     with pytest.raises(DataError, match="task of 2 labels"):
         score("accuracy", [0, 1], answers, label_count=2)
+
+
+def test_an_average_over_data_sets_is_surer_than_one_of_them() -> None:
+    generator = np.random.default_rng(3)
+    parts = []
+    for place in range(4):
+        truth = generator.integers(2, size=200)
+        worse = np.where(generator.random(200) < 0.3, 1 - truth, truth)
+        better = np.where(generator.random(200) < 0.2, 1 - truth, truth)
+        parts.append(resampled_change("accuracy", truth, [worse], [better], seed=place))
+    average, alone = mean_change(parts), [part.change() for part in parts]
+    assert average.value == pytest.approx(np.mean([each.value for each in alone]))
+    width = np.mean([each.high - each.low for each in alone])
+    assert (average.high - average.low) / width == pytest.approx(0.5, rel=0.2)

@@ -1,0 +1,166 @@
+"""The table of controls, as Markdown: what each way scores, and gains over labels alone.
+
+All students of a task classify the same texts, so that a gain is paired by text; its interval holds
+texts and seeds. A control's length is the one that scores best on the texts to choose by; on each
+task the ways are held against the control that scores better on them. The averages over tasks are
+of changes whose resamples are drawn apart.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.controls import CONTROLS, WAYS, ControlBenchmark, TrainedStudent
+from benchmarks.method_table import METRIC_NAMES
+from benchmarks.points import points
+from bertender.metrics.changes import ResampledChange, mean_change, resampled_change
+from bertender.metrics.records import Change, LabelSet
+
+__all__ = ["Students", "average_gain", "control_block", "read_students"]
+
+
+@dataclass(frozen=True)
+class Students:
+    """The students of one benchmark, by way; of each control the length that was chosen."""
+
+    benchmark: ControlBenchmark
+    by_way: Mapping[str, Sequence[TrainedStudent]]
+    chosen: Mapping[str, str]
+    """control -> the way that stands for it"""
+    place: int
+    """Of the benchmark among all: what its resamples are drawn from."""
+
+    @property
+    def title(self) -> str:
+        """The task and its metric."""
+        metric = self.benchmark.metric
+        return f"{self.benchmark.task}: {METRIC_NAMES.get(metric, metric)}"
+
+    @property
+    def stronger(self) -> str:
+        """The control that scores better on the texts to choose by."""
+        return max(self.chosen, key=lambda control: _choice(self.by_way[self.chosen[control]]))
+
+    def of(self, name: str) -> Sequence[TrainedStudent]:
+        """Return the students of a way, or of what stands for a control."""
+        return self.by_way[self.chosen.get(name, name)]
+
+    def gain(self, way: str, control: str) -> ResampledChange:
+        """Return what a way gains over a control."""
+        return resampled_change(
+            self.benchmark.metric,
+            self.benchmark.labels,
+            [each.predictions for each in self.of(control)],
+            [each.predictions for each in self.of(way)],
+            LabelSet(count=len(self.benchmark.label_names)),
+            seed=self.place,
+        )
+
+
+def read_students(paths: Sequence[Path]) -> list[Students]:
+    """Read benchmarks, a task each."""
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    return [
+        _students(ControlBenchmark.model_validate_json(text), place)
+        for place, text in enumerate(texts)
+    ]
+
+
+def average_gain(tasks: Sequence[Students], way: str, control: str | None = None) -> Change:
+    """Return what a way gains over a control on average over tasks.
+
+    Args:
+        tasks: their students.
+        way: a row of WAYS that all have.
+        control: None for the stronger one on each.
+    """
+    return mean_change([each.gain(way, control or each.stronger) for each in tasks])
+
+
+def control_block(files: Mapping[str, Path]) -> str:
+    """Return the table, what it was measured under, and its files."""
+    tasks = read_students([*files.values()])
+    ways = [name for name in _names() if all(name in _known(each) for each in tasks)]
+    headings = ["Trained by", "Time", *(each.title for each in tasks), *_averages(CONTROLS)]
+    rows = [_row(way, tasks) for way in ways]
+    lines = [
+        f"| {' | '.join(headings)} |",
+        f"| --- | ---: | {' | '.join('---' for _ in headings[2:])} |",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+    raw = ", ".join(f"`{name}`" for name in files)
+    return "\n".join(lines) + "\n\n" + "\n".join(map(_condition, tasks)) + f"\n\nRaw: {raw}\n"
+
+
+def _averages(controls: Sequence[str]) -> list[str]:
+    return [f"Average over `{control}`, points" for control in controls]
+
+
+def _names() -> list[str]:
+    """Return the rows: the controls, and the ways that distil."""
+    return [*CONTROLS, *(name for name, way in WAYS.items() if way.control is None)]
+
+
+def _known(task: Students) -> set[str]:
+    return {*task.by_way, *task.chosen}
+
+
+def _students(benchmark: ControlBenchmark, place: int) -> Students:
+    by_way: dict[str, list[TrainedStudent]] = {}
+    for student in benchmark.students:
+        by_way.setdefault(student.way, []).append(student)
+    chosen: dict[str, str] = {}
+    for control in CONTROLS:
+        lengths = [way for way in by_way if WAYS[way].control == control]
+        if lengths:
+            chosen[control] = max(lengths, key=_choice_in(by_way))
+    return Students(benchmark, by_way, chosen, place)
+
+
+def _choice_in(by_way: Mapping[str, Sequence[TrainedStudent]]) -> Callable[[str], float]:
+    return lambda way: _choice(by_way[way])
+
+
+def _choice(students: Sequence[TrainedStudent]) -> float:
+    return statistics.mean(each.choice.value for each in students)
+
+
+def _row(way: str, tasks: Sequence[Students]) -> list[str]:
+    averages = [
+        "-" if way == control else points(average_gain(tasks, way, control)) for control in CONTROLS
+    ]
+    return [f"`{way}`", _time(way, tasks), *(_cell(way, each) for each in tasks), *averages]
+
+
+def _time(way: str, tasks: Sequence[Students]) -> str:
+    """Return the processor's time, as a multiple of the shortest training of the first control."""
+    ratios = [_seconds(each.of(way)) / _seconds(each.by_way[f"{CONTROLS[0]}-1"]) for each in tasks]
+    return f"{statistics.geometric_mean(ratios):.1f}x"
+
+
+def _seconds(students: Sequence[TrainedStudent]) -> float:
+    return statistics.mean(each.processor_s for each in students)
+
+
+def _cell(way: str, task: Students) -> str:
+    mean = f"{statistics.mean(each.score.value for each in task.of(way)):.3f}"
+    if way == task.stronger:
+        return f"{mean}, the stronger control"
+    return f"{mean}, {points(task.gain(way, task.stronger).change())}"
+
+
+def _condition(task: Students) -> str:
+    result, shared = task.benchmark, task.benchmark.shared
+    teacher = result.teacher
+    seeds = len({student.seed for student in result.students})
+    lengths = ", ".join(f"`{way}`" for way in task.chosen.values())
+    return (
+        f"- {result.task}: {result.train_texts} training texts, {len(result.labels)} held out, "
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'}; the teacher scores {teacher.value:.3f} "
+        f"[{teacher.low:.3f}, {teacher.high:.3f}]; controls by the texts to choose by: {lengths}; "
+        f"{shared['layers']} layers, {shared['epochs']} epochs of the last phase at "
+        f"{shared['learning_rate']:g}"
+    )
