@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +10,7 @@ import typer
 from bertender.cli.flags import JsonFlag
 from bertender.cli.output import print_json, print_listing, print_words
 from distill.methods import GENERAL_METHODS, METHODS
+from distill.methods.automatic import CHOICES
 
 if TYPE_CHECKING:  # it imports PyTorch, and a list of names and summaries should not
     from distill.methods.phase import Phase
@@ -36,9 +37,15 @@ def methods_command() -> Callable[..., None]:
         print_listing(rows)
         if not names:
             print_words("In full: bertender methods METHOD")
+            for choice in CHOICES:
+                print_words(f"auto, {choice.condition}: {_as_flags(choice.settings)}")
         print_words("Any of them: bertender distill --method METHOD")
 
     return command
+
+
+def _as_flags(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
 
 
 def _in_short() -> list[dict[str, Any]]:

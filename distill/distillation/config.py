@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    NonNegativeFloat,
+    model_validator,
+)
 
 from bertender.core.config import Rule, parts_of
 from bertender.core.errors import BertenderError
 from distill.distillation.phases import PhasedConfig
 from distill.losses.layer_maps import LAYER_MAPS
 from distill.methods import METHODS
+from distill.methods.automatic import AUTO, automatic_settings
 from distill.methods.method import Method
 from distill.students import StudentShape
 
@@ -123,6 +130,9 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
 """Conflicts of settings."""
 
 
+AUTOMATIC = ("method", AUTO)
+
+
 class StudentConfig(PhasedConfig):
     """Settings of a student; those that are not set have the method's own default."""
 
@@ -132,7 +142,9 @@ class StudentConfig(PhasedConfig):
     """The methods that there are for this kind of distillation."""
     shown_defaults: ClassVar[Mapping[str, str]] = methods_own(METHODS)
 
-    method: str = Field("distilbert", description="a name from `bertender methods`")
+    method: str = Field(
+        AUTO, description="a name from `bertender methods`; auto chooses by what there is"
+    )
     layers: int | None = Field(
         None,
         ge=1,
@@ -167,12 +179,18 @@ class StudentConfig(PhasedConfig):
         None, ge=1, description="heads that relations are cut into; the method's own by default"
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _with_the_methods_defaults(cls, values: Any) -> Any:
-        name = values.get("method", cls.model_fields["method"].default)
-        method = cls.rows.get(name) if isinstance(name, str) else None
-        return {**method.settings, **values} if method else values
+    def _filled(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Fill in what `auto` chooses and the method's defaults; neither is an explicit setting."""
+        usual = cls.model_fields["method"].default
+        explicit = {name: value for name, value in values.items() if (name, value) != AUTOMATIC}
+        named = explicit.get("method", usual)
+        chosen = automatic_settings(explicit) if named == AUTO else {"method": named}
+        method = cls.rows.get(chosen["method"]) if isinstance(chosen["method"], str) else None
+        config = handler({**(method.settings if method else {}), **chosen, **explicit})
+        config.model_fields_set.intersection_update(explicit)
+        return config
 
     @property
     def row(self) -> Method:
