@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.control_table import average_gain, control_block, read_students
 from benchmarks.controls import ControlBenchmark, TrainedStudent
+from benchmarks.readings.controls import controls_reading
 from bertender.core.environment import environment
 from bertender.metrics.scores import score
 
@@ -76,3 +77,10 @@ def test_the_table_has_both_controls_and_every_way_of_all_tasks(files: dict[str,
     assert encoder[2].endswith("the stronger control")
     assert distilbert[2].startswith("0.915, +12.0 [")
     assert hard[4] == "-" and distilbert[4].startswith("+22.0 [")
+
+
+def test_the_reading_says_what_pays_and_where(files: dict[str, Path]) -> None:
+    words = controls_reading(files)
+    assert "- `distilbert`: +12.0 [" in words
+    assert "above 0 on one and two, below 0 on none" in words
+    assert "The best on average is `distilbert`." in words

@@ -18,7 +18,7 @@ __all__ = ["FIRST_RUN", "control_reading", "control_words"]
 FIRST_RUN = "benchmarks/results/2026-11-21-sst2-one-epoch-cpu-ort1.31.1.json"
 """The first comparison of distilled students and `hard` ones, of one epoch each."""
 
-DISTILLED, CONTROL, WORDS = "student", "hard", "bag-of-words"
+DISTILLED, CONTROL, WORDS, STATIC = "student", "hard", "bag-of-words", "static"
 SEED = re.compile(r"-seed-\d+$")
 
 
@@ -32,7 +32,7 @@ def control_reading(files: Mapping[str, Path]) -> str:
     return paragraph(
         control_words(now),
         _first_words(_seeds(first, DISTILLED), _seeds(first, CONTROL), list(files)[1]),
-        _bag_of_words(now),
+        _below_transformers(now),
     )
 
 
@@ -82,12 +82,17 @@ def _first_words(distilled: Sequence[float], control: Sequence[float], file: str
     )
 
 
-def _bag_of_words(comparison: Comparison) -> str:
-    """Return in words how far the bag of words is below the worst encoder."""
+def _below_transformers(comparison: Comparison) -> str:
+    """Return in words how far bag of words and static student are below the worst transformer."""
     scores = {row.name: row.score.value for row in comparison.rows}
-    words = scores.pop(WORDS, None)
-    if words is None:
-        return ""
-    gap = 100 * (min(scores.values()) - words)
-    side = "below" if gap > 0 else "above"
-    return f"The bag of words is {abs(gap):.1f} points {side} the worst encoder."
+    worst = min(value for name, value in scores.items() if not name.startswith((WORDS, STATIC)))
+    names = {WORDS: "bag of words", STATIC: "static student"}
+    return " ".join(
+        f"The {words} is {_points_away(scores[name] - worst)} the worst transformer."
+        for name, words in names.items()
+        if name in scores
+    )
+
+
+def _points_away(gap: float) -> str:
+    return f"{abs(100 * gap):.1f} points {'above' if gap > 0 else 'below'}"

@@ -1,0 +1,46 @@
+"""The reading of the table of controls: which ways pay, and on which sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.control_table import Students, average_gain, read_students
+from benchmarks.controls import WAYS
+from benchmarks.points import points
+from benchmarks.readings.words import above, below, listed, paragraph
+from bertender.metrics.records import Change
+
+__all__ = ["controls_reading"]
+
+
+def controls_reading(files: Mapping[str, Path]) -> str:
+    """Return a line for each way that distils: its average gain, and where it is sure."""
+    tasks = read_students([*files.values()])
+    ways = [
+        name
+        for name, way in WAYS.items()
+        if way.control is None and all(name in task.by_way for task in tasks)
+    ]
+    lines = [f"- {_line(way, tasks)}" for way in ways]
+    best = max(ways, key=lambda way: average_gain(tasks, way).value)
+    return "\n".join(
+        [
+            "Against the stronger control of each set, by intervals over texts and seeds:",
+            "",
+            *lines,
+            "",
+            paragraph(f"The best on average is `{best}`."),
+        ]
+    )
+
+
+def _line(way: str, tasks: list[Students]) -> str:
+    gains: dict[str, Change] = {
+        task.benchmark.task: task.gain(way, task.stronger).change() for task in tasks
+    }
+    average = average_gain(tasks, way)
+    return (
+        f"`{way}`: {points(average)} points on average; above 0 on {listed(above(gains))}, below 0 "
+        f"on {listed(below(gains))}"
+    )
