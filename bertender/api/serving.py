@@ -43,6 +43,7 @@ def classify(
     *,
     batch_size: int | None = None,
     timeout_s: float = 60.0,
+    retries: int = 3,
 ) -> list[Classification]:
     """Ask a served model about texts; loads no model library.
 
@@ -50,10 +51,13 @@ def classify(
         texts: a text or a pair of texts each.
         url: `http://host:port` or `grpc://host:port`; the default is that of `bertender serve`.
         batch_size: texts of a request; by default, and at most, what the model takes.
-        timeout_s: longest wait for one request, in seconds.
+        timeout_s: longest wait for one request in seconds, its retries included.
+        retries: how often a request is sent again where the server rejects it for now, or nothing
+            listens there.
 
     Raises:
-        ServingError: no endpoint responds there, or the server refuses the request.
+        ServingError: no endpoint responds there (UnreachableError), not in time (DeadlineError),
+            or the server rejects the request for now (OverloadedError), or refuses it.
 
     Example:
         with bertender.serve("runs/int8", http_port=0, grpc_port=0, metrics_port=0) as server:
@@ -63,5 +67,6 @@ def classify(
     examples = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
     ask = load_place("serve.client:classify")
     return cast(
-        "list[Classification]", ask(examples, url, batch_size=batch_size, timeout_s=timeout_s)
+        "list[Classification]",
+        ask(examples, url, batch_size=batch_size, timeout_s=timeout_s, retries=retries),
     )

@@ -19,7 +19,10 @@
     ├── MachineBusyError           other work disturbs what is timed
     └── ServingError               the inference server cannot start or respond
         ├── ServerMissingError     there is no Triton binary
-        └── PortTakenError         another process listens on the port
+        ├── PortTakenError         another process listens on the port
+        ├── UnreachableError       no endpoint responds at an address
+        ├── OverloadedError        the server is there, and rejects a request for now
+        └── DeadlineError          the response to a request did not come in time
 
 A message carries the value, what was allowed, and the next step.
 """
@@ -38,12 +41,14 @@ __all__ = [
     "ConfigError",
     "DamagedArtifactError",
     "DataError",
+    "DeadlineError",
     "GateError",
     "HubCodeError",
     "HubUnreachableError",
     "MachineBusyError",
     "ModelError",
     "NotAnArtifactError",
+    "OverloadedError",
     "ParityError",
     "PortTakenError",
     "RowError",
@@ -51,6 +56,7 @@ __all__ = [
     "ServingError",
     "TrainingError",
     "UnknownNameError",
+    "UnreachableError",
     "nearest_hint",
 ]
 
@@ -152,6 +158,18 @@ class ServerMissingError(ServingError):
 
 class PortTakenError(ServingError):
     """Another process listens on a port that the server needs."""
+
+
+class UnreachableError(ServingError):
+    """No endpoint responds at an address."""
+
+
+class OverloadedError(ServingError):
+    """The server rejects a request for now: it has more work than it takes on."""
+
+
+class DeadlineError(ServingError):
+    """The response to a request did not come in time."""
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:

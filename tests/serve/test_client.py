@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 import subprocess
@@ -17,7 +18,14 @@ from bertender.core.errors import ConfigError, DataError, ServingError
 from bertender.models.predictor import Classifier
 from bertender.text.batch import keep_text
 from bertender.text.example import Example
-from serve.client import PROTOCOLS, Endpoint, ServedPredictor, classify
+from serve.client import (
+    PROTOCOLS,
+    AsyncEndpoint,
+    Classification,
+    Endpoint,
+    ServedPredictor,
+    classify,
+)
 from serve.server import TritonServer
 from serve.wire import MODEL_NAME
 
@@ -43,6 +51,20 @@ def test_answers_equal_the_local_model(
     np.testing.assert_allclose(
         [answer.score for answer in answers], probabilities.max(axis=1), atol=1e-5
     )
+
+
+@server_test
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_requests_sent_at_once_come_back_in_order(
+    served: TritonServer, local: Classifier, texts: tuple[Example, ...], protocol: str
+) -> None:
+    async def ask() -> list[Classification]:
+        async with AsyncEndpoint(url_of(served, protocol), batch_size=3) as endpoint:
+            return await endpoint.classify(texts)
+
+    expected = np.concatenate([local.logits([example]) for example in texts])
+    logits = [each.logits for each in asyncio.run(ask())]
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 @server_test

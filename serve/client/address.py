@@ -1,0 +1,36 @@
+"""Addresses of endpoints, and PROTOCOLS by their scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from bertender.core.errors import ConfigError, UnknownNameError
+from serve.client.grpc import GRPC
+from serve.client.http import HTTP
+from serve.client.protocol import Protocol
+
+__all__ = ["DEFAULT_URL", "PROTOCOLS", "parse_url"]
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+PROTOCOLS: Mapping[str, Protocol] = {"http": HTTP, "grpc": GRPC}
+
+
+def parse_url(url: str) -> tuple[Protocol, str]:
+    """Return the protocol of a url, and its `host:port`.
+
+    Raises:
+        ConfigError: its scheme is not a row of PROTOCOLS, or it has no host.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in PROTOCOLS:
+        raise UnknownNameError("protocol", parts.scheme, PROTOCOLS)
+    protocol = PROTOCOLS[parts.scheme]
+    try:
+        host, port = parts.netloc, parts.port
+    except ValueError as error:
+        raise ConfigError(f"url {url!r}: {error}. Write http://host:port.") from None
+    if not host:
+        raise ConfigError(f"url {url!r} names no host. Write http://host:port.")
+    return protocol, host if port else f"{host}:{protocol.default_port}"

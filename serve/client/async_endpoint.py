@@ -1,0 +1,108 @@
+"""AsyncEndpoint: texts in, predictions out, several requests at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Self, TypeVar
+
+from bertender.core.errors import BertenderError
+from bertender.text.example import Example
+from serve.client.address import DEFAULT_URL, parse_url
+from serve.client.endpoint import DEFAULT_TIMEOUT_S
+from serve.client.retries import DEFAULT_RETRIES, Tries
+from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
+
+__all__ = ["DEFAULT_CONCURRENCY", "AsyncEndpoint"]
+
+DEFAULT_CONCURRENCY = 4
+
+Result = TypeVar("Result")
+
+
+class AsyncEndpoint:
+    """Connections to a served classifier, for `async with`. It belongs to one event loop.
+
+    Args:
+        url: `http://host:port` or `grpc://host:port`; without a scheme it is http.
+        batch_size: texts a request; by default, and at most, what the model takes.
+        concurrency: most requests at a time, of all callers together.
+        timeout_s: longest wait for the response to one request, its retries included; it begins
+            when the request is sent, not while it waits for others.
+        retries: as in `Endpoint`.
+
+    Raises (on entering): as `Endpoint`.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        batch_size: int | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retries: int = DEFAULT_RETRIES,
+    ) -> None:
+        self.url = url
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self.protocol, self.address = parse_url(url)
+        self.turns = asyncio.Semaphore(concurrency)
+        self.asked_batch_size = batch_size
+        self.client: Any = None
+
+    async def __aenter__(self) -> Self:
+        self.client = self.protocol.connect_async(self.address)
+        try:
+            config = await self._call(self.protocol.model_config_async)
+        except BertenderError:
+            await self.close()
+            raise
+        self.model = ServedModel.from_model_config(config)
+        most = self.model.max_batch_size
+        self.batch_size = min(self.asked_batch_size or most, most)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connections."""
+        if self.client is not None:
+            await self.client.close()
+        self.client = None
+
+    async def classify(self, examples: Sequence[Example]) -> list[Classification]:
+        """Return a prediction for each example, in their order; errors as in `Endpoint`.
+
+        The first request that fails cancels the others.
+        """
+        known = self.model.examples(examples)
+        requests = self.model.requests(known, self.batch_size)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._ask(columns)) for columns in requests]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return self.model.classifications([task.result() for task in tasks], known)
+
+    async def _ask(self, columns: Columns) -> ResponseTensors:
+        inputs = self.model.tensors(columns, self.protocol.tensor)
+        async with self.turns:
+            result = await self._call(
+                lambda client, timeout_s: self.protocol.infer_async(client, inputs, timeout_s)
+            )
+        return self.model.response(result)
+
+    async def _call(self, ask: Callable[[Any, float], Awaitable[Result]]) -> Result:
+        """Return what one request gets, after as many tries as it needs and may have."""
+        tries = Tries(self.timeout_s, self.retries)
+        while True:
+            try:
+                return await ask(self.client, tries.remaining_s)
+            except Exception as error:
+                failure = self.protocol.failure(error)
+                if failure is None:
+                    raise
+                wait_s = tries.wait_after(failure.explained(self.url, error), failure.retry)
+            await asyncio.sleep(wait_s)

@@ -1,0 +1,148 @@
+"""Endpoint: texts in, predictions out, one request after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.errors import BertenderError, DeadlineError
+
+if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
+    from bertender.text.batch import Batch
+from bertender.text.example import Example
+from serve.client.address import DEFAULT_URL, parse_url
+from serve.client.retries import DEFAULT_RETRIES, Tries
+from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
+
+__all__ = ["DEFAULT_TIMEOUT_S", "Endpoint", "ServedPredictor", "classify"]
+
+DEFAULT_TIMEOUT_S = 60.0
+
+Result = TypeVar("Result")
+
+
+class Endpoint:
+    """A connection to a served classifier. It belongs to the thread that opened it.
+
+    Args:
+        url: `http://host:port` or `grpc://host:port`; without a scheme it is http.
+        batch_size: texts a request; by default, and at most, what the model takes.
+        timeout_s: longest wait for the response to one request, its retries included.
+        retries: how often a request is sent again where the server rejects it for now, or nothing
+            listens; other failures are never retried.
+
+    Raises:
+        OverloadedError: the server rejects the request for now.
+        UnreachableError: no endpoint responds at the url.
+        DeadlineError: the response takes longer than `timeout_s`.
+        ServingError: the server refuses, or serves no classifier; the root of the three above.
+        ConfigError: the url is none; its scheme is neither http nor grpc.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        batch_size: int | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retries: int = DEFAULT_RETRIES,
+    ) -> None:
+        self.url = url
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self.protocol, self.address = parse_url(url)
+        self.client: Any = None
+        try:
+            self.model = ServedModel.from_model_config(self._call(self.protocol.model_config))
+        except BertenderError:
+            self.close()
+            raise
+        self.batch_size = min(batch_size or self.model.max_batch_size, self.model.max_batch_size)
+        self.text_columns = self.model.text_columns
+        self.problem = self.model.problem
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self.client is not None:
+            self.client.close()
+        self.client = None  # frees it now: freed at exit, tritonclient would print a traceback
+
+    def classify(self, examples: Sequence[Example]) -> list[Classification]:
+        """Return a prediction for each example, in their order.
+
+        Raises:
+            DataError: an example is nothing that the model can read; its row is named.
+            ServingError: the server went away, or refused; see the class.
+        """
+        known = self.model.examples(examples)
+        return self.model.classifications([*self._ask_all(known)], known)
+
+    def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
+        """Return the logits of one example or more, (batch, labels) or, where words have labels,
+        (batch, words, labels); errors as in `classify`."""
+        return self.problem.endpoint.logits([*self._ask_all(examples)])
+
+    def _ask_all(self, examples: Sequence[Example]) -> Iterator[ResponseTensors]:
+        """Yield the outputs of one request after another, each of at most `batch_size` texts."""
+        for columns in self.model.requests(examples, self.batch_size):
+            yield self._ask(columns)
+
+    def _ask(self, columns: Columns) -> ResponseTensors:
+        inputs = self.model.tensors(columns, self.protocol.tensor)
+        result = self._call(
+            lambda client, timeout_s: self.protocol.infer(client, inputs, timeout_s)
+        )
+        return self.model.response(result)
+
+    def _call(self, ask: Callable[[Any, float], Result]) -> Result:
+        """Return what one request gets, after as many tries as it needs and may have."""
+        tries = Tries(self.timeout_s, self.retries)
+        while True:
+            if self.client is None:
+                self.client = self.protocol.connect(self.address, self.timeout_s)
+            try:
+                return ask(self.client, tries.remaining_s)
+            except Exception as error:
+                time.sleep(self._wait_after(error, tries))
+
+    def _wait_after(self, error: Exception, tries: Tries) -> float:
+        """Return how long to wait before the next try, or raise an error with the next step."""
+        failure = self.protocol.failure(error)
+        if failure is None:
+            raise error
+        if failure.error is DeadlineError:
+            self.close()  # a response that comes yet would be taken for that of the next request
+        return tries.wait_after(failure.explained(self.url, error), failure.retry)
+
+
+class ServedPredictor:
+    """A predictor behind an endpoint; encode its batches with its problem's `keep_text`."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        return self.endpoint.logits(batch.examples)
+
+
+def classify(
+    examples: Sequence[Example],
+    url: str = DEFAULT_URL,
+    *,
+    batch_size: int | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    retries: int = DEFAULT_RETRIES,
+) -> list[Classification]:
+    """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
+    with Endpoint(url, batch_size=batch_size, timeout_s=timeout_s, retries=retries) as endpoint:
+        return endpoint.classify(examples)

@@ -1,0 +1,100 @@
+"""gRPC: tritonclient on grpcio, and on its asyncio half."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tritonclient.grpc
+import tritonclient.grpc.aio
+from tritonclient.utils import InferenceServerException
+
+from serve.client.failures import ABSENT, BROKEN, LATE, OVERLOADED, Failure
+from serve.client.protocol import Protocol, failure_of
+from serve.client.retries import LONGEST_WAIT_S
+from serve.wire import MODEL_NAME
+
+__all__ = ["CHANNEL_OPTIONS", "GRPC", "STATUSES", "TRANSPORT_FAILURES"]
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # else a retry would fail without a connection: by default the first is tried after a second
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", int(1000 * LONGEST_WAIT_S)),
+    ("grpc.use_local_subchannel_pool", 1),  # else endpoints would share one connection
+)
+
+UNAVAILABLE = "StatusCode.UNAVAILABLE"
+
+STATUSES = {
+    UNAVAILABLE: OVERLOADED,
+    "StatusCode.RESOURCE_EXHAUSTED": OVERLOADED,
+    "StatusCode.DEADLINE_EXCEEDED": LATE,
+}
+
+TRANSPORT_FAILURES = (
+    "failed to connect to all addresses",
+    "Stream removed",
+    "Socket closed",
+    "recvmsg:",
+    "sendmsg:",
+    "GOAWAY",
+    "Connection reset",
+    "DNS resolution failed",
+    "keepalive watchdog timeout",
+    "errors resolving",
+)
+"""How the messages of grpcio begin where UNAVAILABLE does not come from a server."""
+
+KINDS = (((OSError, RuntimeError, ValueError), BROKEN),)
+
+
+def _connect(address: str, timeout_s: float) -> Any:
+    return tritonclient.grpc.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
+
+
+def _model_config(client: Any, timeout_s: float) -> dict[str, Any]:
+    response = client.get_model_config(MODEL_NAME, as_json=True, client_timeout=timeout_s)
+    return dict(response["config"])
+
+
+def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
+    return client.infer(MODEL_NAME, inputs, client_timeout=timeout_s)
+
+
+def _connect_async(address: str) -> Any:
+    return tritonclient.grpc.aio.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
+
+
+async def _model_config_async(client: Any, timeout_s: float) -> dict[str, Any]:
+    response = await client.get_model_config(MODEL_NAME, as_json=True, client_timeout=timeout_s)
+    return dict(response["config"])
+
+
+async def _infer_async(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
+    return await client.infer(MODEL_NAME, inputs, client_timeout=timeout_s)
+
+
+def _failure(error: Exception) -> Failure | None:
+    """Return what an error means; grpcio says UNAVAILABLE itself where it has no connection."""
+    of_grpcio = (
+        isinstance(error, InferenceServerException)
+        and error.status() == UNAVAILABLE
+        and (error.message() or "").startswith(TRANSPORT_FAILURES)
+    )
+    return ABSENT if of_grpcio else failure_of(error, STATUSES, KINDS)
+
+
+GRPC = Protocol(
+    default_port=8001,
+    tensor=tritonclient.grpc.InferInput,
+    connect=_connect,
+    model_config=_model_config,
+    infer=_infer,
+    connect_async=_connect_async,
+    model_config_async=_model_config_async,
+    infer_async=_infer_async,
+    failure=_failure,
+)

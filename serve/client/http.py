@@ -1,0 +1,91 @@
+"""HTTP: tritonclient on geventhttpclient, and on aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+import gevent
+import tritonclient.http
+import tritonclient.http.aio
+from geventhttpclient import HTTPParseError
+from geventhttpclient.response import HTTPConnectionClosed
+
+from serve.client.failures import ABSENT, BROKEN, LATE, OVERLOADED, Failure
+from serve.client.protocol import Protocol, failure_of
+from serve.wire import MODEL_NAME
+
+__all__ = ["HTTP", "STATUSES"]
+
+MOST_CONNECTIONS = 1000
+
+STATUSES = {
+    "429": OVERLOADED,
+    "502": ABSENT,
+    "503": OVERLOADED,
+    "504": LATE,
+}
+"""502 and 504 are a proxy's words for a server that is absent or late."""
+
+KINDS = (
+    (TimeoutError, LATE),
+    ((ConnectionRefusedError, aiohttp.ClientConnectorError), ABSENT),
+    ((HTTPConnectionClosed, aiohttp.ServerDisconnectedError), ABSENT),
+    ((OSError, RuntimeError, ValueError, HTTPParseError, aiohttp.ClientError), BROKEN),
+)
+
+
+def _connect(address: str, timeout_s: float) -> Any:
+    return tritonclient.http.InferenceServerClient(
+        address, connection_timeout=timeout_s, network_timeout=timeout_s
+    )
+
+
+def _late(timeout_s: float) -> gevent.Timeout:
+    """Return a limit on the block as a whole: the connection's own is one for each read."""
+    return gevent.Timeout(timeout_s, TimeoutError(f"no response within {timeout_s:.3g} s"))
+
+
+def _model_config(client: Any, timeout_s: float) -> dict[str, Any]:
+    with _late(timeout_s):
+        return dict(client.get_model_config(MODEL_NAME))
+
+
+def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
+    with _late(timeout_s):
+        return client.infer(MODEL_NAME, inputs)
+
+
+def _connect_async(address: str) -> Any:
+    return tritonclient.http.aio.InferenceServerClient(
+        address, conn_limit=MOST_CONNECTIONS, conn_timeout=None
+    )
+
+
+async def _model_config_async(client: Any, timeout_s: float) -> dict[str, Any]:
+    async with asyncio.timeout(timeout_s):
+        return dict(await client.get_model_config(MODEL_NAME))
+
+
+async def _infer_async(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
+    async with asyncio.timeout(timeout_s):
+        return await client.infer(MODEL_NAME, inputs)
+
+
+def _failure(error: Exception) -> Failure | None:
+    return failure_of(error, STATUSES, KINDS)
+
+
+HTTP = Protocol(
+    default_port=8000,
+    tensor=tritonclient.http.InferInput,
+    connect=_connect,
+    model_config=_model_config,
+    infer=_infer,
+    connect_async=_connect_async,
+    model_config_async=_model_config_async,
+    infer_async=_infer_async,
+    failure=_failure,
+)

@@ -1,0 +1,46 @@
+"""Differences between the protocols, and between the modules of tritonclient that speak them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tritonclient.utils import InferenceServerException
+
+from serve.client.failures import REFUSED, Failure
+
+__all__ = ["Protocol", "StatusFailures", "failure_of"]
+
+StatusFailures = Mapping[str, Failure]
+"""Status of a response -> what it means; others are refusals."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A row of PROTOCOLS."""
+
+    default_port: int
+    tensor: Callable[..., Any]
+    connect: Callable[[str, float], Any]
+    """(address, timeout in seconds) -> a client"""
+    model_config: Callable[[Any, float], dict[str, Any]]
+    """(client, timeout in seconds) -> the configuration of the served model"""
+    infer: Callable[[Any, Sequence[Any], float], Any]
+    """(client, input tensors, timeout in seconds) -> the result"""
+    connect_async: Callable[[str], Any]
+    model_config_async: Callable[[Any, float], Awaitable[dict[str, Any]]]
+    infer_async: Callable[[Any, Sequence[Any], float], Awaitable[Any]]
+    failure: Callable[[Exception], Failure | None]
+    """What an error of these clients means; None for an error that is not theirs."""
+
+
+def failure_of(
+    error: Exception,
+    statuses: StatusFailures,
+    kinds: Sequence[tuple[type[Exception] | tuple[type[Exception], ...], Failure]],
+) -> Failure | None:
+    """Return what an error means: by the status of a response, or by the first kind that it is."""
+    if isinstance(error, InferenceServerException):
+        return statuses.get(error.status() or "", REFUSED)
+    return next((failure for kind, failure in kinds if isinstance(error, kind)), None)

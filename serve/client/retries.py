@@ -1,0 +1,60 @@
+"""Tries of one request: how long each may take, and how long to wait before the next."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from bertender.core.errors import ServingError
+
+__all__ = ["DEFAULT_RETRIES", "FIRST_WAIT_S", "LONGEST_WAIT_S", "Tries"]
+
+DEFAULT_RETRIES = 3
+FIRST_WAIT_S = 0.05
+LONGEST_WAIT_S = 2.0
+
+
+class Tries:
+    """The tries of one request, all within its deadline.
+
+    The wait before a retry is drawn between 0 and a bound that doubles each time, so that many
+    clients that were rejected together do not come back together.
+
+    Args:
+        timeout_s: from now to the deadline.
+        retries: how many tries may follow the first.
+        clock: returns seconds.
+        draw: returns a number from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        retries: int = DEFAULT_RETRIES,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.clock = clock
+        self.draw = draw
+        self.deadline = clock() + timeout_s
+        self.left = retries
+        self.bound_s = FIRST_WAIT_S
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds to the deadline."""
+        return max(self.deadline - self.clock(), 0.0)
+
+    def wait_after(self, error: ServingError, retry: bool) -> float:
+        """Return how long to wait before the next try.
+
+        Raises:
+            ServingError: the error itself; no try is left, or the wait would pass the deadline.
+        """
+        wait_s = self.draw() * self.bound_s
+        if not retry or self.left == 0 or wait_s >= self.remaining_s:
+            raise error from None
+        self.left -= 1
+        self.bound_s = min(2 * self.bound_s, LONGEST_WAIT_S)
+        return wait_s

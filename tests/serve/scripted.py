@@ -1,0 +1,171 @@
+"""Small servers that speak the endpoint's protocols and behave as a test says: no Triton."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+HANG_S = 1.0
+TYPES = {"LABEL": "BYTES", "SCORE": "FP32", "LOGITS": "FP32"}
+FAILURES = {
+    "reject": (503, b'{"error": "Exceeds maximum queue size"}'),
+    "refuse": (400, b'{"error": "no such input"}'),
+}
+CONFIG = {"max_batch_size": 2, "input": [{"name": "TEXT"}]}
+
+
+@dataclass
+class Script:
+    """What happens to requests: "ok" where nothing else is listed."""
+
+    steps: list[str] = field(default_factory=list)
+    asked: int = 0
+    """Requests to classify that arrived."""
+    connections: set[object] = field(default_factory=set)
+
+    def step(self) -> str:
+        self.asked += 1
+        return self.steps.pop(0) if self.steps else "ok"
+
+
+def outputs(texts: list[bytes]) -> dict[str, np.ndarray]:
+    """The label is the text's first word."""
+    logits = [[float(len(text)), 0.0] for text in texts]
+    return {
+        "LABEL": np.array([[text.split()[0]] for text in texts], np.object_),
+        "SCORE": np.full((len(texts), 1), 0.5, np.float32),
+        "LOGITS": np.array(logits, np.float32),
+    }
+
+
+@contextmanager
+def http_server(script: Script, port: int = 0) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            script.connections.add(self.client_address)
+            self.send(200, json.dumps(CONFIG).encode())
+
+        def do_POST(self) -> None:
+            script.connections.add(self.client_address)
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            step = script.step()
+            if step == "hang":
+                time.sleep(HANG_S)
+            if step == "close":
+                self.close_connection = True
+            elif step == "ok":
+                self.send(200, *response(texts_of(body, self.headers)))
+            else:
+                self.send(*FAILURES.get(step, FAILURES["refuse"]))
+
+        def send(self, code: int, head: bytes, rest: bytes = b"") -> None:
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(head + rest)))
+            if rest:
+                self.send_header("Inference-Header-Content-Length", str(len(head)))
+            self.end_headers()
+            self.wfile.write(head + rest)
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def texts_of(body: bytes, headers: Mapping[str, str]) -> list[bytes]:
+    """The texts of a request: a length of four bytes before each."""
+    return unpacked(body[int(headers["Inference-Header-Content-Length"]) :])
+
+
+def unpacked(content: bytes) -> list[bytes]:
+    texts = []
+    while content:
+        size = int.from_bytes(content[:4], "little")
+        texts.append(content[4 : 4 + size])
+        content = content[4 + size :]
+    return texts
+
+
+def packed(value: np.ndarray) -> bytes:
+    """A tensor as both protocols send it."""
+    if value.dtype != np.object_:
+        return value.tobytes()
+    return b"".join(len(each).to_bytes(4, "little") + each for each in value.flat)
+
+
+def response(texts: list[bytes]) -> tuple[bytes, bytes]:
+    """The JSON of a response, and the tensors after it."""
+    tensors = outputs(texts)
+    described = [
+        {
+            "name": name,
+            "datatype": TYPES[name],
+            "shape": list(value.shape),
+            "parameters": {"binary_data_size": len(packed(value))},
+        }
+        for name, value in tensors.items()
+    ]
+    header = {"model_name": "classifier", "model_version": "1", "outputs": described}
+    return json.dumps(header).encode(), b"".join(map(packed, tensors.values()))
+
+
+class Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    def ModelConfig(self, request: object, context: object) -> object:  # noqa: N802
+        answer = service_pb2.ModelConfigResponse()
+        answer.config.max_batch_size = CONFIG["max_batch_size"]
+        answer.config.input.add(name="TEXT")
+        return answer
+
+    def ModelInfer(self, request, context):  # type: ignore[no-untyped-def] # noqa: N802
+        self.script.connections.add(context.peer())
+        step = self.script.step()
+        if step == "reject":
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
+        if step == "hang":
+            time.sleep(HANG_S)
+        if step in ("refuse", "hang"):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such input")
+        answer = service_pb2.ModelInferResponse(model_name="classifier")
+        for name, value in outputs(unpacked(request.raw_input_contents[0])).items():
+            answer.outputs.add(name=name, datatype=TYPES[name], shape=value.shape)
+            answer.raw_output_contents.append(packed(value))
+        return answer
+
+
+@contextmanager
+def grpc_server(script: Script, port: int = 0) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(8))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(script), server)
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    try:
+        yield f"grpc://127.0.0.1:{port}"
+    finally:
+        server.stop(None)
+
+
+SERVERS: dict[str, Callable[..., AbstractContextManager[str]]] = {
+    "http": http_server,
+    "grpc": grpc_server,
+}

@@ -1,0 +1,215 @@
+"""Rejections, absent servers and deadlines: each protocol, with and without asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+from typing import Any
+
+import pytest
+
+from bertender.core.errors import (
+    DataError,
+    DeadlineError,
+    OverloadedError,
+    ServingError,
+    UnreachableError,
+)
+from bertender.text.example import Example
+from serve.client import PROTOCOLS, AsyncEndpoint, Classification, Endpoint
+from serve.client.retries import FIRST_WAIT_S, LONGEST_WAIT_S, Tries
+from tests.serve.scripted import HANG_S, SERVERS, Script
+
+Classify = Callable[..., list[Classification]]
+
+
+def with_endpoint(url: str, examples: Sequence[Example], **settings: Any) -> list[Classification]:
+    with Endpoint(url, **settings) as endpoint:
+        return endpoint.classify(examples)
+
+
+def with_async_endpoint(
+    url: str, examples: Sequence[Example], **settings: Any
+) -> list[Classification]:
+    async def ask() -> list[Classification]:
+        async with AsyncEndpoint(url, **{"concurrency": 1, **settings}) as endpoint:
+            return await endpoint.classify(examples)
+
+    return asyncio.run(ask())
+
+
+CLIENTS: dict[str, Classify] = {"sync": with_endpoint, "async": with_async_endpoint}
+BOTH = pytest.mark.parametrize("classify", CLIENTS.values(), ids=CLIENTS)
+EVERY = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+def labels(classifications: Sequence[Classification]) -> list[Any]:
+    return [each.label for each in classifications]
+
+
+@contextmanager
+def nobody(protocol: str) -> Iterator[str]:
+    """A port that nobody listens on, and that nobody else takes."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"{protocol}://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@BOTH
+@EVERY
+def test_examples_come_back_in_their_order_over_one_connection(
+    protocol: str, classify: Classify
+) -> None:
+    script = Script()
+    with SERVERS[protocol](script) as url:
+        classifications = classify(url, [(f"w{n} x",) for n in range(7)])
+    assert labels(classifications) == [f"w{n}" for n in range(7)]
+    assert script.asked == 4
+    assert len(script.connections) == 1
+
+
+@BOTH
+@EVERY
+def test_a_rejection_is_retried(protocol: str, classify: Classify) -> None:
+    script = Script(["reject", "reject"])
+    with SERVERS[protocol](script) as url:
+        assert labels(classify(url, [("pear",)])) == ["pear"]
+    assert script.asked == 3
+
+
+@BOTH
+@EVERY
+def test_a_server_that_goes_on_rejecting_is_overloaded(protocol: str, classify: Classify) -> None:
+    script = Script(["reject"] * 9)
+    with (
+        SERVERS[protocol](script) as url,
+        pytest.raises(OverloadedError, match=f"{url} rejects requests .*Exceeds maximum queue"),
+    ):
+        classify(url, [("pear",)], retries=2)
+    assert script.asked == 3
+
+
+@BOTH
+@EVERY
+def test_nobody_at_the_url_is_not_an_overload(protocol: str, classify: Classify) -> None:
+    with nobody(protocol) as url, pytest.raises(UnreachableError, match="no endpoint responds"):
+        classify(url, [("pear",)], timeout_s=5)
+
+
+@BOTH
+@EVERY
+def test_a_refusal_is_not_retried(protocol: str, classify: Classify) -> None:
+    script = Script(["refuse"])
+    with SERVERS[protocol](script) as url, pytest.raises(ServingError, match="no such") as raised:
+        classify(url, [("pear",)])
+    assert type(raised.value) is ServingError and script.asked == 1
+
+
+@BOTH
+@EVERY
+def test_a_deadline_holds_and_is_not_retried(protocol: str, classify: Classify) -> None:
+    script = Script(["hang"])
+    began = time.monotonic()
+    with SERVERS[protocol](script) as url:
+        with pytest.raises(DeadlineError, match="--timeout-s"):
+            classify(url, [("pear",)], timeout_s=0.2)
+        assert time.monotonic() - began < HANG_S and script.asked == 1
+
+
+@EVERY
+def test_an_endpoint_goes_on_after_a_deadline(protocol: str) -> None:
+    with SERVERS[protocol](Script(["hang"])) as url, Endpoint(url, timeout_s=0.3) as endpoint:
+        with pytest.raises(DeadlineError):
+            endpoint.classify([("pear",)])
+        assert labels(endpoint.classify([("saw",)])) == ["saw"]
+
+
+@BOTH
+def test_a_connection_that_the_server_has_closed_is_opened_again(classify: Classify) -> None:
+    script = Script(["ok", "close"])
+    with SERVERS["http"](script) as url:
+        assert labels(classify(url, [("a",), ("b",), ("c",)], batch_size=1)) == ["a", "b", "c"]
+
+
+@BOTH
+@EVERY
+def test_a_server_that_starts_meanwhile_is_reached(protocol: str, classify: Classify) -> None:
+    """By gRPC too, which by itself waits a second before it connects again."""
+    with nobody(protocol) as url:
+        port = int(url.rpartition(":")[2])
+
+    def start() -> None:
+        time.sleep(0.3)
+        with SERVERS[protocol](Script(), port):
+            ended.wait(10)
+
+    ended = Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(start)
+        try:
+            assert labels(classify(url, [("pear",)], retries=20, timeout_s=8)) == ["pear"]
+        finally:
+            ended.set()
+
+
+@BOTH
+def test_a_bad_example_is_named_and_nothing_is_sent(classify: Classify) -> None:
+    script = Script()
+    with SERVERS["http"](script) as url, pytest.raises(DataError, match="TEXT row 1 is empty"):
+        classify(url, [("pear",), (" ",)])
+    assert script.asked == 0
+
+
+def test_an_async_endpoint_sends_so_many_requests_at_a_time() -> None:
+    script = Script()
+    with SERVERS["http"](script) as url:
+        examples = [(f"w{n}",) for n in range(40)]
+        found = with_async_endpoint(url, examples, concurrency=3, batch_size=2)
+    assert labels(found) == [text for (text,) in examples]
+    assert script.asked == 20 and 1 < len(script.connections) <= 3
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def waits(tries: Tries, clock: Clock) -> Iterator[float]:
+    """Wait as an endpoint does, until the error is raised."""
+    while True:
+        try:
+            wait_s = tries.wait_after(OverloadedError("full"), retry=True)
+        except OverloadedError:
+            return
+        clock.now += wait_s
+        yield wait_s
+
+
+def test_waits_double_up_to_a_bound_and_are_drawn_below_it() -> None:
+    clock = Clock()
+    longest = [*waits(Tries(1000, 9, clock, draw=lambda: 1.0), clock)]
+    assert longest[:3] == [FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
+    assert len(longest) == 9 and max(longest) == LONGEST_WAIT_S
+    halves = [*waits(Tries(1000, 9, clock, draw=lambda: 0.5), clock)]
+    assert halves == [wait_s / 2 for wait_s in longest]
+    drawn = [*waits(Tries(1000, 9, clock), clock)]
+    assert all(0 <= mine <= most for mine, most in zip(drawn, longest, strict=True))
+
+
+def test_no_wait_passes_the_deadline() -> None:
+    clock = Clock()
+    tries = Tries(10 * FIRST_WAIT_S, 99, clock, draw=lambda: 1.0)
+    assert sum(waits(tries, clock)) < 10 * FIRST_WAIT_S
+    assert tries.remaining_s > 0
+
+
+def test_what_is_not_safe_is_not_tried_again() -> None:
+    with pytest.raises(DeadlineError):
+        Tries(60, 9).wait_after(DeadlineError("late"), retry=False)
