@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag
-from bertender.cli.output import messages, print_json
+from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.output import left_out_rows, messages, print_json, print_words
 from bertender.core.errors import DataError
+from bertender.core.saving import check_savable
 from bertender.problems import ProblemType
-from serve.client import DEFAULT_URL, Classification, Endpoint
+from bertender.text.example import Example
+from serve.bulk.config import ClassifyConfig
+from serve.bulk.files import check_writable
+from serve.bulk.run import BulkRun, classify_all, classify_to_file
+from serve.bulk.texts import Texts, read_file
+from serve.client import DEFAULT_URL, AsyncEndpoint, Classification
 
 __all__ = ["classify_command", "lines_of"]
+
+STANDARD_INPUT = ("text", "pair")
+"""Names of columns for texts that no file has."""
 
 
 def classify_command() -> Callable[..., None]:
     """Build `bertender classify`."""
 
     def command(
+        values: dict[str, Any],
         texts: Annotated[
             list[str] | None,
             typer.Argument(
@@ -42,21 +53,60 @@ def classify_command() -> Callable[..., None]:
         ] = DEFAULT_URL,
         as_json: JsonFlag = False,
     ) -> None:
-        examples = _pairs(texts or [], pair or [])
-        with Endpoint(url) as endpoint:
-            texts_of = examples or _read(endpoint.text_columns)
-            examples = list(map(endpoint.problem.endpoint.to_example, texts_of))
-            classifications = endpoint.classify(examples)
-        if as_json:
-            print_json(
-                [classification.model_dump(mode="json") for classification in classifications]
-            )
-            return
-        for example, classification in zip(examples, classifications, strict=True):
-            for line in lines_of(classification, example, endpoint.problem):
-                print(line)
+        config = ClassifyConfig.parse(explicit(option_values(ClassifyConfig, values)))
+        if config.input and (texts or pair):
+            raise typer.BadParameter("--input FILE and TEXT: give one of them.")
+        check_savable("--output", config.output, "data")
+        asyncio.run(_classify(url, _pairs(texts or [], pair or []), config, as_json))
 
-    return command
+    return command_with_flags(command, (ClassifyConfig,))
+
+
+async def _classify(
+    url: str, texts: Sequence[Example], config: ClassifyConfig, as_json: bool
+) -> None:
+    sending = config.model_dump(include={"batch_size", "concurrency", "timeout_s", "retries"})
+    async with AsyncEndpoint(url, **sending) as endpoint:
+        table = _texts(texts, config, endpoint.model.text_columns)
+        if config.output:
+            check_writable(config.output, table.columns)
+            run = await classify_to_file(endpoint, table.texts, table.columns, config.output)
+            _print_run(run, table, as_json)
+            return
+        to_example = endpoint.model.problem.endpoint.to_example
+        examples = [to_example(text) for text in table.texts]
+        classifications = await classify_all(endpoint, examples)
+    _print(classifications, examples, endpoint.model.problem, as_json)
+
+
+def _texts(texts: Sequence[Example], config: ClassifyConfig, count: int) -> Texts:
+    """Return the texts to classify: of the file, of the command line, or of standard input."""
+    if config.input:
+        return read_file(config.input, config, count)
+    return Texts(STANDARD_INPUT[:count], tuple(texts or _read(count)))
+
+
+def _print_run(run: BulkRun, table: Texts, as_json: bool) -> None:
+    """Report what was written, and which rows of the file were left out."""
+    if as_json:
+        print_json({**run.model_dump(mode="json"), "left_out": left_out_rows(table)})
+        return
+    resumed = f", {run.resumed} of them by an earlier run" if run.resumed else ""
+    print_words(f"{run.output}: predictions for {run.texts} texts{resumed}")
+
+
+def _print(
+    classifications: Sequence[Classification],
+    examples: Sequence[Example],
+    problem: ProblemType[Any],
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json([classification.model_dump(mode="json") for classification in classifications])
+        return
+    for example, classification in zip(examples, classifications, strict=True):
+        for line in lines_of(classification, example, problem):
+            print(line)
 
 
 def lines_of(

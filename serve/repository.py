@@ -59,7 +59,9 @@ def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -
     with replacing_directory(directory) as draft:
         version = draft / MODEL_NAME / VERSION
         version.mkdir(parents=True)
-        write_model_config(version.parent / "config.pbtxt", model_config(artifact.card, config))
+        write_model_config(
+            version.parent / "config.pbtxt", model_config(artifact.card, config, artifact.digest)
+        )
         (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
         _copy_artifact(artifact, version / "artifact")
     return directory

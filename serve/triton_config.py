@@ -30,6 +30,9 @@ class BackendParameters(Config):
 
     artifact: str = Field("artifact", description="folder, relative to the model version's")
     tokens_per_bucket: int
+    digest: str | None = Field(
+        None, description="of the artifact: by it, a client knows whether it is still the same"
+    )
     threads: int = Field(description="of one instance; 0 shares the cores out evenly")
     max_length: int | None = None
     problem_type: Annotated[str, PROBLEMS.validator()] = Field(
@@ -43,9 +46,10 @@ class BackendParameters(Config):
         return cls.parse({name: value["string_value"] for name, value in parameters})
 
 
-def model_config(card: Card, config: ServeConfig) -> triton.ModelConfig:
-    """Return the Triton configuration of an artifact with this card."""
+def model_config(card: Card, config: ServeConfig, digest: str | None = None) -> triton.ModelConfig:
+    """Return the Triton configuration of an artifact with this card and digest."""
     parameters = BackendParameters(
+        digest=digest,
         tokens_per_bucket=config.tokens_per_bucket,
         threads=config.threads_per_instance,
         max_length=config.max_length,

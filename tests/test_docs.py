@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -259,27 +260,65 @@ def test_an_artifact_opens_without_bertender(
     assert {"student", "int8"} <= opened.keys()
 
 
+DEFAULT_ADDRESS = "http://127.0.0.1:8000"
+PORTS = tuple(word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0"))
+
+
+@contextmanager
+def served_as_shown(page: str) -> Iterator[str]:
+    """Run the first `bertender serve` of a page with free ports, in a process of its own."""
+    (words, *_) = shown_lines(page, "serve")
+    command = [sys.executable, "-m", "bertender", "serve", *words, *PORTS, "--json"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=variables) as server:
+        try:
+            assert server.stdout is not None
+            yield json.loads(server.stdout.readline())["http"]
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+def shown_lines(page: str, command: str) -> list[list[str]]:
+    """The words of every line of a page that runs a command."""
+    return [
+        shlex.split(words)
+        for words in re.findall(rf"^bertender {command} (.+)$", text_of(page), re.M)
+    ]
+
+
+ASK = ("classify",)
+"""Commands that ask the endpoint, and are run as they are shown."""
+
+
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/serving.md"])
 def test_the_endpoint_answers_as_the_page_says(
     page: str, once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The two commands that need two terminals, with free ports."""
-    shown = list(re.findall(r"^bertender (serve|classify) (.+)$", text_of(page), re.M))
-    (serve, *_) = [shlex.split(words) for name, words in shown if name == "serve"]
-    (ask, *_) = [shlex.split(words) for name, words in shown if name == "classify"]
+    """What needs two terminals, with free ports: commands, curl, and Python that asks."""
     monkeypatch.chdir(built(once, task, teacher, monkeypatch))
-    ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
-    command = [sys.executable, "-m", "bertender", "serve", *serve, *ports, "--json"]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=variables) as server:
-        try:
-            assert server.stdout is not None
-            url = json.loads(server.stdout.readline())["http"]
-            monkeypatch.setattr(sys, "argv", ["bertender", "classify", *ask, "--url", url])
+    lines = [(name, words) for name in ASK for words in shown_lines(page, name)]
+    python = [block for block in blocks(page, "python") if DEFAULT_ADDRESS in block]
+    assert lines
+    with served_as_shown(page) as url:
+        for name, words in lines:
+            monkeypatch.setattr(sys, "argv", ["bertender", name, *words, "--url", url])
             with pytest.raises(SystemExit) as ended:
                 main()
-        finally:
-            server.send_signal(signal.SIGINT)
-    assert ended.value.code == 0
+            assert ended.value.code == 0, words
+        for block in python:
+            exec(block.replace(DEFAULT_ADDRESS, url), {})
+        for block in blocks(page, "sh"):
+            run_curl(block.replace(DEFAULT_ADDRESS, url))
+
+
+def run_curl(block: str) -> None:
+    """Run a block of curl, whose two texts must come back with a label each."""
+    if not shutil.which("curl"):
+        pytest.skip("needs curl")
+    done = subprocess.run(["bash", "-c", block], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    outputs = {each["name"]: each["data"] for each in json.loads(done.stdout)["outputs"]}
+    assert len(outputs["LABEL"]) == len(outputs["SCORE"]) == 2
+    assert all(isinstance(label, str) for label in outputs["LABEL"])

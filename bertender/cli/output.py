@@ -7,7 +7,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.core.artifact import Artifact
-from bertender.core.card import TaskRecord
+from bertender.core.card import LeftOutRows
 from bertender.core.findings import Findings, ParitySummary, TrainingFindings
 from bertender.core.timing import Timing, read_timing
 from bertender.measure.size import measure_size
@@ -25,11 +25,9 @@ from bertender.report.graph import graph_lines
 from bertender.report.heads import pruning_lines
 from bertender.report.quantization import quantization_lines
 
-if TYPE_CHECKING:  # tasks take seconds to load
-    from bertender.tasks.task import Task
-
 __all__ = [
     "artifact_summary",
+    "LeavesOut",
     "console",
     "left_out_rows",
     "messages",
@@ -44,6 +42,14 @@ __all__ = [
 ]
 
 WIDEST = 1000
+
+
+class LeavesOut(Protocol):
+    """What was read from the user's files: a task, the record of one, or texts."""
+
+    @property
+    def left_out(self) -> LeftOutRows | None: ...
+
 
 console = Console()
 messages = Console(stderr=True)
@@ -82,9 +88,9 @@ def artifact_summary(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def left_out_rows(task: Task | TaskRecord) -> dict[str, Any] | None:
+def left_out_rows(source: LeavesOut) -> dict[str, Any] | None:
     """Return the part of --json on the rows of the user's files that were left out."""
-    return None if task.left_out is None else task.left_out.model_dump(mode="json")
+    return None if source.left_out is None else source.left_out.model_dump(mode="json")
 
 
 def print_artifact(artifact: Artifact) -> None:

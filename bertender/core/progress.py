@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["Bar", "progress_bar", "show_progress", "track"]
+__all__ = ["Bar", "SilentBar", "progress_bar", "show_progress", "track"]
 
 Item = TypeVar("Item")
 
@@ -39,7 +39,9 @@ class Bar(Protocol):
     def note(self, text: str) -> None: ...
 
 
-class _SilentBar:
+class SilentBar:
+    """A bar that nobody looks at."""
+
     def advance(self, steps: int = 1) -> None: ...
 
     def skip(self, steps: int) -> None: ...
@@ -142,7 +144,7 @@ def progress_bar(description: str, total: int | None, unit: str = "") -> Iterato
     With a `unit`, the plural of a step's name, it shows how many of them are done a second too.
     """
     if _console is None:
-        yield _SilentBar()
+        yield SilentBar()
         return
     shown = _in_terminal if _console.is_terminal else _in_log
     with shown(_console, description, _Pace(total, unit)) as bar:

@@ -47,6 +47,7 @@ class AsyncEndpoint:
         self.timeout_s = timeout_s
         self.retries = retries
         self.protocol, self.address = parse_url(url)
+        self.concurrency = concurrency
         self.turns = asyncio.Semaphore(concurrency)
         self.asked_batch_size = batch_size
         self.client: Any = None

@@ -41,18 +41,19 @@ class ServedModel:
     text_columns: int
     problem: ProblemType[Any]
     digest: str
-    """Of the configuration; another model nearly always has another."""
+    """Of the artifact; of the configuration, where an earlier version wrote the repository."""
 
     @classmethod
     def from_model_config(cls, config: Mapping[str, Any]) -> Self:
         """Read a configuration; those of earlier versions name no problem type."""
-        parameter = config.get("parameters", {}).get("problem_type", {})
+        values = config.get("parameters", {}).items()
+        parameters = {name: value["string_value"] for name, value in values}
         plain = json.dumps(config, sort_keys=True, default=str)
         return cls(
             max_batch_size=int(config["max_batch_size"]),
             text_columns=len(config["input"]),
-            problem=PROBLEMS[parameter.get("string_value", SINGLE_LABEL.name)],
-            digest=hashlib.sha256(plain.encode()).hexdigest(),
+            problem=PROBLEMS[parameters.get("problem_type", SINGLE_LABEL.name)],
+            digest=parameters.get("digest") or hashlib.sha256(plain.encode()).hexdigest(),
         )
 
     def examples(self, examples: Sequence[Example]) -> list[Example]:

@@ -33,5 +33,6 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
 
     monkeypatch.setattr(FakeEndpoint, "asked", [])
     monkeypatch.setattr(FakeEndpoint, "urls", [])
-    monkeypatch.setattr(classify_command, "Endpoint", FakeEndpoint)
+    monkeypatch.setattr(FakeEndpoint, "settings", [])
+    monkeypatch.setattr(classify_command, "AsyncEndpoint", FakeEndpoint)
     return FakeEndpoint

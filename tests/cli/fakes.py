@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from bertender.problems import SINGLE_LABEL
 from bertender.text.example import Example
 from serve.client import Classification
+from serve.client.served_model import ServedModel
 
 
 class FakeEndpoint:
-    """Answers with the first word as the label; what it was asked stays in `asked`."""
+    """Predicts the first word as the label; what it was asked stays in `asked`."""
 
-    text_columns = 1
-    problem = SINGLE_LABEL
+    model = ServedModel(max_batch_size=2, text_columns=1, problem=SINGLE_LABEL, digest="toy")
     asked: ClassVar[list[Example]] = []
     urls: ClassVar[list[str]] = []
+    settings: ClassVar[list[dict[str, Any]]] = []
+    fails_after: ClassVar[int | None] = None
+    """So many requests go well, and then the process is as good as killed."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **settings: Any) -> None:
         self.urls.append(url)
+        self.settings.append(settings)
+        self.concurrency = settings["concurrency"]
+        self.batch_size = settings["batch_size"] or self.model.max_batch_size
+        self.requests = 0
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None: ...
+    async def __aexit__(self, *error: object) -> None: ...
 
-    def classify(self, examples: Sequence[Example]) -> list[Classification]:
+    async def classify(self, examples: Sequence[Example]) -> list[Classification]:
+        if self.requests == self.fails_after:
+            raise KeyboardInterrupt
+        self.requests += 1
         self.asked.extend(examples)
         return [
             Classification(label=e[0].split()[0], score=0.5, logits=(0.0, 1.0)) for e in examples

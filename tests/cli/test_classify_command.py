@@ -17,7 +17,7 @@ from tests.front import fail, last_line, succeed
 @pytest.fixture
 def pairs(endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
     """The endpoint of a model that reads pairs."""
-    monkeypatch.setattr(endpoint, "text_columns", 2)
+    monkeypatch.setattr(endpoint, "model", replace(endpoint.model, text_columns=2))
     return endpoint
 
 

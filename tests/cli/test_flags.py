@@ -19,6 +19,7 @@ from bertender.tasks.task import TaskConfig
 from distill.distillation.distiller import DistillConfig
 from distill.distillation.general import GeneralConfig
 from distill.methods import GENERAL_METHODS
+from serve.bulk.config import ClassifyConfig
 from serve.config import ServeConfig
 from tests.front import WRITERS, succeed
 
@@ -108,6 +109,7 @@ CONFIGS = {
     "verify": VerifyConfig,
     "compare": CompareConfig,
     "serve": ServeConfig,
+    "classify": ClassifyConfig,
 }
 TABLES_OF_ONE_ROW = [("quantize", "scheme")]
 BESIDE_ANOTHER = {
@@ -150,6 +152,7 @@ UNLIKE_THEIR_DEFAULT = {
     "problem_type": "token_classification",
     "across": "layer",
     "base": "static",
+    "batch_size": "15",
     "batches": "random",
     "block_size": "64",
     "calibrator": "minmax",

@@ -18,7 +18,9 @@ def test_it_holds_config_code_and_a_verified_copy(onnx_artifact: Artifact, tmp_p
     config = ServeConfig(max_batch_size=5)
     repository = write_repository(onnx_artifact, tmp_path / "new" / "models", config)
     model = repository / "classifier"
-    assert read_model_config(model / "config.pbtxt") == model_config(onnx_artifact.card, config)
+    assert read_model_config(model / "config.pbtxt") == model_config(
+        onnx_artifact.card, config, onnx_artifact.digest
+    )
     assert "serve.classifier_backend" in (model / "1" / "model.py").read_text()
     assert Artifact.load(model / "1" / "artifact").digest == onnx_artifact.digest
     assert is_repository(repository)

@@ -1,0 +1,218 @@
+"""Files of texts through an endpoint: read, sent at once, continued after a kill, written whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertender.core.errors import BusyError
+from bertender.tasks.rows import READERS, open_table
+from serve import classify_command
+from serve.bulk.files import WRITERS
+from serve.bulk.journal import journal_of, open_journal
+from serve.client import Classification
+from tests.cli.fakes import FakeEndpoint
+from tests.front import fail, last_line, succeed
+from tests.packages import ROOT
+from tests.serve.scripted import SERVERS, Script
+
+WORDS = [f'w{row}, with "quotes"\tand {row}' for row in range(7)]
+PREDICTION = Classification(label="a", score=0.5, logits=(0.25, 1.0))
+
+
+@pytest.fixture(autouse=True)
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
+    for name in ("asked", "urls", "settings"):
+        monkeypatch.setattr(FakeEndpoint, name, [])
+    monkeypatch.setattr(classify_command, "AsyncEndpoint", FakeEndpoint)
+    return FakeEndpoint
+
+
+def write_input(path: Path, texts: list[str] = WORDS) -> Path:
+    """Write a file of texts with another column, by the command's own writers where it has them."""
+    rows = [{"id": row, "text": text} for row, text in enumerate(texts)]
+    if path.suffix == ".txt":
+        path.write_text("\n".join(texts), encoding="utf-8")
+    else:
+        WRITERS[path.suffix](path, rows)
+    return path
+
+
+def read_output(path: Path) -> list[dict[str, Any]]:
+    """Read predictions back as the project reads any file."""
+    rows = [dict(row.values) for row in open_table(path).rows]
+    delimited = path.suffix in (".csv", ".tsv")
+    return [
+        {**row, "score": float(row["score"]), "logits": json.loads(row["logits"])}
+        if delimited
+        else row
+        for row in rows
+    ]
+
+
+def expected(texts: list[str]) -> list[dict[str, Any]]:
+    return [
+        {"text": text, "label": text.split()[0], "score": 0.5, "logits": [0.0, 1.0]}
+        for text in texts
+    ]
+
+
+@pytest.mark.parametrize("output", WRITERS)
+@pytest.mark.parametrize("suffix", [*READERS, ".txt"])
+def test_every_format_goes_in_and_out(suffix: str, output: str, tmp_path: Path) -> None:
+    texts = [" ".join(text.split()) for text in WORDS]
+    source, out = write_input(tmp_path / f"texts{suffix}", texts), tmp_path / f"answers{output}"
+    result = succeed("classify", "--input", source, "--output", out)
+    assert read_output(out) == expected(texts)
+    assert result.stdout == f"{out}: predictions for 7 texts\n"
+    assert "classify answers" in result.stderr and sorted(tmp_path.iterdir()) == [out, source]
+
+
+def test_a_format_that_is_read_is_written() -> None:
+    assert WRITERS.keys() == READERS.keys()
+
+
+def test_a_file_without_an_output_is_shown(tmp_path: Path, endpoint: type[FakeEndpoint]) -> None:
+    source = write_input(tmp_path / "texts.txt", ["a b", "c"])
+    assert succeed("classify", "--input", source).stdout == "a\t0.5000\ta b\nc\t0.5000\tc\n"
+
+
+def test_standard_input_goes_to_a_file_too(tmp_path: Path) -> None:
+    succeed("classify", "--output", tmp_path / "out.jsonl", stdin="a\nb\n")
+    assert read_output(tmp_path / "out.jsonl") == expected(["a", "b"])
+
+
+def test_settings_reach_the_endpoint(tmp_path: Path, endpoint: type[FakeEndpoint]) -> None:
+    sending = ("--batch-size", "3", "--concurrency", "2", "--timeout-s", "5", "--retries", "0")
+    succeed("classify", "a", *sending)
+    settings = {"batch_size": 3, "concurrency": 2, "timeout_s": 5.0, "retries": 0}
+    assert endpoint.settings == [settings]
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_an_interrupted_run_continues(
+    after: int, tmp_path: Path, endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = write_input(tmp_path / "texts.csv"), tmp_path / "out.parquet"
+    command = ("classify", "--input", source, "--output", out, "--concurrency", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoint, "fails_after", after)
+        fail(*command, status=130)
+    assert not out.exists()
+    said = last_line(succeed(*command, "--json"))
+    assert said == {"output": str(out), "texts": 7, "resumed": 2 * after, "left_out": None}
+    assert sorted(endpoint.asked) == sorted((text,) for text in WORDS), "each text once"
+    assert read_output(out) == expected(WORDS)
+    assert not journal_of(out).exists()
+
+
+def test_a_line_that_a_kill_has_torn_is_asked_again(
+    tmp_path: Path, endpoint: type[FakeEndpoint]
+) -> None:
+    out = tmp_path / "out.jsonl"
+    identity = {"a": 1}
+    with pytest.raises(KeyboardInterrupt), open_journal(out, identity) as journal:
+        journal.add([0, 3], [PREDICTION, PREDICTION])
+        journal.file.write('{"rows": [1], "predi')
+        raise KeyboardInterrupt
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), open_journal(out, identity) as journal:
+            assert journal.by_row == {0: PREDICTION, 3: PREDICTION}
+            raise KeyboardInterrupt
+
+
+def test_other_texts_or_another_model_begin_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(KeyboardInterrupt), open_journal(out, {"texts": "1"}) as journal:
+        journal.add([0], [PREDICTION])
+        raise KeyboardInterrupt
+    with open_journal(out, {"texts": "2"}) as journal:
+        assert journal.by_row == {}
+    assert "begun anew" in caplog.text
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with (
+        open_journal(out, {}),
+        pytest.raises(BusyError, match="another process writes"),
+        open_journal(out, {}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--output", "out.xlsx", "a"), "unknown suffix '.xlsx'. Allowed: .csv"),
+        (("--output", ".", "a"), "is a directory"),
+        (("--text-column", "review", "a"), "text_column=review: they are of --input FILE"),
+        (("--input", "texts.csv", "--pair-column", "x"), "the model reads 1 texts at once"),
+        (("--input", "texts.csv", "--text-column", "txet"), "no column 'txet'"),
+        (("--input", "gone.csv"), "gone.csv: cannot be read"),
+        (("--input", "t.csv", "--text-column", "label", "--output", "o.csv"), "Rename it"),
+    ],
+)
+def test_what_cannot_work_is_said_before_a_text_is_sent(
+    words: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    endpoint: type[FakeEndpoint],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_input(Path("texts.csv"))
+    Path("t.csv").write_text("label\na\n")
+    assert message in fail("classify", *words) and endpoint.asked == []
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.csv", "t.csv"}
+
+
+def test_texts_and_a_file_are_wrong_usage(tmp_path: Path) -> None:
+    assert "--input FILE and TEXT" in fail("classify", "a", "--input", "x.csv", status=2)
+
+
+def test_bad_rows_are_left_out_and_listed(tmp_path: Path) -> None:
+    source = write_input(tmp_path / "texts.jsonl", ["a", " ", "b"])
+    out = tmp_path / "out.csv"
+    assert "texts.jsonl, line 2" in fail("classify", "--input", source, "--output", out)
+    words = ("--input", source, "--output", out, "--skip-bad-rows", "--json")
+    said = last_line(succeed("classify", *words))
+    assert (said["texts"], said["left_out"]["count"]) == (2, 1)
+    assert read_output(out) == expected(["a", "b"])
+
+
+def test_labels_of_words_are_lists(tmp_path: Path) -> None:
+    tags = Classification(label=("O", "B-x"), score=(0.5, 0.25), logits=((1.0,), (0.0,)))
+    for suffix, write in WRITERS.items():
+        write(tmp_path / f"out{suffix}", [tags.model_dump(mode="json")])
+        (row,) = open_table(tmp_path / f"out{suffix}").rows
+        label = row.values["label"]
+        assert (json.loads(label) if isinstance(label, str) else label) == ["O", "B-x"]
+
+
+def test_a_killed_process_continues(tmp_path: Path) -> None:
+    """The whole command, against a server that hangs at the third of five requests."""
+    source, out = write_input(tmp_path / "texts.csv", WORDS + WORDS[:2]), tmp_path / "out.csv"
+    words = ("classify", "--input", str(source), "--output", str(out), "--concurrency", "1")
+    script = Script(["ok", "ok", "hang"])
+    with SERVERS["http"](script) as url:
+        command = [sys.executable, "-m", "bertender", *words, "--url", url]
+        variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(command, cwd=tmp_path, env=variables) as process:
+            while script.asked < 3 and process.poll() is None:
+                time.sleep(0.01)
+            process.kill()
+        assert not out.exists() and script.asked == 3
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert "predictions for 9 texts, 4 of them by an earlier run" in done.stdout, done.stderr
+    assert script.asked == 6 and len(read_output(out)) == 9
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "texts.csv"]
