@@ -82,7 +82,8 @@ async def _classify(
 def _texts(texts: Sequence[Example], config: ClassifyConfig, count: int) -> Texts:
     """Return the texts to classify: of the file, of the command line, or of standard input."""
     if config.input:
-        return read_file(config.input, config, count)
+        columns = config.text_column, config.pair_column
+        return read_file(config.input, *columns, count, config.skip_bad_rows)
     return Texts(STANDARD_INPUT[:count], tuple(texts or _read(count)))
 
 

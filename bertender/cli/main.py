@@ -68,6 +68,9 @@ COMMANDS: Mapping[str, Command] = {
     "compare": _command(f"{CLI}.measure_commands", "compare", STAGES.places["compare"].summary),
     "serve": _command("serve.commands", "serve", "Serve a model through Triton Inference Server."),
     "classify": _command("serve.classify_command", "classify", "Ask a served model about texts."),
+    "loadtest": _command(
+        "serve.loadtest.command", "loadtest", "Measure an endpoint under load, and find its limit."
+    ),
     "tasks": _command(f"{CLI}.list_commands", "tasks", "List the tasks that are known by name."),
     "methods": _command("distill.commands", "methods", "List the distillation methods."),
     "schemes": _command(

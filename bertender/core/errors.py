@@ -17,6 +17,7 @@
     ├── ParityError                a candidate does not agree with its reference
     ├── AccuracyError              a model lost more of its score than was allowed
     ├── MachineBusyError           other work disturbs what is timed
+    ├── LoadTestError              a load test has no figure that can be trusted
     └── ServingError               the inference server cannot start or respond
         ├── ServerMissingError     there is no Triton binary
         ├── PortTakenError         another process listens on the port
@@ -45,6 +46,7 @@ __all__ = [
     "GateError",
     "HubCodeError",
     "HubUnreachableError",
+    "LoadTestError",
     "MachineBusyError",
     "ModelError",
     "NotAnArtifactError",
@@ -146,6 +148,10 @@ class AccuracyError(BertenderError):
 
 class MachineBusyError(BertenderError):
     """Other work disturbs what is timed."""
+
+
+class LoadTestError(BertenderError):
+    """A load test has no figure that can be trusted: its generator was late, or no rate holds."""
 
 
 class ServingError(BertenderError):

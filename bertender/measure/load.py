@@ -29,6 +29,7 @@ __all__ = [
     "check_load",
     "check_load_now",
     "cpu_seconds",
+    "load_now",
     "noisy_loads",
     "watched_load",
 ]
@@ -136,10 +137,15 @@ def watched_load(noisy: bool) -> Iterator[LoadMeter]:
 
 def check_load_now() -> None:
     """Raise MachineBusyError where a short sample finds other work, before a long timing."""
+    check_load(load_now(), noisy=False)
+
+
+def load_now() -> MachineLoad:
+    """Return the load of a short sample."""
     meter = LoadMeter()
     if meter.began is not None:
         time.sleep(SAMPLE_S)
-        check_load(meter.stop(), noisy=False)
+    return meter.stop()
 
 
 def check_load(load: MachineLoad, noisy: bool) -> None:

@@ -14,7 +14,7 @@ __all__ = ["DEFAULT_URL", "PROTOCOLS", "parse_url"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
-PROTOCOLS: Mapping[str, Protocol] = {"http": HTTP, "grpc": GRPC}
+PROTOCOLS: Mapping[str, Protocol] = {each.name: each for each in (HTTP, GRPC)}
 
 
 def parse_url(url: str) -> tuple[Protocol, str]:

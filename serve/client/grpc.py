@@ -88,6 +88,7 @@ def _failure(error: Exception) -> Failure | None:
 
 
 GRPC = Protocol(
+    name="grpc",
     default_port=8001,
     tensor=tritonclient.grpc.InferInput,
     connect=_connect,

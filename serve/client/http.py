@@ -79,6 +79,7 @@ def _failure(error: Exception) -> Failure | None:
 
 
 HTTP = Protocol(
+    name="http",
     default_port=8000,
     tensor=tritonclient.http.InferInput,
     connect=_connect,

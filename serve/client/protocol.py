@@ -20,6 +20,8 @@ StatusFailures = Mapping[str, Failure]
 class Protocol:
     """A row of PROTOCOLS."""
 
+    name: str
+    """The scheme of its urls."""
     default_port: int
     tensor: Callable[..., Any]
     connect: Callable[[str, float], Any]

@@ -21,6 +21,7 @@ from distill.distillation.general import GeneralConfig
 from distill.methods import GENERAL_METHODS
 from serve.bulk.config import ClassifyConfig
 from serve.config import ServeConfig
+from serve.loadtest.config import LoadConfig
 from tests.front import WRITERS, succeed
 
 
@@ -110,6 +111,7 @@ CONFIGS = {
     "compare": CompareConfig,
     "serve": ServeConfig,
     "classify": ClassifyConfig,
+    "loadtest": LoadConfig,
 }
 TABLES_OF_ONE_ROW = [("quantize", "scheme")]
 BESIDE_ANOTHER = {
@@ -156,6 +158,8 @@ UNLIKE_THEIR_DEFAULT = {
     "batches": "random",
     "block_size": "64",
     "calibrator": "minmax",
+    "concurrency": "15",
+    "rate": "0.5",
     "percentile": "99.5",
     "select": "0.25",
     "sensitivity": "hessian-trace",

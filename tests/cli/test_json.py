@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Collection
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from bertender.core.artifact import Artifact
 from tests.cli.fakes import FakeEndpoint
 from tests.cli.made import FAST, QUICK, Made
 from tests.front import WRITERS, last_line, succeed
+from tests.serve.scripted import Script, http_server
 
 Words = tuple[str | Path, ...]
 TOY_RECIPE = """
@@ -33,6 +36,14 @@ def run_words(made: Made, out: Path) -> Words:
 def pretrain_words(made: Made, out: Path) -> Words:
     shape = ("--vocabulary-size", "200", "--layers", "1", "--hidden-size", "16", "--heads", "2")
     return ("pretrain", "--corpus", made.files.corpus, *shape, "--epochs", "1", "--out", out)
+
+
+@cache
+def toy_server() -> str:
+    """The address of a server that runs as long as the tests do."""
+    server = http_server(Script())
+    atexit.register(server.__exit__, None, None, None)
+    return server.__enter__()
 
 
 COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
@@ -64,6 +75,10 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     ),
     "serve": lambda made, out: ("serve", made["int8"], "--repository-only", out),
     "classify": lambda made, out: ("classify", "saw drill"),
+    "loadtest": lambda made, out: (
+        *("loadtest", toy_server(), "--input", made.files.dev, "--concurrency", "1"),
+        *("--duration-s", "0.1", "--warmup-s", "0"),
+    ),
     "tasks": lambda made, out: ("tasks",),
     "methods": lambda made, out: ("methods",),
     "schemes": lambda made, out: ("schemes",),
@@ -84,6 +99,7 @@ KEYS: dict[str, Collection[str]] = {
     "compress": {"config", "candidates", "probes", "verdict"},
     "serve": {"repository"},
     "classify": {"label", "score", "logits"},
+    "loadtest": {"config", "runs", "limit", "environment", "load"},
     "tasks": {"task", "summary", "metric", "labels"},
     "methods": {"method", "summary", "on a corpus"},
     "schemes": {"schemes", "target", "calibrator", "sensitivity"},

@@ -1,0 +1,102 @@
+"""bertender loadtest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.output import print_json, print_words
+from bertender.core.saving import check_savable, save_result, save_text
+from bertender.text.example import Example
+from serve.bulk.texts import read_file
+from serve.loadtest.config import LoadConfig
+from serve.loadtest.measure import load_test
+from serve.loadtest.plot import load_svg
+from serve.loadtest.records import LoadRun, LoadTest
+
+__all__ = ["lines_of_test", "loadtest_command"]
+
+UrlArgument = Annotated[
+    str, typer.Argument(metavar="URL", help="address of the endpoint, http://... or grpc://...")
+]
+OutFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="write the result to this JSON file")
+]
+PlotFile = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="draw the latencies in this SVG file")
+]
+
+
+def loadtest_command() -> Callable[..., None]:
+    """Build `bertender loadtest`."""
+
+    def command(
+        url: UrlArgument,
+        values: dict[str, Any],
+        out: OutFile = None,
+        plot: PlotFile = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        check_savable("--out", out, "JSON")
+        check_savable("--plot", plot, "SVG")
+        config = LoadConfig.parse(explicit(option_values(LoadConfig, values)))
+        test = load_test(url, lambda columns: _texts(config, columns), config)
+        if out:
+            save_result(test, out)
+        if plot:
+            save_text(load_svg(test), plot)
+        if as_json:
+            print_json(test.model_dump(mode="json"))
+        else:
+            for line in lines_of_test(test):
+                print_words(line)
+
+    return command_with_flags(command, (LoadConfig,))
+
+
+def _texts(config: LoadConfig, text_columns: int) -> Sequence[Example]:
+    """Return the texts to send, of a task or a file."""
+    if config.input:
+        pair = config.pair_column
+        return read_file(config.input, config.text_column, pair, text_columns).texts
+    from bertender.tasks.loading import load_task  # here, because it takes seconds to load
+    from bertender.tasks.task import TaskConfig
+
+    assert config.task is not None, "a rule of the settings"
+    return load_task(TaskConfig.parse({"task": config.task})).dev.examples
+
+
+def lines_of_test(test: LoadTest) -> Iterator[str]:
+    """Return the lines that show a load test."""
+    for run in test.runs:
+        yield _run_line(run)
+    if test.limit:
+        texts = test.runs[0].texts_per_request
+        yield (
+            f"limit: {test.limit.rate:.4g} requests/s ({test.limit.rate * texts:.4g} texts/s) hold "
+            f"a p99 of {test.limit.slo_p99_ms:g} ms; {test.limit.above:.4g} do not"
+        )
+    noisy = ": noisy, these figures are not reliable" if test.load.noisy else ""
+    yield f"{test.protocol}; before and after, {test.load}{noisy}"
+
+
+def _run_line(run: LoadRun) -> str:
+    load = f"{run.rate:.4g} requests/s" if run.rate else f"{run.concurrency} clients"
+    latency = (
+        "no response"
+        if run.latency is None
+        else (
+            f"p50 {run.latency.p50_ms:.2f} ms, p95 {run.latency.p95_ms:.2f} ms, "
+            f"p99 {run.latency.p99_ms:.2f} ms"
+        )
+    )
+    counts = ", ".join(f"{count} {name}" for name, count in run.outcomes.items() if count)
+    return (
+        f"{load} of {run.texts_per_request} texts: {latency}; {counts}; "
+        f"{run.texts_per_second:.4g} texts/s; sent {run.send_lag.p50_ms:.3f} ms late "
+        f"(p99 {run.send_lag.p99_ms:.3f} ms)"
+    )

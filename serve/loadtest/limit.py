@@ -1,0 +1,52 @@
+"""Search of the highest rate that holds a p99."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from bertender.core.errors import LoadTestError
+from serve.loadtest.records import Limit, LoadRun
+
+__all__ = ["FIRST_RATE", "LOWEST_RATE", "WITHIN", "find_limit"]
+
+FIRST_RATE = 16.0
+LOWEST_RATE = 0.5
+WITHIN = 0.05
+"""The rate that holds and the one that does not are this near, as a share."""
+
+
+def find_limit(
+    probe: Callable[[float], LoadRun], slo_p99_ms: float, first_rate: float = FIRST_RATE
+) -> Limit:
+    """Double the rate until it does not hold (or halve it until it does), then bisect.
+
+    Args:
+        probe: measures a rate.
+        slo_p99_ms: what must hold; a request without a response breaks it.
+        first_rate: where to begin.
+
+    Raises:
+        LoadTestError: no rate holds it.
+    """
+    holds, breaks = 0.0, math.inf
+    rate = first_rate
+    while breaks > holds * (1 + WITHIN):
+        if rate < LOWEST_RATE:
+            raise LoadTestError(
+                f"even {breaks:.3g} requests/s do not hold a p99 of {slo_p99_ms:g} ms. Allow more "
+                "with --slo-p99-ms, or send fewer --texts-per-request."
+            )
+        if probe(rate).holds(slo_p99_ms):
+            holds = rate
+        else:
+            breaks = rate
+        rate = _between(holds, breaks)
+    return Limit(slo_p99_ms=slo_p99_ms, rate=holds, above=breaks)
+
+
+def _between(holds: float, breaks: float) -> float:
+    """Return the rate to measure next."""
+    if math.isinf(breaks):
+        return 2 * holds
+    return math.sqrt(holds * breaks) if holds else breaks / 2

@@ -1,0 +1,136 @@
+"""load_test: what `bertender loadtest` does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertender.core.environment import environment
+from bertender.core.errors import ConfigError
+from bertender.core.machine_load import MachineLoad
+from bertender.core.progress import progress_bar
+from bertender.measure.load import busiest, check_load, load_now
+from bertender.text.example import Example
+from serve.client.address import parse_url
+from serve.client.async_endpoint import AsyncEndpoint
+from serve.client.served_model import ServedModel
+from serve.loadtest.config import LoadConfig
+from serve.loadtest.generator import check_lag, closed_run, open_run
+from serve.loadtest.limit import FIRST_RATE, find_limit
+from serve.loadtest.loops import precise_loop
+from serve.loadtest.records import Limit, LoadRun, LoadTest, Outcome
+from serve.loadtest.senders import SENDERS, Request, Sender
+
+__all__ = ["load_test"]
+
+PREPARED = 1000
+"""Different requests; then the first comes again."""
+
+Read = Callable[[int], Sequence[Example]]
+"""number of texts that the model reads at once -> the texts to send"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server, and the requests that it is sent."""
+
+    protocol: str
+    model: ServedModel
+    texts: int
+    sender: Sender
+    requests: Sequence[Request]
+
+    async def send(self, number: int) -> Outcome:
+        return await self.sender.send(self.requests[number % len(self.requests)])
+
+
+def load_test(url: str, read: Read, config: LoadConfig) -> LoadTest:
+    """Send requests to an endpoint as the settings say, and return what was measured.
+
+    Raises:
+        MachineBusyError: other work disturbs this machine.
+        ServingError: no endpoint responds at the url, or it refuses a text.
+        LoadTestError: requests were not sent in time, or no rate holds the p99.
+    """
+    before = _undisturbed(config)
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        target = runner.run(_open(url, read, config))
+        try:
+            runs, limit = _measure(runner, target, config)
+        finally:
+            runner.run(target.sender.close())
+    return LoadTest(
+        protocol=target.protocol,
+        model=target.model.digest,
+        texts=target.texts,
+        config=config,
+        runs=tuple(runs),
+        limit=limit,
+        environment=environment(),
+        load=busiest([before, _undisturbed(config)]),
+    )
+
+
+def _undisturbed(config: LoadConfig) -> MachineLoad:
+    load = load_now()
+    check_load(load, config.noisy)
+    return load
+
+
+async def _open(url: str, read: Read, config: LoadConfig) -> Target:
+    """Connect, and prepare the requests; the first is sent to see that the server takes it."""
+    protocol, address = parse_url(url)
+    async with AsyncEndpoint(url, timeout_s=config.timeout_s) as endpoint:
+        texts = read(endpoint.model.text_columns)
+        _check_batch(endpoint.model, config)
+        drawn = _drawn(texts, config)
+        await endpoint.classify(drawn[0])
+    sender = SENDERS[protocol.name](address, config.timeout_s)
+    requests = [
+        sender.prepare(endpoint.model, columns)
+        for examples in drawn
+        for columns in endpoint.model.requests(examples, len(examples))
+    ]
+    return Target(protocol.name, endpoint.model, len(texts), sender, requests)
+
+
+def _check_batch(model: ServedModel, config: LoadConfig) -> None:
+    if config.texts_per_request > model.max_batch_size:
+        raise ConfigError(
+            f"--texts-per-request {config.texts_per_request}: the model takes at most "
+            f"{model.max_batch_size} (`bertender serve --max-batch-size`)."
+        )
+
+
+def _drawn(texts: Sequence[Example], config: LoadConfig) -> list[list[Example]]:
+    """Return the texts of each request."""
+    draw = np.random.default_rng(config.seed)
+    rows = draw.integers(0, len(texts), (PREPARED, config.texts_per_request)).tolist()
+    return [[texts[row] for row in request] for request in rows]
+
+
+def _measure(
+    runner: asyncio.Runner, target: Target, config: LoadConfig
+) -> tuple[list[LoadRun], Limit | None]:
+    runs: list[LoadRun] = []
+    if config.concurrency:
+        return [runner.run(closed_run(target.send, config.concurrency, config))], None
+
+    def probe(rate: float) -> LoadRun:
+        runs.append(check_lag(runner.run(open_run(target.send, rate, config))))
+        bar.note(f"{rate:.4g} requests/s: p99 {_words(runs[-1].p99_ms)}")
+        bar.advance()
+        return runs[-1]
+
+    first_rate = config.rate or FIRST_RATE
+    with progress_bar("load test", total=None if config.find_limit else 1) as bar:
+        if config.find_limit:
+            return runs, find_limit(probe, config.slo_p99_ms, first_rate)
+        return [probe(first_rate)], None
+
+
+def _words(p99_ms: float | None) -> str:
+    return "none: requests without a response" if p99_ms is None else f"{p99_ms:.3g} ms"
