@@ -143,8 +143,9 @@ def check_load_now() -> None:
 def load_now() -> MachineLoad:
     """Return the load of a short sample."""
     meter = LoadMeter()
-    if meter.began is not None:
-        time.sleep(SAMPLE_S)
+    if meter.began is None:
+        return MachineLoad(other_work=None, steal=None)
+    time.sleep(SAMPLE_S)
     return meter.stop()
 
 

@@ -24,7 +24,7 @@ from serve.loadtest.loops import precise_loop
 from serve.loadtest.records import Limit, LoadRun, LoadTest, Outcome
 from serve.loadtest.senders import SENDERS, Request, Sender
 
-__all__ = ["load_test"]
+__all__ = ["Target", "load_test"]
 
 PREPARED = 1000
 """Different requests; then the first comes again."""

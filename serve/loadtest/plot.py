@@ -11,7 +11,7 @@ import numpy as np
 
 from serve.loadtest.records import LoadRun, LoadTest
 
-__all__ = ["load_svg"]
+__all__ = ["Chart", "Line", "load_svg"]
 
 WIDTH, HEIGHT, MARGIN = 560, 320, 48
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#666666"

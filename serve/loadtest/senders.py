@@ -20,7 +20,7 @@ from serve.client.served_model import Columns, ServedModel
 from serve.loadtest.records import Outcome
 from serve.wire import INPUT_NAMES, MODEL_NAME
 
-__all__ = ["SENDERS", "Request", "Sender"]
+__all__ = ["SENDERS", "GrpcSender", "HttpSender", "Request", "Sender"]
 
 MOST_CONNECTIONS = 500
 """Fewer than the descriptors that `select` takes."""

@@ -26,7 +26,9 @@ from bertender.core.errors import ConfigError
 from bertender.measure.comparison import CompareConfig
 from bertender.measure.verify import VerifyConfig
 from bertender.tasks.task import Task, TaskConfig
+from serve.bulk.config import ClassifyConfig
 from serve.config import ServeConfig
+from serve.loadtest.config import LoadConfig
 from tests.forked import command, start
 from tests.front import WRITERS, fail, invoke, succeed, write_toy_files
 from tests.listening import listed_steps
@@ -40,6 +42,8 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     "compare": (TaskConfig, CompareConfig),
     "compress": (TaskConfig, CompressConfig),
     "serve": (ServeConfig,),
+    "classify": (ClassifyConfig,),
+    "loadtest": (LoadConfig,),
 }
 """The configs whose fields are a command's flags; commands that are not here have none."""
 
@@ -58,12 +62,13 @@ OWN_FLAGS = {
     "compress": {"--out", "--teacher", "--dry-run"},
     "serve": {"--repository-only"},
     "classify": {"--pair", "--url"},
+    "loadtest": {"--out", "--plot"},
 }
 """Flags beside those of the configs and --json, which every command has."""
 
 LIGHT = (
     *("--help", "tasks", "recipes", "methods", "schemes"),
-    *("show --help", "serve --help", "classify --help"),
+    *("show --help", "serve --help", "classify --help", "loadtest --help"),
 )
 """They show names and settings at once: these libraries stay unloaded."""
 HEAVY = {"torch", "transformers", "onnxruntime", "datasets", "pandas", "pyarrow", "sklearn"}
