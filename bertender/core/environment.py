@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -88,6 +89,8 @@ def environment() -> Environment:
 
 
 def _gpu() -> str | None:
+    if find_spec("torch") is None:  # a machine that only sends requests
+        return None
     import torch  # here, as in supports_bf16
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from bertender.core.errors import LoadTestError
 from bertender.measure.samples import percentiles
@@ -83,7 +84,7 @@ def _run(
     )
 
 
-def _p99(latency_ms: np.ndarray) -> float | None:
+def _p99(latency_ms: npt.NDArray[np.float64]) -> float | None:
     """Return the 99th percentile without interpolation, which infinity would spoil."""
     value = float(np.percentile(latency_ms, 99, method="higher"))
     return value if math.isfinite(value) else None
