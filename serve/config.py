@@ -60,6 +60,11 @@ class ServeConfig(Config):
     max_length: int | None = Field(
         None, ge=2, description="longest input in tokens; by default the tokenizer's own limit"
     )
+    admin_token_file: Path | None = Field(
+        None,
+        description="token that opens the administrative routes; a missing file is written, for "
+        "this user alone. By default nobody has the token",
+    )
     log_file: Path | None = Field(
         None, description="write the server's log here; by default it is removed with the server"
     )

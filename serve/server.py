@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
+from serve.administration import admin_token, check_closed, closing_arguments
 from serve.config import ServeConfig
 from serve.installation import Installation, find_installation
 from serve.ports import with_free_ports
@@ -35,6 +36,7 @@ __all__ = ["TritonServer", "serve_forever", "serving"]
 logger = logging.getLogger(__name__)
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
+HIDDEN_ARGUMENTS = Path(__file__).with_name("hidden_arguments.py")
 IN_FLIGHT_TIMEOUT_S = 10
 STOP_TIMEOUT_S = 20
 POLL_S = 0.05
@@ -69,6 +71,7 @@ class TritonServer:
         try:
             self._start(find_installation())
             self._wait_until_ready()
+            check_closed(self._reachable_host, self.config.http_port)
         except BaseException:
             self.stop()
             raise
@@ -123,6 +126,7 @@ class TritonServer:
 
     def _start(self, installation: Installation) -> None:
         self.config = with_free_ports(self.config)
+        closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.workspace.mkdir(mode=0o700, exist_ok=True)
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         installation.assemble(self.workspace)
@@ -130,11 +134,13 @@ class TritonServer:
         self.supervisor = subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S", str(SUPERVISOR), *traces, str(STOP_TIMEOUT_S)),
+                *(sys.executable, "-I", "-S", str(HIDDEN_ARGUMENTS)),
                 *self._command(installation),
+                *(f"@{variable}" for variable in closing),
             ],
             stdin=subprocess.PIPE,
             cwd=self.workspace,  # the stub imports from its folder first: not from the user's
-            env=installation.environment(self.workspace),
+            env={**installation.environment(self.workspace), **closing},
             start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
         )
         logger.info("tritonserver is starting, its log is %s", self.log_file)
@@ -151,6 +157,9 @@ class TritonServer:
             "metrics-port": self.config.metrics_port,
             "backend-config": f"python,shm-region-prefix-name={self.shared_memory}",
             "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
+            # other ways to the same routes, which an environment variable may open
+            "allow-sagemaker": "false",
+            "allow-vertex-ai": "false",
         }
         return [
             str(installation.binary),

@@ -1,0 +1,178 @@
+"""The administrative routes of the real server are closed, and open to who has the token alone."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import grpc
+import psutil
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ServingError
+from bertender.models.predictor import Classifier
+from serve.administration import (
+    CATEGORIES,
+    GRPC_HEADER,
+    HTTP_HEADER,
+    admin_token,
+    check_closed,
+    closing_arguments,
+    new_token,
+)
+from serve.client import classify
+from serve.config import ServeConfig
+from serve.repository import write_repository
+from serve.server import TritonServer
+from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES, ask_grpc, ask_http
+from tests.served import ANY_PORTS
+
+OPEN_ROUTES = ("/v2/health/live", "/v2/health/ready", "/v2/models/classifier/ready", "/v2")
+
+
+@pytest.fixture(scope="module")
+def administered(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    """A running server whose token is in a file."""
+    folder = tmp_path_factory.mktemp("administered")
+    config = ServeConfig(
+        **ANY_PORTS,
+        threads_per_instance=1,
+        admin_token_file=folder / "token",
+        log_file=folder / "server.log",
+    )
+    with TritonServer(write_repository(onnx_artifact, folder / "models", config), config) as server:
+        yield server
+
+
+def token_of(server: TritonServer) -> str:
+    assert server.config.admin_token_file is not None
+    return server.config.admin_token_file.read_text().strip()
+
+
+def test_every_closed_category_is_tested_on_both_protocols() -> None:
+    assert set(HTTP_ROUTES) == set(GRPC_ROUTES) == set(CATEGORIES)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("category", HTTP_ROUTES)
+def test_http_needs_the_token(category: str, administered: TritonServer) -> None:
+    port = administered.config.http_port
+    right = {HTTP_HEADER: token_of(administered)}
+    for method, path, body in HTTP_ROUTES[category]:
+        for headers in ({}, {HTTP_HEADER: ""}, {HTTP_HEADER: new_token()}, {"Authorization": "x"}):
+            status, answer = ask_http(port, method, path, body, headers)
+            assert status == 403 and b"restricted" in answer, (path, headers)
+        assert ask_http(port, method, path, body, right)[0] == 200, path
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("category", GRPC_ROUTES)
+def test_grpc_needs_the_token(category: str, administered: TritonServer) -> None:
+    port = administered.config.grpc_port
+    right = {GRPC_HEADER: token_of(administered)}
+    for method, fields in GRPC_ROUTES[category]:
+        for metadata in ({}, {GRPC_HEADER: new_token()}, {HTTP_HEADER: right[GRPC_HEADER]}):
+            assert ask_grpc(port, method, fields, metadata) == grpc.StatusCode.UNAVAILABLE, method
+        assert ask_grpc(port, method, fields, right) == grpc.StatusCode.OK, method
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_by_default_nobody_has_the_token(category: str, served: TritonServer) -> None:
+    for method, path, body in HTTP_ROUTES[category]:
+        assert ask_http(served.config.http_port, method, path, body)[0] == 403
+    for name, fields in GRPC_ROUTES[category]:
+        assert ask_grpc(served.config.grpc_port, name, fields) == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.server
+def test_inference_and_readiness_need_no_token(
+    administered: TritonServer, local: Classifier
+) -> None:
+    examples = [("apple saw",), ("plum",)]
+    expected = [local.labels[best] for best in local.logits(examples).argmax(axis=1)]
+    for url in (administered.http_url, administered.grpc_url):
+        assert [answer.label for answer in classify(examples, url)] == expected
+    for path in OPEN_ROUTES:
+        assert ask_http(administered.config.http_port, "GET", path)[0] == 200
+    assert ask_grpc(administered.config.grpc_port, "ServerReady", {}) == grpc.StatusCode.OK
+
+
+@pytest.mark.server
+def test_the_token_is_in_no_command_line_and_no_log(administered: TritonServer) -> None:
+    assert administered.supervisor is not None
+    supervisor = psutil.Process(administered.supervisor.pid)
+    family = [supervisor, *supervisor.children(recursive=True)]
+    lines = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in family]
+    assert len(lines) == 3 and any("@BERTENDER_CLOSED_HTTP" in line for line in lines)
+    secret = token_of(administered)
+    assert not [line for line in lines if secret in line]
+    assert secret not in administered.log_file.read_text()
+
+
+def test_a_missing_token_file_is_written_for_this_user_alone(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    token = admin_token(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and file.read_text() == f"{token}\n"
+    assert admin_token(file) == token, "the next start has the same"
+
+
+def test_without_a_file_each_start_has_another_token() -> None:
+    assert len({admin_token(None) for _ in range(9)}) == 9
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660])
+def test_a_token_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    admin_token(file)
+    file.chmod(mode)
+    with pytest.raises(ConfigError, match=rf"mode {mode:o}.*chmod 600 .*token"):
+        admin_token(file)
+
+
+@pytest.mark.parametrize("text", ["", "short", "two words of sixteen", "a" * 257, "x=1,y:2" * 9])
+def test_what_is_no_token_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match=r"no token in it.*16 to 256 letters.*Remove the file"):
+        admin_token(file)
+
+
+def test_a_token_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"admin_token_file=.*none/token.*No such file"):
+        admin_token(tmp_path / "none" / "token")
+
+
+def test_both_protocols_are_closed_by_the_same_token() -> None:
+    rules = list(closing_arguments("secret").values())
+    categories = "shared-memory,model-repository,statistics,trace,logging"
+    assert rules == [
+        f"--http-restricted-api={categories}:bertender-admin-token=secret",
+        f"--grpc-restricted-protocol={categories}:bertender-admin-token=secret",
+    ]
+
+
+class Open(BaseHTTPRequestHandler):
+    """A server that knows of no closed routes."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_server_with_open_routes_is_refused() -> None:
+    with HTTPServer(("127.0.0.1", 0), Open) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(ServingError, match=r"/v2/repository/index .* status 200, expected 403"):
+            check_closed("127.0.0.1", server.server_port)
+        server.shutdown()
