@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +11,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from bertender.core.config import Config, Rule
+from bertender.core.errors import ServerMissingError
+from serve.advisories import Advisory, named, predated
+from serve.installation import installed_version
 
 __all__ = ["PORT_FIELDS", "RULES", "ServeConfig"]
 
@@ -21,6 +26,34 @@ def _share_ports(config: ServeConfig) -> bool:
     return len(set(chosen)) < len(chosen)
 
 
+def _is_exposed(config: ServeConfig) -> bool:
+    return not (config.behind_proxy or _is_loopback(config.host)) and bool(_missing_fixes(config))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
+    except OSError:  # no address of this machine, which the start reports
+        return True
+
+
+def _missing_fixes(config: ServeConfig) -> tuple[Advisory, ...]:
+    try:
+        return predated(installed_version(config.tritonserver))
+    except ServerMissingError:  # nothing can be started, which the start reports
+        return ()
+
+
+def _explain_exposure(config: ServeConfig) -> str:
+    version = installed_version(config.tritonserver) or "of an unknown version"
+    return (
+        f"host={config.host}: other machines would reach Triton {version}, which predates the "
+        f"fixes of {named(_missing_fixes(config))}. Stay on 127.0.0.1 with a proxy on this "
+        "machine, such as deploy/nginx/nginx.conf; set --behind-proxy where nothing but a proxy "
+        "reaches that address; or take a newer server: --tritonserver PATH."
+    )
+
+
 RULES: Mapping[str, Rule[ServeConfig]] = {
     "ports that are the same": Rule(
         _share_ports,
@@ -28,6 +61,7 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
             f"{config.as_set(PORT_FIELDS)}: the ports must differ. Use 0 for any free one."
         ),
     ),
+    "a server with known faults that other machines reach": Rule(_is_exposed, _explain_exposure),
 }
 """Conflicts of settings."""
 
@@ -38,6 +72,16 @@ class ServeConfig(Config):
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     host: str = Field("127.0.0.1", description="address to listen on; by default this machine only")
+    behind_proxy: bool = Field(
+        False,
+        description="nothing but a proxy reaches the host; needed where it is not this machine and "
+        "the server lacks fixes of advisories",
+    )
+    tritonserver: Path | None = Field(
+        None,
+        description="another server than that of the wheel, laid out as in NVIDIA's container: "
+        "ROOT/bin/tritonserver",
+    )
     http_port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0 takes any free one")
     grpc_port: int = Field(8001, ge=0, le=65535, description="gRPC port; 0 takes any free one")
     metrics_port: int = Field(

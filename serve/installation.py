@@ -1,13 +1,20 @@
-"""Path of the real Triton server on this machine: the wheel of nvidia-pytriton carries it.
+"""Path of the real Triton server on this machine: of the wheel of nvidia-pytriton, or another one.
 
 Only the wheel's files are used (`bin/tritonserver`, the Python backend, a stub for each Python
-version); pytriton itself is never imported.
+version); pytriton itself is never imported. Another server, such as one with newer fixes, is laid
+out as in NVIDIA's container:
+
+    ROOT/bin/tritonserver            the path that is set
+    ROOT/lib/                        its libraries
+    ROOT/backends/python/            the Python backend, with a stub for one Python version
+    ROOT/TRITON_VERSION              a line such as 2.60.0
 """
 
 from __future__ import annotations
 
 import ctypes.util
 import os
+import re
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -16,9 +23,15 @@ from pathlib import Path
 
 from bertender.core.errors import ServerMissingError
 
-__all__ = ["Installation", "find_installation"]
+__all__ = ["Installation", "find_installation", "installed_version"]
 
 WHEEL = "nvidia-pytriton"
+WHEEL_VERSIONS = {"0.7.0": "2.51.0"}
+"""Version of the server in each version of the wheel, which has no file that names it."""
+LAYOUT_HINT = (
+    "Lay it out as in NVIDIA's container: ROOT/bin/tritonserver, ROOT/backends/python, ROOT/lib."
+)
+LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
 INSTALL_HINT = "Install it with `pip install 'bertender[server]'`."
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 STUB_NAME = "triton_python_backend_stub"
@@ -34,7 +47,8 @@ QUIET_AND_LIGHT = {
 class Installation:
     """The files of a Triton server that can run a Python backend with this Python."""
 
-    version: str
+    version: str | None
+    """Of the server, where it is known."""
     binary: Path
     libraries: Path
     python_backend: Path
@@ -66,13 +80,32 @@ class Installation:
         }
 
 
-def find_installation() -> Installation:
-    """Return the Triton server of this Python environment.
+def find_installation(binary: Path | None = None) -> Installation:
+    """Return the Triton server of a path, or of this Python environment.
 
     Raises:
-        ServerMissingError: the wheel is not installed, is incomplete or has no stub for this
-            Python version, or this Python has no shared library for the stub to load.
+        ServerMissingError: the server is not there, is incomplete or has no stub for this Python
+            version, or this Python has no shared library for the stub to load.
     """
+    installation = _of_wheel() if binary is None else _of_path(binary)
+    for path in (installation.binary, installation.python_backend):
+        if not path.exists():
+            hint = INSTALL_HINT if binary is None else LAYOUT_HINT
+            raise ServerMissingError(f"no Triton server: {path} is missing. {hint}")
+    _check_python(installation)
+    return installation
+
+
+def installed_version(binary: Path | None = None) -> str | None:
+    """Return the version of the server that `find_installation` finds; None where it is unknown.
+
+    Raises:
+        ServerMissingError: as `find_installation`.
+    """
+    return find_installation(binary).version
+
+
+def _of_wheel() -> Installation:
     try:
         wheel = metadata.distribution(WHEEL)
     except metadata.PackageNotFoundError:
@@ -80,25 +113,31 @@ def find_installation() -> Installation:
             f"no Triton server: the package {WHEEL!r} is not installed here. {INSTALL_HINT}"
         ) from None
     root = Path(str(wheel.locate_file("pytriton/tritonserver")))
-    installation = Installation(
-        version=wheel.version,
+    return Installation(
+        version=WHEEL_VERSIONS.get(wheel.version),
         binary=root / "bin" / "tritonserver",
         libraries=Path(str(wheel.locate_file("nvidia_pytriton.libs"))),
         python_backend=root / "backends" / "python",
         stub=root / "python_backend_stubs" / PYTHON / STUB_NAME,
     )
-    _check_complete(installation)
-    return installation
 
 
-def _check_complete(installation: Installation) -> None:
-    for path in (installation.binary, installation.python_backend):
-        if not path.exists():
-            raise ServerMissingError(f"no Triton server: {path} is missing. {INSTALL_HINT}")
-    if not installation.stub.exists():
-        known = sorted(path.name for path in installation.stub.parent.parent.glob("3.*"))
+def _of_path(binary: Path) -> Installation:
+    root = binary.absolute().parent.parent
+    named = root / "TRITON_VERSION"
+    return Installation(
+        version=named.read_text(encoding="utf-8").strip() if named.is_file() else None,
+        binary=binary.absolute(),
+        libraries=root / "lib",
+        python_backend=root / "backends" / "python",
+        stub=root / "backends" / "python" / STUB_NAME,
+    )
+
+
+def _check_python(installation: Installation) -> None:
+    if PYTHON not in (known := _python_versions(installation.stub)):
         raise ServerMissingError(
-            f"{WHEEL} {installation.version} runs no Python {PYTHON} models; it has stubs for "
+            f"{installation.binary} runs no Python {PYTHON} models; it has stubs for "
             f"{', '.join(known) or 'none'}. Use one of these Python versions."
         )
     if not _own_libpython().is_file() and not ctypes.util.find_library(f"python{PYTHON}"):
@@ -107,6 +146,14 @@ def _check_complete(installation: Installation) -> None:
             f"Install the shared library (on Debian and Ubuntu: libpython{PYTHON}), or use a "
             "Python that was built with --enable-shared."
         )
+
+
+def _python_versions(stub: Path) -> list[str]:
+    """Return the Python versions with a stub: the wheel's folders, else what the stub loads."""
+    if folders := sorted(path.parent.name for path in stub.parent.parent.glob(f"3.*/{STUB_NAME}")):
+        return folders
+    loaded = LIBPYTHON.findall(stub.read_bytes()) if stub.is_file() else []
+    return sorted({version.decode() for version in loaded})
 
 
 def _own_libpython() -> Path:

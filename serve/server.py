@@ -69,7 +69,7 @@ class TritonServer:
 
     def __enter__(self) -> Self:
         try:
-            self._start(find_installation())
+            self._start(find_installation(self.config.tritonserver))
             self._wait_until_ready()
             check_closed(self._reachable_host, self.config.http_port)
         except BaseException:

@@ -11,6 +11,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, demo_encoder
 from bertender.core.errors import BertenderError
+from bertender.core.table import load_place
 from bertender.pipeline.stages import STAGES
 
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
@@ -22,7 +23,7 @@ class Finding(Record):
     name: str
     value: str
     meaning: str
-    ok: bool = Field(description="whether it is there")
+    ok: bool = Field(description="whether it is there, and as it should be")
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,19 @@ class Check:
     look: Callable[[Environment], str | None]
     present: str
     absent: str = ""
+    object_to: Callable[[str], str | None] = lambda value: None
+    """Returns what is wrong with a value that is there."""
 
     def run(self, environment: Environment) -> Finding:
         try:
             value, absent = self.look(environment), self.absent
         except BertenderError as error:
             value, absent = None, str(error)
-        return Finding(
-            name=self.name,
-            value="absent" if value is None else value,
-            meaning=absent if value is None else self.present,
-            ok=value is not None,
-        )
+        if value is None:
+            return Finding(name=self.name, value="absent", meaning=absent, ok=False)
+        objection = self.object_to(value)
+        meaning = objection or self.present
+        return Finding(name=self.name, value=value, meaning=meaning, ok=objection is None)
 
 
 def findings(environment: Environment) -> tuple[Finding, ...]:
@@ -131,6 +133,12 @@ CHECKS: tuple[Check, ...] = (
         "Triton server",
         lambda _: STAGES["endpoint"].requires(),
         "`bertender serve` can start it",
+    ),
+    Check(
+        "Triton version",
+        lambda _: load_place("serve.installation:installed_version")() or "unknown",
+        "it has the fixes of every advisory that bertender knows",
+        object_to=lambda value: load_place("serve.advisories:advice")(value),
     ),
     Check(
         "demo encoder",

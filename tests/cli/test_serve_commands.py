@@ -66,7 +66,7 @@ def test_a_taken_port_is_named_with_its_flag(flag: str, made: Made) -> None:
 def test_without_the_binary_it_says_what_to_install(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absent() -> None:
+    def absent(binary: Path | None = None) -> None:
         raise ServerMissingError("no Triton server: pip install 'bertender[server]'")
 
     monkeypatch.setattr(server, "find_installation", absent)

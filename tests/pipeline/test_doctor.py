@@ -12,8 +12,10 @@ from tests.core.machines import bare
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_every_check_answers(check: Check) -> None:
     finding = check.run(bare())
-    assert finding.value and finding.meaning == (check.present if finding.ok else check.absent)
-    assert finding.ok is (finding.value != "absent")
+    there = finding.value != "absent"
+    objection = check.object_to(finding.value) if there else check.absent
+    assert finding.value and finding.meaning == (check.present if finding.ok else objection)
+    assert finding.ok is (there and objection is None)
 
 
 def test_findings_tell_machines_apart() -> None:
@@ -40,3 +42,9 @@ def test_a_server_that_cannot_run_is_absent(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("serve.installation.PYTHON", "3.99")
     (finding,) = (found for found in findings(bare()) if found.name == "Triton server")
     assert not finding.ok and "3.99" in finding.meaning
+
+
+def test_a_server_that_predates_fixes_is_named_with_them() -> None:
+    (finding,) = (found for found in findings(bare()) if found.name == "Triton version")
+    assert finding.value == "2.51.0" and not finding.ok
+    assert "CVE-2025-23319" in finding.meaning and "--tritonserver" in finding.meaning

@@ -7,11 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from bertender.core.artifact import Artifact
 from bertender.core.errors import ServerMissingError
+from bertender.models.predictor import Classifier
 from serve import installation
+from serve.client import classify
+from serve.config import ServeConfig
 from serve.installation import find_installation
+from serve.repository import write_repository
+from serve.server import TritonServer
+from tests.serve.layouts import lay_out
+from tests.served import ANY_PORTS
 
 pytestmark = pytest.mark.server
 
@@ -43,3 +52,43 @@ def test_an_unsupported_python_is_told_the_supported_ones(monkeypatch: pytest.Mo
     monkeypatch.setattr(installation, "PYTHON", "3.99")
     with pytest.raises(ServerMissingError, match=r"no Python 3\.99 models; .* 3\.11, 3\.12"):
         find_installation()
+
+
+def test_the_version_of_a_wheel_is_known() -> None:
+    assert installation.installed_version() == "2.51.0"
+
+
+def test_another_server_is_taken_from_its_path(tmp_path: Path) -> None:
+    binary = lay_out(tmp_path / "tritonserver", "2.99.0")
+    found = find_installation(binary)
+    assert (found.binary, found.version) == (binary, "2.99.0")
+    assert found.stub.parent == found.python_backend == tmp_path / "tritonserver/backends/python"
+
+
+@pytest.mark.slow
+def test_another_server_serves(onnx_artifact: Artifact, local: Classifier, tmp_path: Path) -> None:
+    config = ServeConfig(**ANY_PORTS, tritonserver=lay_out(tmp_path / "other", "2.99.0"))
+    repository = write_repository(onnx_artifact, tmp_path / "models", config)
+    with TritonServer(repository, config) as server:
+        assert server.supervisor is not None
+        (binary,) = psutil.Process(server.supervisor.pid).children()
+        assert binary.cmdline()[0] == str(config.tritonserver)
+        (answer,) = classify([("apple saw",)], server.http_url)
+    assert answer.label == local.labels[local.logits([("apple saw",)]).argmax()]
+
+
+@pytest.mark.parametrize("missing", ["bin/tritonserver", "backends/python"])
+def test_an_incomplete_server_is_named_with_the_layout(missing: str, tmp_path: Path) -> None:
+    binary = lay_out(tmp_path / "other", None)
+    (tmp_path / "other" / missing).rename(tmp_path / "away")
+    with pytest.raises(ServerMissingError, match=rf"{missing} is missing.*ROOT/bin/tritonserver"):
+        find_installation(binary)
+
+
+def test_a_stub_for_another_python_is_named(tmp_path: Path) -> None:
+    binary = lay_out(tmp_path / "other", None)
+    stub = tmp_path / "other/backends/python" / installation.STUB_NAME
+    stub.unlink()
+    stub.write_bytes(b"\0libpython3.14.so.1.0\0")
+    with pytest.raises(ServerMissingError, match=r"no Python 3\.1\d models.* stubs for 3\.14"):
+        find_installation(binary)

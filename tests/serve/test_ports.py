@@ -51,7 +51,7 @@ def test_equal_ports_are_refused() -> None:
 @pytest.mark.parametrize("host", ["198.51.100.7", "no.such.host.invalid"])
 def test_a_foreign_host_is_refused(host: str) -> None:
     with pytest.raises(ServingError, match=f"cannot listen on host '{host}'"):
-        with_free_ports(ServeConfig(host=host, **ANY_PORTS))
+        with_free_ports(ServeConfig(host=host, behind_proxy=True, **ANY_PORTS))
 
 
 def test_a_name_becomes_its_address() -> None:

@@ -1,0 +1,88 @@
+"""What a server's version lacks, and who may therefore reach it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bertender.core.errors import ConfigError
+from serve import installation
+from serve.advisories import ADVISORIES, Advisory, advice, named, predated
+from serve.config import ServeConfig
+from serve.installation import installed_version
+from serve.server import TritonServer
+from tests.serve.layouts import lay_out
+from tests.serve.routes import ask_http
+
+NAMED = "CVE-2025-23319, 23320, 23334, 23310, 23311, 23316"
+NEWEST = max((advisory.fixed_in for advisory in ADVISORIES), key=lambda text: text.split("."))
+
+
+@pytest.mark.parametrize("advisory", ADVISORIES, ids=lambda advisory: advisory.name)
+def test_a_fix_begins_with_its_version(advisory: Advisory) -> None:
+    major, minor, patch = map(int, advisory.fixed_in.split("."))
+    assert re.fullmatch(r"CVE-20\d\d-\d{4,}", advisory.name) and advisory.fault
+    assert re.fullmatch(r"2\d\.(0[1-9]|1[0-2])", advisory.release)
+    for version in (advisory.fixed_in, f"{major}.{minor}.{patch + 1}", f"{major}.{minor + 10}.0"):
+        assert advisory.fixes(version)
+    for version in (f"{major}.{minor - 1}.9", "2.9.0", f"{advisory.fixed_in}dev", "", "unknown"):
+        assert not advisory.fixes(version)
+
+
+def test_the_advisories_of_the_bundled_server_are_known() -> None:
+    names = " ".join(advisory.name for advisory in predated("2.51.0"))
+    assert all(number in names for number in re.findall(r"\d{5}", NAMED))
+
+
+def test_an_unknown_version_has_no_fix() -> None:
+    assert predated(None) == ADVISORIES and advice("unknown")
+
+
+def test_a_version_with_every_fix_is_as_it_should_be() -> None:
+    assert predated(NEWEST) == () and advice(NEWEST) is None
+
+
+def test_advisories_are_named_by_the_version_that_has_their_fix() -> None:
+    shown = named(predated("2.59.1"))
+    assert shown.startswith("CVE-2025-23316 (fixed in 2.60.0, release 25.08); ")
+    assert "CVE-2025-23319" not in shown
+
+
+@pytest.mark.server
+def test_the_version_of_the_wheels_server_is_what_the_server_reports(served: TritonServer) -> None:
+    _, answer = ask_http(served.config.http_port, "GET", "/v2")
+    assert f'"version":"{installed_version()}"'.encode() in answer
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("host", ["0.0.0.0", "198.51.100.7"])
+def test_other_machines_reach_an_old_server_through_a_proxy_alone(host: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ServeConfig.parse({"host": host})
+    words = str(refused.value)
+    assert f"host={host}" in words and "Triton 2.51.0" in words
+    assert all(number in words for number in re.findall(r"\d{5}", NAMED))
+    assert "--behind-proxy" in words and "--tritonserver" in words and "127.0.0.1" in words
+    assert ServeConfig.parse({"host": host, "behind_proxy": True}).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
+def test_this_machine_needs_no_proxy(host: str) -> None:
+    assert ServeConfig.parse({"host": host}).host == host
+
+
+@pytest.mark.server
+def test_a_server_with_every_fix_needs_no_proxy(tmp_path: Path) -> None:
+    settings = {"host": "0.0.0.0", "tritonserver": lay_out(tmp_path / "new", NEWEST)}
+    assert ServeConfig.parse(settings).tritonserver == settings["tritonserver"]
+    for version in ("2.51.0", "2.59.1", None):
+        older = lay_out(tmp_path / f"old-{version}", version)
+        with pytest.raises(ConfigError, match=f"Triton {version or 'of an unknown version'}"):
+            ServeConfig.parse({**settings, "tritonserver": older})
+
+
+def test_where_no_server_is_installed_the_start_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "WHEEL", "no-such-wheel")
+    assert ServeConfig.parse({"host": "0.0.0.0"}).host == "0.0.0.0"
