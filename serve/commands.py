@@ -11,9 +11,11 @@ import typer
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
 from bertender.cli.output import console, print_json, print_words
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer, serve_forever
+from serve.server_log import STANDARD_OUTPUT
 
 __all__ = ["serve_command"]
 
@@ -33,6 +35,10 @@ def serve_command() -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         config = ServeConfig.parse(explicit(option_values(ServeConfig, values)))
+        if as_json and config.log_file == STANDARD_OUTPUT:
+            raise ConfigError(
+                "log_file=-: with --json, standard output has one line of JSON. Name a file."
+            )
         source = Artifact.load(artifact)
         if repository_only:
             written = write_repository(source, repository_only, config)

@@ -14,6 +14,7 @@ from bertender.core.config import Config, Rule
 from bertender.core.errors import ServerMissingError
 from serve.advisories import Advisory, named, predated
 from serve.installation import installed_version
+from serve.server_log import STANDARD_OUTPUT
 
 __all__ = ["PORT_FIELDS", "RULES", "ServeConfig"]
 
@@ -60,6 +61,12 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
         lambda config: (
             f"{config.as_set(PORT_FIELDS)}: the ports must differ. Use 0 for any free one."
         ),
+    ),
+    "a size of a log that is not a file": Rule(
+        lambda config: config.log_file == STANDARD_OUTPUT,
+        "only a file has a greatest size. Leave it out, or name a file.",
+        settings=frozenset({"log_max_mb"}),
+        against="log_file",
     ),
     "a server with known faults that other machines reach": Rule(_is_exposed, _explain_exposure),
 }
@@ -110,7 +117,14 @@ class ServeConfig(Config):
         "this user alone. By default nobody has the token",
     )
     log_file: Path | None = Field(
-        None, description="write the server's log here; by default it is removed with the server"
+        None,
+        description="append the server's log to this file, or write it to standard output with -; "
+        "by default it is removed with the server",
+    )
+    log_max_mb: float = Field(
+        64.0,
+        gt=0,
+        description="megabytes of a log file, which is then renamed to end in .1 and begun anew",
     )
     ready_timeout_s: float = Field(
         120.0, gt=0, description="seconds that the server may take to load the model"

@@ -28,7 +28,7 @@ from serve.config import ServeConfig
 from serve.installation import Installation, find_installation
 from serve.ports import with_free_ports
 from serve.repository import write_repository
-from serve.server_log import failure_reason
+from serve.server_log import STANDARD_OUTPUT, failure_reason
 from serve.wire import MODEL_NAME
 
 __all__ = ["TritonServer", "serve_forever", "serving"]
@@ -66,6 +66,7 @@ class TritonServer:
         self.shared_memory = f"bertender-serve-{uuid4()}"
         self.workspace = workspace or Path(tempfile.gettempdir(), self.shared_memory)
         self.supervisor: subprocess.Popen[bytes] | None = None
+        self.log_start = 0
 
     def __enter__(self) -> Self:
         try:
@@ -99,6 +100,8 @@ class TritonServer:
 
     @property
     def log_file(self) -> Path:
+        if self.config.log_file == STANDARD_OUTPUT:
+            return STANDARD_OUTPUT
         return (self.config.log_file or self.workspace / "tritonserver.log").resolve()
 
     @property
@@ -110,7 +113,9 @@ class TritonServer:
         """Block while the server runs; raise ServingError when it ends by itself."""
         assert self.supervisor is not None
         status = self.supervisor.wait()
-        raise ServingError(f"the server ended, status {status}: {failure_reason(self.log_file)}")
+        raise ServingError(
+            f"the server ended, status {status}: {self._failure_reason()}{self._saved_log()}"
+        )
 
     def stop(self) -> None:
         """End the server, let it finish what is in flight, and remove its workspace."""
@@ -124,16 +129,30 @@ class TritonServer:
                 self.supervisor.wait()
         shutil.rmtree(self.workspace, ignore_errors=True)
 
+    def _failure_reason(self) -> str:
+        return failure_reason(self.log_file, self.log_start)
+
+    def _saved_log(self) -> str:
+        """Save the log of a server that ended by itself from the workspace; return the place."""
+        if self.config.log_file is not None:
+            return ""
+        place = Path(tempfile.gettempdir(), f"{self.shared_memory}.log")
+        shutil.copyfile(self.log_file, place)
+        return f" The log is in {place}."
+
     def _start(self, installation: Installation) -> None:
         self.config = with_free_ports(self.config)
         closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.workspace.mkdir(mode=0o700, exist_ok=True)
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        self.log_start = self.log_file.stat().st_size if self.log_file.is_file() else 0
         installation.assemble(self.workspace)
         traces = (str(self.workspace), self.shared_memory, str(self.log_file))
+        log_max_bytes = int(self.config.log_max_mb * 2**20)
         self.supervisor = subprocess.Popen(
             [
-                *(sys.executable, "-I", "-S", str(SUPERVISOR), *traces, str(STOP_TIMEOUT_S)),
+                *(sys.executable, "-I", "-S", str(SUPERVISOR), *traces),
+                *(str(log_max_bytes), str(STOP_TIMEOUT_S)),
                 *(sys.executable, "-I", "-S", str(HIDDEN_ARGUMENTS)),
                 *self._command(installation),
                 *(f"@{variable}" for variable in closing),
@@ -172,11 +191,11 @@ class TritonServer:
         deadline = time.monotonic() + self.config.ready_timeout_s
         while not _is_ready(self._reachable_host, self.config.http_port):
             if self.supervisor.poll() is not None:
-                raise ServingError(f"the server did not start: {failure_reason(self.log_file)}")
+                raise ServingError(f"the server did not start: {self._failure_reason()}")
             if time.monotonic() > deadline:
                 raise ServingError(
                     f"the server was not ready within {self.config.ready_timeout_s:g} s: "
-                    f"{failure_reason(self.log_file)} Give it longer with --ready-timeout-s."
+                    f"{self._failure_reason()} Give it longer with --ready-timeout-s."
                 )
             time.sleep(POLL_S)
 

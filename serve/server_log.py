@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["failure_reason"]
+__all__ = ["STANDARD_OUTPUT", "failure_reason"]
+
+STANDARD_OUTPUT = Path("-")
+"""A log that is no file, but goes where the rest of the output goes."""
 
 REASONS = (
     re.compile(
@@ -19,9 +22,17 @@ REASONS = (
 error about the CUDA driver, which ends nothing."""
 
 
-def failure_reason(log_file: Path) -> str:
-    """Return the line of a server's log with the reason of its end, or where to read on."""
-    log = log_file.read_text(encoding="utf-8", errors="replace") if log_file.is_file() else ""
+def failure_reason(log_file: Path, start: int = 0) -> str:
+    """Return the line of a server's log with the reason of its end, or where to read on.
+
+    Args:
+        log_file: the log.
+        start: its size in bytes when the server started; a shorter log has been begun anew.
+    """
+    if log_file == STANDARD_OUTPUT:
+        return "the reason is in its log, on standard output."
+    content = log_file.read_bytes() if log_file.is_file() else b""
+    log = content[start if start <= len(content) else 0 :].decode(errors="replace")
     for pattern in REASONS:
         if ports := pattern.findall(log):
             return " ".join(ports[-1].replace(r"\n", " ").split())  # Triton escapes newlines

@@ -7,7 +7,11 @@ the same exit status, and the workspace stays for the owner to read the log in i
 whose name begins with SHARED_MEMORY goes in either case: Triton leaves some when a model does not
 load.
 
-    python -I -S supervisor.py WORKSPACE SHARED_MEMORY LOG STOP_TIMEOUT_S COMMAND...
+LOG is a file, to which both outputs of the command are appended, or `-` for standard output. A file
+that grows beyond LOG_MAX_BYTES is copied to LOG.1 and emptied. The command writes to it itself, so
+that its last words are there however it ends.
+
+    python -I -S supervisor.py WORKSPACE SHARED_MEMORY LOG LOG_MAX_BYTES STOP_TIMEOUT_S COMMAND...
 
 It is a file of its own, run with nothing but the standard library: a process of one thread may
 safely set the parent-death signal between fork and exec, one that has loaded PyTorch may not.
@@ -23,18 +27,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 __all__ = ["main"]
 
 POLL_S = 0.1
 PR_SET_PDEATHSIG = 1
+STANDARD_OUTPUT = "-"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
 
 
 def main(arguments: list[str]) -> int:
     """Run the command until it ends or standard input closes; return its exit status."""
-    workspace, shared_memory, log, stop_timeout_s, *command = arguments
-    with Path(log).open("wb") as output:
+    workspace, shared_memory, log, log_max_bytes, stop_timeout_s, *command = arguments
+    with _opened(log) as output:
         server = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -50,11 +56,26 @@ def main(arguments: list[str]) -> int:
                 _wait(server, float(stop_timeout_s))
                 shutil.rmtree(workspace, ignore_errors=True)
                 return 0
+            _rotate(Path(log), int(log_max_bytes))
         return server.returncode
     finally:
         _kill_group(server)
         for region in SHARED_MEMORY.glob(f"{shared_memory}*"):
             region.unlink(missing_ok=True)
+
+
+def _opened(log: str) -> contextlib.AbstractContextManager[BinaryIO]:
+    if log == STANDARD_OUTPUT:
+        return contextlib.nullcontext(sys.stdout.buffer)
+    return Path(log).open("ab", buffering=0)
+
+
+def _rotate(log: Path, max_bytes: int) -> None:
+    """Copy a log that has grown too long, and empty it: its writer holds it open to append."""
+    with contextlib.suppress(OSError):  # a full disk ends no server
+        if log.is_file() and log.stat().st_size > max_bytes:
+            shutil.copyfile(log, f"{log}.1")
+            os.truncate(log, 0)
 
 
 def _die_with_supervisor(supervisor: int) -> None:

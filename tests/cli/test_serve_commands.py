@@ -73,6 +73,11 @@ def test_without_the_binary_it_says_what_to_install(
     assert "pip install 'bertender[server]'" in fail("serve", made["int8"], *ANY_PORTS)
 
 
+def test_json_and_the_log_do_not_share_an_output(made: Made) -> None:
+    said = fail("serve", made["int8"], *ANY_PORTS, "--log-file", "-", "--json")
+    assert "log_file=-" in said and "Name a file" in said
+
+
 def test_a_damaged_model_is_named(made: Made, tmp_path: Path) -> None:
     source = Artifact.load(made["int8"])
     broken = tmp_path / "broken"

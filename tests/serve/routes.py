@@ -48,7 +48,11 @@ GRPC_ROUTES: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
 
 
 def ask_http(
-    port: int, method: str, path: str, body: str = "", headers: Mapping[str, str] | None = None
+    port: int,
+    method: str,
+    path: str,
+    body: str | bytes = "",
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """Return the status and the body of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.server_log import failure_reason
+from serve.server_log import STANDARD_OUTPUT, failure_reason
 
 LOGS = {
     "a model": (
@@ -47,3 +47,18 @@ def test_the_reason_is_found_in_the_log(case: str, tmp_path: Path) -> None:
 
 def test_no_log_is_said(tmp_path: Path) -> None:
     assert failure_reason(tmp_path / "log").endswith("its last lines: -")
+
+
+def test_an_earlier_start_is_not_the_reason(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(LOGS["a port"][0])
+    start = log.stat().st_size
+    with log.open("a") as more:
+        more.write(LOGS["a library"][0])
+    assert failure_reason(log, start) == LOGS["a library"][1]
+    log.write_text(LOGS["nothing"][0])
+    assert failure_reason(log, start) == LOGS["nothing"][1], "it was begun anew"
+
+
+def test_a_log_on_standard_output_is_referred_to() -> None:
+    assert "standard output" in failure_reason(STANDARD_OUTPUT)

@@ -17,12 +17,16 @@ from tests.serve.processes import assert_gone
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 60 & while true; do sleep 60; done"]
 
 
-def supervise(workspace: Path, command: list[str]) -> subprocess.Popen[bytes]:
+def supervise(
+    workspace: Path, command: list[str], *, log: str = "", log_max_bytes: int = 2**20
+) -> subprocess.Popen[bytes]:
     workspace.mkdir()
-    traces = (str(workspace), f"test-{uuid4()}", str(workspace / "log"))
+    traces = (str(workspace), f"test-{uuid4()}", log or str(workspace / "log"))
+    limits = (str(log_max_bytes), "0.3")
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SUPERVISOR), *traces, "0.3", *command],
+        [sys.executable, "-I", "-S", str(SUPERVISOR), *traces, *limits, *command],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
 
 
@@ -59,3 +63,34 @@ def test_the_command_dies_with_a_killed_supervisor(tmp_path: Path) -> None:
     supervisor.kill()
     supervisor.communicate()
     assert_gone(members)
+
+
+def test_a_log_goes_on_after_an_earlier_one(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("the crash before\n")
+    supervisor = supervise(tmp_path / "work", ["echo", "now"], log=str(log))
+    assert supervisor.wait(10) == 0
+    supervisor.communicate()
+    assert log.read_text() == "the crash before\nnow\n"
+
+
+def test_a_log_goes_to_standard_output(tmp_path: Path) -> None:
+    supervisor = supervise(tmp_path / "work", ["sh", "-c", "echo out; echo err >&2"], log="-")
+    assert supervisor.wait(10) == 0
+    assert supervisor.communicate()[0] == b"out\nerr\n"
+
+
+def test_a_log_is_begun_anew_before_it_fills_the_disk(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    lines = 'i=0; while true; do i=$((i+1)); echo "line $i"; sleep 0.002; done'
+    supervisor = supervise(tmp_path / "work", ["sh", "-c", lines], log=str(log), log_max_bytes=999)
+    deadline = time.monotonic() + 20
+    older = tmp_path / "log.1"
+    while not (older.exists() and "line 1\n" not in older.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    supervisor.communicate()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
+    assert older.stat().st_size < 9000 and log.stat().st_size < 9000
+    numbers = [int(line.split()[1]) for line in (older.read_text() + log.read_text()).splitlines()]
+    assert len(numbers) > 9 and numbers == sorted(set(numbers))
