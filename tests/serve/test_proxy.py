@@ -1,0 +1,253 @@
+"""The configuration of deploy/nginx, run by a real nginx in front of the real server."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+from bertender.core.artifact import Artifact
+from bertender.models.predictor import Classifier
+from serve.administration import GRPC_HEADER, HTTP_HEADER
+from serve.config import ServeConfig
+from serve.repository import write_repository
+from serve.server import TritonServer
+from tests.serve.proxies import KEY, Proxy, proxy_before
+from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES
+from tests.served import ANY_PORTS
+
+pytestmark = pytest.mark.server
+
+INFER = "/v2/models/classifier/infer"
+ABSENT = ("/metrics", "/", "/v2", "/v2/models/other/infer", "/v2/models/classifier/../../logging")
+AUTHORIZED = {"Authorization": KEY}
+WRONG_KEYS: tuple[Mapping[str, str], ...] = (
+    {},
+    {"Authorization": ""},
+    {"Authorization": KEY.removeprefix("Bearer ")},
+    {"Authorization": f"{KEY}0"},
+    {"Authorization": "Bearer "},
+    {"X-Api-Key": KEY},
+)
+
+
+@pytest.fixture(scope="module")
+def administered(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    """A server whose administrative routes are open to the token in a file."""
+    folder = tmp_path_factory.mktemp("behind")
+    config = ServeConfig(**ANY_PORTS, threads_per_instance=1, admin_token_file=folder / "token")
+    with TritonServer(write_repository(onnx_artifact, folder / "models", config), config) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def proxy(administered: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    config = administered.config
+    folder = tmp_path_factory.mktemp("nginx")
+    with proxy_before(config.http_port, config.grpc_port, folder) as running:
+        yield running
+
+
+def request_of(texts: Sequence[str]) -> bytes:
+    tensor = {"name": "TEXT", "datatype": "BYTES", "shape": [len(texts), 1], "data": list(texts)}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def labels_of(answer: bytes) -> list[str]:
+    outputs = {output["name"]: output["data"] for output in json.loads(answer)["outputs"]}
+    return list(outputs["LABEL"])
+
+
+def ask_grpc(
+    proxy: Proxy, texts: Sequence[str], metadata: Mapping[str, str], **options: Any
+) -> Any:
+    array = np.array([[text.encode()] for text in texts], dtype=np.object_)
+    tensor = tritonclient.grpc.InferInput("TEXT", array.shape, "BYTES")
+    tensor.set_data_from_numpy(array)
+    with tritonclient.grpc.InferenceServerClient(
+        f"localhost:{proxy.port}", ssl=True, root_certificates=str(proxy.certificate)
+    ) as client:
+        return client.infer(
+            "classifier", [tensor], headers=dict(metadata), client_timeout=20, **options
+        )
+
+
+def status_of(proxy: Proxy, method: str, fields: Mapping[str, Any], **metadata: str) -> Any:
+    credentials = grpc.ssl_channel_credentials(proxy.certificate.read_bytes())
+    with grpc.secure_channel(f"localhost:{proxy.port}", credentials) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = getattr(service_pb2, f"{method}Request")(**fields)
+        try:
+            getattr(stub, method)(request, metadata=tuple(metadata.items()), timeout=20)
+        except grpc.RpcError as error:
+            return error.code()
+    return grpc.StatusCode.OK
+
+
+def wait_for_line(proxy: Proxy, words: str) -> None:
+    """Wait until the log has a line: nginx writes it after the answer."""
+    deadline = time.monotonic() + 10
+    while words not in (log := (proxy.folder / "log").read_text()):
+        assert time.monotonic() < deadline, log
+        time.sleep(0.02)
+
+
+def test_who_has_a_key_gets_predictions(proxy: Proxy, local: Classifier) -> None:
+    texts = ["apple saw", "plum", "🍐 drill"]
+    logits = local.logits([(text,) for text in texts])
+    expected = [local.labels[best] for best in logits.argmax(axis=1)]
+    status, answer = proxy.ask("POST", INFER, request_of(texts), AUTHORIZED)
+    assert (status, labels_of(answer)) == (200, expected)
+    result = ask_grpc(proxy, texts, {"authorization": KEY})
+    assert [label.decode() for label in result.as_numpy("LABEL").ravel()] == expected
+
+
+@pytest.mark.parametrize("headers", WRONG_KEYS, ids=str)
+def test_who_has_no_key_gets_nothing(headers: Mapping[str, str], proxy: Proxy) -> None:
+    assert proxy.ask("POST", INFER, request_of(["plum"]), headers)[0] == 401
+    with pytest.raises(InferenceServerException, match=r"UNAUTHENTICATED|401"):
+        ask_grpc(proxy, ["plum"], {name.lower(): value for name, value in headers.items()})
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
+def test_health_needs_no_key(path: str, proxy: Proxy) -> None:
+    assert proxy.ask("GET", path)[0] == 200
+
+
+@pytest.mark.parametrize("category", HTTP_ROUTES)
+def test_administrative_routes_are_not_there(
+    category: str, proxy: Proxy, administered: TritonServer
+) -> None:
+    """Not even for who has the token as well as a key."""
+    assert administered.config.admin_token_file is not None
+    token = administered.config.admin_token_file.read_text().strip()
+    for method, path, body in HTTP_ROUTES[category]:
+        assert proxy.ask(method, path, body, {**AUTHORIZED, HTTP_HEADER: token})[0] == 404
+    for name, fields in GRPC_ROUTES[category]:
+        status = status_of(proxy, name, fields, **{"authorization": KEY, GRPC_HEADER: token})
+        assert status == grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("path", ABSENT)
+def test_nothing_else_is_there(path: str, proxy: Proxy) -> None:
+    assert proxy.ask("GET", path, headers=AUTHORIZED)[0] == 404
+
+
+def test_a_body_over_the_limit_is_refused(proxy: Proxy) -> None:
+    assert proxy.ask("POST", INFER, b" " * (4 * 2**20 + 1), AUTHORIZED)[0] == 413
+    with pytest.raises(InferenceServerException):
+        ask_grpc(proxy, ["x" * (5 * 2**20)], {"authorization": KEY})
+    wait_for_line(proxy, 'GRPCInferenceService/ModelInfer" 413')
+    assert proxy.ask("POST", INFER, request_of(["plum"]), AUTHORIZED)[0] == 200
+
+
+def test_a_compressed_body_is_refused(proxy: Proxy) -> None:
+    bomb = gzip.compress(request_of(["plum " * 2**20]))
+    headers = {**AUTHORIZED, "Content-Encoding": "gzip"}
+    assert proxy.ask("POST", INFER, bomb, headers)[0] == 415
+    with pytest.raises(InferenceServerException, match="415"):
+        ask_grpc(proxy, ["plum " * 2**20], {"authorization": KEY}, compression_algorithm="gzip")
+
+
+def test_without_tls_there_is_nothing(proxy: Proxy) -> None:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as plain:
+        plain.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 400 " in plain.recv(4096).splitlines()[0]
+
+
+def test_old_tls_is_refused(proxy: Proxy) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(proxy.certificate)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with (
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as plain,
+        pytest.raises((ssl.SSLError, ConnectionResetError)),
+    ):
+        context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_slow_clients_hold_nobody_up(proxy: Proxy) -> None:
+    """They have the proxy's connections, and none of the server's threads."""
+    head = (
+        f"POST {INFER} HTTP/1.1\r\nHost: x\r\nAuthorization: {KEY}\r\nContent-Length: 999\r\n\r\n"
+    )
+    slow = []
+    for _ in range(50):
+        connection = proxy.connect()
+        connection.connect()
+        connection.sock.sendall(head.encode() + b"{")
+        slow.append(connection)
+    try:
+        started = time.monotonic()
+        for _ in range(5):
+            assert proxy.ask("POST", INFER, request_of(["plum"]), AUTHORIZED)[0] == 200
+        assert time.monotonic() - started < 5
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+@pytest.mark.slow
+def test_who_sends_no_request_is_let_go(proxy: Proxy) -> None:
+    connection = proxy.connect()
+    connection.connect()
+    connection.sock.sendall(b"POST / HTTP/1.1\r\nHost:")
+    started = time.monotonic()
+    connection.sock.settimeout(20)
+    connection.sock.recv(1)
+    assert 3 < time.monotonic() - started < 15
+    connection.close()
+
+
+def test_the_log_names_the_client_and_no_text(proxy: Proxy) -> None:
+    proxy.ask("POST", f"{INFER}?MARKED=1", request_of(["MARKED"]), AUTHORIZED)
+    proxy.ask("POST", INFER, b"MARKED" * 2**20, AUTHORIZED)
+    wait_for_line(proxy, f'"shop" "POST {INFER}" 200')
+    wait_for_line(proxy, f'"shop" "POST {INFER}" 413')
+    log = (proxy.folder / "log").read_text()
+    assert "MARKED" not in log.replace("?MARKED=1", "") and KEY not in log
+
+
+class Recording(BaseHTTPRequestHandler):
+    """A server that tells what reaches it."""
+
+    seen: tuple[dict[str, str], bytes]
+
+    def do_POST(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        body = self.rfile.read(int(headers.get("content-length", 0)))
+        Recording.seen = (headers, body)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_chunks_and_secrets_do_not_reach_the_server(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), Recording) as upstream:
+        Thread(target=upstream.serve_forever, daemon=True).start()
+        with proxy_before(upstream.server_port, upstream.server_port, tmp_path) as proxy:
+            chunks = (b"part " for _ in range(1000))
+            assert proxy.ask("POST", INFER, chunks, {**AUTHORIZED, HTTP_HEADER: "x"})[0] == 200
+        upstream.shutdown()
+    headers, body = Recording.seen
+    assert body == b"part " * 1000 and headers["content-length"] == "5000"
+    assert not {"transfer-encoding", "authorization", HTTP_HEADER} & headers.keys()
