@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.advisory_table import advisories_block
 from benchmarks.api_page import api_block
 from benchmarks.command_table import commands_block
 from benchmarks.comparison_block import comparison_block, short_block
@@ -173,6 +174,7 @@ TABLES: Mapping[str, Block] = {
         of_one(step_memory_block),
     ),
     "commands": Block("docs/reference.md", (), commands_block),
+    "advisories": Block("docs/serving.md", (), advisories_block),
     "api": Block("docs/api.md", (), api_block),
     "tolerances": Block("docs/gate.md", (), tolerances_block),
     "gate-bounds": Block("docs/quantization.md", (), bounds_block),

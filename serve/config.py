@@ -124,7 +124,7 @@ class ServeConfig(Config):
     log_max_mb: float = Field(
         64.0,
         gt=0,
-        description="megabytes of a log file, which is then renamed to end in .1 and begun anew",
+        description="megabytes of a log file, beyond which it is copied to one ending in .1 and emptied",
     )
     ready_timeout_s: float = Field(
         120.0, gt=0, description="seconds that the server may take to load the model"

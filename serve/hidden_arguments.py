@@ -133,7 +133,7 @@ def _read(memory: BinaryIO, address: int, size: int) -> bytes:
 
 
 def _memory(process: int) -> BinaryIO:
-    return Path(f"/proc/{process}/mem").open("r+b", buffering=0)  # type: ignore[return-value]
+    return Path(f"/proc/{process}/mem").open("r+b", buffering=0)
 
 
 def _stat(process: int) -> list[str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bertender.core.errors import ServerMissingError
 
-__all__ = ["Installation", "find_installation", "installed_version"]
+__all__ = ["WHEEL_VERSIONS", "Installation", "find_installation", "installed_version"]
 
 WHEEL = "nvidia-pytriton"
 WHEEL_VERSIONS = {"0.7.0": "2.51.0"}
