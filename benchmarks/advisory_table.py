@@ -16,8 +16,13 @@ HEADINGS: tuple[Cell, ...] = (("Advisory",), ("Fault",), ("Fixed in",), ("Releas
 
 def advisories_block(files: Mapping[str, Path]) -> str:
     """Return a row for each advisory that the newest server of a wheel predates."""
+    version = list(WHEEL_VERSIONS.values())[-1]
     rows = [
-        ((row.name,), (row.fault,), (row.fixed_in,), (row.release,))
-        for row in predated(list(WHEEL_VERSIONS.values())[-1])
+        ((row.name,), (row.fault,), (row.fixed_in,), (row.release,)) for row in predated(version)
     ]
-    return "\n".join([*markdown_rows(HEADINGS, rows, [False] * len(HEADINGS)), ""])
+    sentence = (
+        f"The server of the extra `server` is Triton {version}. It predates the fixes of these "
+        "advisories:"
+    )
+    table = markdown_rows(HEADINGS, rows, [False] * len(HEADINGS))
+    return "\n".join([sentence, "", *table, ""])

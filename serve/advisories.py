@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ADVISORIES", "Advisory", "advice", "named", "predated"]
+__all__ = ["ADVISORIES", "Advisory", "advice", "by_version", "predated"]
 
 
 RELEASED = re.compile(r"\d+\.\d+\.\d+")
@@ -47,7 +47,7 @@ def predated(version: str | None) -> tuple[Advisory, ...]:
     return tuple(advisory for advisory in ADVISORIES if not advisory.fixes(version))
 
 
-def named(advisories: Sequence[Advisory]) -> str:
+def by_version(advisories: Sequence[Advisory]) -> str:
     """Return advisories by the version that has their fix: "CVE-... (fixed in 2.59.1, 25.07)"."""
     fixes = {(advisory.fixed_in, advisory.release): None for advisory in advisories}
     return "; ".join(
@@ -62,9 +62,9 @@ def advice(version: str | None) -> str | None:
     if not (missing := predated(version)):
         return None
     return (
-        f"predates the fixes of {named(missing)}: `bertender serve` listens on this machine only "
-        "and closes the administrative routes; put a proxy in front of it, or take a newer server "
-        "with --tritonserver"
+        f"predates the fixes of {by_version(missing)}: `bertender serve` listens on this machine "
+        "only and closes the administrative routes; put a proxy in front of it, or take a newer "
+        "server with --tritonserver"
     )
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from bertender.core.config import Config, Rule
 from bertender.core.errors import ServerMissingError
-from serve.advisories import Advisory, named, predated
+from serve.advisories import Advisory, by_version, predated
 from serve.installation import installed_version
 from serve.server_log import STANDARD_OUTPUT
 
@@ -49,7 +49,7 @@ def _explain_exposure(config: ServeConfig) -> str:
     version = installed_version(config.tritonserver) or "of an unknown version"
     return (
         f"host={config.host}: other machines would reach Triton {version}, which predates the "
-        f"fixes of {named(_missing_fixes(config))}. Stay on 127.0.0.1 with a proxy on this "
+        f"fixes of {by_version(_missing_fixes(config))}. Stay on 127.0.0.1 with a proxy on this "
         "machine, such as deploy/nginx/nginx.conf; set --behind-proxy where nothing but a proxy "
         "reaches that address; or take a newer server: --tritonserver PATH."
     )
@@ -124,7 +124,8 @@ class ServeConfig(Config):
     log_max_mb: float = Field(
         64.0,
         gt=0,
-        description="megabytes of a log file, beyond which it is copied to one ending in .1 and emptied",
+        description="megabytes of a log file, beyond which it is copied to one that ends in .1, "
+        "and emptied",
     )
     ready_timeout_s: float = Field(
         120.0, gt=0, description="seconds that the server may take to load the model"

@@ -68,8 +68,8 @@ def _start_tracer(process: int) -> str:
         os._exit(0)
     os.waitpid(child, 0)
     os.close(tell)
-    with os.fdopen(result, "rb") as answer:
-        error = answer.read().decode()
+    with os.fdopen(result, "rb") as report:
+        error = report.read().decode()
     _allow_tracing_by(0)  # again: it would outlast the exec
     return error
 
@@ -108,15 +108,19 @@ def _point_to_values(process: int) -> None:
     stack, first, last = (int(fields[place]) for place in (START_STACK, ENV_START, ENV_END))
     with _memory(process) as memory:
         values = dict(_values(_read(memory, first, last - first), first))
-        (count,) = struct.unpack("P", _read(memory, stack, WORD_BYTES))
-        entries = stack + WORD_BYTES
-        pointers = struct.unpack(f"{count}P", _read(memory, entries, count * WORD_BYTES))
-        for place, pointer in enumerate(pointers):
-            size = min(last - pointer, os.sysconf("SC_ARG_MAX"))
-            word = _read(memory, pointer, size).partition(b"\0")[0]
+        for entry, word in _arguments(memory, stack, last):
             if value := values.get(word):
-                memory.seek(entries + place * WORD_BYTES)
+                memory.seek(entry)
                 memory.write(struct.pack("P", value))
+
+
+def _arguments(memory: BinaryIO, stack: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield where each entry of `argv` is, and the word that it points to."""
+    (count,) = struct.unpack("P", _read(memory, stack, WORD_BYTES))
+    for entry in range(stack + WORD_BYTES, stack + WORD_BYTES * (count + 1), WORD_BYTES):
+        (pointer,) = struct.unpack("P", _read(memory, entry, WORD_BYTES))
+        size = min(end - pointer, os.sysconf("SC_ARG_MAX"))
+        yield entry, _read(memory, pointer, size).partition(b"\0")[0]
 
 
 def _values(environment: bytes, start: int) -> Iterator[tuple[bytes, int]]:

@@ -124,9 +124,9 @@ def _of_wheel() -> Installation:
 
 def _of_path(binary: Path) -> Installation:
     root = binary.absolute().parent.parent
-    named = root / "TRITON_VERSION"
+    version = root / "TRITON_VERSION"
     return Installation(
-        version=named.read_text(encoding="utf-8").strip() if named.is_file() else None,
+        version=version.read_text(encoding="utf-8").strip() if version.is_file() else None,
         binary=binary.absolute(),
         libraries=root / "lib",
         python_backend=root / "backends" / "python",

@@ -9,7 +9,7 @@ import pytest
 
 from bertender.core.errors import ConfigError
 from serve import installation
-from serve.advisories import ADVISORIES, Advisory, advice, named, predated
+from serve.advisories import ADVISORIES, Advisory, advice, by_version, predated
 from serve.config import ServeConfig
 from serve.installation import installed_version
 from serve.server import TritonServer
@@ -45,7 +45,7 @@ def test_a_version_with_every_fix_is_as_it_should_be() -> None:
 
 
 def test_advisories_are_named_by_the_version_that_has_their_fix() -> None:
-    shown = named(predated("2.59.1"))
+    shown = by_version(predated("2.59.1"))
     assert shown.startswith("CVE-2025-23316 (fixed in 2.60.0, release 25.08); ")
     assert "CVE-2025-23319" not in shown
 
