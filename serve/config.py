@@ -66,3 +66,8 @@ class ServeConfig(Config):
     ready_timeout_s: float = Field(
         120.0, gt=0, description="seconds that the server may take to load the model"
     )
+    restart: bool = Field(
+        False,
+        description="start the server again when it or its Python process dies, at most 5 times "
+        "in a row; by default `serve` then ends with an error",
+    )

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
@@ -69,6 +69,7 @@ class TritonServer:
         try:
             self._start(find_installation())
             self._wait_until_ready()
+            self._report_ready()
         except BaseException:
             self.stop()
             raise
@@ -113,7 +114,8 @@ class TritonServer:
         """End the server, let it finish what is in flight, and remove its workspace."""
         if self.supervisor is not None:
             assert self.supervisor.stdin is not None
-            self.supervisor.stdin.close()
+            with suppress(BrokenPipeError):
+                self.supervisor.stdin.close()
             try:
                 self.supervisor.wait(STOP_TIMEOUT_S + 5)
             except subprocess.TimeoutExpired:
@@ -129,7 +131,9 @@ class TritonServer:
         traces = (str(self.workspace), self.shared_memory, str(self.log_file))
         self.supervisor = subprocess.Popen(
             [
-                *(sys.executable, "-I", "-S", str(SUPERVISOR), *traces, str(STOP_TIMEOUT_S)),
+                *(sys.executable, "-I", "-S", str(SUPERVISOR)),
+                *(["--restart"] if self.config.restart else []),
+                *(*traces, str(STOP_TIMEOUT_S)),
                 *self._command(installation),
             ],
             stdin=subprocess.PIPE,
@@ -170,6 +174,13 @@ class TritonServer:
                     f"{failure_reason(self.log_file)} Give it longer with --ready-timeout-s."
                 )
             time.sleep(POLL_S)
+
+    def _report_ready(self) -> None:
+        """Let the supervisor know that it is ready: what fails before is not started again."""
+        assert self.supervisor is not None and self.supervisor.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended; `wait` reports why
+            self.supervisor.stdin.write(b"ready\n")
+            self.supervisor.stdin.flush()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 __all__ = ["failure_reason"]
 
 REASONS = (
+    re.compile(r"^bertender: (the (?:Python stub|server)\b.+)$", re.M),
     re.compile(
         r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
     ),
