@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from bertender.core.artifact import Artifact
+from bertender.core.cores import usable_cores
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.problems import PROBLEMS, Outputs
@@ -114,4 +115,4 @@ def open_artifact(
 
 def share_of_cores(instances: int) -> int:
     """Return the threads that each of `instances` gets of the cores that this process may use."""
-    return max(1, len(os.sched_getaffinity(0)) // instances)
+    return max(1, usable_cores() // instances)
