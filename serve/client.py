@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ServingError, UnknownNameError
 from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
-from serve.wire import INPUT_NAMES, MODEL_NAME, to_arrays
+from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATE, to_arrays
 
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
     from bertender.text.batch import Batch
@@ -179,7 +179,8 @@ class Endpoint:
             tensor.set_data_from_numpy(column)
             inputs.append(tensor)
         with self._explaining():
-            result = self.client.infer(MODEL_NAME, inputs, **self.timeout)
+            parameters = {TRUNCATE: True}
+            result = self.client.infer(MODEL_NAME, inputs, parameters=parameters, **self.timeout)
         return {each.name: result.as_numpy(each.name) for each in self.problem.endpoint.outputs}
 
     @contextmanager

@@ -1,0 +1,117 @@
+"""Predictions for the requests of a merged batch, each of which may fail on its own."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.errors import ModelError
+from bertender.problems import Outputs
+from bertender.text.batch import Batch
+from bertender.text.example import Example
+from serve.bucketing import BucketedClassifier
+
+__all__ = ["Predictions", "Reading", "Refusal", "predictions"]
+
+logger = logging.getLogger(__name__)
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a request asks for."""
+
+    examples: tuple[Example, ...]
+    truncate: bool = False
+    """Texts that are longer than the model's input are cut; else the request is refused."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error as the response to a request."""
+
+    code: str
+    """An attribute of Triton's TritonError."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Outputs for the examples of a request, in their order."""
+
+    outputs: list[Outputs]
+    truncated: BoolArray
+    """(batch,)"""
+
+
+def predictions(
+    classifier: BucketedClassifier, readings: Sequence[Reading]
+) -> list[Predictions | Refusal]:
+    """Return the predictions for each request, or why it has none.
+
+    All of them run together. Where that fails, or an output is not finite, each runs alone, so
+    that only the requests at fault get an error.
+    """
+    if not readings:
+        return []
+    try:
+        return _together(classifier, readings)
+    except Exception as error:  # whatever it is, the endpoint goes on
+        if len(readings) == 1:
+            _log(error)
+            return [Refusal("INTERNAL", f"the model failed: {type(error).__name__}: {error}")]
+    return [own for reading in readings for own in predictions(classifier, [reading])]
+
+
+def _together(
+    classifier: BucketedClassifier, readings: Sequence[Reading]
+) -> list[Predictions | Refusal]:
+    batch = classifier.encode([each for reading in readings for each in reading.examples])
+    truncated = _truncated(batch)
+    ends = np.cumsum([len(reading.examples) for reading in readings]).tolist()
+    own = [range(end - len(each.examples), end) for each, end in zip(readings, ends, strict=True)]
+    too_long = [
+        not reading.truncate and bool(truncated[rows].any())
+        for reading, rows in zip(readings, own, strict=True)
+    ]
+    runs = [row for rows, long in zip(own, too_long, strict=True) if not long for row in rows]
+    outputs = dict(zip(runs, classifier.run(batch, runs), strict=True))
+    _check_finite(outputs.values())
+    return [
+        _too_long(batch, truncated, rows)
+        if long
+        else Predictions([outputs[row] for row in rows], truncated[rows])
+        for rows, long in zip(own, too_long, strict=True)
+    ]
+
+
+def _truncated(batch: Batch) -> BoolArray:
+    return np.zeros(len(batch), dtype=np.bool_) if batch.truncated is None else batch.truncated
+
+
+def _check_finite(outputs: Iterable[Outputs]) -> None:
+    if not all(np.isfinite(each.logits).all() for each in outputs):
+        raise ModelError("its logits are not finite. Check the artifact: bertender verify")
+
+
+def _too_long(batch: Batch, truncated: BoolArray, rows: range) -> Refusal:
+    first = next(row for row in rows if truncated[row])
+    tokens = int(batch.arrays["attention_mask"][first].sum())
+    return Refusal(
+        "INVALID_ARG",
+        f"row {first - rows.start} has more than {tokens} tokens, which is the model's longest "
+        "input. Split the text, or send the parameter truncate=true to have it cut.",
+    )
+
+
+def _log(error: Exception) -> None:
+    """Log where an error comes from, without its message: that may quote a text."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
+    logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
