@@ -29,6 +29,7 @@ from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.problems import PROBLEMS
 from bertender.text.batch import load_tokenizer
 from serve.bucketing import BucketedClassifier
+from serve.in_flight import WORKSPACE_VARIABLE, InFlight
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
 from serve.request_queue import RequestQueue, Waiting
 from serve.triton_config import BackendParameters
@@ -69,6 +70,7 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Take requests on, or refuse them; each gets its response through its sender."""
+        self.in_flight.add(len(requests))
         for request in requests:
             sender, reading = request.get_response_sender(), self._read(request)
             if isinstance(reading, Refusal):
@@ -85,6 +87,7 @@ class TritonPythonModel:
     def _start_worker(self) -> None:
         most, timeout_ms = self.parameters.max_queue_texts, self.parameters.queue_timeout_ms
         self.queue = RequestQueue[_Pending](most, timeout_ms / 1000)
+        self.in_flight = InFlight(os.environ.get(WORKSPACE_VARIABLE))
         self._full = Refusal(
             "UNAVAILABLE", f"the queue is full: {most} texts wait at most. Send it again later."
         )
@@ -147,6 +150,7 @@ class TritonPythonModel:
     def _send(self, sender: Any, **content: Any) -> None:
         response = self.triton.InferenceResponse(**content)
         sender.send(response, flags=self.triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self.in_flight.add(-1)
 
     def _tensors(self, reading: Reading, result: Predictions) -> list[Any]:
         endpoint = self.classifier.problem.endpoint

@@ -24,6 +24,7 @@ from uuid import uuid4
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
 from serve.config import ServeConfig
+from serve.in_flight import WORKSPACE_VARIABLE
 from serve.installation import Installation, find_installation
 from serve.ports import with_free_ports
 from serve.repository import write_repository
@@ -138,7 +139,10 @@ class TritonServer:
             ],
             stdin=subprocess.PIPE,
             cwd=self.workspace,  # the stub imports from its folder first: not from the user's
-            env=installation.environment(self.workspace),
+            env={
+                **installation.environment(self.workspace),
+                WORKSPACE_VARIABLE: str(self.workspace),
+            },
             start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
         )
         logger.info("tritonserver is starting, its log is %s", self.log_file)

@@ -2,10 +2,10 @@
 
 It starts the command of its arguments and waits. When its standard input closes (which also happens
 when the owner is killed with SIGKILL), it stops the command and everything that the command
-started, and removes the workspace. When the command ends by itself, so does the supervisor, with
-the same exit status, and the workspace stays for the owner to read the log in it. Shared memory
-whose name begins with SHARED_MEMORY goes in either case: Triton leaves some when a model does not
-load.
+started, once no request is without a response, and removes the workspace. When the command ends by
+itself, so does the supervisor, with the same exit status, and the workspace stays for the owner to
+read the log in it. Shared memory whose name begins with SHARED_MEMORY goes in either case: Triton
+leaves some when a model does not load.
 
 Triton neither reports nor replaces a Python stub that dies: it stays ready, and its requests wait
 for ever. So the supervisor watches the command's own processes. When one has died and nobody has
@@ -27,6 +27,7 @@ import os
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -46,6 +47,8 @@ STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
 POLL_S = 0.1
 DISCOVERY_S = 1.0
 GRACE_S = 0.5
+QUIET_S = 1.0
+"""Longer than a request takes from its connection to a stub, and its response back."""
 PR_SET_PDEATHSIG = 1
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
 PROCESSES = Path("/proc")
@@ -146,7 +149,7 @@ def _run(options: argparse.Namespace, owner: Owner, log: BinaryIO) -> int:
         while server.poll() is None:
             if owner.wait(POLL_S):
                 server.terminate()
-                _wait(server, options.stop_timeout_s)
+                _drain(server, options)
                 return 0
             if stub := stubs.dead():
                 _note(log, f"the Python stub, process {stub}, died; the server cannot go on")
@@ -179,9 +182,27 @@ def _die_with_supervisor(supervisor: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _wait(server: "subprocess.Popen[bytes]", timeout_s: float) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        server.wait(timeout_s)
+def _drain(server: "subprocess.Popen[bytes]", options: argparse.Namespace) -> None:
+    """Wait until the server has ended, or has had no request for a while, or its time is up.
+
+    Triton would wait for every open HTTP connection, though no request comes on it.
+    """
+    deadline = time.monotonic() + options.stop_timeout_s
+    quiet_since = None
+    while server.poll() is None and time.monotonic() < deadline:
+        if _in_flight(Path(options.workspace)) != 0:
+            quiet_since = None
+        elif quiet_since is None:
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since > QUIET_S:
+            return
+        time.sleep(POLL_S)
+
+
+def _in_flight(workspace: Path) -> int | None:
+    """Return the requests without a response, by the stubs' files; None where there is none."""
+    files = list(workspace.glob("in-flight-*"))
+    return sum(struct.unpack("=Q", path.read_bytes())[0] for path in files) if files else None
 
 
 def _kill_group(server: "subprocess.Popen[bytes]") -> None:

@@ -13,6 +13,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from serve.in_flight import InFlight
 from serve.server import SUPERVISOR
 from serve.supervisor import STUB_DIED, STUB_NAME
 from tests.serve.processes import assert_gone
@@ -20,11 +21,13 @@ from tests.serve.processes import assert_gone
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 60 & while true; do sleep 60; done"]
 
 
-def supervise(workspace: Path, command: list[str], *options: str) -> subprocess.Popen[bytes]:
+def supervise(
+    workspace: Path, command: list[str], *options: str, stop_timeout_s: str = "0.3"
+) -> subprocess.Popen[bytes]:
     workspace.mkdir()
     traces = (str(workspace), f"test-{uuid4()}", str(workspace / "log"))
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SUPERVISOR), *options, *traces, "0.3", *command],
+        [sys.executable, "-I", "-S", str(SUPERVISOR), *options, *traces, stop_timeout_s, *command],
         stdin=subprocess.PIPE,
     )
 
@@ -153,3 +156,17 @@ def test_it_is_not_started_again_for_ever(tmp_path: Path) -> None:
     assert log.read_text().count("again\n") == 3
     assert log.read_text().endswith("the server ended 3 times, and stays so\n")
     supervisor.communicate()
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(0, (1.0, 2.5)), (3, (3.0, 4.5))])
+def test_it_waits_for_requests_and_not_for_connections(
+    tmp_path: Path, count: int, seconds: tuple[float, float]
+) -> None:
+    """The command, as Triton with an idle connection, does not end when it is asked to."""
+    supervisor = supervise(tmp_path / "work", STUBBORN, stop_timeout_s="3")
+    InFlight(str(tmp_path / "work")).add(count)
+    members = family(supervisor.pid, 3)
+    asked = time.monotonic()
+    supervisor.communicate(timeout=10)
+    assert seconds[0] < time.monotonic() - asked < seconds[1]
+    assert_gone(members)
