@@ -29,6 +29,7 @@ from serve.installation import Installation, find_installation
 from serve.ports import with_free_ports
 from serve.repository import write_repository
 from serve.server_log import failure_reason
+from serve.shared_memory import check_shared_memory
 from serve.wire import MODEL_NAME
 
 __all__ = ["TritonServer", "serve_forever", "serving"]
@@ -126,6 +127,7 @@ class TritonServer:
 
     def _start(self, installation: Installation) -> None:
         self.config = with_free_ports(self.config)
+        check_shared_memory(self.config)
         self.workspace.mkdir(mode=0o700, exist_ok=True)
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         installation.assemble(self.workspace)

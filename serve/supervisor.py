@@ -24,6 +24,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import resource
 import select
 import shutil
 import signal
@@ -50,6 +51,9 @@ GRACE_S = 0.5
 QUIET_S = 1.0
 """Longer than a request takes from its connection to a stub, and its response back."""
 PR_SET_PDEATHSIG = 1
+STACK_BYTES = 256 * 1024 * 1024
+"""Of each thread, used as needed: Triton reads nested JSON by recursion, and with the usual 8 MB,
+100 kB of brackets end it."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
 PROCESSES = Path("/proc")
 
@@ -142,7 +146,7 @@ def _run(options: argparse.Namespace, owner: Owner, log: BinaryIO) -> int:
         stdout=log,
         stderr=subprocess.STDOUT,
         process_group=0,
-        preexec_fn=functools.partial(_die_with_supervisor, os.getpid()),
+        preexec_fn=functools.partial(_prepare, os.getpid()),
     )
     try:
         stubs = Stubs(server.pid)
@@ -176,7 +180,11 @@ def _process(number: int) -> Process:
     return Process(before.partition("(")[2], state, int(parent))
 
 
-def _die_with_supervisor(supervisor: int) -> None:
+def _prepare(supervisor: int) -> None:
+    """Set up the process that becomes the command."""
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    stack = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != supervisor:  # the parent died before this was set up
         os.kill(os.getpid(), signal.SIGTERM)
