@@ -60,7 +60,7 @@ def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -
         with replacing_directory(directory) as draft:
             _fill(draft / MODEL_NAME / VERSION, artifact, config)
     except OSError as error:
-        size_mb = sum(file.bytes for file in artifact.card.files.values()) / 1e6
+        size_mb = sum(file.size_bytes for file in artifact.card.files.values()) / 1e6
         raise ArtifactError(
             f"the model repository {directory} cannot be written: {error.strerror}. It takes "
             f"{size_mb:.1f} MB. Make room, or choose another directory (TMPDIR for `serve`). "
