@@ -74,10 +74,10 @@ class TritonPythonModel:
         for request in requests:
             sender, reading = request.get_response_sender(), self._read(request)
             if isinstance(reading, Refusal):
-                self._refuse(sender, reading)
+                self._reject(sender, reading)
             elif not self.queue.offer(_Pending(request, sender, reading), len(reading.examples)):
-                self._refuse(sender, self._full)
-        self._refuse_late()
+                self._reject(sender, self._full)
+        self._reject_late()
 
     def finalize(self) -> None:
         """Respond to what still waits, and stop."""
@@ -104,7 +104,7 @@ class TritonPythonModel:
         try:
             while waiting := self.queue.take(self.max_batch_size):
                 self._classify([each.request for each in waiting if self._is_wanted(each)])
-                self._refuse_late()
+                self._reject_late()
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -115,20 +115,20 @@ class TritonPythonModel:
         waited_s = self.queue.clock() - waiting.since
         if waited_s < LOOK_FOR_CANCELLATION_S or not waiting.request.request.is_cancelled():
             return True
-        self._refuse(waiting.request.sender, CANCELLED)
+        self._reject(waiting.request.sender, CANCELLED)
         return False
 
     def _classify(self, pending: Sequence[_Pending]) -> None:
         results = predictions(self.classifier, [each.reading for each in pending])
         for each, result in zip(pending, results, strict=True):
             if isinstance(result, Refusal):
-                self._refuse(each.sender, result)
+                self._reject(each.sender, result)
             else:
                 self._send(each.sender, output_tensors=self._tensors(each.reading, result))
 
-    def _refuse_late(self) -> None:
+    def _reject_late(self) -> None:
         for pending in self.queue.expired():
-            self._refuse(pending.sender, self._late)
+            self._reject(pending.sender, self._late)
 
     def _read(self, request: Any) -> Reading | Refusal:
         tensor_of = self.triton.get_input_tensor_by_name
@@ -143,7 +143,7 @@ class TritonPythonModel:
         except Exception as error:  # of one request; the others of this call must not notice
             return Refusal("INTERNAL", f"the request cannot be read: {error}")
 
-    def _refuse(self, sender: Any, refusal: Refusal) -> None:
+    def _reject(self, sender: Any, refusal: Refusal) -> None:
         code = getattr(self.triton.TritonError, refusal.code)
         self._send(sender, error=self.triton.TritonError(refusal.reason, code))
 
