@@ -73,26 +73,44 @@ def _together(
     classifier: BucketedClassifier, readings: Sequence[Reading]
 ) -> list[Predictions | Refusal]:
     batch = classifier.encode([each for reading in readings for each in reading.examples])
-    truncated = _truncated(batch)
-    ends = np.cumsum([len(reading.examples) for reading in readings]).tolist()
-    own = [range(end - len(each.examples), end) for each, end in zip(readings, ends, strict=True)]
-    too_long = [
-        not reading.truncate and bool(truncated[rows].any())
-        for reading, rows in zip(readings, own, strict=True)
+    parts = _parts(batch, [len(reading.examples) for reading in readings])
+    refusals = [
+        None if reading.truncate else _too_long(part)
+        for reading, part in zip(readings, parts, strict=True)
     ]
-    runs = [row for rows, long in zip(own, too_long, strict=True) if not long for row in rows]
+    runs = [
+        row
+        for part, refusal in zip(parts, refusals, strict=True)
+        for row in ([] if refusal else part.rows)
+    ]
     outputs = dict(zip(runs, classifier.run(batch, runs), strict=True))
     _check_finite(outputs.values())
     return [
-        _too_long(batch, truncated, rows)
-        if long
-        else Predictions([outputs[row] for row in rows], truncated[rows])
-        for rows, long in zip(own, too_long, strict=True)
+        refusal or Predictions([outputs[row] for row in part.rows], part.truncated)
+        for part, refusal in zip(parts, refusals, strict=True)
     ]
 
 
-def _truncated(batch: Batch) -> BoolArray:
-    return np.zeros(len(batch), dtype=np.bool_) if batch.truncated is None else batch.truncated
+@dataclass(frozen=True)
+class _Part:
+    """The rows of a request in a merged batch."""
+
+    rows: range
+    truncated: BoolArray
+    """(rows,)"""
+    tokens: npt.NDArray[np.int64]
+    """(rows,): how many the model reads of each text"""
+
+
+def _parts(batch: Batch, sizes: Sequence[int]) -> list[_Part]:
+    ends = np.cumsum(sizes).tolist()
+    nothing = np.zeros(len(batch), dtype=np.bool_)
+    truncated = nothing if batch.truncated is None else batch.truncated
+    tokens = batch.arrays["attention_mask"].sum(axis=1)
+    return [
+        _Part(range(end - size, end), truncated[end - size : end], tokens[end - size : end])
+        for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 def _check_finite(outputs: Iterable[Outputs]) -> None:
@@ -100,13 +118,14 @@ def _check_finite(outputs: Iterable[Outputs]) -> None:
         raise ModelError("its logits are not finite. Check the artifact: bertender verify")
 
 
-def _too_long(batch: Batch, truncated: BoolArray, rows: range) -> Refusal:
-    first = next(row for row in rows if truncated[row])
-    tokens = int(batch.arrays["attention_mask"][first].sum())
+def _too_long(part: _Part) -> Refusal | None:
+    if not part.truncated.any():
+        return None
+    row = int(part.truncated.argmax())
     return Refusal(
         "INVALID_ARG",
-        f"row {first - rows.start} has more than {tokens} tokens, which is the model's longest "
-        "input. Split the text, or send the parameter truncate=true to have it cut.",
+        f"row {row} has more than {part.tokens[row]} tokens, which is the model's longest input. "
+        "Split the text, or send the parameter truncate=true to have it cut.",
     )
 
 
