@@ -58,7 +58,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is
 PROCESSES = Path("/proc")
 
 
-class Owner:
+class _Owner:
     """The process that started this one, as standard input shows it."""
 
     gone = False
@@ -74,7 +74,7 @@ class Owner:
         return self.gone
 
 
-class Process(NamedTuple):
+class _Process(NamedTuple):
     """A line of /proc/PID/stat, as far as it is of use."""
 
     name: str
@@ -82,7 +82,7 @@ class Process(NamedTuple):
     parent: int
 
 
-class Stubs:
+class _Stubs:
     """The Python stubs that a command has started, looked up now and then."""
 
     def __init__(self, command: int) -> None:
@@ -103,13 +103,13 @@ class Stubs:
         self.dead_since = {each: self.dead_since.get(each, now) for each in dead}
         return next((each for each in dead if now - self.dead_since[each] > GRACE_S), None)
 
-    def _is_own(self, process: Process) -> bool:
+    def _is_own(self, process: _Process) -> bool:
         return process.parent == self.command and STUB_NAME.startswith(process.name)
 
 
 def main(arguments: list[str]) -> int:
     """Run the command until it ends or standard input closes; return its exit status."""
-    options, owner, delays_s = _parsed(arguments), Owner(), list(RESTART_DELAYS_S)
+    options, owner, delays_s = _parsed(arguments), _Owner(), list(RESTART_DELAYS_S)
     with Path(options.log).open("wb", buffering=0) as log:
         while not owner.gone:
             started = time.monotonic()
@@ -138,7 +138,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(options: argparse.Namespace, owner: Owner, log: BinaryIO) -> int:
+def _run(options: argparse.Namespace, owner: _Owner, log: BinaryIO) -> int:
     """Run the command once; return its exit status."""
     server = subprocess.Popen(
         options.command,
@@ -149,7 +149,7 @@ def _run(options: argparse.Namespace, owner: Owner, log: BinaryIO) -> int:
         preexec_fn=functools.partial(_prepare, os.getpid()),
     )
     try:
-        stubs = Stubs(server.pid)
+        stubs = _Stubs(server.pid)
         while server.poll() is None:
             if owner.wait(POLL_S):
                 server.terminate()
@@ -169,15 +169,15 @@ def _note(log: BinaryIO, message: str) -> None:
     log.write(f"bertender: {message}\n".encode())
 
 
-def _process(number: int) -> Process:
+def _process(number: int) -> _Process:
     """Return what the kernel says of a process; nothing when it is gone."""
     try:
         content = (PROCESSES / str(number) / "stat").read_text(errors="replace")
     except OSError:
-        return Process("", "", 0)
+        return _Process("", "", 0)
     before, _, after = content.rpartition(")")  # the name may hold anything, parentheses too
     state, parent, *_ = after.split()
-    return Process(before.partition("(")[2], state, int(parent))
+    return _Process(before.partition("(")[2], state, int(parent))
 
 
 def _prepare(supervisor: int) -> None:
