@@ -167,6 +167,7 @@ def _run(options: argparse.Namespace, owner: _Owner, log: BinaryIO) -> int:
 
 def _note(log: BinaryIO, message: str) -> None:
     log.write(f"bertender: {message}\n".encode())
+    log.flush()
 
 
 def _process(number: int) -> _Process:
