@@ -55,15 +55,18 @@ class BucketedClassifier:
 
     def outputs(self, examples: Sequence[Example]) -> list[Outputs]:
         """Return the outputs of any number of examples, in their order."""
-        if not examples:
-            return []
-        batch, by_row = self.encode(examples), dict[int, Outputs]()
-        lengths = batch.arrays["attention_mask"].sum(axis=1)
-        for rows in length_buckets(lengths.tolist(), self.tokens_per_bucket):
-            narrowed = _narrowed(batch, rows)
+        return self.run(self.encode(examples), range(len(examples))) if examples else []
+
+    def run(self, batch: Batch, rows: Sequence[int]) -> list[Outputs]:
+        """Return the outputs of some rows of an encoded batch, in the order of `rows`."""
+        by_row = dict[int, Outputs]()
+        lengths = batch.arrays["attention_mask"][list(rows)].sum(axis=1)
+        for bucket in length_buckets(lengths.tolist(), self.tokens_per_bucket):
+            own = [rows[place] for place in bucket]
+            narrowed = _narrowed(batch, own)
             outputs = self.problem.outputs(self.predictor.logits(narrowed), narrowed)
-            by_row.update(zip(rows, outputs, strict=True))
-        return [by_row[row] for row in range(len(examples))]
+            by_row.update(zip(own, outputs, strict=True))
+        return [by_row[row] for row in rows]
 
 
 def _narrowed(batch: Batch, rows: list[int]) -> Batch:

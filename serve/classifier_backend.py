@@ -1,8 +1,9 @@
 """The Python backend of the Triton model `classifier`: text in; label, score and logits out.
 
-Triton merges the requests of all clients at the level of texts. The backend tokenises the merged
-batch, runs it in buckets of similar length, and responds request by request. A request that cannot
-be read gets an error of its own; the others in the batch do not notice.
+Triton hands requests over as they come. The backend reads them and puts them into a queue of its
+own, which is bounded; a thread takes as many as fit a batch, tokenises them together, runs them in
+buckets of similar length, and responds request by request. A request that cannot be read, or that
+finds the queue full, gets an error of its own at once; the others do not notice.
 
 Triton starts this class in a Python process of its own (the stub). PyTorch is not loaded there.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import threading
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +23,24 @@ from typing import Any
 import numpy as np
 
 from bertender.core.artifact import Artifact
+from bertender.core.cores import usable_cores
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.problems import PROBLEMS, Outputs
+from bertender.problems import PROBLEMS
 from bertender.text.batch import load_tokenizer
-from bertender.text.example import Example
 from serve.bucketing import BucketedClassifier
+from serve.in_flight import WORKSPACE_VARIABLE, InFlight
+from serve.merged_batch import Predictions, Reading, Refusal, predictions
+from serve.request_queue import RequestQueue, Waiting
 from serve.triton_config import BackendParameters
-from serve.wire import INPUT_NAMES, from_arrays
+from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
 
 __all__ = ["TritonPythonModel", "open_artifact", "share_of_cores"]
+
+LOOK_FOR_CANCELLATION_S = 0.005
+"""Of waiting: asking Triton costs a message to its process and back."""
+
+CANCELLED = Refusal("CANCELLED", "the client has gone")
 
 
 class TritonPythonModel:
@@ -44,57 +55,118 @@ class TritonPythonModel:
         """
         self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
         config = json.loads(args["model_config"])
-        parameters = BackendParameters.from_model_config(config)
-        threads = parameters.threads or share_of_cores(config["instance_group"][0]["count"])
+        self.parameters = BackendParameters.from_model_config(config)
+        self.max_batch_size = int(config["max_batch_size"])
+        threads = self.parameters.threads or share_of_cores(config["instance_group"][0]["count"])
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's share
-        folder = Path(args["model_repository"], args["model_version"], parameters.artifact)
+        folder = Path(args["model_repository"], args["model_version"], self.parameters.artifact)
         artifact = Artifact.load(folder)
         self.labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
         self.input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
-        self.classifier = open_artifact(artifact, parameters, threads)
+        self.classifier = open_artifact(artifact, self.parameters, threads)
         texts = ("warm up",) * len(self.input_names)
         self.classifier.outputs([self.classifier.problem.endpoint.to_example(texts)])
+        self._start_worker()
 
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Classify a merged batch: one response a request, in their order."""
-        readings = [self._read(request) for request in requests]
-        texts = [example for reading in readings for example in reading.examples]
-        outputs = self.classifier.outputs(texts)
-        responses, start = [], 0
-        for reading in readings:
-            stop = start + len(reading.examples)
-            responses.append(self._respond(reading, outputs[start:stop]))
-            start = stop
-        return responses
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Take requests on, or refuse them; each gets its response through its sender."""
+        self.in_flight.add(len(requests))
+        for request in requests:
+            sender, reading = request.get_response_sender(), self._read(request)
+            if isinstance(reading, Refusal):
+                self._reject(sender, reading)
+            elif not self.queue.offer(_Pending(request, sender, reading), len(reading.examples)):
+                self._reject(sender, self._full)
+        self._reject_late()
 
-    def _read(self, request: Any) -> _Reading:
-        inputs = [
-            self.triton.get_input_tensor_by_name(request, name).as_numpy()
-            for name in self.input_names
-        ]
-        to_example = self.classifier.problem.endpoint.to_example
-        try:
-            return _Reading(tuple(map(to_example, from_arrays(inputs))))
-        except DataError as error:
-            return _Reading((), str(error))
+    def finalize(self) -> None:
+        """Respond to what still waits, and stop."""
+        self.queue.close()
+        self.worker.join()
 
-    def _respond(self, reading: _Reading, outputs: Sequence[Outputs]) -> Any:
-        if reading.problem:
-            error = self.triton.TritonError(reading.problem, self.triton.TritonError.INVALID_ARG)
-            return self.triton.InferenceResponse(error=error)
-        endpoint = self.classifier.problem.endpoint
-        arrays = endpoint.arrays(outputs, reading.examples, self.labels)
-        return self.triton.InferenceResponse(
-            [self.triton.Tensor(each.name, arrays[each.name]) for each in endpoint.outputs]
+    def _start_worker(self) -> None:
+        most, timeout_ms = self.parameters.max_queue_texts, self.parameters.queue_timeout_ms
+        self.queue = RequestQueue[_Pending](most, timeout_ms / 1000)
+        self.in_flight = InFlight(os.environ.get(WORKSPACE_VARIABLE))
+        self._full = Refusal(
+            "UNAVAILABLE", f"the queue is full: {most} texts wait at most. Send it again later."
         )
+        self._late = Refusal(
+            "UNAVAILABLE",
+            f"the request has waited for over {timeout_ms:g} ms in the queue. Send it again later.",
+        )
+        self.worker = threading.Thread(target=self._work, name="classifier", daemon=True)
+        self.worker.start()
+
+    def _work(self) -> None:
+        """Classify batch after batch. An error here would leave everybody waiting: it ends the
+        process, and the supervisor reports that."""
+        try:
+            while waiting := self.queue.take(self.max_batch_size):
+                self._classify([each.request for each in waiting if self._is_wanted(each)])
+                self._reject_late()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def _is_wanted(self, waiting: Waiting[_Pending]) -> bool:
+        """Return whether the client is still there; one that has gone gets an error all the same,
+        because Triton waits for a response to every request."""
+        waited_s = self.queue.clock() - waiting.since
+        if waited_s < LOOK_FOR_CANCELLATION_S or not waiting.request.request.is_cancelled():
+            return True
+        self._reject(waiting.request.sender, CANCELLED)
+        return False
+
+    def _classify(self, pending: Sequence[_Pending]) -> None:
+        results = predictions(self.classifier, [each.reading for each in pending])
+        for each, result in zip(pending, results, strict=True):
+            if isinstance(result, Refusal):
+                self._reject(each.sender, result)
+            else:
+                self._send(each.sender, output_tensors=self._tensors(each.reading, result))
+
+    def _reject_late(self) -> None:
+        for pending in self.queue.expired():
+            self._reject(pending.sender, self._late)
+
+    def _read(self, request: Any) -> Reading | Refusal:
+        tensor_of = self.triton.get_input_tensor_by_name
+        try:
+            inputs = [tensor_of(request, name).as_numpy() for name in self.input_names]
+            truncate = asks_for_truncation(request.parameters())
+            texts = from_arrays(inputs, self.parameters.max_text_bytes)
+            to_example = self.classifier.problem.endpoint.to_example
+            return Reading(tuple(map(to_example, texts)), truncate)
+        except DataError as error:
+            return Refusal("INVALID_ARG", str(error))
+        except Exception as error:  # of one request; the others of this call must not notice
+            return Refusal("INTERNAL", f"the request cannot be read: {error}")
+
+    def _reject(self, sender: Any, refusal: Refusal) -> None:
+        code = getattr(self.triton.TritonError, refusal.code)
+        self._send(sender, error=self.triton.TritonError(refusal.reason, code))
+
+    def _send(self, sender: Any, **content: Any) -> None:
+        response = self.triton.InferenceResponse(**content)
+        sender.send(response, flags=self.triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self.in_flight.add(-1)
+
+    def _tensors(self, reading: Reading, result: Predictions) -> list[Any]:
+        endpoint = self.classifier.problem.endpoint
+        arrays = endpoint.arrays(result.outputs, reading.examples, self.labels)
+        if reading.truncate:
+            arrays[TRUNCATED] = result.truncated[:, None]
+        return [self.triton.Tensor(name, array) for name, array in arrays.items()]
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """The examples of one request, or what is wrong with it."""
+class _Pending:
+    """A request that waits for its response."""
 
-    examples: tuple[Example, ...]
-    problem: str = ""
+    request: Any
+    sender: Any
+    reading: Reading
 
 
 def open_artifact(
@@ -114,4 +186,4 @@ def open_artifact(
 
 def share_of_cores(instances: int) -> int:
     """Return the threads that each of `instances` gets of the cores that this process may use."""
-    return max(1, len(os.sched_getaffinity(0)) // instances)
+    return max(1, usable_cores() // instances)

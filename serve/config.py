@@ -19,6 +19,8 @@ from serve.server_log import STANDARD_OUTPUT
 __all__ = ["PORT_FIELDS", "RULES", "ServeConfig"]
 
 
+QUEUED_BATCHES = 4
+
 PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
 
 
@@ -77,6 +79,7 @@ class ServeConfig(Config):
     """The settings of a model repository and of the server that runs it."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+    shown_defaults: ClassVar[Mapping[str, str]] = {"max_queue_texts": "4 batches"}
 
     host: str = Field("127.0.0.1", description="address to listen on; by default this machine only")
     behind_proxy: bool = Field(
@@ -111,6 +114,18 @@ class ServeConfig(Config):
     max_length: int | None = Field(
         None, ge=2, description="longest input in tokens; by default the tokenizer's own limit"
     )
+    max_text_bytes: int = Field(
+        32 * 1024, ge=1, description="longest text in bytes; a longer one is refused unread"
+    )
+    max_queue_texts: int | None = Field(
+        None,
+        ge=1,
+        description="most texts that wait for a copy of the model; what comes then is rejected at "
+        "once",
+    )
+    queue_timeout_ms: float = Field(
+        10_000.0, ge=0, description="longest wait in that queue, then rejected; 0 for no limit"
+    )
     admin_token_file: Path | None = Field(
         None,
         description="token that opens the administrative routes; a missing file is written, for "
@@ -130,3 +145,13 @@ class ServeConfig(Config):
     ready_timeout_s: float = Field(
         120.0, gt=0, description="seconds that the server may take to load the model"
     )
+    restart: bool = Field(
+        False,
+        description="start the server again when it or its Python process dies, at most 5 times "
+        "in a row; by default `serve` then ends with an error",
+    )
+
+    @property
+    def queue_texts(self) -> int:
+        """`max_queue_texts`, or its default."""
+        return self.max_queue_texts or QUEUED_BATCHES * self.max_batch_size

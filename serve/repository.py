@@ -50,21 +50,32 @@ def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -
     Raises:
         ModelError: the artifact is not an ONNX classifier.
         DamagedArtifactError: the artifact's files differ from its card.
-        ArtifactError: `directory` exists and is not such a repository.
+        ArtifactError: `directory` exists and is not such a repository, or it cannot be written.
     """
     _check_servable(artifact)
     artifact.check_files()
     directory = directory.resolve()
     _check_foreign(directory)
-    with replacing_directory(directory) as draft:
-        version = draft / MODEL_NAME / VERSION
-        version.mkdir(parents=True)
-        write_model_config(
-            version.parent / "config.pbtxt", model_config(artifact.card, config, artifact.digest)
-        )
-        (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
-        _copy_artifact(artifact, version / "artifact")
+    try:
+        with replacing_directory(directory) as draft:
+            _fill(draft / MODEL_NAME / VERSION, artifact, config)
+    except OSError as error:
+        size_mb = sum(file.size_bytes for file in artifact.card.files.values()) / 1e6
+        raise ArtifactError(
+            f"the model repository {directory} cannot be written: {error.strerror}. It takes "
+            f"{size_mb:.1f} MB. Make room, or choose another directory (TMPDIR for `serve`). "
+            "Nothing has changed there."
+        ) from error
     return directory
+
+
+def _fill(version: Path, artifact: Artifact, config: ServeConfig) -> None:
+    version.mkdir(parents=True)
+    write_model_config(
+        version.parent / "config.pbtxt", model_config(artifact.card, config, artifact.digest)
+    )
+    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+    _copy_artifact(artifact, version / "artifact")
 
 
 def is_repository(directory: Path) -> bool:

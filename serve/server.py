@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
@@ -25,10 +25,12 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
 from serve.administration import admin_token, check_closed, closing_arguments
 from serve.config import ServeConfig
+from serve.in_flight import WORKSPACE_VARIABLE
 from serve.installation import Installation, find_installation
 from serve.ports import with_free_ports
 from serve.repository import write_repository
 from serve.server_log import STANDARD_OUTPUT, failure_reason
+from serve.shared_memory import check_shared_memory
 from serve.wire import MODEL_NAME
 
 __all__ = ["TritonServer", "serve_forever", "serving"]
@@ -73,6 +75,7 @@ class TritonServer:
             self._start(find_installation(self.config.tritonserver))
             self._wait_until_ready()
             check_closed(self._reachable_host, self.config.http_port)
+            self._report_ready()
         except BaseException:
             self.stop()
             raise
@@ -121,7 +124,8 @@ class TritonServer:
         """End the server, let it finish what is in flight, and remove its workspace."""
         if self.supervisor is not None:
             assert self.supervisor.stdin is not None
-            self.supervisor.stdin.close()
+            with suppress(BrokenPipeError):
+                self.supervisor.stdin.close()
             try:
                 self.supervisor.wait(STOP_TIMEOUT_S + 5)
             except subprocess.TimeoutExpired:
@@ -142,6 +146,7 @@ class TritonServer:
 
     def _start(self, installation: Installation) -> None:
         self.config = with_free_ports(self.config)
+        check_shared_memory(self.config)
         closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.workspace.mkdir(mode=0o700, exist_ok=True)
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -151,15 +156,20 @@ class TritonServer:
         log_max_bytes = int(self.config.log_max_mb * 2**20)
         self.supervisor = subprocess.Popen(
             [
-                *(sys.executable, "-I", "-S", str(SUPERVISOR), *traces),
-                *(str(log_max_bytes), str(STOP_TIMEOUT_S)),
+                *(sys.executable, "-I", "-S", str(SUPERVISOR)),
+                *(["--restart"] if self.config.restart else []),
+                *(*traces, str(log_max_bytes), str(STOP_TIMEOUT_S)),
                 *(sys.executable, "-I", "-S", str(HIDDEN_ARGUMENTS)),
                 *self._command(installation),
                 *(f"@{variable}" for variable in closing),
             ],
             stdin=subprocess.PIPE,
             cwd=self.workspace,  # the stub imports from its folder first: not from the user's
-            env={**installation.environment(self.workspace), **closing},
+            env={
+                **installation.environment(self.workspace),
+                **closing,
+                WORKSPACE_VARIABLE: str(self.workspace),
+            },
             start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
         )
         logger.info("tritonserver is starting, its log is %s", self.log_file)
@@ -198,6 +208,13 @@ class TritonServer:
                     f"{self._failure_reason()} Give it longer with --ready-timeout-s."
                 )
             time.sleep(POLL_S)
+
+    def _report_ready(self) -> None:
+        """Let the supervisor know that it is ready: what fails before is not started again."""
+        assert self.supervisor is not None and self.supervisor.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended; `wait` reports why
+            self.supervisor.stdin.write(b"ready\n")
+            self.supervisor.stdin.flush()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ STANDARD_OUTPUT = Path("-")
 """A log that is no file, but goes where the rest of the output goes."""
 
 REASONS = (
+    re.compile(r"^bertender: (the (?:Python stub|server)\b.+)$", re.M),
     re.compile(
         r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
     ),

@@ -3,7 +3,8 @@
 Input `TEXT` (and `TEXT_PAIR` for pair tasks), strings of shape [1]; outputs `LABEL` (string [1]),
 `SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS` (fp32 [labels]). Where words
 have labels, `TEXT` is a sentence whose words are split at white space, and each output has one more
-axis, the words, as long as the longest sentence of the request.
+axis, the words, as long as the longest sentence of the request. `TRUNCATED` (bool [1]) is there
+where the request asks for truncation.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from bertender.core.card import Card
 from bertender.core.config import Config
 from bertender.problems import PROBLEMS, SINGLE_LABEL, Tensor
 from serve.config import ServeConfig
-from serve.wire import INPUT_NAMES, MODEL_NAME
+from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED
 
 __all__ = ["BackendParameters", "model_config", "read_model_config", "write_model_config"]
+
+
+WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", lambda labels: (1,))
 
 
 class BackendParameters(Config):
@@ -35,6 +39,9 @@ class BackendParameters(Config):
     )
     threads: int = Field(description="of one instance; 0 shares the cores out evenly")
     max_length: int | None = None
+    max_text_bytes: int = ServeConfig().max_text_bytes
+    max_queue_texts: int = ServeConfig().queue_texts
+    queue_timeout_ms: float = ServeConfig().queue_timeout_ms
     problem_type: Annotated[str, PROBLEMS.validator()] = Field(
         SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
     )
@@ -53,6 +60,9 @@ def model_config(card: Card, config: ServeConfig, digest: str | None = None) -> 
         tokens_per_bucket=config.tokens_per_bucket,
         threads=config.threads_per_instance,
         max_length=config.max_length,
+        max_text_bytes=config.max_text_bytes,
+        max_queue_texts=config.queue_texts,
+        queue_timeout_ms=config.queue_timeout_ms,
         problem_type=card.task.problem_type,
     )
     return triton.ModelConfig(
@@ -62,7 +72,7 @@ def model_config(card: Card, config: ServeConfig, digest: str | None = None) -> 
         input=[_input(name) for name in INPUT_NAMES[: len(card.task.text_columns)]],
         output=[
             _output(each, len(card.task.labels))
-            for each in PROBLEMS[card.task.problem_type].endpoint.outputs
+            for each in (*PROBLEMS[card.task.problem_type].endpoint.outputs, WAS_TRUNCATED)
         ],
         dynamic_batching=triton.ModelDynamicBatching(
             max_queue_delay_microseconds=config.queue_delay_us

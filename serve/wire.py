@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,24 @@ from bertender.core.errors import DataError
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
     from bertender.text.example import Example
 
-__all__ = ["INPUT_NAMES", "MODEL_NAME", "from_arrays", "to_arrays"]
+__all__ = [
+    "INPUT_NAMES",
+    "MODEL_NAME",
+    "TRUNCATE",
+    "TRUNCATED",
+    "asks_for_truncation",
+    "from_arrays",
+    "to_arrays",
+]
 
 MODEL_NAME = "classifier"
 INPUT_NAMES = ("TEXT", "TEXT_PAIR")
+
+TRUNCATE = "truncate"
+"""Parameter of a request, true or false: cut texts that are longer than the model's input."""
+
+TRUNCATED = "TRUNCATED"
+"""Output of a request that asks for truncation: which of its texts were cut, bool (batch, 1)."""
 
 BytesArray = npt.NDArray[np.object_]
 
@@ -34,17 +49,34 @@ def to_arrays(examples: Sequence[Example], text_columns: int) -> list[BytesArray
     ]
 
 
-def from_arrays(arrays: Sequence[BytesArray]) -> tuple[Example, ...]:
+def from_arrays(
+    arrays: Sequence[BytesArray], max_text_bytes: int | None = None
+) -> tuple[Example, ...]:
     """Return the examples of a request, from one array (batch, 1) for each text column.
 
     Raises:
-        DataError: a text is empty or not UTF-8; the message names input and row.
+        DataError: a text is empty, too long or not UTF-8, and the message names input and row; or
+            there is no text.
     """
     columns = [
-        [_to_text(name, row, value) for row, value in enumerate(array.reshape(-1))]
+        [_to_text(name, row, value, max_text_bytes) for row, value in enumerate(array.reshape(-1))]
         for name, array in zip(INPUT_NAMES, arrays, strict=False)
     ]
+    if not all(columns):
+        raise DataError("the request holds no text. Send one at least.")
     return tuple(zip(*columns, strict=True))
+
+
+def asks_for_truncation(parameters: str) -> bool:
+    """Return whether a request's parameters, as JSON, ask for long texts to be cut.
+
+    Raises:
+        DataError: the parameter is neither true nor false.
+    """
+    value = json.loads(parameters or "{}").get(TRUNCATE, False)
+    if not isinstance(value, bool):
+        raise DataError(f"the parameter {TRUNCATE!r} is {value!r}; it must be true or false.")
+    return value
 
 
 def _to_bytes(row: int, example: Example, text_columns: int) -> list[bytes]:
@@ -61,7 +93,12 @@ def _to_bytes(row: int, example: Example, text_columns: int) -> list[bytes]:
     return values
 
 
-def _to_text(name: str, row: int, value: bytes) -> str:
+def _to_text(name: str, row: int, value: bytes, max_text_bytes: int | None = None) -> str:
+    if max_text_bytes is not None and len(value) > max_text_bytes:
+        raise DataError(
+            f"{name} row {row} has {len(value)} bytes, allowed {max_text_bytes}. Split the text, "
+            "or serve it with a larger --max-text-bytes."
+        )
     try:
         text = value.decode()
     except UnicodeDecodeError as error:

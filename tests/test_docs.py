@@ -260,6 +260,21 @@ def test_an_artifact_opens_without_bertender(
     assert {"student", "int8"} <= opened.keys()
 
 
+def named_tests() -> set[tuple[str, str]]:
+    """Files and functions that the tables of faults name."""
+    return set(re.findall(r"\| `(test_\w+\.py)::(test_\w+)` \|$", text_of("docs/serving.md"), re.M))
+
+
+def test_every_fault_has_its_test() -> None:
+    named = named_tests()
+    for file, function in named:
+        (path,) = (ROOT / "tests").rglob(file)
+        assert f"\ndef {function}(" in path.read_text(encoding="utf-8"), function
+    rows = re.findall(r"^\| (?!Fault|Bad input|---).+test_.+\|$", text_of("docs/serving.md"), re.M)
+    assert len(rows) == len(re.findall(r"\.py::test_", text_of("docs/serving.md"))) > 20
+    assert {"test_dead_stub.py", "test_overload.py", "test_bad_inputs.py"} <= {f for f, _ in named}
+
+
 DEFAULT_ADDRESS = "http://127.0.0.1:8000"
 PORTS = tuple(word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0"))
 

@@ -13,6 +13,7 @@ import psutil
 from pydantic import Field
 
 from bertender.core.config import Record
+from bertender.core.cores import usable_cores
 
 __all__ = [
     "DATA_VARIABLE",
@@ -81,7 +82,7 @@ def environment() -> Environment:
         platform=f"{platform.system()} {platform.machine()}",  # no name of the host's own build
         cpu_model=cpu_model,
         cpu_flags=cpu_flags,
-        cores=_usable_cores(),
+        cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         gpu=_gpu(),
         versions=_installed_versions(),
@@ -148,12 +149,6 @@ def _first_processor(cpuinfo: Path) -> dict[str, str]:
         return {}
     pairs = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # Linux: fewer than the machine has, in a container
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _installed_versions() -> dict[str, str]:

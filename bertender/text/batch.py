@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from bertender.core.errors import HubCodeError, ModelError
@@ -24,6 +24,7 @@ __all__ = [
     "keep_text",
     "load_tokenizer",
     "longest_input",
+    "truncated_rows",
 ]
 
 IntArray = npt.NDArray[np.int64]
@@ -43,6 +44,8 @@ class Batch:
     words: IntArray | None = None
     """(batch, seq), where words have labels: the number of the word that a token begins, or
     NO_WORD."""
+    truncated: npt.NDArray[np.bool_] | None = None
+    """(batch,): the example was longer than the model's input; None where nothing is cut."""
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -73,7 +76,15 @@ class Tokenize:
         return Batch(
             tuple(examples),
             {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
+            truncated=truncated_rows(arrays),
         )
+
+
+def truncated_rows(tokens: BatchEncoding) -> npt.NDArray[np.bool_] | None:
+    """Return which texts (batch,) were cut; None where a slow tokenizer does not report it."""
+    if tokens.encodings is None:
+        return None
+    return np.array([bool(each.overflowing) for each in tokens.encodings])
 
 
 def keep_text(examples: Sequence[Example]) -> Batch:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from bertender.text.batch import NO_WORD, Batch, Tokenize, longest_input
+from bertender.text.batch import NO_WORD, Batch, Tokenize, longest_input, truncated_rows
 from bertender.text.example import Example
 
 __all__ = ["TokenizeWords", "begun_words", "encode_words", "keep_words", "tokens_of_words"]
@@ -81,7 +81,7 @@ class TokenizeWords(Tokenize):
         arrays = {name: np.asarray(array, dtype=np.int64) for name, array in tokens.items()}
         begun = [begun_words(tokens.word_ids(row)) for row in range(len(examples))]
         words = np.array([[NO_WORD if word is None else word for word in row] for row in begun])
-        return Batch(tuple(examples), arrays, words)
+        return Batch(tuple(examples), arrays, words, truncated_rows(tokens))
 
 
 def keep_words(examples: Sequence[Example]) -> Batch:

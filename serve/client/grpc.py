@@ -10,7 +10,7 @@ import tritonclient.grpc.aio
 from tritonclient.utils import InferenceServerException
 
 from serve.client.failures import ABSENT, BROKEN, LATE, OVERLOADED, Failure
-from serve.client.protocol import Protocol, failure_of
+from serve.client.protocol import TRUNCATING, Protocol, failure_of
 from serve.client.retries import LONGEST_WAIT_S
 from serve.wire import MODEL_NAME
 
@@ -61,7 +61,7 @@ def _model_config(client: Any, timeout_s: float) -> dict[str, Any]:
 
 
 def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    return client.infer(MODEL_NAME, inputs, client_timeout=timeout_s)
+    return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING, client_timeout=timeout_s)
 
 
 def _connect_async(address: str) -> Any:
@@ -74,7 +74,7 @@ async def _model_config_async(client: Any, timeout_s: float) -> dict[str, Any]:
 
 
 async def _infer_async(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    return await client.infer(MODEL_NAME, inputs, client_timeout=timeout_s)
+    return await client.infer(MODEL_NAME, inputs, parameters=TRUNCATING, client_timeout=timeout_s)
 
 
 def _failure(error: Exception) -> Failure | None:

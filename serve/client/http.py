@@ -14,7 +14,7 @@ from geventhttpclient import HTTPParseError
 from geventhttpclient.response import HTTPConnectionClosed
 
 from serve.client.failures import ABSENT, BROKEN, LATE, OVERLOADED, Failure
-from serve.client.protocol import Protocol, failure_of
+from serve.client.protocol import TRUNCATING, Protocol, failure_of
 from serve.wire import MODEL_NAME
 
 __all__ = ["HTTP", "STATUSES"]
@@ -55,7 +55,7 @@ def _model_config(client: Any, timeout_s: float) -> dict[str, Any]:
 
 def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
     with _late(timeout_s):
-        return client.infer(MODEL_NAME, inputs)
+        return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING)
 
 
 def _connect_async(address: str) -> Any:
@@ -71,7 +71,7 @@ async def _model_config_async(client: Any, timeout_s: float) -> dict[str, Any]:
 
 async def _infer_async(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
     async with asyncio.timeout(timeout_s):
-        return await client.infer(MODEL_NAME, inputs)
+        return await client.infer(MODEL_NAME, inputs, parameters=TRUNCATING)
 
 
 def _failure(error: Exception) -> Failure | None:

@@ -9,8 +9,12 @@ from typing import Any
 from tritonclient.utils import InferenceServerException
 
 from serve.client.failures import REFUSED, Failure
+from serve.wire import TRUNCATE
 
-__all__ = ["Protocol", "StatusFailures", "failure_of"]
+__all__ = ["TRUNCATING", "Protocol", "StatusFailures", "failure_of"]
+
+TRUNCATING = {TRUNCATE: True}
+"""Parameters of a request whose texts may be longer than the model's input, as locally."""
 
 StatusFailures = Mapping[str, Failure]
 """Status of a response -> what it means; others are refusals."""

@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 from serve.client.failures import LATE, OVERLOADED, Failure
 from serve.client.grpc import CHANNEL_OPTIONS, GRPC
 from serve.client.http import HTTP
+from serve.client.protocol import TRUNCATING
 from serve.client.served_model import Columns, ServedModel
 from serve.loadtest.records import Outcome
 from serve.wire import INPUT_NAMES, MODEL_NAME
@@ -64,7 +65,7 @@ class HttpSender:
     def prepare(self, model: ServedModel, columns: Columns) -> Request:
         inputs = model.tensors(columns, HTTP.tensor)
         generate = tritonclient.http.InferenceServerClient.generate_request_body
-        body, json_size = generate(inputs)
+        body, json_size = generate(inputs, parameters=TRUNCATING)
         return Request(body, {"Inference-Header-Content-Length": str(json_size)})
 
     async def send(self, request: Request) -> Outcome:
@@ -93,6 +94,8 @@ class GrpcSender:
 
     def prepare(self, model: ServedModel, columns: Columns) -> Request:
         request = service_pb2.ModelInferRequest(model_name=MODEL_NAME)
+        for name, value in TRUNCATING.items():
+            request.parameters[name].bool_param = value
         for name, column in zip(INPUT_NAMES, columns, strict=False):
             request.inputs.add(name=name, datatype="BYTES", shape=column.shape)
             request.raw_input_contents.append(serialize_byte_tensor(column).item())

@@ -183,7 +183,16 @@ UNLIKE_THEIR_DEFAULT = {
     **dict.fromkeys(("opset", "max_length", "max_train", "max_dev", "texts"), "15"),
     "external_above_mb": "15",
     **dict.fromkeys(
-        ("opset", "max_length", "max_train", "max_dev", "texts", "latency_tokens"), "15"
+        (
+            "opset",
+            "max_length",
+            "max_train",
+            "max_dev",
+            "max_queue_texts",
+            "texts",
+            "latency_tokens",
+        ),
+        "15",
     ),
     **dict.fromkeys(("max_unlabelled", "unlabelled_min_words", "unlabelled_max_words"), "15"),
     "unlabelled_max_entropy": "0.5",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from bertender.core.cores import usable_cores
 from bertender.core.environment import (
     INTERESTING_FLAGS,
     Environment,
@@ -27,7 +27,7 @@ ARM = "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd i8mm bf16\nCPU p
 def test_this_machine() -> None:
     found = environment()
     assert found is environment()
-    assert found.cores == len(os.sched_getaffinity(0))
+    assert found.cores == usable_cores()
     assert found.memory_bytes > 2**28
     assert {"torch", "transformers", "numpy", "onnxruntime"} <= found.versions.keys()
     assert set(found.cpu_flags) <= set(INTERESTING_FLAGS)

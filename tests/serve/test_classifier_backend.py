@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,14 +18,18 @@ import pytest
 from google.protobuf import json_format
 
 from bertender.core.artifact import Artifact
+from bertender.core.cores import usable_cores
 from bertender.models.predictor import Classifier
 from bertender.problems import SINGLE_LABEL, Outputs
+from bertender.text.batch import Batch
 from bertender.text.example import Example
 from serve.classifier_backend import TritonPythonModel, share_of_cores
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.triton_config import model_config
 from serve.wire import to_arrays
+
+MAX_LENGTH = 20
 
 
 @dataclass
@@ -34,6 +43,13 @@ class Tensor:
 
 class TritonError(Exception):
     INVALID_ARG = 3
+    UNAVAILABLE = 4
+    INTERNAL = 5
+    CANCELLED = 6
+
+    @property
+    def code(self) -> int:
+        return int(self.args[1])
 
 
 @dataclass
@@ -45,22 +61,55 @@ class InferenceResponse:
         return {tensor.name: tensor.array for tensor in self.output_tensors or ()}
 
 
+@dataclass
+class Request:
+    """A request, which is its own sender."""
+
+    arrays: list[np.ndarray]
+    settings: dict[str, Any] = field(default_factory=dict)
+    cancelled: bool = False
+    sent: list[InferenceResponse] = field(default_factory=list)
+    final: threading.Event = field(default_factory=threading.Event)
+
+    def parameters(self) -> str:
+        return json.dumps(self.settings)
+
+    def is_cancelled(self) -> bool:
+        return self.cancelled
+
+    def get_response_sender(self) -> Request:
+        return self
+
+    def send(self, response: InferenceResponse, flags: int) -> None:
+        assert flags == TRITON.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        self.sent.append(response)
+        self.final.set()
+
+    def response(self) -> InferenceResponse:
+        """Wait for the response, of which there must be one."""
+        assert self.final.wait(10)
+        (response,) = self.sent
+        return response
+
+
 TRITON = SimpleNamespace(
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
     Tensor=Tensor,
     TritonError=TritonError,
     InferenceResponse=InferenceResponse,
-    get_input_tensor_by_name=lambda request, name: request[name],
+    get_input_tensor_by_name=lambda request, name: Tensor(name, request.arrays[0]),
 )
 
 
 @pytest.fixture
 def backend(
-    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any
-) -> TritonPythonModel:
+    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TritonPythonModel]:
+    settings = {"max_length": MAX_LENGTH, "max_text_bytes": 200, "max_queue_texts": 8}
+    config = ServeConfig(threads_per_instance=1, tokens_per_bucket=64, **settings)
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", TRITON)
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
-    config = ServeConfig(threads_per_instance=1, tokens_per_bucket=64)
-    directory = write_repository(onnx_artifact, tmp_path_factory.mktemp("r") / "models", config)
+    directory = write_repository(onnx_artifact, tmp_path / "models", config)
     model = TritonPythonModel()
     as_json = json_format.MessageToJson(
         model_config(onnx_artifact.card, config), preserving_proto_field_name=True
@@ -72,12 +121,21 @@ def backend(
             "model_version": "1",
         }
     )
-    return model
+    yield model
+    model.finalize()
 
 
-def request_of(*examples: Example) -> dict[str, Tensor]:
-    (array,) = to_arrays(examples, text_columns=1)
-    return {"TEXT": Tensor("TEXT", array)}
+def request_of(*examples: Example, **settings: Any) -> Request:
+    return Request(to_arrays(examples, text_columns=1), settings)
+
+
+def raw(*values: bytes) -> Request:
+    return Request([np.array([[value] for value in values], np.object_)])
+
+
+def responses_of(backend: TritonPythonModel, *requests: Request) -> list[InferenceResponse]:
+    backend.execute(requests)
+    return [request.response() for request in requests]
 
 
 def arrays_of(logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -88,9 +146,9 @@ def arrays_of(logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
 def test_each_request_gets_its_own_answers(
     backend: TritonPythonModel, local: Classifier, texts: tuple[Example, ...]
 ) -> None:
-    parts = (texts[:5], texts[5:6], texts[-4:])
-    responses = backend.execute([request_of(*part) for part in parts])
-    for part, response in zip(parts, responses, strict=True):
+    parts = (texts[:5], texts[5:6], texts[-1:])
+    requests = [request_of(*part) for part in parts]
+    for part, response in zip(parts, responses_of(backend, *requests), strict=True):
         outputs = response.outputs()
         expected = arrays_of(local.logits(part), np.array([b"fruit", b"tool"], np.object_))
         np.testing.assert_allclose(outputs["LOGITS"], expected["LOGITS"], atol=1e-5)
@@ -98,22 +156,185 @@ def test_each_request_gets_its_own_answers(
         assert outputs["LABEL"].tolist() == expected["LABEL"].tolist()
 
 
-@pytest.mark.parametrize("bad", [b"\xff", b" "])
-def test_a_bad_request_does_not_fail_its_neighbours(
-    backend: TritonPythonModel, local: Classifier, texts: tuple[Example, ...], bad: bytes
+class Marked:
+    """A predictor at whose marked texts something happens instead."""
+
+    def __init__(self, predictor: Any, events: Mapping[str, Callable[[np.ndarray], Any]]) -> None:
+        self.predictor = predictor
+        self.events = dict(events)
+        self.runs = 0
+
+    def logits(self, batch: Batch) -> np.ndarray:
+        self.runs += 1
+        logits = self.predictor.logits(batch)
+        for row, (text,) in enumerate(batch.examples):
+            for word, event in tuple(self.events.items()):
+                if word in text:
+                    logits[row] = event(logits[row])
+        return logits
+
+
+def raise_here(logits: np.ndarray) -> np.ndarray:
+    raise RuntimeError("the runtime has a bad day")
+
+
+FAULTS: Mapping[str, tuple[Request, dict[str, Any], str, str]] = {
+    "not UTF-8": (raw(b"fine", b"\xff"), {}, "INVALID_ARG", "TEXT row 1 is not UTF-8"),
+    "blank": (raw(b"fine", b" "), {}, "INVALID_ARG", "TEXT row 1 is empty"),
+    "no text": (Request([np.empty((0, 1), np.object_)]), {}, "INVALID_ARG", "holds no text"),
+    "too many bytes": (raw(b"a" * 201), {}, "INVALID_ARG", "has 201 bytes, allowed 200"),
+    "too many tokens": (
+        raw(b"fine", b"saw " * 40),
+        {},
+        "INVALID_ARG",
+        "row 1 has more than 20 tokens",
+    ),
+    "a parameter of another type": (
+        request_of(("saw",), truncate="yes"),
+        {},
+        "INVALID_ARG",
+        "'truncate' is 'yes'",
+    ),
+    "a run that fails": (
+        raw(b"the pear BREAK"),
+        {"BREAK": raise_here},
+        "INTERNAL",
+        "RuntimeError: the runtime has a bad day",
+    ),
+    "logits that are no numbers": (
+        raw(b"the pear NAN", b"fine"),
+        {"NAN": lambda logits: logits * np.nan},
+        "INTERNAL",
+        "not finite",
+    ),
+    "infinite logits": (
+        raw(b"the pear INF"),
+        {"INF": lambda logits: logits + np.inf},
+        "INTERNAL",
+        "not finite",
+    ),
+}
+"""A request at fault, what befalls the model at its words, and the error that it gets."""
+
+
+@pytest.fixture
+def busy(backend: TritonPythonModel) -> Iterator[threading.Event]:
+    """A run that goes on until the event is set; nothing waits."""
+    release, entered = threading.Event(), threading.Event()
+
+    def hold(logits: np.ndarray) -> np.ndarray:
+        entered.set()
+        assert release.wait(10)
+        return logits
+
+    predictor = Marked(backend.classifier.predictor, {"HOLD": hold})
+    backend.classifier.predictor = predictor
+    holding = raw(b"HOLD")
+    backend.execute([holding])
+    assert entered.wait(10)
+    yield release
+    release.set()
+    assert holding.response().error is None
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_an_error_of_its_own_request_alone(
+    name: str,
+    backend: TritonPythonModel,
+    busy: threading.Event,
+    local: Classifier,
+    texts: tuple[Example, ...],
 ) -> None:
-    unreadable = {"TEXT": Tensor("TEXT", np.array([[b"fine"], [bad]], np.object_))}
-    first, second, third = backend.execute(
-        [request_of(texts[0]), unreadable, request_of(*texts[1:4])]
-    )
-    assert second.error is not None and "TEXT row 1" in str(second.error)
+    bad, events, code, said = FAULTS[name]
+    bad = Request(bad.arrays, bad.settings)
+    predictor: Any = backend.classifier.predictor
+    predictor.events.update(events)
+    requests = [request_of(texts[0]), bad, request_of(*texts[1:4])]
+    backend.execute(requests)  # they wait together, and so are one batch
+    busy.set()
+    first, second, third = (request.response() for request in requests)
+    assert second.error is not None and second.error.code == getattr(TritonError, code)
+    assert said in str(second.error)
     np.testing.assert_allclose(first.outputs()["LOGITS"], local.logits(texts[:1]), atol=1e-5)
     np.testing.assert_allclose(third.outputs()["LOGITS"], local.logits(texts[1:4]), atol=1e-5)
 
 
-def test_a_batch_of_bad_requests_only_is_answered(backend: TritonPythonModel) -> None:
-    unreadable = {"TEXT": Tensor("TEXT", np.array([[b"\xff"]], np.object_))}
-    assert [bool(response.error) for response in backend.execute([unreadable] * 2)] == [True] * 2
+def test_a_text_of_a_failed_run_is_not_logged(
+    backend: TritonPythonModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    def quote(logits: np.ndarray) -> np.ndarray:
+        raise ValueError("cannot run 'my secret BREAK'")
+
+    backend.classifier.predictor = Marked(backend.classifier.predictor, {"BREAK": quote})
+    (response,) = responses_of(backend, raw(b"my secret BREAK"))
+    assert "my secret" in str(response.error)
+    assert "ValueError at" in caplog.text and "secret" not in caplog.text
+
+
+def test_a_long_text_is_cut_on_request(
+    backend: TritonPythonModel, texts: tuple[Example, ...]
+) -> None:
+    long = ("saw " * 40,)
+    cut, plain = responses_of(
+        backend, request_of(texts[0], long, truncate=True), request_of(texts[0])
+    )
+    assert cut.outputs()["TRUNCATED"].tolist() == [[False], [True]]
+    assert "TRUNCATED" not in plain.outputs()
+    shorter = ("saw " * (MAX_LENGTH - 2),)  # less the two special tokens
+    (expected,) = responses_of(backend, request_of(texts[0], shorter))
+    np.testing.assert_allclose(cut.outputs()["LOGITS"], expected.outputs()["LOGITS"], atol=1e-5)
+
+
+def test_a_full_queue_rejects_at_once(backend: TritonPythonModel, busy: threading.Event) -> None:
+    waiting = [raw(*[b"pear"] * 3), raw(*[b"pear"] * 5)]
+    rejected = raw(b"pear")
+    backend.execute([*waiting, rejected])
+    error = rejected.response().error
+    assert error is not None and error.code == TritonError.UNAVAILABLE
+    assert "8 texts wait at most" in str(error)
+    assert not any(request.sent for request in waiting)
+    busy.set()
+    assert [request.response().error for request in waiting] == [None, None]
+
+
+def test_a_request_that_waits_too_long_is_rejected(
+    backend: TritonPythonModel, busy: threading.Event
+) -> None:
+    late, fresh = raw(b"pear"), raw(b"pear")
+    backend.execute([late])
+    backend.queue.clock = lambda: time.monotonic() + 11
+    backend.execute([fresh])
+    error = late.response().error
+    assert error is not None and error.code == TritonError.UNAVAILABLE
+    assert "over 10000 ms" in str(error)
+    busy.set()
+    assert fresh.response().error is None
+
+
+def test_a_request_whose_client_has_gone_is_not_run(
+    backend: TritonPythonModel, busy: threading.Event
+) -> None:
+    gone, there = raw(b"pear"), raw(b"pear")
+    gone.cancelled = True
+    backend.execute([gone, there])
+    time.sleep(0.02)
+    predictor: Any = backend.classifier.predictor
+    before = predictor.runs
+    busy.set()
+    error = gone.response().error
+    assert error is not None and error.code == TritonError.CANCELLED
+    assert there.response().error is None
+    assert predictor.runs == before + 1
+
+
+def test_what_waits_is_answered_before_the_end(
+    backend: TritonPythonModel, busy: threading.Event
+) -> None:
+    waiting = [raw(b"pear") for _ in range(5)]
+    backend.execute(waiting)
+    threading.Timer(0.05, busy.set).start()
+    backend.finalize()
+    assert [len(request.sent) for request in waiting] == [1] * 5
 
 
 def test_the_score_is_the_softmax_of_the_label() -> None:
@@ -125,7 +346,7 @@ def test_the_score_is_the_softmax_of_the_label() -> None:
 
 
 def test_instances_share_the_cores_but_have_one_at_least() -> None:
-    assert share_of_cores(1) >= 1
+    assert share_of_cores(1) == usable_cores()
     assert share_of_cores(10_000) == 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from bertender.core.errors import ArtifactError, DamagedArtifactError, ModelErro
 from serve.config import ServeConfig
 from serve.repository import is_repository, write_repository
 from serve.triton_config import model_config, read_model_config
+from serve.wire import MODEL_NAME
 
 
 def test_it_holds_config_code_and_a_verified_copy(onnx_artifact: Artifact, tmp_path: Path) -> None:
@@ -78,3 +81,27 @@ def test_a_damaged_artifact_leaves_the_old_repository(
 
 def test_every_setting_is_described() -> None:
     assert all(field.description for field in ServeConfig.model_fields.values())
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_full_disk_is_named_and_leaves_nothing_half_written(
+    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    out = tmp_path / "models"
+    if before:
+        write_repository(onnx_artifact, out, ServeConfig(max_batch_size=3))
+    copied = []
+
+    def full(source: Path, target: Path) -> None:
+        copied.append(target)
+        if len(copied) > 2:
+            target.write_bytes(b"hal")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(ArtifactError, match=r"models cannot be written: No space left .*MB"):
+        write_repository(onnx_artifact, out, ServeConfig(max_batch_size=4))
+    assert [path.name for path in tmp_path.iterdir()] == (["models"] if before else [])
+    if before:
+        config = read_model_config(out / MODEL_NAME / "config.pbtxt")
+        assert is_repository(out) and config.max_batch_size == 3

@@ -20,6 +20,11 @@ LOGS = {
         'Invalid argument: no stub"\nI1121 10:00:02.1 5 server.cc:604] next\n',
         "Invalid argument: no stub",
     ),
+    "a stub": (
+        'E1121 10:00:01.1 5 model_lifecycle.cc:642] "one thing"\n'
+        "bertender: the Python stub, process 7, died; the server cannot go on\n",
+        "the Python stub, process 7, died; the server cannot go on",
+    ),
     "a port": (
         'E1121 10:00:01.9 5518 main.cc:257] "failed to start HTTP service: Unavailable - Socket '
         "'127.0.0.1:80' already in use \"\n",

@@ -25,6 +25,8 @@ SETTINGS = ServeConfig(
     tokens_per_bucket=99,
     threads_per_instance=2,
     max_length=48,
+    max_text_bytes=500,
+    queue_timeout_ms=70.5,
 )
 
 
@@ -65,6 +67,7 @@ def test_tensors_follow_the_task(
         ("LABEL", triton.TYPE_STRING, (1,)),
         ("SCORE", triton.TYPE_FP32, (1,)),
         ("LOGITS", triton.TYPE_FP32, (2,)),
+        ("TRUNCATED", triton.TYPE_BOOL, (1,)),
     ]
 
 
@@ -76,7 +79,13 @@ def test_the_backend_reads_its_parameters_back(
     config = model_config(onnx_artifact.card, settings)
     as_triton_gives_it = json_format.MessageToDict(config, preserving_proto_field_name=True)
     assert BackendParameters.from_model_config(as_triton_gives_it) == BackendParameters(
-        artifact="artifact", tokens_per_bucket=99, threads=2, max_length=max_length
+        artifact="artifact",
+        tokens_per_bucket=99,
+        threads=2,
+        max_length=max_length,
+        max_text_bytes=500,
+        max_queue_texts=28,
+        queue_timeout_ms=70.5,
     )
 
 

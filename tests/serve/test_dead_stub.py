@@ -1,0 +1,71 @@
+"""A dead Python stub ends the real server, or has it started again: Triton does neither."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ServingError
+from serve.client import Endpoint
+from serve.config import ServeConfig
+from serve.repository import write_repository
+from serve.server import TritonServer
+from serve.supervisor import STUB_DIED, STUB_NAME
+from tests.serve.processes import assert_gone
+from tests.served import ANY_PORTS
+
+pytestmark = pytest.mark.server
+
+
+@contextmanager
+def running(artifact: Artifact, folder: Path, **settings: object) -> Iterator[TritonServer]:
+    config = ServeConfig.parse({**ANY_PORTS, "threads_per_instance": 1, **settings})
+    with TritonServer(write_repository(artifact, folder / "models", config), config) as server:
+        yield server
+
+
+def family_of(server: TritonServer) -> list[psutil.Process]:
+    assert server.supervisor is not None
+    return psutil.Process(server.supervisor.pid).children(recursive=True)
+
+
+def stub_of(server: TritonServer) -> psutil.Process:
+    (stub,) = [each for each in family_of(server) if each.name() == STUB_NAME]
+    return stub
+
+
+def test_a_dead_stub_ends_the_server(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    with running(onnx_artifact, tmp_path) as server, Endpoint(server.http_url) as endpoint:
+        family = family_of(server)
+        stub_of(server).kill()
+        killed = time.monotonic()
+        with pytest.raises(ServingError, match=r"no endpoint responds|refused"):
+            endpoint.classify([("apple",)])  # nobody is left waiting, and nobody is misled
+        with pytest.raises(ServingError, match=f"status {STUB_DIED}: the Python stub, process"):
+            server.wait()
+        assert time.monotonic() - killed < 3
+        assert_gone(family)
+
+
+def test_a_dead_stub_is_replaced_on_request(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    with running(onnx_artifact, tmp_path, restart=True) as server:
+        with Endpoint(server.http_url) as endpoint:
+            before = endpoint.logits([("apple",)])
+        stub_of(server).kill()
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with Endpoint(server.http_url, timeout_s=2) as endpoint:
+                    after = endpoint.logits([("apple",)])
+                break
+            except ServingError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert after.tolist() == before.tolist()
+        assert "it starts again in 0.5 s" in server.log_file.read_text()

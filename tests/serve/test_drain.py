@@ -1,0 +1,67 @@
+"""SIGTERM under load: whatever was accepted is answered, and an idle connection delays nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+
+from bertender.core.artifact import Artifact
+from tests.serve.marked_model import ASK, MARKED, SAYS
+
+OWNER = """
+import json, sys
+from bertender.core.artifact import Artifact
+from serve import repository
+from serve.config import ServeConfig
+from serve.server import serve_forever
+
+def say(server):
+    print(json.dumps([server.config.http_port, server.config.grpc_port]), flush=True)
+
+repository.MODEL_FILE = sys.argv[2]
+settings = dict(threads_per_instance=1, max_batch_size=10, max_queue_texts=100)
+config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, **settings)
+serve_forever(Artifact.load(sys.argv[1]), config, say)
+"""
+
+IN_FLIGHT = 50
+
+
+@pytest.mark.server
+def test_sigterm_answers_what_was_accepted_and_ends(onnx_artifact: Artifact) -> None:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", OWNER, str(onnx_artifact.path), MARKED],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as owner,
+        ThreadPoolExecutor(IN_FLIGHT) as pool,
+    ):
+        assert owner.stdout is not None
+        http_port, grpc_port = json.loads(owner.stdout.readline())
+        server = SimpleNamespace(config=SimpleNamespace(http_port=http_port, grpc_port=grpc_port))
+        idle = http.client.HTTPConnection("127.0.0.1", http_port, timeout=60)
+        idle.request("GET", "/v2/health/ready")
+        assert idle.getresponse().read() == b""
+        calls = [
+            (protocol, pool.submit(ASK[protocol], server, ["HOLD"]))
+            for _ in range(IN_FLIGHT // 2)
+            for protocol in ASK
+        ]
+        time.sleep(0.5)
+        owner.send_signal(signal.SIGTERM)
+        asked = time.monotonic()
+        answers = Counter((protocol, call.result(30).status) for protocol, call in calls)
+        assert owner.wait(30) == 0
+        seconds = time.monotonic() - asked
+    assert answers == {(protocol, SAYS[protocol]["fine"]): IN_FLIGHT // 2 for protocol in ASK}
+    assert seconds < 8, "without the idle connection, its runs take about two seconds"

@@ -1,0 +1,131 @@
+"""The real server under more work than it takes, and with runs that fail."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+
+from bertender.core.artifact import Artifact
+from serve.client import PROTOCOLS
+from serve.server import TritonServer
+from serve.wire import MODEL_NAME
+from tests.serve.marked_model import ASK, HOLD_S, SAYS, Answer, marked_server
+
+pytestmark = pytest.mark.server
+
+QUEUE = 8
+
+
+@pytest.fixture(scope="module")
+def server(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    folder = tmp_path_factory.mktemp("overload")
+    with marked_server(
+        onnx_artifact, folder, max_batch_size=4, max_queue_texts=QUEUE, queue_timeout_ms=3000
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(40) as pool:
+        yield pool
+
+
+def hold(server: TritonServer, pool: ThreadPoolExecutor) -> Future[Answer]:
+    """Begin a run that takes HOLD_S."""
+    holding = pool.submit(ASK["http"], server, ["HOLD"])
+    time.sleep(HOLD_S / 4)
+    return holding
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_overload_is_rejected_at_once(
+    server: TritonServer, pool: ThreadPoolExecutor, protocol: str
+) -> None:
+    ask, says = ASK[protocol], SAYS[protocol]
+    holding = hold(server, pool)
+    waiting = [pool.submit(ask, server, ["pear", "apple"]) for _ in range(QUEUE // 2)]
+    time.sleep(HOLD_S / 4)
+    rejected = [ask(server, ["pear"]) for _ in range(5)]
+    assert {answer.status for answer in rejected} == {says["late"]}
+    assert f"the queue is full: {QUEUE} texts wait at most" in rejected[0].content
+    assert statistics.median(answer.seconds for answer in rejected) < 0.05
+    assert [each.result().status for each in waiting] == [says["fine"]] * len(waiting)
+    assert holding.result().status == "200"
+
+
+def test_a_request_that_came_during_a_run_follows_it(
+    server: TritonServer, pool: ThreadPoolExecutor
+) -> None:
+    """Triton's own queue policy would let it wait for half a second, or for another request."""
+    hold(server, pool)
+    assert ASK["http"](server, ["pear"]).seconds < HOLD_S + 0.2
+
+
+def test_a_request_that_waits_for_too_long_is_rejected(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory, pool: ThreadPoolExecutor
+) -> None:
+    folder = tmp_path_factory.mktemp("late")
+    with marked_server(onnx_artifact, folder, queue_timeout_ms=HOLD_S * 250) as server:
+        hold(server, pool)
+        late = ASK["http"](server, ["pear"])
+        assert late.status == "503" and "ms in the queue" in late.content
+        assert ASK["http"](server, ["pear"]).status == "200"
+
+
+def test_what_nobody_waits_for_is_not_run(server: TritonServer, pool: ThreadPoolExecutor) -> None:
+    client = tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.config.grpc_port}")
+    tensor = tritonclient.grpc.InferInput("TEXT", [1, 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([[b"HOLD"]], np.object_))
+    hold(server, pool)
+    ended = threading.Semaphore(0)
+    calls = [
+        client.async_infer(MODEL_NAME, [tensor], lambda result, error: ended.release())
+        for _ in range(QUEUE - 1)  # which leaves room for one more
+    ]
+    time.sleep(HOLD_S / 8)
+    for call in calls:
+        call.cancel()
+    assert all(ended.acquire(timeout=10) for _ in calls)
+    follower = ASK["http"](server, ["pear"])
+    assert follower.status == "200"
+    assert follower.seconds < 2 * HOLD_S, "two batches of cancelled requests would take longer"
+    client.close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("word", "said"), [("BREAK", "RuntimeError: the runtime has a bad day"), ("NAN", "not finite")]
+)
+def test_a_failing_run_fails_its_own_requests_alone(
+    server: TritonServer, pool: ThreadPoolExecutor, protocol: str, word: str, said: str
+) -> None:
+    ask, says = ASK[protocol], SAYS[protocol]
+    hold(server, pool)
+    texts = ["apple", "pear", word, "saw"]
+    answers = list(pool.map(lambda text: ask(server, [text]), texts))
+    assert [answer.status for answer in answers] == [
+        says["broken" if text == word else "fine"] for text in texts
+    ]
+    assert said in answers[2].content
+
+
+def test_a_stub_that_dies_of_a_text_leaves_nobody_waiting(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory, pool: ThreadPoolExecutor
+) -> None:
+    folder = tmp_path_factory.mktemp("dies")
+    with marked_server(onnx_artifact, folder) as server:
+        hold(server, pool)
+        calls = [pool.submit(ASK["http"], server, [text]) for text in ("pear", "DIE", "saw")]
+        errors = [call.exception(timeout=5) for call in calls]
+        assert all(isinstance(error, OSError) for error in errors), errors
+        assert server.supervisor is not None and server.supervisor.wait(3) != 0

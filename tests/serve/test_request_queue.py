@@ -1,0 +1,87 @@
+"""The queue of the backend: bounded in texts and in time, taken in batches, closed when empty."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from serve.request_queue import RequestQueue
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def names(queue: RequestQueue[str], max_texts: int) -> list[str]:
+    return [each.request for each in queue.take(max_texts)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "accepted"),
+    [
+        ((4, 4, 1), "ab"),
+        ((4, 5, 4), "ac"),
+        ((1,) * 9, "abcdefgh"),
+        ((9, 1), "a"),  # more than the queue holds: it waits alone, as it could never enter else
+    ],
+)
+def test_it_is_bounded_in_texts(sizes: Sequence[int], accepted: str) -> None:
+    queue = RequestQueue[str](max_texts=8)
+    offered = [
+        name for name, size in zip("abcdefghi", sizes, strict=False) if queue.offer(name, size)
+    ]
+    assert "".join(offered) == accepted
+    assert names(queue, 1000) == list(accepted)
+    assert queue.texts == 0 and queue.offer("z", 8)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"), [((1, 2, 3, 4), ["abc", "d"]), ((9, 1), ["a", "b"]), ((6, 1), ["a", "b"])]
+)
+def test_a_batch_is_full_but_not_over(sizes: Sequence[int], batches: list[str]) -> None:
+    queue = RequestQueue[str](max_texts=100)
+    for name, size in zip("abcd", sizes, strict=False):
+        queue.offer(name, size)
+    assert ["".join(names(queue, 6)) for _ in batches] == batches
+
+
+def test_those_that_wait_too_long_are_returned_once() -> None:
+    clock = Clock()
+    queue = RequestQueue[str](max_texts=8, timeout_s=2.0, clock=clock)
+    queue.offer("early", 3)
+    clock.now = 1.5
+    queue.offer("late", 3)
+    assert queue.expired() == []
+    clock.now = 2.5
+    assert (queue.expired(), queue.texts) == (["early"], 3)
+    assert (queue.expired(), names(queue, 8)) == ([], ["late"])
+
+
+def test_no_timeout_is_no_timeout() -> None:
+    clock = Clock()
+    queue = RequestQueue[str](max_texts=8, clock=clock)
+    queue.offer("early", 3)
+    clock.now = 1e9
+    assert queue.expired() == [] and queue.texts == 3
+
+
+def test_it_hands_out_what_waits_before_it_closes() -> None:
+    queue = RequestQueue[str](max_texts=8)
+    taken: list[list[str]] = []
+
+    def work() -> None:
+        while batch := names(queue, 1):
+            taken.append(batch)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    for name in "abc":
+        queue.offer(name, 1)
+    queue.close()
+    worker.join(10)
+    assert taken == [["a"], ["b"], ["c"]] and not worker.is_alive()
