@@ -51,6 +51,7 @@ RECORDED_VERSIONS = (
     "optimum-onnx",
     "onnx",
     "onnxruntime",
+    "openvino",
     "numpy",
     "scikit-learn",
     "tritonclient",

@@ -18,9 +18,10 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind, TaskRecord
 from bertender.core.errors import ModelError
-from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
+from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.own_models import load_pretrained
 from bertender.models.predictor import Classifier, TorchPredictor
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
 from bertender.text.batch import Batch, keep_text, load_tokenizer
 
@@ -58,19 +59,26 @@ class BagOfWordsPredictor:
 
 
 def open_classifier(
-    artifact: Artifact, *, threads: int = 0, max_length: int | None = None
+    artifact: Artifact,
+    *,
+    threads: int = 0,
+    max_length: int | None = None,
+    runtime: str = DEFAULT_RUNTIME,
 ) -> Classifier:
     """Open an artifact of any kind as a classifier.
 
     Args:
         artifact: what to open.
-        threads: ONNX Runtime's intra-op threads; 0 takes every core. PyTorch's are the process's.
+        threads: of the runtime; 0 takes its default. PyTorch's are the process's.
         max_length: longest input in tokens; None takes the tokenizer's own limit.
+        runtime: the row of RUNTIMES that runs an onnx artifact; others have a library of their own.
 
     Raises:
+        UnknownNameError: there is no such runtime.
+        RuntimeMissingError: the runtime is not installed.
         ModelError: the files are not a model that this machine can run.
     """
-    return OPENERS[artifact.card.kind](artifact, threads, max_length)
+    return OPENERS[artifact.card.kind](artifact, threads, max_length, runtime)
 
 
 def onnx_classifier(
@@ -81,11 +89,12 @@ def onnx_classifier(
     parameters: int,
     threads: int = 0,
     max_length: int | None = None,
+    runtime: str = DEFAULT_RUNTIME,
 ) -> Classifier:
     """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
     problem = _problem_of(task)
     encode = problem.encoder(load_tokenizer(directory), max_length)
-    predictor = OnnxPredictor(directory / ONNX_NAME, threads)
+    predictor = RUNTIMES[runtime].open(directory / ONNX_NAME, threads)
     return Classifier(name, task.labels, encode, predictor, parameters, problem)
 
 
@@ -130,7 +139,9 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
     return model
 
 
-def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+def _open_torch(
+    artifact: Artifact, threads: int, max_length: int | None, runtime: str
+) -> Classifier:
     # PyTorch has one thread count for the whole process; measurements set and restore it
     model, problem = load_torch_classifier(artifact), problem_of(artifact)
     return Classifier(
@@ -143,7 +154,9 @@ def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Cla
     )
 
 
-def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+def _open_onnx(
+    artifact: Artifact, threads: int, max_length: int | None, runtime: str
+) -> Classifier:
     return onnx_classifier(
         artifact.path,
         artifact.card.task,
@@ -151,10 +164,13 @@ def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Clas
         parameters=_recorded_parameters(artifact),
         threads=threads,
         max_length=max_length,
+        runtime=runtime,
     )
 
 
-def _open_bag_of_words(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+def _open_bag_of_words(
+    artifact: Artifact, threads: int, max_length: int | None, runtime: str
+) -> Classifier:
     # as counted in training: of two classes it keeps two rows of numbers where one was fitted
     labels, parameters = artifact.card.task.labels, _recorded_parameters(artifact)
     predictor = BagOfWordsPredictor(artifact.path)
@@ -171,7 +187,7 @@ def _recorded_parameters(artifact: Artifact) -> int:
     return parameters
 
 
-OPENERS: Mapping[Kind, Callable[[Artifact, int, int | None], Classifier]] = {
+OPENERS: Mapping[Kind, Callable[[Artifact, int, int | None, str], Classifier]] = {
     "torch": _open_torch,
     "onnx": _open_onnx,
     "bag-of-words": _open_bag_of_words,
