@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,14 @@ from bertender.measure.size import measure_size
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import Change, LabelSet
 from bertender.metrics.scores import Score
-from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
+from bertender.models.runtimes import (
+    DEFAULT_RUNTIME,
+    RUNTIMES,
+    check_installed,
+    check_used,
+    runtime_of,
+)
 from bertender.tasks.task import ChosenOn, Split, Task
 
 __all__ = [
@@ -74,15 +79,19 @@ def compare(
     """
     if not artifacts:
         raise ConfigError("nothing to compare: give at least one artifact, the reference first.")
+    check_installed(*config.runtime)
+    check_used(artifacts, *config.runtime)
     _check_same_labels(artifacts, task)
     if not config.noisy:
         check_load_now()
+    models = _in_runtimes(artifacts, config)
+    artifacts = [artifact for artifact, _ in models]
     parities = [artifact.card.findings.parity for artifact in artifacts]
-    classifiers = _open(artifacts, threads_of(config))
+    classifiers = [model.open(threads_of(config), None) for _, model in models]
     scores, predictions = _score(classifiers, task, config)
     changes = [None, *(_change(task, predictions[0], row, config) for row in predictions[1:])]
-    timed = measure_models(_by_name(artifacts), task.dev.examples, config)
-    columns = (artifacts, classifiers, scores, changes, timed.rows, parities)
+    timed = measure_models([model for _, model in models], task.dev.examples, config)
+    columns = (models, classifiers, scores, changes, timed.rows, parities)
     rows = [_row(*cells) for cells in zip(*columns, strict=True)]
     conditions = _conditions(task, config, timed, classifiers[0], measured_at)
     return Comparison(
@@ -104,19 +113,24 @@ def row_names(artifacts: Sequence[Artifact]) -> list[str]:
     ]
 
 
-def _open(artifacts: Sequence[Artifact], threads: int) -> list[Classifier]:
+def _in_runtimes(
+    artifacts: Sequence[Artifact], config: CompareConfig
+) -> list[tuple[Artifact, TimedModel]]:
+    """Return the rows: an onnx artifact once for each runtime, any other once."""
     return [
-        replace(open_classifier(artifact, threads=threads), name=name)
+        (artifact, _by_name(artifact, _name(artifact, name, runtime, config), runtime))
         for artifact, name in zip(artifacts, row_names(artifacts), strict=True)
+        for runtime in (config.runtime if artifact.card.kind == "onnx" else (DEFAULT_RUNTIME,))
     ]
 
 
-def _by_name(artifacts: Sequence[Artifact]) -> list[TimedModel]:
-    names = row_names(artifacts)
-    return [
-        TimedModel(name=name, artifact=artifact.path.resolve())
-        for artifact, name in zip(artifacts, names, strict=True)
-    ]
+def _by_name(artifact: Artifact, name: str, runtime: str) -> TimedModel:
+    return TimedModel(name=name, artifact=artifact.path.resolve(), runtime=runtime)
+
+
+def _name(artifact: Artifact, name: str, runtime: str, config: CompareConfig) -> str:
+    several = artifact.card.kind == "onnx" and len(config.runtime) > 1
+    return f"{name} in {RUNTIMES[runtime].title}" if several else name
 
 
 def _score(
@@ -141,19 +155,21 @@ def _change(task: Task, first: Any, predictions: Any, config: CompareConfig) -> 
 
 
 def _row(
-    artifact: Artifact,
+    model: tuple[Artifact, TimedModel],
     classifier: Classifier,
     score: Score,
     change: Change | None,
     latency: Latency,
     parity: ParitySummary | None,
 ) -> ComparisonRow:
+    artifact, timed = model
     card = artifact.card
     return ComparisonRow(
         name=classifier.name,
         digest=artifact.digest,
         parent=card.parent.digest if card.parent else None,
         kind=card.kind,
+        runtime=runtime_of(artifact, timed.runtime),
         family=card.family,
         stage=card.stage,
         precision=card.precision,

@@ -102,7 +102,7 @@ RUNTIMES = Table(
         ),
         "openvino": Runtime(
             title="OpenVINO",
-            summary="runs float graphs and static 8-bit ones; dynamic products run in float there",
+            summary="runs float graphs, and static 8-bit ones in integers, dynamic ones in float",
             open=on_demand("bertender.models.openvino_graph:OpenVinoPredictor"),
             run=on_demand("bertender.models.openvino_graph:run_in_openvino"),
             operators=on_demand("bertender.models.openvino_graph:openvino_operators"),
