@@ -32,7 +32,7 @@ class OpenVinoPredictor:
     Args:
         path: the graph.
         threads: of one inference; 0 takes OpenVINO's default.
-        spinning: bind the threads to cores: faster alone, slower next to other work.
+        spinning: as ONNX Runtime takes it; threads of OpenVINO sleep when idle in either case.
 
     Raises:
         RuntimeMissingError: OpenVINO is not installed.
@@ -40,7 +40,7 @@ class OpenVinoPredictor:
     """
 
     def __init__(self, path: Path, threads: int = 0, *, spinning: bool = True) -> None:
-        self.compiled = _compiled(path, threads, pinned=spinning)
+        self.compiled = _compiled(path, threads)
         self.inputs = tuple(each.get_any_name() for each in self.compiled.inputs)
         self._requests = threading.local()  # a request runs one batch at a time
 
@@ -107,13 +107,14 @@ def _no_telemetry() -> Iterator[None]:
             sys.modules[TELEMETRY] = before
 
 
-def _compiled(graph: Path | bytes, threads: int = 0, *, pinned: bool = False) -> Any:
+def _compiled(graph: Path | bytes, threads: int = 0) -> Any:
     openvino = import_openvino()
     settings: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_PRECISION_HINT": "f32",
-        "ENABLE_CPU_PINNING": pinned,
+        # bound to cores, threads wait there for other work; on quiet ones nothing was gained
+        "ENABLE_CPU_PINNING": False,
     }
     if threads:
         # as many as are asked for, where OpenVINO would take one of each core's two
