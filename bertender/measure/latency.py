@@ -76,6 +76,7 @@ class Turns:
         self.examples = examples
         self.config = config
         self.process = process
+        self._prepared: set[tuple[int, tuple[int, ...]]] = set()
 
     def take(self, row: int, number: int) -> Turn:
         """Time one classifier for a round, after texts that let the row before leave the caches.
@@ -86,10 +87,20 @@ class Turns:
         singles = _draw(self.examples, self.config.single_texts, generator)
         batch = _draw(self.examples, self.config.batch_size, generator)
         classifier = self.classifiers[row]
+        self._prepare(row, [*([example] for example in singles), batch])
         for example in singles[: self.config.warmup_texts]:
             classifier.logits([example])
         single_ms = tuple(_time_ms(classifier, [example]) for example in singles)
         return Turn(single_ms, _time_ms(classifier, batch))
+
+    def _prepare(self, row: int, batches: Sequence[Sequence[Example]]) -> None:
+        """Run a batch of each shape that a classifier has not had: runtimes compile for shapes."""
+        for batch in batches:
+            encoded = self.classifiers[row].encode(batch)
+            for shape in {array.shape for array in encoded.arrays.values()}:
+                if (row, shape) not in self._prepared:
+                    self.classifiers[row].predictor.logits(encoded)
+                    self._prepared.add((row, shape))
 
 
 def measure_latency(

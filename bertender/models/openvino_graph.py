@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections import Counter
@@ -83,14 +84,12 @@ def import_openvino() -> ModuleType:
     """
     with _no_telemetry():
         try:
-            import openvino
+            return importlib.import_module("openvino")
         except ImportError as error:
             raise RuntimeMissingError(
                 f"runtime 'openvino' cannot be imported: {error}. Install it with `pip install "
                 "'bertender[openvino]'`, or use runtime 'onnxruntime'."
             ) from None
-    module: ModuleType = openvino
-    return module
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.runtimes import RUNTIMES, Runtime
 from bertender.report.quantization import quantization_lines
 from bertender.tasks.task import Task
-from quantize.cuts import run_cut, run_in
+from quantize.cuts import run_in
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.saturation import probe
 from quantize.static import write_static
@@ -54,11 +54,6 @@ def test_its_sums_are_probed(
     samples = sample_rows(tmp_path / "model.onnx", twins, context.texts(16, ""))
     findings = probe(twins, samples, run_in(runtime))
     assert findings.products == PRODUCTS and findings.largest_deviation < findings.allowed
-    rows = samples[twins[0].start].largest
-    for ours, theirs in zip(
-        run_in(runtime)(twins[0].quantized, rows), run_cut(twins[0].quantized, rows), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
 @needs("openvino")
@@ -66,7 +61,7 @@ def test_products_that_it_runs_in_float_are_refused_with_what_to_try(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
     config = QuantizeConfig.parse({"scheme": "dynamic", "target": "vnni", "runtime": "openvino"})
-    message = r"26 products were quantized and OpenVINO runs 0 of them.*static.*--runtime openvino"
+    message = r"26 products were .* OpenVINO runs 0 of them.*--runtime openvino.*--scheme static"
     with pytest.raises(GateError, match=message):
         quantize(float_model, task, config, tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
