@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
-import onnxruntime
 
 from bertender.core.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 __all__ = ["onnxruntime_operators", "open_session", "run_in_onnxruntime"]
 
@@ -40,6 +42,8 @@ def open_session(
     Raises:
         ModelError: ONNX Runtime cannot open it.
     """
+    import onnxruntime  # here, so that what only names a runtime starts without it
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = ERRORS_ONLY

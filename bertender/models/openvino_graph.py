@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError, RuntimeMissingError
-from bertender.text.batch import Batch
+
+if TYPE_CHECKING:  # it loads tokenizers
+    from bertender.text.batch import Batch
 
 __all__ = ["OpenVinoPredictor", "import_openvino", "openvino_operators", "run_in_openvino"]
 

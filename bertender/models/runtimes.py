@@ -13,7 +13,14 @@ import numpy.typing as npt
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, RuntimeMissingError
-from bertender.core.table import Table, on_demand
+from bertender.core.table import Table
+from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.onnx_session import onnxruntime_operators, run_in_onnxruntime
+from bertender.models.openvino_graph import (
+    OpenVinoPredictor,
+    openvino_operators,
+    run_in_openvino,
+)
 
 if TYPE_CHECKING:  # it loads tokenizers
     from bertender.text.batch import Batch
@@ -83,9 +90,9 @@ RUNTIMES = Table(
         "onnxruntime": Runtime(
             title="ONNX Runtime",
             summary="runs every graph that bertender writes",
-            open=on_demand("bertender.models.onnx_predictor:OnnxPredictor"),
-            run=on_demand("bertender.models.onnx_session:run_in_onnxruntime"),
-            operators=on_demand("bertender.models.onnx_session:onnxruntime_operators"),
+            open=OnnxPredictor,
+            run=run_in_onnxruntime,
+            operators=onnxruntime_operators,
             integer_products=frozenset(
                 {
                     "DynamicQuantizeLSTM",
@@ -103,9 +110,9 @@ RUNTIMES = Table(
         "openvino": Runtime(
             title="OpenVINO",
             summary="runs float graphs, and static 8-bit ones in integers, dynamic ones in float",
-            open=on_demand("bertender.models.openvino_graph:OpenVinoPredictor"),
-            run=on_demand("bertender.models.openvino_graph:run_in_openvino"),
-            operators=on_demand("bertender.models.openvino_graph:openvino_operators"),
+            open=OpenVinoPredictor,
+            run=run_in_openvino,
+            operators=openvino_operators,
             integer_products=frozenset(
                 f"{operator} {integers}"
                 for operator in ("FullyConnected", "MatMul")
