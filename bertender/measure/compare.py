@@ -73,7 +73,8 @@ def compare(
         measured_at: date and time to record; None takes the clock's.
 
     Raises:
-        ConfigError: no artifacts.
+        ConfigError: no artifacts, or a runtime and none that it runs.
+        RuntimeMissingError: a runtime is not installed.
         ModelError: an artifact's labels are not the task's, or its logits are not finite.
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
     """
@@ -84,7 +85,7 @@ def compare(
     _check_same_labels(artifacts, task)
     if not config.noisy:
         check_load_now()
-    models = _in_runtimes(artifacts, config)
+    models = _in_runtimes(artifacts, config.runtime)
     artifacts = [artifact for artifact, _ in models]
     parities = [artifact.card.findings.parity for artifact in artifacts]
     classifiers = [model.open(threads_of(config), None) for _, model in models]
@@ -114,23 +115,17 @@ def row_names(artifacts: Sequence[Artifact]) -> list[str]:
 
 
 def _in_runtimes(
-    artifacts: Sequence[Artifact], config: CompareConfig
+    artifacts: Sequence[Artifact], runtimes: Sequence[str]
 ) -> list[tuple[Artifact, TimedModel]]:
     """Return the rows: an onnx artifact once for each runtime, any other once."""
-    return [
-        (artifact, _by_name(artifact, _name(artifact, name, runtime, config), runtime))
-        for artifact, name in zip(artifacts, row_names(artifacts), strict=True)
-        for runtime in (config.runtime if artifact.card.kind == "onnx" else (DEFAULT_RUNTIME,))
-    ]
-
-
-def _by_name(artifact: Artifact, name: str, runtime: str) -> TimedModel:
-    return TimedModel(name=name, artifact=artifact.path.resolve(), runtime=runtime)
-
-
-def _name(artifact: Artifact, name: str, runtime: str, config: CompareConfig) -> str:
-    several = artifact.card.kind == "onnx" and len(config.runtime) > 1
-    return f"{name} in {RUNTIMES[runtime].title}" if several else name
+    rows = []
+    for artifact, name in zip(artifacts, row_names(artifacts), strict=True):
+        ran = runtimes if artifact.card.kind == "onnx" else (DEFAULT_RUNTIME,)
+        for runtime in ran:
+            title = name if len(ran) == 1 else f"{name} in {RUNTIMES[runtime].title}"
+            path = artifact.path.resolve()
+            rows.append((artifact, TimedModel(name=title, artifact=path, runtime=runtime)))
+    return rows
 
 
 def _score(
