@@ -16,7 +16,6 @@ import numpy as np
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.findings import ParitySummary
 from bertender.core.lineage import lineage
 from bertender.measure.accuracy import evaluate, text_lengths, word_count
 from bertender.measure.comparison import (
@@ -85,15 +84,15 @@ def compare(
     _check_same_labels(artifacts, task)
     if not config.noisy:
         check_load_now()
-    models = _in_runtimes(artifacts, config.runtime)
-    artifacts = [artifact for artifact, _ in models]
-    parities = [artifact.card.findings.parity for artifact in artifacts]
-    classifiers = [model.open(threads_of(config), None) for _, model in models]
+    of_rows, models = zip(*_in_runtimes(artifacts, config.runtime), strict=True)
+    classifiers = [model.open(threads_of(config), None) for model in models]
     scores, predictions = _score(classifiers, task, config)
     changes = [None, *(_change(task, predictions[0], row, config) for row in predictions[1:])]
-    timed = measure_models([model for _, model in models], task.dev.examples, config)
-    columns = (models, classifiers, scores, changes, timed.rows, parities)
-    rows = [_row(*cells) for cells in zip(*columns, strict=True)]
+    timed = measure_models(models, task.dev.examples, config)
+    rows = [
+        _row(*cells)
+        for cells in zip(of_rows, models, classifiers, scores, changes, timed.rows, strict=True)
+    ]
     conditions = _conditions(task, config, timed, classifiers[0], measured_at)
     return Comparison(
         circumstances=conditions.model_copy(update={"chosen_on": _chosen_on(artifacts)}),
@@ -150,21 +149,20 @@ def _change(task: Task, first: Any, predictions: Any, config: CompareConfig) -> 
 
 
 def _row(
-    model: tuple[Artifact, TimedModel],
+    artifact: Artifact,
+    model: TimedModel,
     classifier: Classifier,
     score: Score,
     change: Change | None,
     latency: Latency,
-    parity: ParitySummary | None,
 ) -> ComparisonRow:
-    artifact, timed = model
     card = artifact.card
     return ComparisonRow(
         name=classifier.name,
         digest=artifact.digest,
         parent=card.parent.digest if card.parent else None,
         kind=card.kind,
-        runtime=runtime_of(artifact, timed.runtime),
+        runtime=runtime_of(artifact, model.runtime),
         family=card.family,
         stage=card.stage,
         precision=card.precision,
@@ -173,7 +171,7 @@ def _row(
         score=score,
         change=change,
         latency=latency,
-        parity=parity,
+        parity=card.findings.parity,
         pruned=_pruned_heads(artifact),
     )
 

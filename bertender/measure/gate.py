@@ -21,7 +21,7 @@ from bertender.measure.parity import (
     require_parity,
 )
 from bertender.measure.parity_inputs import inputs_comparable
-from bertender.models.opening import onnx_classifier, open_classifier
+from bertender.models.opening import Opening, onnx_classifier, open_classifier
 from bertender.models.predictor import Classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.tasks.task import Task
@@ -90,7 +90,7 @@ def write_proven(
             source.card.task,
             name=out.name,
             parameters=opened.parameters,
-            runtime=writer.runtime,
+            opening=Opening(runtime=writer.runtime),
         )
         _check_same_vocabulary(opened, candidate)
         # a scheme may be chosen by whether it passes, so that these are not the texts that score

@@ -49,7 +49,7 @@ class GraphPredictor(Protocol):
         ...
 
 
-class OpenGraph(Protocol):
+class _OpenGraph(Protocol):
     """Opens an ONNX file; `spinning=False` suits threads that work next to other work."""
 
     def __call__(
@@ -63,7 +63,7 @@ class Runtime:
 
     title: str
     summary: str
-    open: OpenGraph
+    open: _OpenGraph
     run: Callable[[bytes, Arrays], list[npt.NDArray[Any]]]
     """(graph in memory, its inputs by name) -> its outputs"""
     operators: Callable[[Path], dict[str, int]]
