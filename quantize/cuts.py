@@ -15,7 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.errors import ModelError
 from bertender.models.onnx_session import open_session
-from bertender.models.runtimes import RUNTIMES
 
 __all__ = [
     "RunCut",
@@ -25,7 +24,6 @@ __all__ = [
     "open_cut",
     "rounded_activation",
     "run_cut",
-    "run_in",
     "static_activation",
 ]
 
@@ -89,15 +87,6 @@ def nodes_between(model: onnx.ModelProto, start: str, ends: Sequence[str]) -> li
 def run_cut(cut: onnx.ModelProto, values: Array, *, optimize: bool = True) -> list[Array]:
     """Return a cut's outputs for some values of its input; see `open_cut`."""
     return open_cut(cut, optimize=optimize)(values)
-
-
-def run_in(runtime: str) -> Callable[[onnx.ModelProto, Array], list[Array]]:
-    """Return the function that runs a cut by the kernels of a runtime."""
-
-    def run(cut: onnx.ModelProto, values: Array) -> list[Array]:
-        return RUNTIMES[runtime].run(cut.SerializeToString(), {cut.graph.input[0].name: values})
-
-    return run
 
 
 def open_cut(cut: onnx.ModelProto, *, optimize: bool = True) -> RunCut:

@@ -9,8 +9,7 @@ from typing import Any
 from bertender.core.errors import AccuracyError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
 from quantize.context import QuantizationContext, Written
-from quantize.cuts import run_in
-from quantize.kernels import check_kernels, operators
+from quantize.kernels import KERNELS, check_kernels, operators
 from quantize.products import check_products, judge_products, summary_of
 from quantize.rest import check_rest, compare_rest
 from quantize.saturation import probe
@@ -72,7 +71,7 @@ def _parts(
     floats = written.float_graph or context.graph
     twins = find_twins(floats, graph)
     samples = sample_rows(graph, twins, context.texts(PROBED_TEXTS, "check products"))
-    saturation = probe(twins, samples, run_in(context.config.runtime)) if here else None
+    saturation = probe(twins, samples, KERNELS[context.config.runtime].run) if here else None
     findings = judge_products(twins, samples, written.ranges)
     check_products(findings)
     rest = compare_rest(floats, graph, context.texts(PROBED_TEXTS, "check the rest"))

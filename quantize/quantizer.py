@@ -24,9 +24,9 @@ from bertender.core.errors import (
 from bertender.core.findings import TriedScheme
 from bertender.core.work import work_directory
 from bertender.measure.gate import GraphWriter, Proof, write_proven
+from bertender.measure.runtimes import check_installed
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.models.opening import load_torch_classifier, onnx_file
-from bertender.models.runtimes import check_installed
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig

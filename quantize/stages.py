@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
-from bertender.models.runtimes import check_installed
+from bertender.measure.runtimes import check_installed
 from bertender.pipeline.products import GRAPH_TO_QUANTIZE, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.pipeline.stages import STAGES

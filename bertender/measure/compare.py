@@ -30,19 +30,14 @@ from bertender.measure.constant import constant_row
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import Latency, LatencyReport, threads_of
 from bertender.measure.load import check_load_now
+from bertender.measure.runtimes import check_installed, check_used, runtime_of
 from bertender.measure.same_model import with_speedups_over_onnx_float32
 from bertender.measure.size import measure_size
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import Change, LabelSet
 from bertender.metrics.scores import Score
 from bertender.models.predictor import Classifier
-from bertender.models.runtimes import (
-    DEFAULT_RUNTIME,
-    RUNTIMES,
-    check_installed,
-    check_used,
-    runtime_of,
-)
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import ChosenOn, Split, Task
 
 __all__ = [

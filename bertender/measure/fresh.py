@@ -38,9 +38,10 @@ from bertender.measure.latency import (
     time_in_turns,
 )
 from bertender.measure.load import busiest, check_load, check_load_now
+from bertender.measure.runtimes import runtime_of
 from bertender.models.opening import open_classifier, problem_of
 from bertender.models.predictor import Classifier
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, runtime_of
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
 

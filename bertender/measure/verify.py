@@ -17,14 +17,9 @@ from bertender.measure.parity import (
     check_parity,
     labelled_sample,
 )
+from bertender.measure.runtimes import check_installed, check_used, runtime_of
 from bertender.models.opening import open_classifier
-from bertender.models.runtimes import (
-    DEFAULT_RUNTIME,
-    RUNTIMES,
-    check_installed,
-    check_used,
-    runtime_of,
-)
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import Task
 
 __all__ = ["GraphFailures", "VerifyConfig", "verify"]

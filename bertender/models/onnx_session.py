@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from bertender.core.errors import ModelError
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["onnxruntime_operators", "open_session", "run_in_onnxruntime"]
+__all__ = ["open_session"]
 
 ERRORS_ONLY = 3
 
@@ -64,21 +59,3 @@ def open_session(
             f"ONNX Runtime {onnxruntime.__version__} cannot open {name}: {error}. Install the "
             "version of constraints.txt, or export and quantize the model again."
         ) from None
-
-
-def run_in_onnxruntime(
-    graph: bytes, arrays: Mapping[str, npt.NDArray[Any]]
-) -> list[npt.NDArray[Any]]:
-    """Return the outputs of a graph in memory for some inputs."""
-    return list(open_session(graph).run(None, dict(arrays)))
-
-
-def onnxruntime_operators(graph: Path) -> dict[str, int]:
-    """Count the operators of a graph as ONNX Runtime runs it on this CPU, after its fusions."""
-    import onnx  # here, so that an endpoint starts without it
-
-    with TemporaryDirectory() as folder:
-        optimized = Path(folder) / "model.onnx"
-        open_session(graph, optimized=optimized)
-        nodes = onnx.load(optimized, load_external_data=False).graph.node
-    return dict(sorted(Counter(node.op_type for node in nodes).items()))

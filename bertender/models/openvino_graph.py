@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -20,11 +19,9 @@ from bertender.core.errors import ModelError, RuntimeMissingError
 if TYPE_CHECKING:  # it loads tokenizers
     from bertender.text.batch import Batch
 
-__all__ = ["OpenVinoPredictor", "import_openvino", "openvino_operators", "run_in_openvino"]
+__all__ = ["OpenVinoPredictor", "compiled", "import_openvino"]
 
 TELEMETRY = "openvino_telemetry"
-NOT_EXECUTED = frozenset({"Const", "Input", "Output"})
-MULTIPLIES = frozenset({"FullyConnected", "MatMul"})
 
 
 class OpenVinoPredictor:
@@ -43,7 +40,7 @@ class OpenVinoPredictor:
     """
 
     def __init__(self, path: Path, threads: int = 0, *, spinning: bool = True) -> None:
-        self.compiled = _compiled(path, threads)
+        self.compiled = compiled(path, threads)
         self.inputs = tuple(each.get_any_name() for each in self.compiled.inputs)
         self._requests = threading.local()  # a request runs one batch at a time
 
@@ -55,27 +52,6 @@ class OpenVinoPredictor:
         # the outputs are copied: the next batch overwrites those of the request
         logits = self._requests.own.infer(arrays, share_inputs=True)["logits"]
         return np.asarray(logits, dtype=np.float32)
-
-
-def run_in_openvino(graph: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """Return the outputs of a graph in memory for some inputs."""
-    outputs = _compiled(graph)(dict(arrays))
-    return [np.asarray(each) for each in outputs.values()]
-
-
-def openvino_operators(graph: Path) -> dict[str, int]:
-    """Count the operators of a graph as OpenVINO runs it on this CPU, after its fusions.
-
-    Products have the precision of their weights after the name, as in "FullyConnected u8".
-    """
-    nodes = _compiled(graph).get_runtime_model().get_ops()
-    names = Counter(_operator(node.get_rt_info()) for node in nodes)
-    return {name: names[name] for name in sorted(names.keys() - NOT_EXECUTED)}
-
-
-def _operator(facts: Any) -> str:
-    name: str = facts["layerType"].astype(str)
-    return f"{name} {facts['runtimePrecision'].astype(str)}" if name in MULTIPLIES else name
 
 
 def import_openvino() -> ModuleType:
@@ -108,7 +84,8 @@ def _no_telemetry() -> Iterator[None]:
             sys.modules[TELEMETRY] = before
 
 
-def _compiled(graph: Path | bytes, threads: int = 0) -> Any:
+def compiled(graph: Path | bytes, threads: int = 0) -> Any:
+    """Compile a graph for this CPU; see `OpenVinoPredictor`."""
     openvino = import_openvino()
     settings: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",

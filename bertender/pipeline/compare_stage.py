@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertender.measure.compare import CompareConfig, Comparison, compare
-from bertender.models.runtimes import check_installed
+from bertender.measure.runtimes import check_installed
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bertender.core.saving import save_result
 from bertender.measure.parity import Parity, require_parity
+from bertender.measure.runtimes import check_installed
 from bertender.measure.verify import VerifyConfig, verify
-from bertender.models.runtimes import check_installed
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from bertender.core.findings import (
     Findings,
     ProductCheck,
@@ -17,6 +19,8 @@ from bertender.report.cells import number
 __all__ = ["quantization_lines"]
 
 SHOWN_PARTS = 5
+INTEGER = re.compile(r"Integer|Quantize|NBits|QGemm|QLinear| [ui][48]$")
+"""In the names of ONNX Runtime's operators and of OpenVINO's, which end in their precision."""
 
 
 def quantization_lines(findings: Findings) -> list[str]:
@@ -51,12 +55,7 @@ def _products(quantization: QuantizationFindings) -> str:
 
 def _integer(quantization: QuantizationFindings) -> dict[str, int]:
     """Return the counted operators that multiply by integers or turn floats into them."""
-    products = RUNTIMES[quantization.runtime].integer_products
-    return {
-        name: count
-        for name, count in quantization.operators.items()
-        if name in products or "Quantize" in name
-    }
+    return {name: count for name, count in quantization.operators.items() if INTEGER.search(name)}
 
 
 def _saturation(saturation: SaturationFindings | None) -> list[str]:

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
 import bertender
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, RuntimeMissingError, UnknownNameError
+from bertender.measure.runtimes import check_installed
 from bertender.models.opening import onnx_file, open_classifier
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, check_installed
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
 from tests.runtimes import EVERY_RUNTIME, needs
@@ -75,30 +74,6 @@ def test_a_damaged_graph_is_named_with_what_to_do(runtime: str, tmp_path: Path) 
     (tmp_path / "graph.onnx").write_bytes(b"nothing")
     with pytest.raises(ModelError, match=r"cannot open .*graph\.onnx: .*export and quantize"):
         RUNTIMES[runtime].open(tmp_path / "graph.onnx")
-
-
-@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
-def test_a_graph_in_memory_runs(runtime: str) -> None:
-    place = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", 2])
-    ends = [onnx.ValueInfoProto(name=name) for name in ("twice", "square")]
-    nodes = [helper.make_node("Add", ["x", "x"], ["twice"])]
-    nodes += [helper.make_node("Mul", ["x", "x"], ["square"])]
-    opset = [helper.make_opsetid("", 18)]
-    made = helper.make_graph(nodes, "graph", [place], ends)
-    model = helper.make_model(made, opset_imports=opset, ir_version=8)
-    values = np.float32([[1, 2], [3, 4]])
-    twice, square = RUNTIMES[runtime].run(model.SerializeToString(), {"x": values})
-    np.testing.assert_array_equal(twice, 2 * values)
-    np.testing.assert_array_equal(square, values**2)
-
-
-@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
-def test_a_float_graph_has_no_integer_products(runtime: str, graph: Artifact) -> None:
-    operators = RUNTIMES[runtime].operators(onnx_file(graph))
-    assert not RUNTIMES[runtime].integer_products & operators.keys()
-    assert min(operators.values()) > 0 and "Const" not in operators
-    products = ("FullyConnected f32", "MatMul", "Gemm", "FusedMatMul", "MatMul f32")
-    assert sum(operators.get(name, 0) for name in products) >= 12
 
 
 @needs("openvino")

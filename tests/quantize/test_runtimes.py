@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import GateError, RuntimeMissingError, UnknownNameError
@@ -13,7 +15,7 @@ from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.runtimes import RUNTIMES, Runtime
 from bertender.report.quantization import quantization_lines
 from bertender.tasks.task import Task
-from quantize.cuts import run_in
+from quantize.kernels import KERNELS, operators
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.saturation import probe
 from quantize.static import write_static
@@ -34,9 +36,9 @@ def test_static_products_run_in_integers_in_it(
     found = artifact.card.findings.quantization
     assert found is not None and found.runtime == runtime == artifact.card.config["runtime"]
     assert found.products == found.running_in_integers == PRODUCTS
-    products = RUNTIMES[runtime].integer_products
+    products = KERNELS[runtime].integer_products
     assert sum(found.operators.get(name, 0) for name in products) == PRODUCTS
-    assert found.operators == RUNTIMES[runtime].operators(onnx_file(artifact))
+    assert found.operators == operators(onnx_file(artifact), runtime)
     first = quantization_lines(artifact.card.findings)[0]
     assert f"{RUNTIMES[runtime].title}: 26 of 26 quantized products run in integers" in first
     expected = open_classifier(float_model).logits(task.dev.examples)
@@ -52,8 +54,36 @@ def test_its_sums_are_probed(
     write_static(context, tmp_path / "model.onnx")
     twins = find_twins(context.graph, tmp_path / "model.onnx")
     samples = sample_rows(tmp_path / "model.onnx", twins, context.texts(16, ""))
-    findings = probe(twins, samples, run_in(runtime))
+    findings = probe(twins, samples, KERNELS[runtime].run)
     assert findings.products == PRODUCTS and findings.largest_deviation < findings.allowed
+
+
+@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
+def test_a_graph_in_memory_runs(runtime: str) -> None:
+    place = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", 2])
+    ends = [onnx.ValueInfoProto(name=name) for name in ("twice", "square")]
+    nodes = [helper.make_node("Add", ["x", "x"], ["twice"])]
+    nodes += [helper.make_node("Mul", ["x", "x"], ["square"])]
+    opset = [helper.make_opsetid("", 18)]
+    made = helper.make_graph(nodes, "graph", [place], ends)
+    model = helper.make_model(made, opset_imports=opset, ir_version=8)
+    values = np.float32([[1, 2], [3, 4]])
+    twice, square = KERNELS[runtime].run(model, values)
+    np.testing.assert_array_equal(twice, 2 * values)
+    np.testing.assert_array_equal(square, values**2)
+
+
+@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
+def test_a_float_graph_has_no_integer_products(runtime: str, float_model: Artifact) -> None:
+    counts = operators(onnx_file(float_model), runtime)
+    assert not KERNELS[runtime].integer_products & counts.keys()
+    assert min(counts.values()) > 0 and "Const" not in counts
+    products = ("FullyConnected f32", "MatMul", "Gemm", "FusedMatMul", "MatMul f32")
+    assert sum(counts.get(name, 0) for name in products) >= 12
+
+
+def test_every_runtime_has_its_kernels() -> None:
+    assert KERNELS.keys() == RUNTIMES.keys()
 
 
 @needs("openvino")
