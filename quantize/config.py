@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from bertender.core.errors import ConfigError
 from bertender.measure.gate_config import GateConfig
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.training.config import TrainingConfig
 from quantize.calibrators import CALIBRATORS
 from quantize.sensitivity import SENSITIVITIES
@@ -30,10 +31,15 @@ def _known_block(size: int) -> int:
 class SchemeConfig(GateConfig, TrainingConfig):
     """Settings of every scheme. Those of training are read by `qat`."""
 
-    judging: ClassVar[frozenset[str]] = frozenset({"max_drop", "parity_texts"})
+    judging: ClassVar[frozenset[str]] = frozenset({"max_drop", "parity_texts", "runtime"})
 
     target: Annotated[str, TARGETS.validator(AUTO)] = Field(
         AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"
+    )
+    runtime: Annotated[str, RUNTIMES.validator()] = Field(
+        DEFAULT_RUNTIME,
+        description="the runtime that will serve, whose kernels, sums and logits the gates check: "
+        f"{', '.join(RUNTIMES)}",
     )
     no_embeddings: bool = Field(False, description="leave embedding tables in float")
     max_drop: float | None = Field(

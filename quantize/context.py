@@ -19,9 +19,9 @@ from bertender.core.findings import (
 )
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import TOLERANCES, Arrangement, check_parity, labelled_sample
-from bertender.models.onnx_predictor import OnnxPredictor
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
+from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Split, Task
 from quantize.calibration import Batches
 from quantize.calibrators import Range
@@ -123,8 +123,9 @@ class QuantizationContext:
         return evaluate(classifier, self.task.dev, self.task.metric)[0].value
 
     def opened(self, graph: Path) -> Classifier:
-        """Return the classifier that runs another graph."""
-        return replace(self.classifier, predictor=OnnxPredictor(graph))
+        """Return the classifier that runs another graph, in the runtime that will serve."""
+        predictor = RUNTIMES[self.config.runtime].open(graph)
+        return replace(self.classifier, predictor=predictor)
 
     def score_of(self, classifier: Classifier) -> float:
         """Return a classifier's score on the texts to choose by."""

@@ -9,7 +9,7 @@ from typing import Any
 from bertender.core.errors import AccuracyError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
 from quantize.context import QuantizationContext, Written
-from quantize.kernels import check_kernels, operators
+from quantize.kernels import KERNELS, check_kernels, operators
 from quantize.products import check_products, judge_products, summary_of
 from quantize.rest import check_rest, compare_rest
 from quantize.saturation import probe
@@ -40,11 +40,13 @@ def proven(
         target: the row of TARGETS that will serve it.
         tried: schemes that were refused or skipped before.
     """
-    here, kernels = runs_here(target), operators(graph)
+    runtime = context.config.runtime
+    here, kernels = runs_here(target), operators(graph, runtime)
     count = len(written.quantized)
-    running = check_kernels(kernels, count) if here else None
+    running = check_kernels(kernels, count, runtime) if here else None
     quantization = QuantizationFindings(
         target=target,
+        runtime=runtime,
         products=count,
         running_in_integers=running,
         float_nodes=written.float_nodes,
@@ -69,7 +71,7 @@ def _parts(
     floats = written.float_graph or context.graph
     twins = find_twins(floats, graph)
     samples = sample_rows(graph, twins, context.texts(PROBED_TEXTS, "check products"))
-    saturation = probe(twins, samples) if here else None
+    saturation = probe(twins, samples, KERNELS[context.config.runtime].run) if here else None
     findings = judge_products(twins, samples, written.ranges)
     check_products(findings)
     rest = compare_rest(floats, graph, context.texts(PROBED_TEXTS, "check the rest"))

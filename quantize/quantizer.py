@@ -24,6 +24,7 @@ from bertender.core.errors import (
 from bertender.core.findings import TriedScheme
 from bertender.core.work import work_directory
 from bertender.measure.gate import GraphWriter, Proof, write_proven
+from bertender.measure.runtimes import check_installed
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.models.opening import load_torch_classifier, onnx_file
 from bertender.tasks.task import Task
@@ -99,6 +100,7 @@ def quantize(
         ConfigError: a setting that the scheme does not read, or a task with other labels.
         ModelError: the source is of another kind, or quantized already; the target runs
             no 8-bit models faster; or the sums of this machine saturate.
+        RuntimeMissingError: the runtime is not installed.
         GateError: the graph runs in float on this machine, or a part of it is wrong.
         AccuracyError: the score fell by more than `max_drop`.
         ParityError: the outputs moved too far. Nothing is written then, nor in the cases above.
@@ -147,6 +149,7 @@ def _check(
     scheme = SCHEMES[config.scheme]
     config.check_rules()
     target_of(config.target)
+    check_installed(config.runtime)
     check_quantizable(source, scheme)
     check_same_task(source, task)
     if scheme.source == "torch":
@@ -197,7 +200,7 @@ def _quantized(
             findings = proven(context, directory / ONNX_NAME, written, target_name, tried)
             return Proof(written.reference, written.tolerance, findings)
 
-        writer = GraphWriter("quantize", scheme.precision, write)
+        writer = GraphWriter("quantize", scheme.precision, write, config.runtime)
         return write_proven(source, task, config, out, writer)
 
 

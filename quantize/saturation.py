@@ -18,7 +18,7 @@ import onnx
 
 from bertender.core.errors import ModelError
 from bertender.core.findings import SaturationFindings
-from quantize.cuts import exact, run_cut
+from quantize.cuts import exact, rounded_activation, run_cut, static_activation
 from quantize.twins import Sample, Twins
 
 __all__ = ["TOLERATED", "Deviation", "check_saturation", "deviations", "probe"]
@@ -64,12 +64,22 @@ def deviations(twins: Twins, samples: Mapping[str, Sample], run: Run) -> Iterato
     """Yield how far each product that reads one activation is from an exact one."""
     if twins.is_table or all(part.four_bits for part in twins.parts):
         return
-    values = samples[twins.start].largest
+    values = _on_the_grid(twins.quantized, samples[twins.start].largest)
     actual = run(twins.quantized, values)
     wanted = run_cut(exact(twins.quantized), values, optimize=False)
     for part, *outputs in zip(twins.parts, actual, wanted, twins.biases, strict=True):
         if not part.four_bits:
             yield Deviation(part.node, _deviation(*outputs))
+
+
+def _on_the_grid(cut: onnx.ModelProto, values: FloatArray) -> FloatArray:
+    """Return activations as a static product rounds them; others as they are.
+
+    A value between two steps may be rounded either way, by a division or by a product with the
+    scale's inverse. That is no fault of the sums.
+    """
+    rounded = rounded_activation(cut) if static_activation(cut) else None
+    return values if rounded is None else run_cut(rounded, values, optimize=False)[0]
 
 
 def _deviation(actual: FloatArray, wanted: FloatArray, bias: FloatArray) -> float:

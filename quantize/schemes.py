@@ -93,7 +93,9 @@ SCHEMES = Table(
     },
 )
 
-SHARED = frozenset({"scheme", "target", "no_embeddings", "max_drop", "parity_texts", "seed"})
+SHARED = frozenset(
+    {"scheme", "target", "runtime", "no_embeddings", "max_drop", "parity_texts", "seed"}
+)
 """Settings that every scheme reads."""
 
 

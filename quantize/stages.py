@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
+from bertender.measure.runtimes import check_installed
 from bertender.pipeline.products import GRAPH_TO_QUANTIZE, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.pipeline.stages import STAGES
@@ -45,6 +46,7 @@ def _makes(config: QuantizeConfig) -> Product:
 
 def _check(config: QuantizeConfig, task: Task) -> None:
     target_of(config.target)
+    check_installed(config.runtime)
 
 
 QUANTIZE = Stage(

@@ -75,14 +75,22 @@ def compare(
 
 
 def open_model(
-    artifact: ArtifactLike, *, threads: int = 0, max_length: int | None = None
+    artifact: ArtifactLike,
+    *,
+    threads: int = 0,
+    max_length: int | None = None,
+    runtime: str = "onnxruntime",
 ) -> Classifier:
     """Open a model of any kind, to predict in this process.
 
     Args:
         artifact: a torch or onnx classifier, or a bag of words.
-        threads: of ONNX Runtime; 0 takes its default.
+        threads: of the runtime; 0 takes its default.
         max_length: longest input in tokens; by default the tokenizer's own limit.
+        runtime: what runs an onnx artifact: onnxruntime, or openvino, which is an extra.
+
+    Raises:
+        RuntimeMissingError: the runtime is not installed; the message names what to install.
 
     Example:
         model = bertender.open_model("runs/int8")
@@ -92,7 +100,9 @@ def open_model(
     from bertender.models.opening import open_classifier
     from bertender.pipeline.calls import opened
 
-    return open_classifier(opened(artifact), threads=threads, max_length=max_length)
+    return open_classifier(
+        opened(artifact), threads=threads, max_length=max_length, runtime=runtime
+    )
 
 
 def _report(*call: Any) -> object:

@@ -111,7 +111,9 @@ def _default(field: FieldInfo, kind: type) -> Any:
     """Return the default as the command line shows and parses it; None for none or empty."""
     default = field.get_default(call_default_factory=True)
     if kind is str and default is not None and not isinstance(default, str):
-        return None if default in ({}, ()) else str(default)
+        if isinstance(default, tuple):
+            return ",".join(map(str, default)) or None
+        return None if default == {} else str(default)
     return default
 
 

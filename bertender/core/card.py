@@ -36,6 +36,7 @@ RECORDED_LIBRARIES = (
     "tokenizers",
     "onnx",
     "onnxruntime",
+    "openvino",
     "optimum-onnx",
     "scikit-learn",
 )

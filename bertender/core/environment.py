@@ -53,6 +53,7 @@ RECORDED_VERSIONS = (
     "optimum-onnx",
     "onnx",
     "onnxruntime",
+    "openvino",
     "numpy",
     "scikit-learn",
     "tritonclient",

@@ -13,7 +13,8 @@
     ├── TrainingError              a training run cannot continue
     ├── ModelError                 a model cannot serve what is asked of it
     │   ├── GateError              a gate refuses how it was quantized; another scheme may pass
-    │   └── HubCodeError           its config names code that would be fetched and run
+    │   ├── HubCodeError           its config names code that would be fetched and run
+    │   └── RuntimeMissingError    what would run it is not installed
     ├── ParityError                a candidate does not agree with its reference
     ├── AccuracyError              a model lost more of its score than was allowed
     ├── MachineBusyError           other work disturbs what is timed
@@ -54,6 +55,7 @@ __all__ = [
     "ParityError",
     "PortTakenError",
     "RowError",
+    "RuntimeMissingError",
     "ServerMissingError",
     "ServingError",
     "TrainingError",
@@ -136,6 +138,10 @@ class GateError(ModelError):
 
 class HubCodeError(ModelError):
     """A model's config names code that transformers would fetch from a hub and run."""
+
+
+class RuntimeMissingError(ModelError):
+    """A runtime is not installed; the message names the extra that brings it."""
 
 
 class ParityError(BertenderError):

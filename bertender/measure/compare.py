@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ import numpy as np
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.findings import ParitySummary
 from bertender.core.lineage import lineage
 from bertender.measure.accuracy import evaluate, text_lengths, word_count
 from bertender.measure.comparison import (
@@ -32,13 +30,14 @@ from bertender.measure.constant import constant_row
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import Latency, LatencyReport, threads_of
 from bertender.measure.load import check_load_now
+from bertender.measure.runtimes import check_installed, check_used, runtime_of
 from bertender.measure.same_model import with_speedups_over_onnx_float32
 from bertender.measure.size import measure_size
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import Change, LabelSet
 from bertender.metrics.scores import Score
-from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import ChosenOn, Split, Task
 
 __all__ = [
@@ -68,22 +67,27 @@ def compare(
         measured_at: date and time to record; None takes the clock's.
 
     Raises:
-        ConfigError: no artifacts.
+        ConfigError: no artifacts, or a runtime and none that it runs.
+        RuntimeMissingError: a runtime is not installed.
         ModelError: an artifact's labels are not the task's, or its logits are not finite.
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
     """
     if not artifacts:
         raise ConfigError("nothing to compare: give at least one artifact, the reference first.")
+    check_installed(*config.runtime)
+    check_used(artifacts, *config.runtime)
     _check_same_labels(artifacts, task)
     if not config.noisy:
         check_load_now()
-    parities = [artifact.card.findings.parity for artifact in artifacts]
-    classifiers = _open(artifacts, threads_of(config))
+    of_rows, models = zip(*_in_runtimes(artifacts, config.runtime), strict=True)
+    classifiers = [model.open(threads_of(config), None) for model in models]
     scores, predictions = _score(classifiers, task, config)
     changes = [None, *(_change(task, predictions[0], row, config) for row in predictions[1:])]
-    timed = measure_models(_by_name(artifacts), task.dev.examples, config)
-    columns = (artifacts, classifiers, scores, changes, timed.rows, parities)
-    rows = [_row(*cells) for cells in zip(*columns, strict=True)]
+    timed = measure_models(models, task.dev.examples, config)
+    rows = [
+        _row(*cells)
+        for cells in zip(of_rows, models, classifiers, scores, changes, timed.rows, strict=True)
+    ]
     conditions = _conditions(task, config, timed, classifiers[0], measured_at)
     return Comparison(
         circumstances=conditions.model_copy(update={"chosen_on": _chosen_on(artifacts)}),
@@ -104,19 +108,18 @@ def row_names(artifacts: Sequence[Artifact]) -> list[str]:
     ]
 
 
-def _open(artifacts: Sequence[Artifact], threads: int) -> list[Classifier]:
-    return [
-        replace(open_classifier(artifact, threads=threads), name=name)
-        for artifact, name in zip(artifacts, row_names(artifacts), strict=True)
-    ]
-
-
-def _by_name(artifacts: Sequence[Artifact]) -> list[TimedModel]:
-    names = row_names(artifacts)
-    return [
-        TimedModel(name=name, artifact=artifact.path.resolve())
-        for artifact, name in zip(artifacts, names, strict=True)
-    ]
+def _in_runtimes(
+    artifacts: Sequence[Artifact], runtimes: Sequence[str]
+) -> list[tuple[Artifact, TimedModel]]:
+    """Return the rows: an onnx artifact once for each runtime, any other once."""
+    rows = []
+    for artifact, name in zip(artifacts, row_names(artifacts), strict=True):
+        ran = runtimes if artifact.card.kind == "onnx" else (DEFAULT_RUNTIME,)
+        for runtime in ran:
+            title = name if len(ran) == 1 else f"{name} in {RUNTIMES[runtime].title}"
+            path = artifact.path.resolve()
+            rows.append((artifact, TimedModel(name=title, artifact=path, runtime=runtime)))
+    return rows
 
 
 def _score(
@@ -142,11 +145,11 @@ def _change(task: Task, first: Any, predictions: Any, config: CompareConfig) -> 
 
 def _row(
     artifact: Artifact,
+    model: TimedModel,
     classifier: Classifier,
     score: Score,
     change: Change | None,
     latency: Latency,
-    parity: ParitySummary | None,
 ) -> ComparisonRow:
     card = artifact.card
     return ComparisonRow(
@@ -154,6 +157,7 @@ def _row(
         digest=artifact.digest,
         parent=card.parent.digest if card.parent else None,
         kind=card.kind,
+        runtime=runtime_of(artifact, model.runtime),
         family=card.family,
         stage=card.stage,
         precision=card.precision,
@@ -162,7 +166,7 @@ def _row(
         score=score,
         change=change,
         latency=latency,
-        parity=parity,
+        parity=card.findings.parity,
         pruned=_pruned_heads(artifact),
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from bertender.core.config import Record
+from bertender.core.config import Record, parts_of
 from bertender.core.environment import Environment
 from bertender.measure.accuracy import TOKENS_PER_BATCH
 from bertender.measure.constant import ConstantRow
@@ -17,6 +17,7 @@ from bertender.measure.samples import Speedup
 from bertender.measure.size import Size
 from bertender.metrics.records import Change
 from bertender.metrics.scores import Score
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import ChosenOn
 
 __all__ = [
@@ -29,9 +30,17 @@ __all__ = [
 ]
 
 
+RuntimeName = Annotated[str, RUNTIMES.validator()]
+
+
 class CompareConfig(LatencyConfig):
     """Settings of `compare`: the timings, and the batches of the scoring."""
 
+    runtime: Annotated[tuple[RuntimeName, ...], BeforeValidator(parts_of)] = Field(
+        (DEFAULT_RUNTIME,),
+        min_length=1,
+        description=f"runtimes of onnx artifacts by commas, each a row: {', '.join(RUNTIMES)}",
+    )
     tokens_per_batch: int = Field(
         TOKENS_PER_BATCH, ge=1, description="most tokens of a batch while scoring"
     )
@@ -51,7 +60,7 @@ class Conditions(Record):
 
     measured_at: str = Field(description="date and time, UTC, ISO 8601")
     environment: Environment
-    threads: int = Field(description="of PyTorch and ONNX Runtime alike")
+    threads: int = Field(description="of PyTorch and every runtime alike")
     batch_texts: int = Field(description="texts in a timed batch")
     task: str
     metric: str
@@ -87,6 +96,11 @@ class ComparisonRow(Record):
         None, description="digest of what it was made from; None where that is not recorded"
     )
     kind: str
+    runtime: str | None = Field(
+        None,
+        description="row of RUNTIMES that ran it; None where it is not onnx, and in files that do "
+        "not record it, which ONNX Runtime ran",
+    )
     family: str
     stage: str
     precision: str

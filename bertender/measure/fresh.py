@@ -1,20 +1,24 @@
 """Latency over fresh processes, by name: what differs from run to run is in the interval.
 
 Where a process lies in memory and how its threads were placed changes its times by more than its
-own rounds show. So each of several processes opens every row and times all of them in turns;
-one after another, their raw samples are merged. The first row is timed twice: its ratio to itself
-is the noise floor.
+own rounds show. So a timing is repeated, each time in fresh processes: one for each engine (PyTorch
+or a runtime), whose rows it opens, so that no engine's threads and memory disturb another's. All
+rows still take turns, one after another, and the raw samples are merged. The first row is timed
+twice: its ratio to itself is the noise floor.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
+from typing import IO, Self
 
 from pydantic import Field
 
@@ -25,18 +29,23 @@ from bertender.core.progress import track
 from bertender.measure.latency import (
     LatencyConfig,
     LatencyReport,
+    TakeTurn,
+    Turn,
+    Turns,
     measure_latency,
     merged,
     threads_of,
+    time_in_turns,
 )
 from bertender.measure.load import busiest, check_load, check_load_now
-from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.measure.runtimes import runtime_of
 from bertender.models.opening import open_classifier, problem_of
 from bertender.models.predictor import Classifier
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
 
-__all__ = ["TimedModel", "TimingRequest", "measure_models"]
+__all__ = ["TimedModel", "TimingRequest", "measure_models", "open_engines"]
 
 ROOT = Path(__file__).resolve().parents[2]
 """Folder of this package, where a fresh process must find it."""
@@ -50,16 +59,27 @@ class TimedModel(Record):
     graph: Path | None = Field(
         None, description="ONNX file to run instead of the artifact's own model"
     )
+    runtime: str = Field(DEFAULT_RUNTIME, description="row of RUNTIMES that runs an ONNX file")
+
+    @property
+    def engine(self) -> str:
+        """The runtime, or the kind of an artifact that no runtime runs."""
+        if self.graph is not None:
+            return self.runtime
+        artifact = Artifact.load(self.artifact, verify=False)
+        return runtime_of(artifact, self.runtime) or artifact.card.kind
 
     def open(self, threads: int, max_length: int | None) -> Classifier:
         """Open it as `open_classifier` does; its files were checked by who made the request."""
         artifact = Artifact.load(self.artifact, verify=False)
         if self.graph is None:
-            opened = open_classifier(artifact, threads=threads, max_length=max_length)
+            opened = open_classifier(
+                artifact, threads=threads, max_length=max_length, runtime=self.runtime
+            )
             return replace(opened, name=self.name)
         problem, labels = problem_of(artifact), artifact.card.task.labels
         encode = problem.encoder(load_tokenizer(artifact.path), max_length)
-        predictor = OnnxPredictor(self.graph, threads)
+        predictor = RUNTIMES[self.runtime].open(self.graph, threads)
         return Classifier(self.name, labels, encode, predictor, 0, problem)
 
 
@@ -72,10 +92,22 @@ class TimingRequest(Record):
     max_length: int | None = Field(description="longest input in tokens")
     process: int = Field(description="its number")
 
-    def run(self) -> LatencyReport:
-        """Open every row and time all of them in this process."""
-        opened = [each.open(threads_of(self.config), self.max_length) for each in self.models]
-        return measure_latency(opened, self.examples, self.config, process=self.process)
+    def opened(self) -> Turns:
+        """Open every row in this process."""
+        threads = threads_of(self.config)
+        classifiers = [each.open(threads, self.max_length) for each in self.models]
+        return Turns(classifiers, self.examples, self.config, self.process)
+
+    def of_rows(self, rows: Sequence[int]) -> Self:
+        """Return the request of some of its rows."""
+        return self.model_copy(update={"models": tuple(self.models[row] for row in rows)})
+
+    def by_engine(self) -> list[list[int]]:
+        """Return the numbers of the rows of each engine."""
+        rows: dict[str, list[int]] = {}
+        for row, model in enumerate(self.models):
+            rows.setdefault(model.engine, []).append(row)
+        return [*rows.values()]
 
 
 def measure_models(
@@ -107,46 +139,108 @@ def measure_models(
         max_length=max_length,
         process=0,
     )
-    report = request.run() if config.processes == 1 else _in_fresh_processes(request)
+    report = _here(request) if config.processes == 1 else _in_fresh_processes(request)
     *rows, again = report.rows
     return report.model_copy(update={"rows": tuple(rows), "noise_floor": again})
+
+
+def _here(request: TimingRequest) -> LatencyReport:
+    turns = request.opened()
+    return measure_latency(turns.classifiers, request.examples, request.config)
 
 
 def _in_fresh_processes(request: TimingRequest) -> LatencyReport:
     config = request.config
     if not config.noisy:
         check_load_now()
-    # each reports its load and leaves the judgement to this process
+    # each repetition reports its load; how much is too much is judged here
     of_one = {"config": config.model_copy(update={"processes": 1, "noisy": True})}
     reports, numbers = [], range(config.processes)
     for number in track(numbers, "time in fresh processes", len(numbers)):
-        reports.append(_in_fresh_process(request.model_copy(update={**of_one, "process": number})))
+        reports.append(_in_engines(request.model_copy(update={**of_one, "process": number})))
         if load := reports[-1].load:
             check_load(load, config.noisy)
     load = busiest([report.load for report in reports if report.load])
     return merged(reports, config).model_copy(update={"load": load})
 
 
-def _in_fresh_process(request: TimingRequest) -> LatencyReport:
-    with TemporaryDirectory() as folder:
-        out = Path(folder) / "report.json"
-        places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        # -P: no file of the folder that this runs in stands before a library of the same name
-        process = subprocess.run(
-            [sys.executable, "-P", "-m", "bertender.measure.timing_process", str(out)],
-            input=request.model_dump_json(),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
+def _in_engines(request: TimingRequest) -> LatencyReport:
+    names, texts = [each.name for each in request.models], len(request.examples)
+    with open_engines(request) as take:
+        return time_in_turns(names, take, texts, request.config, process=request.process)
+
+
+@contextmanager
+def open_engines(request: TimingRequest) -> Iterator[TakeTurn]:
+    """Open the rows in fresh processes, one for each engine, until the block ends."""
+    with ExitStack() as stack:
+        places: dict[int, tuple[_Engine, int]] = {}
+        for rows in request.by_engine():
+            engine = stack.enter_context(_engine(request.of_rows(rows)))
+            places |= {row: (engine, place) for place, row in enumerate(rows)}
+
+        def take(row: int, number: int) -> Turn:
+            engine, place = places[row]
+            return engine.take(place, number)
+
+        yield take
+
+
+class _Engine:
+    """A process that has some rows open."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: IO[bytes], rows: int) -> None:
+        self.process = process
+        self.errors = errors
+        self.rows = rows
+
+    def take(self, row: int, number: int) -> Turn:
+        single_ms, batch_ms = json.loads(self.ask(f"{row} {number}"))
+        return Turn(tuple(single_ms), batch_ms)
+
+    def ask(self, line: str) -> str:
+        """Return the line that follows one.
+
+        Raises:
+            ModelError: the process has ended.
+        """
+        assert self.process.stdin and self.process.stdout
+        with suppress(BrokenPipeError):  # it has ended: no line follows
+            print(line, file=self.process.stdin, flush=True)
+        if result := self.process.stdout.readline():
+            return result
+        status = self.process.wait()
+        self.errors.seek(0)
+        last = self.errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        raise ModelError(
+            f"a process that timed {self.rows} rows ended with status {status}: "
+            f"{last or 'it printed nothing'}. Time in this process with processes=1 "
+            "(--processes 1) to see all of it."
         )
-        if process.returncode:
-            last = process.stderr.strip().rpartition("\n")[2]
-            raise ModelError(
-                f"a process that timed {len(request.models)} rows ended with status "
-                f"{process.returncode}: {last or 'it printed nothing'}. Time in this process with "
-                "processes=1 (--processes 1) to see all of it."
-            )
-        return LatencyReport.model_validate_json(out.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def _engine(request: TimingRequest) -> Iterator[_Engine]:
+    """Open rows in a fresh process, which ends with the block."""
+    places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with (
+        TemporaryFile() as errors,
+        # -P: no file of the folder that this runs in stands before a library of the same name
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "bertender.measure.timing_process"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            encoding="utf-8",
+        ) as process,
+    ):
+        engine = _Engine(process, errors, len(request.models))
+        try:
+            engine.ask(request.model_dump_json())
+            yield engine
+        finally:
+            process.kill()  # it has no more turns, and nothing to save
+            if process.stdin:
+                with suppress(BrokenPipeError):  # a line that it did not read
+                    process.stdin.close()

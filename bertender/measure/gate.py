@@ -21,8 +21,9 @@ from bertender.measure.parity import (
     require_parity,
 )
 from bertender.measure.parity_inputs import inputs_comparable
-from bertender.models.opening import onnx_classifier, open_classifier
+from bertender.models.opening import Opening, onnx_classifier, open_classifier
 from bertender.models.predictor import Classifier
+from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.tasks.task import Task
 
 __all__ = ["GateConfig", "GraphWriter", "Proof", "write_proven"]
@@ -50,6 +51,8 @@ class GraphWriter:
     write: Callable[[Path], Proof]
     """Puts model.onnx, config.json and the tokenizer into a directory, and reports what the graph
     must agree with."""
+    runtime: str = DEFAULT_RUNTIME
+    """The row of RUNTIMES whose logits must agree."""
 
 
 def write_proven(
@@ -83,7 +86,11 @@ def write_proven(
     ) as draft:
         proof = writer.write(draft.directory)
         candidate = onnx_classifier(
-            draft.directory, source.card.task, name=out.name, parameters=opened.parameters
+            draft.directory,
+            source.card.task,
+            name=out.name,
+            parameters=opened.parameters,
+            opening=Opening(runtime=writer.runtime),
         )
         _check_same_vocabulary(opened, candidate)
         # a scheme may be chosen by whether it passes, so that these are not the texts that score

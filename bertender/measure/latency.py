@@ -2,16 +2,17 @@
 
 In every round each classifier runs on the same texts, in an order shuffled from round to
 round, so a machine that slows down or speeds up does so for all rows. Speedups are formed within
-a round, where the machine was the same for both. Raw samples are stored. What is timed here is one
-process; `measure.fresh` merges several.
+a round, where the machine was the same for both. Raw samples are stored. `measure.fresh` opens the
+rows of each engine in a process of its own, and merges several repetitions.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,19 +30,77 @@ __all__ = [
     "Latency",
     "LatencyConfig",
     "LatencyReport",
+    "TakeTurn",
+    "Turn",
+    "Turns",
     "measure_latency",
     "merged",
     "quiet",
     "threads_of",
+    "time_in_turns",
 ]
 
 
-class _Samples:
-    """The clock of one classifier: milliseconds, single texts by round, and batches."""
+class Turn(NamedTuple):
+    """Times of one classifier in one round."""
 
-    def __init__(self) -> None:
-        self.single_ms: list[tuple[float, ...]] = []
-        self.batch_ms: list[float] = []
+    single_ms: tuple[float, ...]
+    batch_ms: float
+
+
+TakeTurn = Callable[[int, int], Turn]
+"""(row, round) -> its times"""
+
+
+class Turns:
+    """Times some classifiers, which are open in this process, a turn at a time.
+
+    The texts of a round follow from its number, so that rows which are open in other processes
+    have the same.
+
+    Args:
+        classifiers: opened with `threads=threads_of(config)`.
+        examples: texts to draw from.
+        config: what is timed.
+        process: number of this repetition among several, so that each draws other texts.
+    """
+
+    def __init__(
+        self,
+        classifiers: Sequence[Classifier],
+        examples: Sequence[Example],
+        config: LatencyConfig,
+        process: int,
+    ) -> None:
+        self.classifiers = classifiers
+        self.examples = examples
+        self.config = config
+        self.process = process
+        self._prepared: set[tuple[int, tuple[int, ...]]] = set()
+
+    def take(self, row: int, number: int) -> Turn:
+        """Time one classifier for a round, after texts that let the row before leave the caches.
+
+        Worker threads of another runtime may still spin for a while after its last call.
+        """
+        generator = np.random.default_rng([self.config.seed, self.process, number])
+        singles = _draw(self.examples, self.config.single_texts, generator)
+        batch = _draw(self.examples, self.config.batch_size, generator)
+        classifier = self.classifiers[row]
+        self._prepare(row, [*([example] for example in singles), batch])
+        for example in singles[: self.config.warmup_texts]:
+            classifier.logits([example])
+        single_ms = tuple(_time_ms(classifier, [example]) for example in singles)
+        return Turn(single_ms, _time_ms(classifier, batch))
+
+    def _prepare(self, row: int, batches: Sequence[Sequence[Example]]) -> None:
+        """Run a batch of each shape that a classifier has not had: runtimes compile for shapes."""
+        for batch in batches:
+            encoded = self.classifiers[row].encode(batch)
+            for shape in {array.shape for array in encoded.arrays.values()}:
+                if (row, shape) not in self._prepared:
+                    self.classifiers[row].predictor.logits(encoded)
+                    self._prepared.add((row, shape))
 
 
 def measure_latency(
@@ -53,7 +112,7 @@ def measure_latency(
 ) -> LatencyReport:
     """Time classifiers against each other, here; the first is what speedups are relative to.
 
-    The classifiers must be opened with `threads=threads_of(config)`: ONNX Runtime fixes its
+    The classifiers must be opened with `threads=threads_of(config)`: runtimes fix their
     threads at opening. PyTorch's are set here, and put back.
 
     Args:
@@ -71,21 +130,42 @@ def measure_latency(
         raise ConfigError("no classifiers to time: give at least one, the first is the reference.")
     if not examples:
         raise DataError("no texts to time: the split is empty. Give at least one example.")
-    threads = threads_of(config)
-    with watched_load(config.noisy) as meter, quiet(threads):
-        samples = _samples(classifiers, examples, config, process)
-    timed = slice(config.warmup_rounds, None)
-    batch_texts = min(config.batch_size, len(examples))
-    first = [samples[0].single_ms[timed]]
+    names = [classifier.name for classifier in classifiers]
+    turns = Turns(classifiers, examples, config, process)
+    with quiet(threads_of(config)):
+        return time_in_turns(names, turns.take, len(examples), config, process=process)
+
+
+def time_in_turns(
+    names: Sequence[str], take: TakeTurn, texts: int, config: LatencyConfig, *, process: int = 0
+) -> LatencyReport:
+    """Time rows against each other, wherever they are open.
+
+    Args:
+        names: of the rows; the first is the reference.
+        take: times one of them for a round.
+        texts: number of those that are drawn from.
+        config: what is timed.
+        process: number of this repetition among several.
+
+    Raises:
+        MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
+    """
+    with watched_load(config.noisy) as meter:
+        turns = _all_turns(len(names), take, config, process)
+    batch_texts = min(config.batch_size, texts)
+    single_ms = [[[turn.single_ms for turn in of_row]] for of_row in turns]
+    batch_ms = [[[turn.batch_ms for turn in of_row]] for of_row in turns]
     rows = tuple(
-        _latency(
-            *(classifier.name, [each.single_ms[timed]], [each.batch_ms[timed]], first),
-            *(batch_texts, config.seed),
-        )
-        for classifier, each in zip(classifiers, samples, strict=True)
+        _latency(name, single, batch, single_ms[0], batch_texts, config.seed)
+        for name, single, batch in zip(names, single_ms, batch_ms, strict=True)
     )
     return LatencyReport(
-        config=config, threads=threads, batch_texts=batch_texts, rows=rows, load=meter.load
+        config=config,
+        threads=threads_of(config),
+        batch_texts=batch_texts,
+        rows=rows,
+        load=meter.load,
     )
 
 
@@ -107,46 +187,22 @@ def threads_of(config: LatencyConfig) -> int:
     return config.threads or environment().cores
 
 
-def _samples(
-    classifiers: Sequence[Classifier],
-    examples: Sequence[Example],
-    config: LatencyConfig,
-    process: int,
-) -> list[_Samples]:
-    """Let every classifier take its turn in every round, those of the warm-up included."""
-    samples = [_Samples() for _ in classifiers]
+def _all_turns(count: int, take: TakeTurn, config: LatencyConfig, process: int) -> list[list[Turn]]:
+    """Let every row take its turn in every round; return rows x timed rounds."""
+    turns: list[list[Turn]] = [[] for _ in range(count)]
     generator = np.random.default_rng([config.seed, process])
     rounds = config.warmup_rounds + config.rounds
-    with progress_bar("time", rounds * len(classifiers)) as bar:
-        for _ in range(rounds):
-            singles = _draw(examples, config.single_texts, generator)
-            batch = _draw(examples, config.batch_size, generator)
-            for row in generator.permutation(len(classifiers)).tolist():
-                _take_turn(classifiers[row], singles, batch, config.warmup_texts, samples[row])
+    with progress_bar("time", rounds * count) as bar:
+        for number in range(rounds):
+            for row in generator.permutation(count).tolist():
+                turns[row].append(take(row, number))
                 bar.advance()
-    return samples
+    return [of_row[config.warmup_rounds :] for of_row in turns]
 
 
 def _draw(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[Example]:
     rows = generator.choice(len(examples), min(count, len(examples)), replace=False)
     return [examples[row] for row in rows.tolist()]
-
-
-def _take_turn(
-    classifier: Classifier,
-    singles: Sequence[Example],
-    batch: Sequence[Example],
-    warmup_texts: int,
-    samples: _Samples,
-) -> None:
-    """Time one classifier for one round, after texts that let the row before leave the caches.
-
-    Worker threads of another runtime may still spin for a while after its last call.
-    """
-    for example in singles[:warmup_texts]:
-        classifier.logits([example])
-    samples.single_ms.append(tuple(_time_ms(classifier, [example]) for example in singles))
-    samples.batch_ms.append(_time_ms(classifier, batch))
 
 
 def _time_ms(classifier: Classifier, examples: Sequence[Example]) -> float:

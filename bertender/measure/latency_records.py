@@ -21,13 +21,13 @@ class LatencyConfig(Config):
     processes: int = Field(
         3,
         ge=1,
-        description="fresh processes that each time every row; a speedup's interval is over them "
-        "and their rounds; 1: none but this one",
+        description="repetitions in fresh processes, one for each engine; a speedup's interval is "
+        "over them and their rounds; 1: once, in this process",
     )
     rounds: int = Field(4, ge=2, description="timed rounds of each process")
     warmup_rounds: int = Field(1, ge=0, description="whole rounds before the first timed one")
     warmup_texts: int = Field(5, ge=0, description="untimed texts at the start of every turn")
-    threads: int = Field(0, ge=0, description="of PyTorch and ONNX Runtime alike; 0: every core")
+    threads: int = Field(0, ge=0, description="of PyTorch and every runtime alike; 0: every core")
     seed: int = Field(0, ge=0, description="which texts are drawn")
     noisy: bool = Field(
         False, description="time on a busy machine as well, and mark the figures as noisy"

@@ -68,6 +68,9 @@ class Parity(Figures):
 
     reference: str
     candidate: str
+    runtime: str | None = Field(
+        None, description="of the candidate; None where it is not onnx, and in older results"
+    )
     tolerance: Tolerance
     texts: int = Field(description="whole ones; some are asked about in parts as well")
     rows: int = Field(description="predictions compared: each text once for each arrangement")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from bertender.measure.comparison import ComparisonRow
 from bertender.measure.samples import speedup_over_processes
+from bertender.models.runtimes import DEFAULT_RUNTIME
 
 __all__ = ["onnx_float32_of", "with_speedups_over_onnx_float32"]
 
@@ -28,7 +29,12 @@ def onnx_float32_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> Compar
     to, or another export of the model that it was written from (8 bits straight from PyTorch,
     float16). A student is not the same model as the teacher that it has as its parent.
     """
-    graphs = [each for each in rows if each.kind == "onnx" and each.precision == "float32"]
+    graphs = [
+        each
+        for each in rows
+        if (each.kind, each.precision) == ("onnx", "float32")
+        and each.runtime in (None, DEFAULT_RUNTIME)
+    ]
     related: tuple[Callable[[ComparisonRow], bool], ...] = (
         lambda graph: graph.digest == row.digest,
         lambda graph: graph.digest == row.parent,

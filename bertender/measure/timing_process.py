@@ -1,19 +1,32 @@
-"""One fresh process of a timing: `python -m bertender.measure.timing_process OUT < REQUEST`."""
+"""One fresh process of a timing: `python -m bertender.measure.timing_process`.
+
+The first line of standard input is a TimingRequest. Once its rows are open, an empty line comes
+back; then each line "ROW ROUND" is followed by that turn, as JSON.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from pathlib import Path
 
 from bertender.measure.fresh import TimingRequest
+from bertender.measure.latency import quiet, threads_of
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the request of standard input, and write the report to the file that is named."""
-    request = TimingRequest.model_validate_json(sys.stdin.buffer.read())
-    Path(sys.argv[1]).write_text(request.run().model_dump_json(), encoding="utf-8")
+    """Open the rows of a request, and time the turns that are asked for until the input ends."""
+    with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as results:
+        os.dup2(2, 1)  # what libraries print is not a result
+        request = TimingRequest.model_validate_json(sys.stdin.readline())
+        turns = request.opened()
+        with quiet(threads_of(request.config)):
+            print(file=results)
+            for line in sys.stdin:
+                row, number = map(int, line.split())
+                print(json.dumps(turns.take(row, number)), file=results)
 
 
 if __name__ == "__main__":

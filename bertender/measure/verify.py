@@ -17,7 +17,9 @@ from bertender.measure.parity import (
     check_parity,
     labelled_sample,
 )
+from bertender.measure.runtimes import check_installed, check_used, runtime_of
 from bertender.models.opening import open_classifier
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import Task
 
 __all__ = ["GraphFailures", "VerifyConfig", "verify"]
@@ -38,6 +40,9 @@ class VerifyConfig(Config):
         description="float32, float16, bfloat16, int8 or served; by default the candidate's "
         "precision",
     )
+    runtime: Annotated[str, RUNTIMES.validator()] = Field(
+        DEFAULT_RUNTIME, description=f"runtime of an onnx candidate: {', '.join(RUNTIMES)}"
+    )
     seed: int = Field(0, ge=0, description="which texts are drawn, and in which order")
 
 
@@ -48,14 +53,19 @@ def verify(
     config: VerifyConfig,
     graph_failures: GraphFailures,
 ) -> Parity:
-    """Compare two artifacts; a failure is in the result, not raised."""
+    """Compare two artifacts; a failure is in the result, not raised.
+
+    Only the candidate runs in `config.runtime`: so a runtime can be checked against another.
+    """
+    check_installed(config.runtime)
+    check_used([candidate], config.runtime)
     task.check_problem(reference)
     _check_same_problem(reference, candidate)
     examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
     tolerance = TOLERANCES[config.tolerance or candidate.card.precision]
     parity = check_parity(
         open_classifier(reference),
-        open_classifier(candidate),
+        open_classifier(candidate, runtime=config.runtime),
         examples,
         tolerance,
         arrangement=Arrangement(seed=config.seed),
@@ -65,7 +75,10 @@ def verify(
     in_graphs = graph_failures(reference, candidate, task)
     compared = in_graphs is not None if candidate.card.stage == "quantize" else None
     failures = (*parity.failures, *(in_graphs or ()))
-    return parity.model_copy(update={"failures": failures, "graphs_compared": compared})
+    ran = runtime_of(candidate, config.runtime)
+    return parity.model_copy(
+        update={"runtime": ran, "failures": failures, "graphs_compared": compared}
+    )
 
 
 def _check_same_problem(reference: Artifact, candidate: Artifact) -> None:

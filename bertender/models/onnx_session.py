@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import onnxruntime
+from typing import TYPE_CHECKING
 
 from bertender.core.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 __all__ = ["open_session"]
 
@@ -35,6 +37,8 @@ def open_session(
     Raises:
         ModelError: ONNX Runtime cannot open it.
     """
+    import onnxruntime  # here, so that what only names a runtime starts without it
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = ERRORS_ONLY

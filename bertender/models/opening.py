@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,17 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind, TaskRecord
 from bertender.core.errors import ModelError
-from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
+from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.own_models import load_pretrained
 from bertender.models.predictor import Classifier, TorchPredictor
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
 from bertender.text.batch import Batch, keep_text, load_tokenizer
 
 __all__ = [
     "OPENERS",
     "BagOfWordsPredictor",
+    "Opening",
     "load_torch_classifier",
     "onnx_classifier",
     "onnx_file",
@@ -57,20 +60,39 @@ class BagOfWordsPredictor:
         return np.asarray(features @ self.coefficients.T + self.intercepts, dtype=np.float32)
 
 
+@dataclass(frozen=True)
+class Opening:
+    """How an artifact is opened; see `open_classifier`."""
+
+    threads: int = 0
+    max_length: int | None = None
+    runtime: str = DEFAULT_RUNTIME
+
+
+PLAIN = Opening()
+
+
 def open_classifier(
-    artifact: Artifact, *, threads: int = 0, max_length: int | None = None
+    artifact: Artifact,
+    *,
+    threads: int = 0,
+    max_length: int | None = None,
+    runtime: str = DEFAULT_RUNTIME,
 ) -> Classifier:
     """Open an artifact of any kind as a classifier.
 
     Args:
         artifact: what to open.
-        threads: ONNX Runtime's intra-op threads; 0 takes every core. PyTorch's are the process's.
+        threads: of the runtime; 0 takes its default. PyTorch's are the process's.
         max_length: longest input in tokens; None takes the tokenizer's own limit.
+        runtime: the row of RUNTIMES that runs an onnx artifact; others have a library of their own.
 
     Raises:
+        UnknownNameError: there is no such runtime.
+        RuntimeMissingError: the runtime is not installed.
         ModelError: the files are not a model that this machine can run.
     """
-    return OPENERS[artifact.card.kind](artifact, threads, max_length)
+    return OPENERS[artifact.card.kind](artifact, Opening(threads, max_length, runtime))
 
 
 def onnx_classifier(
@@ -79,13 +101,12 @@ def onnx_classifier(
     *,
     name: str,
     parameters: int,
-    threads: int = 0,
-    max_length: int | None = None,
+    opening: Opening = PLAIN,
 ) -> Classifier:
     """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
     problem = _problem_of(task)
-    encode = problem.encoder(load_tokenizer(directory), max_length)
-    predictor = OnnxPredictor(directory / ONNX_NAME, threads)
+    encode = problem.encoder(load_tokenizer(directory), opening.max_length)
+    predictor = RUNTIMES[opening.runtime].open(directory / ONNX_NAME, opening.threads)
     return Classifier(name, task.labels, encode, predictor, parameters, problem)
 
 
@@ -130,31 +151,30 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
     return model
 
 
-def _open_torch(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+def _open_torch(artifact: Artifact, opening: Opening) -> Classifier:
     # PyTorch has one thread count for the whole process; measurements set and restore it
     model, problem = load_torch_classifier(artifact), problem_of(artifact)
     return Classifier(
         artifact.name,
         artifact.card.task.labels,
-        problem.encoder(load_tokenizer(artifact.path), max_length),
+        problem.encoder(load_tokenizer(artifact.path), opening.max_length),
         TorchPredictor(model),
         model.num_parameters(),
         problem,
     )
 
 
-def _open_onnx(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+def _open_onnx(artifact: Artifact, opening: Opening) -> Classifier:
     return onnx_classifier(
         artifact.path,
         artifact.card.task,
         name=artifact.name,
         parameters=_recorded_parameters(artifact),
-        threads=threads,
-        max_length=max_length,
+        opening=opening,
     )
 
 
-def _open_bag_of_words(artifact: Artifact, threads: int, max_length: int | None) -> Classifier:
+def _open_bag_of_words(artifact: Artifact, opening: Opening) -> Classifier:
     # as counted in training: of two classes it keeps two rows of numbers where one was fitted
     labels, parameters = artifact.card.task.labels, _recorded_parameters(artifact)
     predictor = BagOfWordsPredictor(artifact.path)
@@ -171,7 +191,7 @@ def _recorded_parameters(artifact: Artifact) -> int:
     return parameters
 
 
-OPENERS: Mapping[Kind, Callable[[Artifact, int, int | None], Classifier]] = {
+OPENERS: Mapping[Kind, Callable[[Artifact, Opening], Classifier]] = {
     "torch": _open_torch,
     "onnx": _open_onnx,
     "bag-of-words": _open_bag_of_words,

@@ -1,6 +1,6 @@
 """The seam that parity, metrics and latency stand on: `Predictor.logits(batch)`.
 
-A predictor is PyTorch, ONNX Runtime, a bag of words, or (in `serve.client`) a Triton endpoint;
+A predictor is PyTorch, a row of RUNTIMES, a bag of words, or (in `serve.client`) a Triton endpoint;
 what measures them does not know which. A `Classifier` is a predictor with its encoding step.
 """
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertender.measure.compare import CompareConfig, Comparison, compare
+from bertender.measure.runtimes import check_installed
 from bertender.pipeline.stage import Inputs, Stage
+from bertender.tasks.task import Task
 
 __all__ = ["COMPARE"]
 
@@ -17,10 +19,15 @@ def _compare(inputs: Inputs, config: CompareConfig, out: Path) -> Comparison:
     return compare(inputs.sources, inputs.task, config)
 
 
+def _check(config: CompareConfig, task: Task) -> None:
+    check_installed(*config.runtime)
+
+
 COMPARE = Stage(
     name="compare",
     config=CompareConfig,
     function=_compare,
     sources=range(1, MOST_ROWS + 1),
+    check=_check,
     shown_by="bertender.cli.measure_commands:show_comparison",
 )

@@ -12,6 +12,7 @@ from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, demo_encoder
 from bertender.core.errors import BertenderError
 from bertender.core.table import load_place
+from bertender.models.runtimes import RUNTIMES
 from bertender.pipeline.stages import STAGES
 
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
@@ -82,7 +83,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "cores",
         lambda environment: str(environment.cores),
-        "training and ONNX Runtime use all of them by default",
+        "training and runtimes use all of them by default",
         "unknown",
     ),
     Check(
@@ -95,7 +96,7 @@ CHECKS: tuple[Check, ...] = (
         "AVX2",
         _flags("avx2"),
         "fp32 and int8 models run at the speed of vector instructions",
-        "ONNX Runtime falls back to slower kernels",
+        "runtimes fall back to slower kernels",
     ),
     Check(
         "AVX-512",
@@ -123,11 +124,14 @@ CHECKS: tuple[Check, ...] = (
         "everything runs on the CPU",
     ),
     Check("PyTorch", _version("torch"), "trains and distills", "pip install bertender again"),
-    Check(
-        "ONNX Runtime",
-        _version("onnxruntime"),
-        "runs exported and quantized models",
-        "pip install bertender again",
+    *(
+        Check(
+            runtime.title,
+            _version(runtime.package),
+            f"`--runtime {name}`: {runtime.summary}",
+            f"`--runtime {name}` needs it: {runtime.install}",
+        )
+        for name, runtime in RUNTIMES.items()
     ),
     Check(
         "Triton server",

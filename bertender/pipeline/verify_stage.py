@@ -6,8 +6,10 @@ from pathlib import Path
 
 from bertender.core.saving import save_result
 from bertender.measure.parity import Parity, require_parity
+from bertender.measure.runtimes import check_installed
 from bertender.measure.verify import VerifyConfig, verify
 from bertender.pipeline.stage import Inputs, Stage
+from bertender.tasks.task import Task
 
 __all__ = ["VERIFY"]
 
@@ -21,11 +23,16 @@ def _verify(inputs: Inputs, config: VerifyConfig, out: Path) -> Parity:
     return parity
 
 
+def _check(config: VerifyConfig, task: Task) -> None:
+    check_installed(config.runtime)
+
+
 VERIFY = Stage(
     name="verify",
     config=VerifyConfig,
     function=_verify,
     uses=("quantize.failures",),
     sources=(2,),
+    check=_check,
     shown_by="bertender.cli.measure_commands:show_parity",
 )

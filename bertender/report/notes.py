@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from bertender.core.environment import has_int8_acceleration
 from bertender.measure.comparison import Comparison, Conditions, Lengths
 from bertender.measure.load import BUSY_SHARE
+from bertender.models.runtimes import RUNTIMES
 from bertender.report.cells import DASH, Cell, short, speedup_cell
 from bertender.tasks.task import ChosenOn
 
@@ -62,7 +63,7 @@ def conditions_lines(conditions: Conditions) -> list[str]:
         "brackets are 95 % intervals; change and speedup are against the first row",
         f"{environment.cpu_model}, {int8} int8 dot products "
         f"({' '.join(environment.cpu_flags) or 'no vector flags'}); {environment.cores} cores, "
-        f"{conditions.threads} threads for PyTorch and ONNX Runtime alike",
+        f"{conditions.threads} threads for {_engines(config.runtime)} alike",
         *_choices(conditions.chosen_on),
         "every row ran on the CPU; parity is with the model that a row was made from",
         f"{_lengths(conditions.lengths)}; single texts at their natural length, batches padded "
@@ -71,9 +72,19 @@ def conditions_lines(conditions: Conditions) -> list[str]:
         f"single texts and a batch of {conditions.batch_texts} a round; seed {config.seed}; "
         f"{conditions.measured_at}",
         _load(conditions),
-        ", ".join(f"{name} {versions.get(name, DASH)}" for name in VERSIONS_SHOWN)
+        ", ".join(f"{name} {versions.get(name, DASH)}" for name in _versions(config.runtime))
         + f", Python {environment.python}",
     ]
+
+
+def _engines(runtimes: Sequence[str]) -> str:
+    *others, last = ["PyTorch", *(RUNTIMES[name].title for name in runtimes)]
+    return f"{', '.join(others)} and {last}"
+
+
+def _versions(runtimes: Sequence[str]) -> list[str]:
+    """Return the packages whose versions are shown, each once."""
+    return [*dict.fromkeys((*VERSIONS_SHOWN, *(RUNTIMES[name].package for name in runtimes)))]
 
 
 def _choices(chosen_on: Sequence[ChosenOn] | None) -> list[str]:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.measure.parity import CaseParity, Parity
+from bertender.models.runtimes import RUNTIMES
 from bertender.report.cells import DASH, captioned_table, markdown_rows
 
 __all__ = ["markdown_parity", "parity_lines", "parity_table"]
@@ -38,7 +39,7 @@ def parity_lines(parity: Parity) -> list[str]:
     verdict = "passed" if parity.passed else f"FAILED, {len(parity.failures)} failures"
     return [
         f"parity of {parity.candidate} with {parity.reference}: {verdict}",
-        f"{parity.texts} texts, {parity.rows} predictions; "
+        f"{parity.texts} texts, {parity.rows} predictions{_where(parity.runtime)}; "
         f"largest reference logit {_figure(parity.logit_scale)}, "
         f"spread over texts {_figure(parity.logit_spread)}",
         *_single_logits(parity),
@@ -52,6 +53,10 @@ def parity_lines(parity: Parity) -> list[str]:
         *_compared(parity),
         *(f"failed: {failure}" for failure in parity.failures),
     ]
+
+
+def _where(runtime: str | None) -> str:
+    return f" in {RUNTIMES[runtime].title}" if runtime else ""
 
 
 def _single_logits(parity: Parity) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 
 from bertender.core.findings import (
     Findings,
@@ -13,11 +13,14 @@ from bertender.core.findings import (
     SensitivityFindings,
     TriedScheme,
 )
+from bertender.models.runtimes import RUNTIMES
 from bertender.report.cells import number
 
 __all__ = ["quantization_lines"]
 
 SHOWN_PARTS = 5
+INTEGER = re.compile(r"Integer|Quantize|NBits|QGemm|QLinear| [ui][48]$")
+"""In the names of ONNX Runtime's operators and of OpenVINO's, which end in their precision."""
 
 
 def quantization_lines(findings: Findings) -> list[str]:
@@ -42,19 +45,17 @@ def _products(quantization: QuantizationFindings) -> str:
             f"for {quantization.target}: {quantization.products} products quantized; {stays}. What "
             "runs there was not checked, as this machine is none: quantize there, or verify there"
         )
-    operators = ", ".join(
-        f"{count} {name}" for name, count in _integer(quantization.operators).items()
-    )
+    operators = ", ".join(f"{count} {name}" for name, count in _integer(quantization).items())
     return (
-        f"for {quantization.target}: {quantization.running_in_integers} of {quantization.products} "
-        f"quantized products run in integers ({operators}); {stays}"
+        f"for {quantization.target}, {RUNTIMES[quantization.runtime].title}: "
+        f"{quantization.running_in_integers} of {quantization.products} quantized "
+        f"products run in integers ({operators}); {stays}"
     )
 
 
-def _integer(operators: Mapping[str, int]) -> dict[str, int]:
+def _integer(quantization: QuantizationFindings) -> dict[str, int]:
     """Return the counted operators that multiply by integers or turn floats into them."""
-    words = ("Integer", "Quantize", "NBits", "QGemm", "QLinear")
-    return {name: count for name, count in operators.items() if any(word in name for word in words)}
+    return {name: count for name, count in quantization.operators.items() if INTEGER.search(name)}
 
 
 def _saturation(saturation: SaturationFindings | None) -> list[str]:

@@ -119,7 +119,7 @@ def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[C
 
 
 def _name(row: ComparisonRow) -> Cell:
-    return row.name, f"({row.kind} {row.precision})"
+    return row.name, f"({row.runtime or row.kind} {row.precision})"
 
 
 def _score(score: Score) -> Cell:
@@ -144,7 +144,7 @@ NAME = Column(
     "Artifact", "", lambda row: (row.name,), constant=lambda it: (it.name,), numeric=False
 )
 NAME_AND_KIND = Column("Artifact", "", _name, constant=lambda it: (it.name,), numeric=False)
-RUNS_AS = Column("Runs as", "", lambda row: (row.kind, row.precision), numeric=False)
+RUNS_AS = Column("Runs as", "", lambda row: (row.runtime or row.kind, row.precision), numeric=False)
 DISK = Column("Disk", "MB", lambda row: (short(row.size.artifact_size_bytes / MEGABYTE),))
 SCORE = Column(
     "Score", "{metric}", lambda row: _score(row.score), constant=lambda it: _score(it.score)

@@ -174,6 +174,7 @@ UNLIKE_THEIR_DEFAULT = {
     "overflow": "allow",
     "short_length": "15",
     "tokenizer": "bpe",
+    "runtime": "openvino",
     "schedule": "constant",
     "layer_map": "last",
     "teacher_layers": "0,1,2",

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, MachineBusyError, ModelError
-from bertender.measure import fresh
-from bertender.measure.fresh import TimedModel, TimingRequest, measure_models
-from bertender.measure.latency import LatencyConfig, LatencyReport
+from bertender.measure import fresh, latency
+from bertender.measure.fresh import TimedModel, TimingRequest, measure_models, open_engines
+from bertender.measure.latency import LatencyConfig, LatencyReport, TakeTurn
 from bertender.measure.load import MachineLoad
+from bertender.models.opening import onnx_file
+from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Task
+from tests.runtimes import needs
 
 CONFIG = LatencyConfig(
     single_texts=3,
@@ -51,9 +56,36 @@ def test_fresh_processes_time_every_row(
 
 
 @pytest.mark.slow
+@needs("openvino")
+def test_each_engine_has_a_process_and_all_rows_take_turns(
+    models: list[TimedModel], plain_export: Any, task: Task
+) -> None:
+    graph = onnx_file(plain_export("bert")[1])
+    in_runtimes = [
+        models[0].model_copy(update={"name": runtime, "graph": graph, "runtime": runtime})
+        for runtime in RUNTIMES
+    ]
+    request = TimingRequest(
+        models=(*models, *in_runtimes),
+        examples=task.dev.examples,
+        config=CONFIG,
+        max_length=None,
+        process=0,
+    )
+    assert request.by_engine() == [[0, 1], [2], [3]]
+    with open_engines(request) as take:
+        turns = [take(row, 0) for row in (3, 0, 2, 1)]
+    assert [len(turn.single_ms) for turn in turns] == [3] * 4
+    report = measure_models(request.models, task.dev.examples, CONFIG)
+    assert [row.name for row in report.rows] == ["first", "second", *RUNTIMES]
+
+
+@pytest.mark.slow
 def test_a_process_that_ends_without_a_result_says_why(
     models: list[TimedModel], task: Task, tmp_path: Path
 ) -> None:
+    shutil.copytree(models[0].artifact, tmp_path / "gone")
+    (tmp_path / "gone" / "model.safetensors").unlink()
     gone = models[0].model_copy(update={"artifact": tmp_path / "gone"})
     with pytest.raises(ModelError, match=r"3 rows ended with status 1: .*gone.*--processes 1"):
         measure_models([gone, models[0]], task.dev.examples, CONFIG)
@@ -62,7 +94,7 @@ def test_a_process_that_ends_without_a_result_says_why(
 def test_one_process_is_this_one(
     models: list[TimedModel], task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fresh.subprocess, "run", lambda *given, **more: pytest.fail("another"))
+    monkeypatch.setattr(fresh.subprocess, "Popen", lambda *given, **more: pytest.fail("another"))
     config = CONFIG.model_copy(update={"processes": 1})
     report = measure_models(models, task.dev.examples, config)
     assert [len(row.single_ms) for row in report.rows] == [1, 1] and report.noise_floor
@@ -77,18 +109,21 @@ def test_a_process_that_was_disturbed_is_refused_at_once(
     models: list[TimedModel], task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The busiest process judges the whole, and nobody waits for those after it."""
-    numbers = []
+    numbers: list[int] = []
 
-    def timed(command: list[str], **settings: Any) -> CompletedProcess[str]:
-        request = TimingRequest.model_validate_json(settings["input"])
+    @contextmanager
+    def opened(request: TimingRequest) -> Iterator[TakeTurn]:
         numbers.append(request.process)
-        shares = {0: 0.01, 1: 0.2, 2: 0.02}
-        load = MachineLoad(other_work=shares[request.process], steal=0.0)
-        report = request.run().model_copy(update={"load": load})
-        Path(command[-1]).write_text(report.model_dump_json(), encoding="utf-8")
-        return CompletedProcess(command, 0, stderr="")
+        yield request.opened().take
 
-    monkeypatch.setattr(fresh.subprocess, "run", timed)
+    @contextmanager
+    def watched(noisy: bool) -> Iterator[Any]:
+        assert noisy, "the load is judged where the repetitions are merged"
+        share = {0: 0.01, 1: 0.2, 2: 0.02}[numbers[-1]]
+        yield LatencyReport.model_construct(load=MachineLoad(other_work=share, steal=0.0))
+
+    monkeypatch.setattr(fresh, "open_engines", opened)
+    monkeypatch.setattr(latency, "watched_load", watched)
     quiet = CONFIG.model_copy(update={"processes": 3, "noisy": False})
     with pytest.raises(MachineBusyError, match=r"20\.0%"):
         measure_models(models, task.dev.examples, quiet)

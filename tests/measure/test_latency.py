@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +18,7 @@ from bertender.measure.latency import (
     Latency,
     LatencyConfig,
     LatencyReport,
+    Turns,
     measure_latency,
     merged,
     threads_of,
@@ -88,6 +92,28 @@ def test_a_turn_is_warm_up_then_single_texts_then_one_batch(bench: Bench) -> Non
     assert len(rounds) == CONFIG.rounds and {*map(len, rounds)} == {6}
     assert {value for values in rounds for value in values} == {1.0}
     assert row.batch_ms == ((4.0,) * 5,) and row.texts_per_second == pytest.approx(1000.0)
+
+
+def test_every_shape_runs_untimed_before_it_is_timed() -> None:
+    """A runtime that compiles for each new shape is timed as it serves afterwards."""
+    shapes: list[tuple[int, ...]] = []
+
+    def encode(examples: Sequence[Example]) -> Batch:
+        length = max(len(text) for (text,) in examples)
+        return Batch(tuple(examples), {"input_ids": np.zeros((len(examples), length), np.int64)})
+
+    def answer(batch: Batch):
+        shapes.append(batch.arrays["input_ids"].shape)
+        return honest(batch)
+
+    texts = [("a" * length,) for length in (1, 2, 3)]
+    config = CONFIG.model_copy(update={"single_texts": 3, "batch_size": 3, "warmup_texts": 0})
+    turns = Turns([replace(fake_classifier("a", answer), encode=encode)], texts, config, 0)
+    turns.take(0, 0)
+    once = {(1, 1), (1, 2), (1, 3), (3, 3)}
+    assert set(shapes[:4]) == once == set(shapes[4:]) and len(shapes) == 8
+    turns.take(0, 1)
+    assert len(shapes) == 12
 
 
 def test_a_drifting_machine_leaves_the_speedup_exact(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from transformers import BertForMaskedLM, BertForSequenceClassification
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.models.opening import OPENERS, onnx_classifier, onnx_file, open_classifier
+from bertender.models.opening import OPENERS, Opening, onnx_classifier, onnx_file, open_classifier
 from bertender.models.predictor import Classifier, FakePredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, keep_text
@@ -119,7 +119,11 @@ def test_onnx_without_an_artifact(artifacts: dict[str, Artifact], task: Task) ->
     artifact = artifacts["onnx"]
     assert onnx_file(artifact) == artifact.path / ONNX_NAME and onnx_file(artifact).is_file()
     bare = onnx_classifier(
-        artifact.path, artifact.card.task, name="draft", parameters=5, threads=1, max_length=9
+        artifact.path,
+        artifact.card.task,
+        name="draft",
+        parameters=5,
+        opening=Opening(threads=1, max_length=9),
     )
     assert (bare.name, bare.parameters, bare.encode.max_length) == ("draft", 5, 9)
     short = [("saw drill",), ("plum",)]

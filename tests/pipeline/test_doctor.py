@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertender.core.environment import INTERESTING_FLAGS
+from bertender.models.runtimes import RUNTIMES
 from bertender.pipeline.doctor import CHECKS, Check, findings
 from tests.core.machines import bare
 
@@ -20,7 +21,9 @@ def test_every_check_answers(check: Check) -> None:
 
 def test_findings_tell_machines_apart() -> None:
     rich = bare(
-        cpu_flags=INTERESTING_FLAGS, gpu="H100", versions={"torch": "2", "onnxruntime": "1"}
+        cpu_flags=INTERESTING_FLAGS,
+        gpu="H100",
+        versions={"torch": "2", **{runtime.package: "1" for runtime in RUNTIMES.values()}},
     )
     poor_ok = {finding.name for finding in findings(bare()) if finding.ok}
     rich_findings = {finding.name: finding for finding in findings(rich)}
@@ -32,9 +35,16 @@ def test_findings_tell_machines_apart() -> None:
         "bf16 (AVX-512, AMX)",
         "GPU",
         "PyTorch",
-        "ONNX Runtime",
+        *(runtime.title for runtime in RUNTIMES.values()),
     }
     assert rich_findings["GPU"].value == "H100"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_runtime_is_listed_with_what_installs_it(runtime: str) -> None:
+    (absent,) = (each for each in findings(bare()) if each.name == RUNTIMES[runtime].title)
+    assert not absent.ok and f"`--runtime {runtime}`" in absent.meaning
+    assert RUNTIMES[runtime].install in absent.meaning
 
 
 def test_a_server_that_cannot_run_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

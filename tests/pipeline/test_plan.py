@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from bertender.core.config import Rule
-from bertender.core.errors import BertenderError, ConfigError, DataError
+from bertender.core.errors import BertenderError, ConfigError, DataError, RuntimeMissingError
+from bertender.models.runtimes import Runtime
 from bertender.pipeline.plan import make_plan
 from bertender.pipeline.products import Want
 from bertender.pipeline.recipe import Recipe, load_recipe, parse_recipe, recipe_names
@@ -69,6 +70,17 @@ BAD = {
         last("quantize", "graph", target="gpu"),
         "slower than 16 bits",
     ),
+    **{
+        f"a runtime that {stage} does not know": (
+            last(stage, source, runtime="openvin"),
+            "no runtime 'openvin'. Did you mean 'openvino'",
+        )
+        for stage, source in {
+            "quantize": "graph",
+            "verify": ["teacher", "graph"],
+            "compare": ["teacher", "graph"],
+        }.items()
+    },
     "settings that no default scheme reads": (
         last("quantize", "graph", soft_labels=0.5),
         "no scheme that is tried by default reads all of your settings. dynamic is skipped",
@@ -284,6 +296,16 @@ def test_every_rule_says_what_to_do(name: str) -> None:
     for rule in config.all_rules().values():
         assert isinstance(rule, Rule) and rule.settings <= config.model_fields.keys()
         assert rule.against is None or rule.against in config.model_fields
+
+
+@pytest.mark.parametrize("stage", ["quantize", "verify", "compare"])
+def test_a_missing_runtime_is_refused_before_any_step(
+    stage: str, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runtime, "version", None)
+    config = STAGES[stage].config.parse({"runtime": "openvino"})
+    with pytest.raises(RuntimeMissingError, match=r"pip install 'bertender\[openvino\]'"):
+        STAGES[stage].check(config, task)
 
 
 @pytest.mark.parametrize("name", recipe_names())

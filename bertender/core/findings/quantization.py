@@ -80,7 +80,8 @@ class QuantizationFindings(Part):
         None, description="of them; None where this machine is not such a target"
     )
     float_nodes: dict[str, str] = Field(description="node that stays in float -> why")
-    operators: dict[str, int] = Field(description="as ONNX Runtime runs the graph")
+    runtime: str = Field("onnxruntime", description="row of RUNTIMES that the gates ran it in")
+    operators: dict[str, int] = Field(description="as the runtime runs the graph")
     products_of_4_bits: int | None = None
     saturation: SaturationFindings | None = Field(
         None, description="None where this machine is not such a target"

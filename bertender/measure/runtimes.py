@@ -1,0 +1,40 @@
+"""Runtimes of the artifacts that are measured: those of kind onnx run in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, RuntimeMissingError
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+
+__all__ = ["check_installed", "check_used", "runtime_of"]
+
+
+def check_used(artifacts: Sequence[Artifact], *names: str) -> None:
+    """Raise ConfigError for runtimes beside the default where no artifact is of kind onnx."""
+    if set(names) - {DEFAULT_RUNTIME} and not any(each.card.kind == "onnx" for each in artifacts):
+        raise ConfigError(
+            f"runtime={','.join(names)} runs onnx artifacts, and none of these is one: "
+            f"{', '.join(str(each.path) for each in artifacts)}. Export the model first: bertender "
+            "export."
+        )
+
+
+def runtime_of(artifact: Artifact, name: str) -> str | None:
+    """Return the runtime where it runs the artifact; None for what has a library of its own."""
+    return name if artifact.card.kind == "onnx" else None
+
+
+def check_installed(*names: str) -> None:
+    """Raise RuntimeMissingError for a runtime that is not installed, before any work."""
+    for name in names:
+        if RUNTIMES[name].version is None:
+            raise RuntimeMissingError(
+                f"runtime {name!r} is not installed. Install it with `{RUNTIMES[name].install}`, "
+                f"or use one that is: {', '.join(_installed())}."
+            )
+
+
+def _installed() -> list[str]:
+    return [name for name, runtime in RUNTIMES.items() if runtime.version is not None]

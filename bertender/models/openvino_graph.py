@@ -1,0 +1,115 @@
+"""OpenVINO as a predictor, on the CPU and quietly. It is imported when a graph is opened."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.errors import ModelError, RuntimeMissingError
+
+if TYPE_CHECKING:  # it loads tokenizers
+    from bertender.text.batch import Batch
+
+__all__ = ["OpenVinoPredictor", "compiled", "import_openvino"]
+
+TELEMETRY = "openvino_telemetry"
+
+
+class OpenVinoPredictor:
+    """A graph compiled by OpenVINO for this CPU; arrays that it does not take are left out.
+
+    What is not 8-bit is computed in float32, where OpenVINO would take bfloat16 by itself.
+
+    Args:
+        path: the graph.
+        threads: of one inference; 0 takes OpenVINO's default.
+        spinning: as ONNX Runtime takes it; threads of OpenVINO sleep when idle in either case.
+
+    Raises:
+        RuntimeMissingError: OpenVINO is not installed.
+        ModelError: OpenVINO cannot open the graph.
+    """
+
+    def __init__(self, path: Path, threads: int = 0, *, spinning: bool = True) -> None:
+        self.compiled = compiled(path, threads)
+        self.inputs = tuple(each.get_any_name() for each in self.compiled.inputs)
+        self._requests = threading.local()  # a request runs one batch at a time
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a batch."""
+        arrays = {name: batch.arrays[name] for name in self.inputs}
+        if not hasattr(self._requests, "own"):
+            self._requests.own = self.compiled.create_infer_request()
+        # the outputs are copied: the next batch overwrites those of the request
+        logits = self._requests.own.infer(arrays, share_inputs=True)["logits"]
+        return np.asarray(logits, dtype=np.float32)
+
+
+def import_openvino() -> ModuleType:
+    """Import OpenVINO without its telemetry.
+
+    Raises:
+        RuntimeMissingError: it is not installed.
+    """
+    with _no_telemetry():
+        try:
+            return importlib.import_module("openvino")
+        except ImportError as error:
+            raise RuntimeMissingError(
+                f"runtime 'openvino' cannot be imported: {error}. Install it with `pip install "
+                "'bertender[openvino]'`, or use runtime 'onnxruntime'."
+            ) from None
+
+
+@contextmanager
+def _no_telemetry() -> Iterator[None]:
+    """Hide the package by which the import of OpenVINO would send an event."""
+    absent = object()
+    before: Any = sys.modules.get(TELEMETRY, absent)
+    sys.modules[TELEMETRY] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[TELEMETRY]
+        if before is not absent:
+            sys.modules[TELEMETRY] = before
+
+
+def compiled(graph: Path | bytes, threads: int = 0) -> Any:
+    """Compile a graph for this CPU; see `OpenVinoPredictor`."""
+    openvino = import_openvino()
+    settings: dict[str, Any] = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "f32",
+        # bound to cores, threads wait there for other work; on quiet ones nothing was gained
+        "ENABLE_CPU_PINNING": False,
+    }
+    if threads:
+        # as many as are asked for, where OpenVINO would take one of each core's two
+        settings |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_HYPER_THREADING": True}
+    try:
+        core = openvino.Core()
+        model = core.read_model(graph if isinstance(graph, bytes) else str(graph))
+        return core.compile_model(model, "CPU", settings)
+    except RuntimeError as error:
+        name = "a part of a graph" if isinstance(graph, bytes) else graph
+        raise ModelError(
+            f"OpenVINO {openvino.__version__} cannot open {name}: {_first_line(error)}. Use "
+            "runtime 'onnxruntime', or export and quantize the model again."
+        ) from None
+
+
+def _first_line(error: RuntimeError) -> str:
+    """Return the first line of a message that says something: the others trace C++ files."""
+    lines = (line.strip().rstrip(".") for line in str(error).splitlines())
+    return next((line for line in lines if line and not line.startswith("Exception from")), "")

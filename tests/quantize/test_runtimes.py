@@ -1,0 +1,120 @@
+"""Quantizing for each runtime: its own kernels, sums and logits are what the gates check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import GateError, RuntimeMissingError, UnknownNameError
+from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.runtimes import RUNTIMES, Runtime
+from bertender.report.quantization import quantization_lines
+from bertender.tasks.task import Task
+from quantize.kernels import KERNELS, operators
+from quantize.quantizer import QuantizeConfig, quantize
+from quantize.saturation import probe
+from quantize.static import write_static
+from quantize.twins import find_twins, sample_rows
+from tests.quantize.contexts import context_of
+from tests.runtimes import EVERY_RUNTIME, needs
+
+STATIC = {"scheme": "static", "target": "vnni", "calibration_texts": 16, "parity_texts": 8}
+PRODUCTS = 4 * 6 + 2
+
+
+@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
+def test_static_products_run_in_integers_in_it(
+    runtime: str, float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = QuantizeConfig.parse({**STATIC, "runtime": runtime})
+    artifact = quantize(float_model, task, config, tmp_path / "int8")
+    found = artifact.card.findings.quantization
+    assert found is not None and found.runtime == runtime == artifact.card.config["runtime"]
+    assert found.products == found.running_in_integers == PRODUCTS
+    products = KERNELS[runtime].integer_products
+    assert sum(found.operators.get(name, 0) for name in products) == PRODUCTS
+    assert found.operators == operators(onnx_file(artifact), runtime)
+    first = quantization_lines(artifact.card.findings)[0]
+    assert f"{RUNTIMES[runtime].title}: 26 of 26 quantized products run in integers" in first
+    expected = open_classifier(float_model).logits(task.dev.examples)
+    logits = open_classifier(artifact, runtime=runtime).logits(task.dev.examples)
+    assert 0 < np.abs(logits - expected).max() < 0.1 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
+def test_its_sums_are_probed(
+    runtime: str, float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    context = context_of(float_model, task, tmp_path, calibration_texts=16)
+    write_static(context, tmp_path / "model.onnx")
+    twins = find_twins(context.graph, tmp_path / "model.onnx")
+    samples = sample_rows(tmp_path / "model.onnx", twins, context.texts(16, ""))
+    findings = probe(twins, samples, KERNELS[runtime].run)
+    assert findings.products == PRODUCTS and findings.largest_deviation < findings.allowed
+
+
+@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
+def test_a_graph_in_memory_runs(runtime: str) -> None:
+    place = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["rows", 2])
+    ends = [onnx.ValueInfoProto(name=name) for name in ("twice", "square")]
+    nodes = [helper.make_node("Add", ["x", "x"], ["twice"])]
+    nodes += [helper.make_node("Mul", ["x", "x"], ["square"])]
+    opset = [helper.make_opsetid("", 18)]
+    made = helper.make_graph(nodes, "graph", [place], ends)
+    model = helper.make_model(made, opset_imports=opset, ir_version=8)
+    values = np.float32([[1, 2], [3, 4]])
+    twice, square = KERNELS[runtime].run(model, values)
+    np.testing.assert_array_equal(twice, 2 * values)
+    np.testing.assert_array_equal(square, values**2)
+
+
+@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
+def test_a_float_graph_has_no_integer_products(runtime: str, float_model: Artifact) -> None:
+    counts = operators(onnx_file(float_model), runtime)
+    assert not KERNELS[runtime].integer_products & counts.keys()
+    assert min(counts.values()) > 0 and "Const" not in counts
+    products = ("FullyConnected f32", "MatMul", "Gemm", "FusedMatMul", "MatMul f32")
+    assert sum(counts.get(name, 0) for name in products) >= 12
+
+
+def test_every_runtime_has_its_kernels() -> None:
+    assert KERNELS.keys() == RUNTIMES.keys()
+
+
+@needs("openvino")
+def test_products_that_it_runs_in_float_are_refused_with_what_to_try(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = QuantizeConfig.parse({"scheme": "dynamic", "target": "vnni", "runtime": "openvino"})
+    message = r"26 products were .* OpenVINO runs 0 of them.*--runtime openvino.*--scheme static"
+    with pytest.raises(GateError, match=message):
+        quantize(float_model, task, config, tmp_path / "int8")
+    assert not (tmp_path / "int8").exists()
+
+
+@needs("openvino")
+def test_without_a_scheme_the_first_that_it_runs_is_taken(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = QuantizeConfig.parse({"target": "vnni", "runtime": "openvino", "parity_texts": 8})
+    artifact = quantize(float_model, task, config, tmp_path / "int8")
+    assert artifact.card.config["scheme"] == "static"
+    tried = artifact.card.findings.quantization.tried
+    assert [each.scheme for each in tried] == ["dynamic"]
+    assert tried[0].refused is not None and "OpenVINO runs 0" in tried[0].refused
+
+
+def test_a_missing_or_unknown_runtime_is_refused_before_any_work(
+    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownNameError, match=r"no runtime 'openvin'\. Did you mean 'openvino'"):
+        QuantizeConfig.parse({**STATIC, "runtime": "openvin"})
+    monkeypatch.setattr(Runtime, "version", None)
+    config = QuantizeConfig.parse({**STATIC, "runtime": "openvino"})
+    with pytest.raises(RuntimeMissingError, match=r"bertender\[openvino\]"):
+        quantize(float_model, task, config, tmp_path / "int8")
