@@ -18,6 +18,7 @@ COUNTED_OTHERWISE: Mapping[str, str] = {
     "bertender.pipeline.stage": "the settings and sources that it hands on count by themselves",
     "bertender.pipeline.products": "it describes what steps write, for plans",
     "bertender.pipeline.named_files": "files that settings name count by their digest",
+    "bertender.core.errors": "an error ends a step, and no output depends on it",
     "bertender.core.progress": "it shows how far the work is, and no output depends on it",
     "bertender.models.expected": "a plan asks it, and what a step then runs does not",
     "bertender.tasks.loading": "a task counts by the fingerprint of its data, however it is read",
