@@ -114,7 +114,7 @@ def _students(benchmark: ControlBenchmark, place: int) -> Students:
         by_way.setdefault(student.way, []).append(student)
     chosen: dict[str, str] = {}
     for control in CONTROLS:
-        lengths = [way for way in by_way if WAYS[way].control == control]
+        lengths = [name for name in by_way if name in WAYS and WAYS[name].control == control]
         if lengths:
             chosen[control] = max(lengths, key=_choice_in(by_way))
     return Students(benchmark, by_way, chosen, place)

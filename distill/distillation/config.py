@@ -130,9 +130,6 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
 """Conflicts of settings."""
 
 
-AUTOMATIC = ("method", AUTO)
-
-
 class StudentConfig(PhasedConfig):
     """Settings of a student; those that are not set have the method's own default."""
 
@@ -184,9 +181,12 @@ class StudentConfig(PhasedConfig):
     def _filled(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Fill in what `auto` chooses and the method's defaults; neither is an explicit setting."""
         usual = cls.model_fields["method"].default
-        explicit = {name: value for name, value in values.items() if (name, value) != AUTOMATIC}
-        named = explicit.get("method", usual)
-        chosen = automatic_settings(explicit) if named == AUTO else {"method": named}
+        explicit = dict(values)
+        if usual == AUTO == explicit.get("method", usual):
+            explicit.pop("method", None)  # what it stands for may change with other settings
+            chosen = automatic_settings(explicit)
+        else:
+            chosen = {"method": explicit.get("method", usual)}
         method = cls.rows.get(chosen["method"]) if isinstance(chosen["method"], str) else None
         config = handler({**(method.settings if method else {}), **chosen, **explicit})
         config.model_fields_set.intersection_update(explicit)

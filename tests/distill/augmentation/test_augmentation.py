@@ -217,7 +217,8 @@ def test_masks_that_a_student_reads_otherwise_are_refused(
     for file in encoder.iterdir():
         if file.suffix in (".json", ".txt"):
             file.write_text(file.read_text().replace("[MASK]", "<blank>"))
-    settings = {**QUICK, "student": str(encoder), "weights": {"cosine": 0}}
+    settings = {**QUICK, "student": str(encoder)}
+    settings |= {"method": "distilbert", "weights": {"cosine": 0}}
     with pytest.raises(ModelError, match=r"writes the teacher's \[MASK\].*Take tinybert"):
         config = DistillConfig(**settings, augmentation="bilstm")
         distill(trained_teacher, few, config, tmp_path / "student")

@@ -36,7 +36,8 @@ def test_a_student_may_start_from_another_encoder_with_its_own_vocabulary(
     trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     encoder = other_vocabulary(tmp_path / "encoder")
-    config = DistillConfig(**QUICK, student=str(encoder), weights={"cosine": 0, "hard": 0})
+    logits = {"method": "distilbert", "weights": {"cosine": 0, "hard": 0}}
+    config = DistillConfig(**QUICK, student=str(encoder), **logits)
     student = distill(trained_teacher, task, config, tmp_path / "student")
     assert student.card.findings.training.epochs[-1]["accuracy"] > 0.9, (
         "it learned from answers alone"

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from bertender.core.errors import UnknownNameError
 from distill.distillation.distill_config import DistillConfig
+from distill.distillation.general_config import GeneralConfig
 from distill.methods import METHODS
 from distill.methods.automatic import CHOICES, automatic_settings
 
@@ -50,3 +52,8 @@ def test_a_methods_own_settings_do_not_outlive_it() -> None:
         named.changed({"method": "hard"}).learning_rate
         == DistillConfig.parse({"method": "hard"}).learning_rate
     )
+
+
+def test_a_general_distillation_knows_no_auto() -> None:
+    with pytest.raises(UnknownNameError, match="'auto'"):
+        GeneralConfig.parse({"method": "auto"})

@@ -166,13 +166,14 @@ def test_a_student_of_another_start_learns_from_a_pruned_teacher(
     config = PruneConfig(heads=0.5, **UNTRAINED)
     teacher = prune(trained_teacher, task, config, tmp_path / "pruned")
     start = str(save_encoder("bert", tmp_path / "encoder"))
-    student = distill(teacher, task, DistillConfig(student=start, epochs=1), tmp_path / "student")
+    config = DistillConfig(method="distilbert", student=start, epochs=1)
+    student = distill(teacher, task, config, tmp_path / "student")
     assert student.card.family == "distilbert"
     with pytest.raises(ModelError, match=r"not alike.*'tinybert' reads them"):
         config = DistillConfig(method="tinybert", student=start)
         distill(teacher, task, config, tmp_path / "refused")
     with pytest.raises(ModelError, match="no student of method 'distilbert' can start from it"):
-        config = DistillConfig(student=str(teacher.path))
+        config = DistillConfig(method="distilbert", student=str(teacher.path))
         distill(trained_teacher, task, config, tmp_path / "refused")
 
 
