@@ -21,7 +21,7 @@ from tests.packages import ROOT
 __all__ = ["KEY", "Proxy", "nginx_binary", "proxy_before"]
 
 DEPLOY = ROOT / "deploy" / "nginx"
-KEY = "Bearer 0123456789abcdef0123456789abcdef"
+KEY = f"Bearer {'0123456789abcdef' * 4}"  # as long as that of the documented command
 CERTIFICATE = (
     *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
     *("-keyout", "server.key", "-out", "server.pem", "-subj", "/CN=localhost"),
