@@ -33,7 +33,6 @@ import resource
 import select
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -169,8 +168,9 @@ def _run(options: argparse.Namespace, owner: _Owner, log: BinaryIO) -> int:
         return server.returncode
     finally:
         _kill_group(server)
-        for region in SHARED_MEMORY.glob(f"{options.shared_memory}*"):
-            region.unlink(missing_ok=True)
+        regions = SHARED_MEMORY.glob(f"{options.shared_memory}*")
+        for left in (*regions, *_counts(Path(options.workspace))):
+            left.unlink(missing_ok=True)
 
 
 def _opened(log: str) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -232,8 +232,12 @@ def _drain(server: "subprocess.Popen[bytes]", options: argparse.Namespace) -> No
 
 def _in_flight(workspace: Path) -> int | None:
     """Return the requests without a response, by the stubs' files; None where there is none."""
-    files = list(workspace.glob("in-flight-*"))
-    return sum(struct.unpack("=Q", path.read_bytes())[0] for path in files) if files else None
+    files = _counts(workspace)  # an empty one was just created, and counts 0
+    return sum(int.from_bytes(each.read_bytes(), sys.byteorder) for each in files) if files else None
+
+
+def _counts(workspace: Path) -> list[Path]:
+    return list(workspace.glob("in-flight-*"))
 
 
 def _kill_group(server: "subprocess.Popen[bytes]") -> None:

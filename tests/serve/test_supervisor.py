@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -208,3 +209,24 @@ def test_it_waits_for_requests_and_not_for_connections(
     supervisor.communicate(timeout=10)
     assert seconds[0] < time.monotonic() - asked < seconds[1]
     assert_gone(members)
+
+
+@pytest.mark.parametrize("count", [b"", bytes(8)], ids=["just created", "none"])
+def test_what_a_dead_stub_left_does_not_delay_the_end(
+    tmp_path: Path, stub: str, count: bytes
+) -> None:
+    work = tmp_path / "work"
+    command = ["sh", "-c", f"trap '' TERM; {stub} 60 & exec sleep 60"]
+    supervisor = supervise(work, command, "--restart", stop_timeout_s="6")
+    assert supervisor.stdin is not None
+    supervisor.stdin.write(b"ready\n")
+    supervisor.stdin.flush()
+    first = stub_of(supervisor)
+    (work / f"in-flight-{first.pid}").write_bytes(struct.pack("=Q", 3))
+    first.kill()
+    second = stub_of(supervisor, but=first.pid)
+    (work / f"in-flight-{second.pid}").write_bytes(count)
+    asked = time.monotonic()
+    supervisor.communicate(timeout=15)
+    assert supervisor.returncode == 0
+    assert time.monotonic() - asked < 4
