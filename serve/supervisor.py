@@ -39,7 +39,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["RESTART_DELAYS_S", "STUB_DIED", "STUB_NAME", "main"]
+__all__ = ["RESTART_DELAYS_S", "STUB_DIED", "STUB_NAME", "Rotation", "main"]
 
 STUB_DIED = 70
 """Exit status: a process of the command died, and the command went on without it."""
@@ -50,6 +50,7 @@ HEALTHY_S = 600.0
 
 STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
 POLL_S = 0.1
+ROTATION_RETRY_S = 60.0
 DISCOVERY_S = 1.0
 GRACE_S = 0.5
 QUIET_S = 1.0
@@ -112,6 +113,29 @@ class _Stubs:
         return process.parent == self.command and STUB_NAME.startswith(process.name)
 
 
+class Rotation:
+    """Copies a log that has grown too long, and empties it: its writer holds it open to append."""
+
+    def __init__(self, log: Path, max_bytes: int) -> None:
+        self.log = log
+        self.max_bytes = max_bytes
+        self.next_try_s = 0.0
+
+    def run(self, now_s: float) -> bool:
+        """Return whether the log was copied and emptied; after an error, wait before the next."""
+        if now_s < self.next_try_s:
+            return False
+        try:
+            if not self.log.is_file() or self.log.stat().st_size <= self.max_bytes:
+                return False
+            shutil.copyfile(self.log, f"{self.log}.1")
+            os.truncate(self.log, 0)
+        except OSError:  # a full disk ends no server, and copying would only keep it busy
+            self.next_try_s = now_s + ROTATION_RETRY_S
+            return False
+        return True
+
+
 def main(arguments: list[str]) -> int:
     """Run the command until it ends or standard input closes; return its exit status."""
     options, owner, delays_s = _parsed(arguments), _Owner(), list(RESTART_DELAYS_S)
@@ -155,13 +179,13 @@ def _run(options: argparse.Namespace, owner: _Owner, log: BinaryIO) -> int:
         preexec_fn=functools.partial(_prepare, os.getpid()),
     )
     try:
-        stubs = _Stubs(server.pid)
+        stubs, rotation = _Stubs(server.pid), Rotation(Path(options.log), options.log_max_bytes)
         while server.poll() is None:
             if owner.wait(POLL_S):
                 server.terminate()
                 _drain(server, options)
                 return 0
-            _rotate(Path(options.log), options.log_max_bytes)
+            rotation.run(time.monotonic())
             if stub := stubs.dead():
                 _note(log, f"the Python stub, process {stub}, died; the server cannot go on")
                 return STUB_DIED
@@ -179,17 +203,9 @@ def _opened(log: str) -> contextlib.AbstractContextManager[BinaryIO]:
     return Path(log).open("ab", buffering=0)
 
 
-def _rotate(log: Path, max_bytes: int) -> None:
-    """Copy a log that has grown too long, and empty it: its writer holds it open to append."""
-    with contextlib.suppress(OSError):  # a full disk ends no server
-        if log.is_file() and log.stat().st_size > max_bytes:
-            shutil.copyfile(log, f"{log}.1")
-            os.truncate(log, 0)
-
-
 def _note(log: BinaryIO, message: str) -> None:
-    log.write(f"bertender: {message}\n".encode())
-    log.flush()
+    with contextlib.suppress(OSError):  # a full disk, or nobody reads it: ends no server
+        os.write(log.fileno(), f"bertender: {message}\n".encode())
 
 
 def _process(number: int) -> _Process:
@@ -233,7 +249,9 @@ def _drain(server: "subprocess.Popen[bytes]", options: argparse.Namespace) -> No
 def _in_flight(workspace: Path) -> int | None:
     """Return the requests without a response, by the stubs' files; None where there is none."""
     files = _counts(workspace)  # an empty one was just created, and counts 0
-    return sum(int.from_bytes(each.read_bytes(), sys.byteorder) for each in files) if files else None
+    return (
+        sum(int.from_bytes(each.read_bytes(), sys.byteorder) for each in files) if files else None
+    )
 
 
 def _counts(workspace: Path) -> list[Path]:

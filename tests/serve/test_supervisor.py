@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import uuid4
 
 import psutil
@@ -16,7 +18,7 @@ import pytest
 
 from serve.in_flight import InFlight
 from serve.server import SUPERVISOR
-from serve.supervisor import STUB_DIED, STUB_NAME
+from serve.supervisor import STUB_DIED, STUB_NAME, Rotation
 from tests.serve.processes import assert_gone
 
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 60 & while true; do sleep 60; done"]
@@ -230,3 +232,31 @@ def test_what_a_dead_stub_left_does_not_delay_the_end(
     supervisor.communicate(timeout=15)
     assert supervisor.returncode == 0
     assert time.monotonic() - asked < 4
+
+
+@pytest.mark.parametrize("log", ["/dev/full", "-"])
+def test_a_log_that_cannot_be_written_ends_no_supervisor(
+    tmp_path: Path, stub: str, log: str
+) -> None:
+    command = ["sh", "-c", f"{stub} 60 & exec sleep 60"]
+    supervisor = supervise(tmp_path / "work", command, log=log)
+    assert supervisor.stdin is not None and supervisor.stdout is not None
+    supervisor.stdout.close()
+    stub_of(supervisor).kill()
+    assert supervisor.wait(10) == STUB_DIED
+    supervisor.stdin.close()
+
+
+def test_a_log_that_cannot_be_copied_is_left_for_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(bytes(9))
+    full = Mock(side_effect=OSError(ENOSPC, "no space left"))
+    monkeypatch.setattr(shutil, "copyfile", full)
+    rotation = Rotation(log, max_bytes=5)
+    assert [rotation.run(now_s) for now_s in (1, 1.1, 60)] == [False] * 3
+    assert full.call_count == 1
+    monkeypatch.undo()
+    assert rotation.run(60.5) is False and rotation.run(61.5) is True
+    assert log.stat().st_size == 0 and (tmp_path / "log.1").stat().st_size == 9
