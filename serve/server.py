@@ -29,7 +29,7 @@ from serve.in_flight import WORKSPACE_VARIABLE
 from serve.installation import Installation, find_installation
 from serve.ports import with_free_ports
 from serve.repository import write_repository
-from serve.server_log import STANDARD_OUTPUT, failure_reason
+from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
 from serve.wire import MODEL_NAME
 
@@ -57,6 +57,7 @@ class TritonServer:
     Raises (on entering):
         ServerMissingError: there is no Triton binary.
         PortTakenError: another process listens on one of the ports.
+        ConfigError: the log cannot be written.
         ServingError: the server ended, or was not ready in time; the reason is in the message.
     """
 
@@ -149,8 +150,7 @@ class TritonServer:
         check_shared_memory(self.config)
         closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.workspace.mkdir(mode=0o700, exist_ok=True)
-        self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        self.log_start = self.log_file.stat().st_size if self.log_file.is_file() else 0
+        self.log_start = begin_log(self.log_file)
         installation.assemble(self.workspace)
         traces = (str(self.workspace), self.shared_memory, str(self.log_file))
         log_max_bytes = int(self.config.log_max_mb * 2**20)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["STANDARD_OUTPUT", "failure_reason"]
+from bertender.core.errors import ConfigError
+
+__all__ = ["STANDARD_OUTPUT", "begin_log", "failure_reason"]
 
 STANDARD_OUTPUT = Path("-")
 """A log that is no file, but goes where the rest of the output goes."""
@@ -21,6 +23,25 @@ REASONS = (
 )
 """Reasons in a server's log for its end, the clearest first. Without a GPU, each log also has an
 error about the CUDA driver, which ends nothing."""
+
+
+def begin_log(log_file: Path) -> int:
+    """Return the size in bytes of a log that can be written; it is created if it is missing.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    if log_file == STANDARD_OUTPUT:
+        return 0
+    try:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab", buffering=0):
+            return log_file.stat().st_size if log_file.is_file() else 0
+    except OSError as error:
+        raise ConfigError(
+            f"log_file={log_file}: {error.strerror}. Name a file that this user can write with "
+            "--log-file, or - for standard output."
+        ) from None
 
 
 def failure_reason(log_file: Path, start: int = 0) -> str:

@@ -142,3 +142,14 @@ def test_the_log_goes_to_standard_output(repository: Path) -> None:
 def test_a_greatest_size_is_of_a_file() -> None:
     with pytest.raises(ConfigError, match=r"log_file=- and log_max_mb=5\.0: only a file"):
         ServeConfig.parse({"log_file": "-", "log_max_mb": 5})
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", [".", "file/server.log"], ids=["a folder", "below a file"])
+def test_a_log_that_cannot_be_written_is_named_before_the_start(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    log = tmp_path / name
+    server = TritonServer(tmp_path, ServeConfig(**ANY_PORTS, log_file=log))
+    with pytest.raises(ConfigError, match=f"log_file={log}: .+ --log-file"), server:
+        pass
+    assert server.supervisor is None
