@@ -142,7 +142,10 @@ class TritonServer:
         if self.config.log_file is not None:
             return ""
         place = Path(tempfile.gettempdir(), f"{self.shared_memory}.log")
-        shutil.copyfile(self.log_file, place)
+        try:
+            shutil.copyfile(self.log_file, place)
+        except OSError as error:  # the reason is worth more than the log
+            return f" The log could not be saved in {place}: {error.strerror}."
         return f" The log is in {place}."
 
     def _start(self, installation: Installation) -> None:

@@ -13,7 +13,7 @@ STANDARD_OUTPUT = Path("-")
 """A log that is no file, but goes where the rest of the output goes."""
 
 REASONS = (
-    re.compile(r"^bertender: (the (?:Python stub|server)\b.+)$", re.M),
+    re.compile(r"^bertender: (the Python stub\b.+)$", re.M),  # not that it starts again
     re.compile(
         r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
     ),

@@ -148,7 +148,8 @@ def main(arguments: list[str]) -> int:
             if time.monotonic() - started > HEALTHY_S:
                 delays_s = list(RESTART_DELAYS_S)
             if not delays_s:
-                _note(log, f"the server ended {len(RESTART_DELAYS_S) + 1} times, and stays so")
+                times = len(RESTART_DELAYS_S) + 1
+                _note(log, f"the server failed {times} times; it is not started again")
                 break
             _note(log, f"the server ended, status {status}; it starts again in {delays_s[0]:g} s")
             owner.wait(delays_s.pop(0))

@@ -153,3 +153,10 @@ def test_a_log_that_cannot_be_written_is_named_before_the_start(name: str, tmp_p
     with pytest.raises(ConfigError, match=f"log_file={log}: .+ --log-file"), server:
         pass
     assert server.supervisor is None
+
+
+def test_a_log_that_cannot_be_saved_does_not_hide_the_reason(tmp_path: Path) -> None:
+    server = TritonServer(tmp_path, ServeConfig(**ANY_PORTS), tmp_path / "none")
+    server.supervisor = subprocess.Popen(["false"])
+    with pytest.raises(ServingError, match=r"status 1: its log has no reason.+not be saved"):
+        server.wait()

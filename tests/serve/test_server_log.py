@@ -25,6 +25,18 @@ LOGS = {
         "bertender: the Python stub, process 7, died; the server cannot go on\n",
         "the Python stub, process 7, died; the server cannot go on",
     ),
+    "restarts": (
+        "bertender: the Python stub, process 7, died; the server cannot go on\n"
+        "bertender: the server ended, status 70; it starts again in 0.5 s\n"
+        "bertender: the Python stub, process 8, died; the server cannot go on\n"
+        "bertender: the server failed 2 times; it is not started again\n",
+        "the Python stub, process 8, died; the server cannot go on",
+    ),
+    "restarts, for another reason": (
+        "tritonserver: error while loading shared libraries: libb64.so: cannot open\n"
+        "bertender: the server failed 6 times; it is not started again\n",
+        "tritonserver: error while loading shared libraries: libb64.so: cannot open",
+    ),
     "a port": (
         'E1121 10:00:01.9 5518 main.cc:257] "failed to start HTTP service: Unavailable - Socket '
         "'127.0.0.1:80' already in use \"\n",
