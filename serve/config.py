@@ -36,7 +36,7 @@ def _is_exposed(config: ServeConfig) -> bool:
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
-    except OSError:  # no address of this machine, which the start reports
+    except (OSError, UnicodeError):  # no address of this machine, which the start reports
         return True
 
 

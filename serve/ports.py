@@ -35,7 +35,7 @@ def _resolved(host: str) -> str:
     """Return the IPv4 address of a host: Triton's HTTP service takes no names."""
     try:
         return socket.gethostbyname(host)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a..b
         raise _no_such_address(host, error) from None
 
 
@@ -65,8 +65,9 @@ def _refusal(host: str, name: str, port: int, error: OSError) -> ServingError:
     return _no_such_address(host, error)
 
 
-def _no_such_address(host: str, error: OSError) -> ServingError:
+def _no_such_address(host: str, error: OSError | UnicodeError) -> ServingError:
+    reason = error.strerror if isinstance(error, OSError) else error
     return ServingError(
-        f"cannot listen on host {host!r}: {error.strerror}. Use an address of this machine, such "
-        "as 127.0.0.1 (this machine only) or 0.0.0.0 (every network it is on)."
+        f"cannot listen on host {host!r}: {reason}. Use an address of this machine, such as "
+        "127.0.0.1 (this machine only) or 0.0.0.0 (every network it is on)."
     )

@@ -56,3 +56,9 @@ def test_a_foreign_host_is_refused(host: str) -> None:
 
 def test_a_name_becomes_its_address() -> None:
     assert with_free_ports(ServeConfig(host="localhost", **ANY_PORTS)).host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("behind_proxy", [False, True])
+def test_what_is_no_name_of_a_host_is_refused(behind_proxy: bool) -> None:
+    with pytest.raises(ServingError, match=r"cannot listen on host 'a\.\.b': .*label"):
+        with_free_ports(ServeConfig(host="a..b", behind_proxy=behind_proxy, **ANY_PORTS))
