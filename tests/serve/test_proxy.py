@@ -149,10 +149,18 @@ def test_nothing_else_is_there(path: str, proxy: Proxy) -> None:
     assert proxy.ask("GET", path, headers=AUTHORIZED)[0] == 404
 
 
+def test_the_most_text_of_a_request_fits_with_its_escapes(proxy: Proxy) -> None:
+    config = ServeConfig()
+    body = request_of(["\u044b" * (config.max_text_bytes // 2)] * config.max_batch_size)
+    assert body.count(rb"\u044b") == config.max_text_bytes // 2 * config.max_batch_size
+    status, content = proxy.ask("POST", INFER, body, AUTHORIZED)
+    assert (status, b"error" in content) in {(200, False), (400, True)}, content[:200]
+
+
 def test_a_body_over_the_limit_is_refused(proxy: Proxy) -> None:
-    assert proxy.ask("POST", INFER, b" " * (4 * 2**20 + 1), AUTHORIZED)[0] == 413
+    assert proxy.ask("POST", INFER, b" " * (8 * 2**20 + 1), AUTHORIZED)[0] == 413
     with pytest.raises(InferenceServerException):
-        ask_grpc(proxy, ["x" * (5 * 2**20)], {"authorization": KEY})
+        ask_grpc(proxy, ["x" * (9 * 2**20)], {"authorization": KEY})
     wait_for_line(proxy, 'GRPCInferenceService/ModelInfer" 413')
     assert proxy.ask("POST", INFER, request_of(["plum"]), AUTHORIZED)[0] == 200
 
@@ -217,7 +225,7 @@ def test_who_sends_no_request_is_let_go(proxy: Proxy) -> None:
 
 def test_the_log_names_the_client_and_no_text(proxy: Proxy) -> None:
     proxy.ask("POST", f"{INFER}?MARKED=1", request_of(["MARKED"]), AUTHORIZED)
-    proxy.ask("POST", INFER, b"MARKED" * 2**20, AUTHORIZED)
+    proxy.ask("POST", INFER, b"MARKED" * 2**21, AUTHORIZED)
     wait_for_line(proxy, f'"shop" "POST {INFER}" 200')
     wait_for_line(proxy, f'"shop" "POST {INFER}" 413')
     log = (proxy.folder / "log").read_text()
