@@ -249,10 +249,9 @@ def _drain(server: "subprocess.Popen[bytes]", options: argparse.Namespace) -> No
 
 def _in_flight(workspace: Path) -> int | None:
     """Return the requests without a response, by the stubs' files; None where there is none."""
-    files = _counts(workspace)  # an empty one was just created, and counts 0
-    return (
-        sum(int.from_bytes(each.read_bytes(), sys.byteorder) for each in files) if files else None
-    )
+    counts = [each.read_bytes() for each in _counts(workspace)]
+    # an empty one was just created, and counts 0
+    return sum(int.from_bytes(each, sys.byteorder) for each in counts) if counts else None
 
 
 def _counts(workspace: Path) -> list[Path]:
