@@ -15,11 +15,26 @@ from serve.client.retries import DEFAULT_RETRIES
 
 __all__ = ["RULES", "ClassifyConfig"]
 
+
+def _same_file(first: Path | None, second: Path | None) -> bool:
+    """Return whether two paths lead to one file, by links too."""
+    if first is None or second is None:
+        return False
+    if first.exists() and second.exists():
+        return first.samefile(second)
+    return first.resolve() == second.resolve()
+
+
 RULES: Mapping[str, Rule[Any]] = {
     "columns of no file": Rule(
         lambda config: config.input is None,
         "they are of --input FILE. Give it as well, or leave them out.",
         settings=frozenset({"text_column", "pair_column", "skip_bad_rows"}),
+    ),
+    "output over the input": Rule(
+        lambda config: _same_file(config.input, config.output),
+        "--input and --output are the same file, {output}: the texts would be overwritten. Give "
+        "another --output.",
     ),
 }
 """Conflicts of settings."""

@@ -160,6 +160,8 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
         (("--input", "texts.csv", "--text-column", "txet"), "no column 'txet'"),
         (("--input", "gone.csv"), "gone.csv: cannot be read"),
         (("--input", "t.csv", "--text-column", "label", "--output", "o.csv"), "Rename it"),
+        (("--input", "texts.csv", "--output", "./texts.csv"), "are the same file, texts.csv"),
+        (("--input", "texts.csv", "--output", "link.csv"), "are the same file, link.csv"),
     ],
 )
 def test_what_cannot_work_is_said_before_a_text_is_sent(
@@ -172,8 +174,9 @@ def test_what_cannot_work_is_said_before_a_text_is_sent(
     monkeypatch.chdir(tmp_path)
     write_input(Path("texts.csv"))
     Path("t.csv").write_text("label\na\n")
+    Path("link.csv").symlink_to("texts.csv")
     assert message in fail("classify", *words) and endpoint.asked == []
-    assert {path.name for path in tmp_path.iterdir()} == {"texts.csv", "t.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.csv", "t.csv", "link.csv"}
 
 
 def test_texts_and_a_file_are_wrong_usage(tmp_path: Path) -> None:
