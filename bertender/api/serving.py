@@ -43,7 +43,7 @@ def classify(
     *,
     batch_size: int | None = None,
     timeout_s: float = 60.0,
-    retries: int = 3,
+    retries: int | None = None,
 ) -> list[Classification]:
     """Ask a served model about texts; loads no model library.
 
@@ -53,7 +53,7 @@ def classify(
         batch_size: texts of a request; by default, and at most, what the model takes.
         timeout_s: longest wait for one request in seconds, its retries included.
         retries: how often a request is sent again where the server rejects it for now, or nothing
-            listens there.
+            listens there; by default until `timeout_s` is over, and 3 times for the first.
 
     Raises:
         ServingError: no endpoint responds there (UnreachableError), not in time (DeadlineError),

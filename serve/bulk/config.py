@@ -11,7 +11,7 @@ from pydantic import Field
 from bertender.core.config import Config, Rule
 from serve.client.async_endpoint import DEFAULT_CONCURRENCY
 from serve.client.endpoint import DEFAULT_TIMEOUT_S
-from serve.client.retries import DEFAULT_RETRIES
+from serve.client.retries import OPENING_RETRIES
 
 __all__ = ["RULES", "ClassifyConfig"]
 
@@ -67,9 +67,10 @@ class ClassifyConfig(Config):
     timeout_s: float = Field(
         DEFAULT_TIMEOUT_S, gt=0, description="longest wait for one request, its retries included"
     )
-    retries: int = Field(
-        DEFAULT_RETRIES,
+    retries: int | None = Field(
+        None,
         ge=0,
         description="how often a request is sent again where the server "
-        "rejects it for now, or nothing listens",
+        "rejects it for now, or nothing listens; by default until --timeout-s is over, and "
+        f"{OPENING_RETRIES} times for the first",
     )

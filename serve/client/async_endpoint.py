@@ -10,7 +10,7 @@ from bertender.core.errors import BertenderError
 from bertender.text.example import Example
 from serve.client.address import DEFAULT_URL, parse_url
 from serve.client.endpoint import DEFAULT_TIMEOUT_S
-from serve.client.retries import DEFAULT_RETRIES, Tries
+from serve.client.retries import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
 
 __all__ = ["DEFAULT_CONCURRENCY", "AsyncEndpoint"]
@@ -41,7 +41,7 @@ class AsyncEndpoint:
         batch_size: int | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        retries: int = DEFAULT_RETRIES,
+        retries: int | None = None,
     ) -> None:
         self.url = url
         self.timeout_s = timeout_s
@@ -55,7 +55,7 @@ class AsyncEndpoint:
     async def __aenter__(self) -> Self:
         self.client = self.protocol.connect_async(self.address)
         try:
-            config = await self._call(self.protocol.model_config_async)
+            config = await self._call(self.protocol.model_config_async, on_opening(self.retries))
         except BertenderError:
             await self.close()
             raise
@@ -91,13 +91,16 @@ class AsyncEndpoint:
         inputs = self.model.tensors(columns, self.protocol.tensor)
         async with self.turns:
             result = await self._call(
-                lambda client, timeout_s: self.protocol.infer_async(client, inputs, timeout_s)
+                lambda client, timeout_s: self.protocol.infer_async(client, inputs, timeout_s),
+                self.retries,
             )
         return self.model.response(result)
 
-    async def _call(self, ask: Callable[[Any, float], Awaitable[Result]]) -> Result:
+    async def _call(
+        self, ask: Callable[[Any, float], Awaitable[Result]], retries: int | None
+    ) -> Result:
         """Return what one request gets, after as many tries as it needs and may have."""
-        tries = Tries(self.timeout_s, self.retries)
+        tries = Tries(self.timeout_s, retries)
         while True:
             try:
                 return await ask(self.client, tries.remaining_s)
@@ -105,5 +108,5 @@ class AsyncEndpoint:
                 failure = self.protocol.failure(error)
                 if failure is None:
                     raise
-                wait_s = tries.wait_after(failure.explained(self.url, error), failure.retry)
+                wait_s = tries.wait_after(failure, failure.explained(self.url, error))
             await asyncio.sleep(wait_s)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # at run time it would load transformers into a client that o
     from bertender.text.batch import Batch
 from bertender.text.example import Example
 from serve.client.address import DEFAULT_URL, parse_url
-from serve.client.retries import DEFAULT_RETRIES, Tries
+from serve.client.retries import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Endpoint", "ServedPredictor", "classify"]
@@ -33,7 +33,8 @@ class Endpoint:
         batch_size: texts a request; by default, and at most, what the model takes.
         timeout_s: longest wait for the response to one request, its retries included.
         retries: how often a request is sent again where the server rejects it for now, or nothing
-            listens; other failures are never retried.
+            listens; by default until `timeout_s` is over, and OPENING_RETRIES times on opening.
+            Other failures are never retried.
 
     Raises:
         OverloadedError: the server rejects the request for now.
@@ -49,7 +50,7 @@ class Endpoint:
         *,
         batch_size: int | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        retries: int = DEFAULT_RETRIES,
+        retries: int | None = None,
     ) -> None:
         self.url = url
         self.timeout_s = timeout_s
@@ -57,7 +58,8 @@ class Endpoint:
         self.protocol, self.address = parse_url(url)
         self.client: Any = None
         try:
-            self.model = ServedModel.from_model_config(self._call(self.protocol.model_config))
+            config = self._call(self.protocol.model_config, on_opening(retries))
+            self.model = ServedModel.from_model_config(config)
         except BertenderError:
             self.close()
             raise
@@ -100,13 +102,13 @@ class Endpoint:
     def _ask(self, columns: Columns) -> ResponseTensors:
         inputs = self.model.tensors(columns, self.protocol.tensor)
         result = self._call(
-            lambda client, timeout_s: self.protocol.infer(client, inputs, timeout_s)
+            lambda client, timeout_s: self.protocol.infer(client, inputs, timeout_s), self.retries
         )
         return self.model.response(result)
 
-    def _call(self, ask: Callable[[Any, float], Result]) -> Result:
+    def _call(self, ask: Callable[[Any, float], Result], retries: int | None) -> Result:
         """Return what one request gets, after as many tries as it needs and may have."""
-        tries = Tries(self.timeout_s, self.retries)
+        tries = Tries(self.timeout_s, retries)
         while True:
             if self.client is None:
                 self.client = self.protocol.connect(self.address, self.timeout_s)
@@ -122,7 +124,7 @@ class Endpoint:
             raise error
         if failure.error is DeadlineError:
             self.close()  # a response that comes yet would be taken for that of the next request
-        return tries.wait_after(failure.explained(self.url, error), failure.retry)
+        return tries.wait_after(failure, failure.explained(self.url, error))
 
 
 class ServedPredictor:
@@ -141,7 +143,7 @@ def classify(
     *,
     batch_size: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-    retries: int = DEFAULT_RETRIES,
+    retries: int | None = None,
 ) -> list[Classification]:
     """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
     with Endpoint(url, batch_size=batch_size, timeout_s=timeout_s, retries=retries) as endpoint:

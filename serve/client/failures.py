@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from bertender.core.errors import DeadlineError, OverloadedError, ServingError, UnreachableError
 
-__all__ = ["ABSENT", "BROKEN", "LATE", "OVERLOADED", "REFUSED", "Failure"]
+__all__ = ["ABSENT", "BROKEN", "CLOSED", "LATE", "OVERLOADED", "REFUSED", "Failure"]
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,11 @@ class Failure:
     error: type[ServingError]
     message: str
     """With `{url}` and `{reason}`."""
-    retry: bool = False
-    """Another try is safe: the request was not accepted, so that it costs the server nothing."""
+    most_retries: float = 0
+    """How many tries of one request may follow such failures, if the caller allows as many.
+
+    Any number where the server did no work for the request; one where it may have begun.
+    """
 
     def explained(self, url: str, reason: object) -> ServingError:
         """Return the error, which has the next step."""
@@ -33,10 +37,19 @@ OVERLOADED = Failure(
     OverloadedError,
     "the server at {url} rejects requests for now: {reason}. It has more work than it takes on: "
     "send fewer requests at once, or send this one again later.",
-    retry=True,
+    most_retries=math.inf,
 )
-ABSENT = Failure(UnreachableError, NOBODY, retry=True)
-"""Nothing listens, or it closed the connection before the first byte of a response."""
+ABSENT = Failure(UnreachableError, NOBODY, most_retries=math.inf)
+"""Nothing listens."""
+CLOSED = Failure(
+    UnreachableError,
+    "the server at {url} closed the connection before a response ({reason}). It may have been "
+    "restarted, or this request may have ended it: see its log, and send the texts again one by "
+    "one to find out.",
+    most_retries=1,
+)
+"""The connection was closed before the first byte of a response. It may have been unused for too
+long, or the request may have ended the server, which must not meet it after each restart."""
 BROKEN = Failure(UnreachableError, NOBODY)
 """What listens is no endpoint, or its response broke off."""
 LATE = Failure(

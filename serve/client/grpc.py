@@ -9,7 +9,7 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 from tritonclient.utils import InferenceServerException
 
-from serve.client.failures import ABSENT, BROKEN, LATE, OVERLOADED, Failure
+from serve.client.failures import ABSENT, BROKEN, CLOSED, LATE, OVERLOADED, Failure
 from serve.client.protocol import TRUNCATING, Protocol, failure_of
 from serve.client.retries import LONGEST_WAIT_S
 from serve.wire import MODEL_NAME
@@ -34,18 +34,18 @@ STATUSES = {
     "StatusCode.DEADLINE_EXCEEDED": LATE,
 }
 
-TRANSPORT_FAILURES = (
-    "failed to connect to all addresses",
-    "Stream removed",
-    "Socket closed",
-    "recvmsg:",
-    "sendmsg:",
-    "GOAWAY",
-    "Connection reset",
-    "DNS resolution failed",
-    "keepalive watchdog timeout",
-    "errors resolving",
-)
+TRANSPORT_FAILURES = {
+    "failed to connect to all addresses": ABSENT,
+    "DNS resolution failed": ABSENT,
+    "errors resolving": ABSENT,
+    "Stream removed": CLOSED,
+    "Socket closed": CLOSED,
+    "recvmsg:": CLOSED,
+    "sendmsg:": CLOSED,
+    "GOAWAY": CLOSED,
+    "Connection reset": CLOSED,
+    "keepalive watchdog timeout": CLOSED,
+}
 """How the messages of grpcio begin where UNAVAILABLE does not come from a server."""
 
 KINDS = (((OSError, RuntimeError, ValueError), BROKEN),)
@@ -79,12 +79,12 @@ async def _infer_async(client: Any, inputs: Sequence[Any], timeout_s: float) -> 
 
 def _failure(error: Exception) -> Failure | None:
     """Return what an error means; grpcio says UNAVAILABLE itself where it has no connection."""
-    of_grpcio = (
-        isinstance(error, InferenceServerException)
-        and error.status() == UNAVAILABLE
-        and (error.message() or "").startswith(TRANSPORT_FAILURES)
-    )
-    return ABSENT if of_grpcio else failure_of(error, STATUSES, KINDS)
+    if isinstance(error, InferenceServerException) and error.status() == UNAVAILABLE:
+        message = error.message() or ""
+        for beginning, failure in TRANSPORT_FAILURES.items():
+            if message.startswith(beginning):
+                return failure
+    return failure_of(error, STATUSES, KINDS)
 
 
 GRPC = Protocol(

@@ -13,7 +13,7 @@ import tritonclient.http.aio
 from geventhttpclient import HTTPParseError
 from geventhttpclient.response import HTTPConnectionClosed
 
-from serve.client.failures import ABSENT, BROKEN, LATE, OVERLOADED, Failure
+from serve.client.failures import ABSENT, BROKEN, CLOSED, LATE, OVERLOADED, Failure
 from serve.client.protocol import TRUNCATING, Protocol, failure_of
 from serve.wire import MODEL_NAME
 
@@ -23,16 +23,17 @@ MOST_CONNECTIONS = 1000
 
 STATUSES = {
     "429": OVERLOADED,
-    "502": ABSENT,
+    "502": CLOSED,
     "503": OVERLOADED,
     "504": LATE,
 }
-"""502 and 504 are a proxy's words for a server that is absent or late."""
+"""502 and 504 are a proxy's words for a server that is absent, or closed the connection, or is late."""
 
 KINDS = (
     (TimeoutError, LATE),
     ((ConnectionRefusedError, aiohttp.ClientConnectorError), ABSENT),
-    ((HTTPConnectionClosed, aiohttp.ServerDisconnectedError), ABSENT),
+    ((ConnectionResetError, BrokenPipeError, aiohttp.ClientOSError), CLOSED),
+    ((HTTPConnectionClosed, aiohttp.ServerDisconnectedError), CLOSED),
     ((OSError, RuntimeError, ValueError, HTTPParseError, aiohttp.ClientError), BROKEN),
 )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ FAILURES = {
     "reject": (503, b'{"error": "Exceeds maximum queue size"}'),
     "refuse": (400, b'{"error": "no such input"}'),
 }
+CLOSED_BY_GRPCIO = {"close": "Socket closed", "reset": "recvmsg:Connection reset by peer"}
 CONFIG = {"max_batch_size": 2, "input": [{"name": "TEXT"}]}
 
 
@@ -63,7 +66,10 @@ def http_server(script: Script, port: int = 0) -> Iterator[str]:
             step = script.step()
             if step == "hang":
                 time.sleep(HANG_S)
-            if step == "close":
+            if step == "reset":
+                linger = struct.pack("ii", 1, 0)  # which makes the close a reset
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            if step in ("close", "reset"):
                 self.close_connection = True
             elif step == "ok":
                 self.send(200, *response(texts_of(body, self.headers)))
@@ -142,6 +148,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         step = self.script.step()
         if step == "reject":
             context.abort(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
+        if step in CLOSED_BY_GRPCIO:
+            context.abort(grpc.StatusCode.UNAVAILABLE, CLOSED_BY_GRPCIO[step])
         if step == "hang":
             time.sleep(HANG_S)
         if step in ("refuse", "hang"):

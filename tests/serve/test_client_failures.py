@@ -22,6 +22,7 @@ from bertender.core.errors import (
 )
 from bertender.text.example import Example
 from serve.client import PROTOCOLS, AsyncEndpoint, Classification, Endpoint
+from serve.client.failures import LATE, OVERLOADED
 from serve.client.retries import FIRST_WAIT_S, LONGEST_WAIT_S, Tries
 from tests.serve.scripted import HANG_S, SERVERS, Script
 
@@ -96,6 +97,19 @@ def test_a_server_that_goes_on_rejecting_is_overloaded(protocol: str, classify: 
 
 @BOTH
 @EVERY
+def test_retries_go_on_until_the_deadline(protocol: str, classify: Classify) -> None:
+    script = Script(["reject"] * 6)
+    with SERVERS[protocol](script) as url:
+        assert labels(classify(url, [("pear",)])) == ["pear"]
+    assert script.asked == 7
+    script = Script(["reject"] * 999)
+    with SERVERS[protocol](script) as url, pytest.raises(OverloadedError):
+        classify(url, [("pear",)], timeout_s=0.5)
+    assert script.asked < 999
+
+
+@BOTH
+@EVERY
 def test_nobody_at_the_url_is_not_an_overload(protocol: str, classify: Classify) -> None:
     with nobody(protocol) as url, pytest.raises(UnreachableError, match="no endpoint responds"):
         classify(url, [("pear",)], timeout_s=5)
@@ -134,6 +148,21 @@ def test_a_connection_that_the_server_has_closed_is_opened_again(classify: Class
     script = Script(["ok", "close"])
     with SERVERS["http"](script) as url:
         assert labels(classify(url, [("a",), ("b",), ("c",)], batch_size=1)) == ["a", "b", "c"]
+
+
+@BOTH
+@EVERY
+@pytest.mark.parametrize("step", ["close", "reset"])
+def test_what_may_have_ended_the_server_is_sent_once_more_only(
+    step: str, protocol: str, classify: Classify
+) -> None:
+    script = Script([step] * 9)
+    with (
+        SERVERS[protocol](script) as url,
+        pytest.raises(UnreachableError, match=f"{url} closed the connection .*one by one"),
+    ):
+        classify(url, [("pear",)], timeout_s=5)
+    assert script.asked == 2
 
 
 @BOTH
@@ -185,7 +214,7 @@ def waits(tries: Tries, clock: Clock) -> Iterator[float]:
     """Wait as an endpoint does, until the error is raised."""
     while True:
         try:
-            wait_s = tries.wait_after(OverloadedError("full"), retry=True)
+            wait_s = tries.wait_after(OVERLOADED, OverloadedError("full"))
         except OverloadedError:
             return
         clock.now += wait_s
@@ -212,4 +241,4 @@ def test_no_wait_passes_the_deadline() -> None:
 
 def test_what_is_not_safe_is_not_tried_again() -> None:
     with pytest.raises(DeadlineError):
-        Tries(60, 9).wait_after(DeadlineError("late"), retry=False)
+        Tries(60, 9).wait_after(LATE, DeadlineError("late"))
