@@ -18,6 +18,10 @@ __all__ = ["Journal", "Memory", "Predictions", "journal_of", "open_journal"]
 logger = logging.getLogger(__name__)
 
 
+class _UnusableJournalError(Exception):
+    """A journal that no run can continue; says why."""
+
+
 class Predictions(Protocol):
     """Predictions by row, to which a run adds those of each response."""
 
@@ -82,18 +86,36 @@ def open_journal(output: Path, identity: Mapping[str, Any]) -> Iterator[Journal]
 
 
 def _restore(journal: Journal, identity: Mapping[str, Any], path: Path) -> None:
-    """Read what an earlier run has written, and cut off a line that it did not finish."""
-    journal.file.seek(0)
-    lines = journal.file.read().split("\n")
-    complete = lines[:-1]  # after the last newline, there is nothing or half a line
-    if not complete or json.loads(complete[0]) != identity:
-        if complete:
-            logger.warning("%s is of other texts or another model: begun anew", path)
-        complete = [json.dumps(identity)]
-    for line in complete[1:]:
-        entry = json.loads(line)
-        predictions = [Classification(**each) for each in entry["predictions"]]
-        Memory.add(journal, entry["rows"], predictions)
-    journal.file.truncate(0)
-    journal.file.write("".join(f"{line}\n" for line in complete))
-    journal.file.flush()
+    """Read what an earlier run has written, and cut off a line that it did not finish.
+
+    Whole lines stay where they are: a kill at any moment loses none.
+    """
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    try:
+        entries = _entries(whole, identity)
+    except _UnusableJournalError as error:
+        logger.warning("%s %s: begun anew", path, error)
+        entries, whole = [], b""
+    journal.file.truncate(len(whole))
+    if not whole:
+        journal.file.write(json.dumps(identity) + "\n")
+        journal.file.flush()
+    for rows, predictions in entries:
+        Memory.add(journal, rows, predictions)
+
+
+def _entries(
+    whole: bytes, identity: Mapping[str, Any]
+) -> list[tuple[list[int], list[Classification]]]:
+    """Return the entries of whole lines, of which the first is the identity."""
+    try:
+        lines = [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise _UnusableJournalError(f"is damaged ({error})") from None
+    if lines and lines[0] != identity:
+        raise _UnusableJournalError("is of other texts or another model")
+    return [
+        (line["rows"], [Classification(**each) for each in line["predictions"]])
+        for line in lines[1:]
+    ]

@@ -27,7 +27,7 @@ STATUSES = {
     "503": OVERLOADED,
     "504": LATE,
 }
-"""502 and 504 are a proxy's words for a server that is absent, or closed the connection, or is late."""
+"""502 and 504 are a proxy's words for a server that closed the connection or is late."""
 
 KINDS = (
     (TimeoutError, LATE),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pytest
 
@@ -16,7 +16,7 @@ from bertender.core.errors import BusyError
 from bertender.tasks.rows import READERS, open_table
 from serve import classify_command
 from serve.bulk.files import WRITERS
-from serve.bulk.journal import journal_of, open_journal
+from serve.bulk.journal import Journal, journal_of, open_journal
 from serve.client import Classification
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
@@ -138,6 +138,53 @@ def test_other_texts_or_another_model_begin_anew(
     with open_journal(out, {"texts": "2"}) as journal:
         assert journal.by_row == {}
     assert "begun anew" in caplog.text
+
+
+class KilledAtWrite:
+    """A file of a process that ends where it would write."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def write(self, text: str) -> int:
+        raise KeyboardInterrupt
+
+
+def test_a_kill_while_a_journal_is_opened_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, identity = tmp_path / "out.jsonl", {"texts": "1"}
+    with pytest.raises(KeyboardInterrupt), open_journal(out, identity) as journal:
+        journal.add([0], [PREDICTION])
+        raise KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "serve.bulk.journal.Journal", lambda file: Journal(cast("IO[str]", KilledAtWrite(file)))
+        )
+        with pytest.raises(KeyboardInterrupt), open_journal(out, identity):
+            raise KeyboardInterrupt
+    with open_journal(out, identity) as journal:
+        assert journal.by_row == {0: PREDICTION}
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\0\0\0\n", b"{}\n\0\0\n", b"\xff\n"], ids=["nul", "nul later", "no UTF-8"]
+)
+def test_a_damaged_journal_is_begun_anew(
+    damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out.jsonl"
+    journal_of(out).write_bytes(damage)
+    with pytest.raises(KeyboardInterrupt), open_journal(out, {}) as journal:
+        assert journal.by_row == {}
+        journal.add([0], [PREDICTION])
+        raise KeyboardInterrupt
+    assert "is damaged" in caplog.text and "begun anew" in caplog.text
+    with open_journal(out, {}) as journal:
+        assert journal.by_row == {0: PREDICTION}
 
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
