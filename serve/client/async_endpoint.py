@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
-from bertender.core.errors import BertenderError
 from bertender.text.example import Example
 from serve.client.address import DEFAULT_URL, parse_url
 from serve.client.endpoint import DEFAULT_TIMEOUT_S
@@ -56,10 +55,10 @@ class AsyncEndpoint:
         self.client = self.protocol.connect_async(self.address)
         try:
             config = await self._call(self.protocol.model_config_async, on_opening(self.retries))
-        except BertenderError:
+            self.model = ServedModel.from_model_config(config)
+        except BaseException:
             await self.close()
             raise
-        self.model = ServedModel.from_model_config(config)
         most = self.model.max_batch_size
         self.batch_size = min(self.asked_batch_size or most, most)
         return self

@@ -89,11 +89,15 @@ async def _open(url: str, read: Read, config: LoadConfig) -> Target:
         drawn = _drawn(texts, config)
         await endpoint.classify(drawn[0])
     sender = SENDERS[protocol.name](address, config.timeout_s)
-    requests = [
-        sender.prepare(endpoint.model, columns)
-        for examples in drawn
-        for columns in endpoint.model.requests(examples, len(examples))
-    ]
+    try:
+        requests = [
+            sender.prepare(endpoint.model, columns)
+            for examples in drawn
+            for columns in endpoint.model.requests(examples, len(examples))
+        ]
+    except BaseException:
+        await sender.close()
+        raise
     return Target(protocol.name, endpoint.model, len(texts), sender, requests)
 
 

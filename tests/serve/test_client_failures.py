@@ -24,6 +24,7 @@ from bertender.text.example import Example
 from serve.client import PROTOCOLS, AsyncEndpoint, Classification, Endpoint
 from serve.client.failures import LATE, OVERLOADED
 from serve.client.retries import FIRST_WAIT_S, LONGEST_WAIT_S, Tries
+from serve.client.served_model import ServedModel
 from tests.serve.scripted import HANG_S, SERVERS, Script
 
 Classify = Callable[..., list[Classification]]
@@ -184,6 +185,27 @@ def test_a_server_that_starts_meanwhile_is_reached(protocol: str, classify: Clas
             assert labels(classify(url, [("pear",)], retries=20, timeout_s=8)) == ["pear"]
         finally:
             ended.set()
+
+
+@EVERY
+def test_an_endpoint_that_serves_no_classifier_is_closed(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    def unreadable(config: object) -> None:
+        raise KeyError("max_batch_size")
+
+    async def enter(url: str) -> None:
+        endpoint = AsyncEndpoint(url)
+        with pytest.raises(KeyError):
+            await endpoint.__aenter__()
+        closed.append(endpoint.client is None)
+
+    monkeypatch.setattr(ServedModel, "from_model_config", unreadable)
+    with SERVERS[protocol](Script()) as url:
+        asyncio.run(enter(url))
+    assert closed == [True]
 
 
 @BOTH
