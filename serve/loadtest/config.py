@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from bertender.core.config import Config, Rule
+from serve.loadtest.rates import LOWEST_RATE
 
 __all__ = ["RULES", "LoadConfig"]
 
@@ -31,6 +32,12 @@ RULES: Mapping[str, Rule[Any]] = {
         lambda config: not config.find_limit,
         "it is what --find-limit looks for. Give it as well, or leave this out.",
         settings=frozenset({"slo_p99_ms"}),
+    ),
+    "a search that begins too low": Rule(
+        lambda config: config.find_limit and config.rate < LOWEST_RATE,
+        f"--find-limit looks for no rate below {LOWEST_RATE:g} requests/s. Give a higher --rate "
+        "to begin with, or leave it out.",
+        settings=frozenset({"rate"}),
     ),
     "columns of no file": Rule(
         lambda config: config.input is None,

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 
 from bertender.core.errors import LoadTestError
+from serve.loadtest.rates import LOWEST_RATE
 from serve.loadtest.records import Limit, LoadRun
 
 __all__ = ["FIRST_RATE", "LOWEST_RATE", "WITHIN", "find_limit"]
 
 FIRST_RATE = 16.0
-LOWEST_RATE = 0.5
 WITHIN = 0.05
 """The rate that holds and the one that does not are this near, as a share."""
 

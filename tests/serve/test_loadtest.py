@@ -200,6 +200,37 @@ def test_nobody_to_test(protocol: str) -> None:
         load_test(f"{protocol}://127.0.0.1:9", texts, LoadConfig(**SHORT, rate=10))
 
 
+def test_a_sender_is_closed_where_a_request_cannot_be_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed = []
+
+    class Broken:
+        def __init__(self, address: str, timeout_s: float) -> None: ...
+
+        def prepare(self, model: object, columns: object) -> None:
+            raise ValueError("too long")
+
+        async def close(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr("serve.loadtest.measure.SENDERS", {"http": Broken})
+    settings = LoadConfig(**SHORT, rate=10, noisy=True)
+    with SERVERS["http"](Script()) as url, pytest.raises(ValueError, match="too long"):
+        load_test(url, texts, settings)
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("find_limit", [True, False])
+def test_a_rate_below_the_lowest_is_no_start_of_a_search(find_limit: bool) -> None:
+    values = {"rate": LOWEST_RATE / 2, "find_limit": find_limit, "input": "texts.txt"}
+    if not find_limit:
+        assert LoadConfig.parse(values).rate == LOWEST_RATE / 2
+        return
+    with pytest.raises(ConfigError, match=f"rate=0.25.* {LOWEST_RATE:g} requests/s"):
+        LoadConfig.parse(values)
+
+
 def test_more_texts_than_a_request_takes() -> None:
     settings = LoadConfig(**SHORT, rate=10, texts_per_request=3)
     with SERVERS["http"](Script()) as url, pytest.raises(ConfigError, match="at most 2"):
