@@ -21,7 +21,8 @@ def parse_url(url: str) -> tuple[Protocol, str]:
     """Return the protocol of a url, and its `host:port`.
 
     Raises:
-        ConfigError: its scheme is not a row of PROTOCOLS, or it has no host; or it has a user or a path.
+        ConfigError: its scheme is not a row of PROTOCOLS, it has no host, or it has a user or a
+            path.
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme == "https":
