@@ -119,6 +119,11 @@ TABLES: Mapping[str, Block] = {
     ),
     "results": Block("README.md", (SST2,), of_one(short_block)),
     "sst2": Block("docs/results.md", (SST2,), of_one(comparison_block)),
+    "bert-base": Block(
+        "docs/results.md",
+        ("benchmarks/results/2026-11-23-sst2-bert-base-cpu.json",),
+        of_one(comparison_block),
+    ),
     "methods": Block(
         "docs/methods.md",
         (

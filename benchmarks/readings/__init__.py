@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.readings.bert_base import bert_base_reading
 from benchmarks.readings.chain import TRIED, chain_reading
 from benchmarks.readings.control import FIRST_RUN, control_reading
 from benchmarks.readings.fusion import fusion_reading
@@ -42,6 +43,7 @@ def _comparison_reading(files: Mapping[str, Path]) -> str:
 
 READINGS: Mapping[str, Reading] = {
     "sst2": Reading(_comparison_reading, (FIRST_RUN,)),
+    "bert-base": Reading(bert_base_reading),
     "methods": Reading(methods_reading),
     "training": Reading(training_reading),
     "tagging": Reading(tagging_reading),
