@@ -16,6 +16,7 @@ from tests.front import fail, last_line, succeed, write_toy_files
 SMALL = (
     *("--students", "", "--layers", "1", "--heads", "0", "--ffn", "0,0.5", "--epochs", "1"),
     *("--recovery-epochs", "1", "--learning-rate", "3e-3", "--processes", "1", "--noisy"),
+    *("--threads", "1"),  # tests share the cores
 )
 
 

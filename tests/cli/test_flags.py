@@ -190,6 +190,7 @@ UNLIKE_THEIR_DEFAULT = {
             "max_train",
             "max_dev",
             "max_queue_texts",
+            "retries",
             "texts",
             "latency_tokens",
         ),

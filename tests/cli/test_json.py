@@ -71,6 +71,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "compare": lambda made, out: ("compare", made["student"], made["int8"], *FAST),
     "compress": lambda made, out: (
         *("compress", "--teacher", made["teacher"], "--out", out, "--dry-run", "--students", ""),
+        *("--threads", "1"),
         *("--layers", "1", "--heads", "0", "--ffn", "0", "--noisy"),
     ),
     "serve": lambda made, out: ("serve", made["int8"], "--repository-only", out),
