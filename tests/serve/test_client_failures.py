@@ -104,9 +104,10 @@ def test_retries_go_on_until_the_deadline(protocol: str, classify: Classify) -> 
         assert labels(classify(url, [("pear",)])) == ["pear"]
     assert script.asked == 7
     script = Script(["reject"] * 999)
-    with SERVERS[protocol](script) as url, pytest.raises(OverloadedError):
+    # the deadline may be over between two tries or in one
+    with SERVERS[protocol](script) as url, pytest.raises((OverloadedError, DeadlineError)):
         classify(url, [("pear",)], timeout_s=0.5)
-    assert script.asked < 999
+    assert 1 < script.asked < 999
 
 
 @BOTH
