@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from bertender.core.errors import ConfigError
 from bertender.measure.gate_config import GateConfig
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 from bertender.training.config import TrainingConfig
 from quantize.calibrators import CALIBRATORS
 from quantize.sensitivity import SENSITIVITIES
@@ -36,9 +36,9 @@ class SchemeConfig(GateConfig, TrainingConfig):
     target: Annotated[str, TARGETS.validator(AUTO)] = Field(
         AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"
     )
-    runtime: Annotated[str, RUNTIMES.validator()] = Field(
+    runtime: RuntimeName = Field(
         DEFAULT_RUNTIME,
-        description="the runtime that will serve, whose kernels, sums and logits the gates check: "
+        description="the runtime whose kernels, sums and logits the gates check: "
         f"{', '.join(RUNTIMES)}",
     )
     no_embeddings: bool = Field(False, description="leave embedding tables in float")

@@ -123,7 +123,7 @@ class QuantizationContext:
         return evaluate(classifier, self.task.dev, self.task.metric)[0].value
 
     def opened(self, graph: Path) -> Classifier:
-        """Return the classifier that runs another graph, in the runtime that will serve."""
+        """Return the classifier that runs another graph, in the runtime of the gates."""
         predictor = RUNTIMES[self.config.runtime].open(graph)
         return replace(self.classifier, predictor=predictor)
 

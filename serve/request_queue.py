@@ -2,8 +2,8 @@
 
 The queue is the backend's own. Triton's `max_queue_size` counts requests, however many texts each
 has, and any queue policy switches off the preparation of the next batch: requests that arrive
-while the model is busy then wait until another arrives, or for half a second, though the model has
-become free (seen with Triton 2.51).
+while the model is busy may then wait until another arrives, though the model has become free (seen
+with Triton 2.51).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ WIDEST = 1000
 
 
 class LeavesOut(Protocol):
-    """What was read from the user's files: a task, the record of one, or texts."""
+    """A task, the record of one, or texts, with the rows of their files that were left out."""
 
     @property
     def left_out(self) -> LeftOutRows | None: ...

@@ -1,7 +1,7 @@
 """The cores that a process may use: by its affinity, and by the quota of its control groups.
 
-A container's limit of CPU time is no affinity: a process that starts a thread for each core that it
-sees is then stopped for most of each period.
+A container's CPU limit does not show in the affinity. A process with a thread for each core that it
+sees is then throttled for most of each period.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _ratio(words: list[str]) -> float | None:
-    """Return quota / period; None where there is no limit ("max", or -1)."""
+    """Return quota / period; None if it is unlimited ("max", or -1)."""
     try:
         quota, period = map(int, words)
     except ValueError:

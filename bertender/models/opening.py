@@ -88,7 +88,7 @@ def open_classifier(
         runtime: the row of RUNTIMES that runs an onnx artifact; others have a library of their own.
 
     Raises:
-        UnknownNameError: there is no such runtime.
+        UnknownNameError: the runtime is not a row of RUNTIMES.
         RuntimeMissingError: the runtime is not installed.
         ModelError: the files are not a model that this machine can run.
     """

@@ -1,4 +1,4 @@
-"""What classifiers over a table of word vectors share: they read each text apart, without layers.
+"""Shared parts of classifiers over a table of word vectors, which read each text apart.
 
 transformers knows neither of them; see text_spans for the texts of a pair.
 """

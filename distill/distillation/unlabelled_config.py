@@ -19,7 +19,7 @@ _WITH_TEXTS = [name for name, row in TASKS.items() if row.unlabelled]
 FILE_RULES: Mapping[str, Rule[UnlabelledConfig]] = {
     "part of no file": Rule(
         lambda config: config.unlabelled is None,
-        "there is no file of unlabelled texts to limit. Give unlabelled, or leave it out.",
+        "it limits the texts of a file, and unlabelled names none. Give that, or leave this out.",
         frozenset({"max_unlabelled"}),
         beyond_default=True,
     ),

@@ -51,7 +51,7 @@ CLOSED = Failure(
 """The connection was closed before the first byte of a response. It may have been unused for too
 long, or the request may have ended the server, which must not meet it after each restart."""
 BROKEN = Failure(UnreachableError, NOBODY)
-"""What listens is no endpoint, or its response broke off."""
+"""The server at the url is not an endpoint, or its response was cut off."""
 LATE = Failure(
     DeadlineError,
     "no endpoint responds at {url} in time ({reason}). Allow it longer with timeout_s "
