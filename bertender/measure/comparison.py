@@ -17,7 +17,7 @@ from bertender.measure.samples import Speedup
 from bertender.measure.size import Size
 from bertender.metrics.records import Change
 from bertender.metrics.scores import Score
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 from bertender.tasks.task import ChosenOn
 
 __all__ = [
@@ -28,9 +28,6 @@ __all__ = [
     "Lengths",
     "PrunedHeads",
 ]
-
-
-RuntimeName = Annotated[str, RUNTIMES.validator()]
 
 
 class CompareConfig(LatencyConfig):

@@ -92,11 +92,14 @@ class TimingRequest(Record):
     max_length: int | None = Field(description="longest input in tokens")
     process: int = Field(description="its number")
 
-    def opened(self) -> Turns:
+    def classifiers(self) -> list[Classifier]:
         """Open every row in this process."""
         threads = threads_of(self.config)
-        classifiers = [each.open(threads, self.max_length) for each in self.models]
-        return Turns(classifiers, self.examples, self.config, self.process)
+        return [each.open(threads, self.max_length) for each in self.models]
+
+    def opened(self) -> Turns:
+        """Open every row, ready to be timed in turns."""
+        return Turns(self.classifiers(), self.examples, self.config, self.process)
 
     def of_rows(self, rows: Sequence[int]) -> Self:
         """Return the request of some of its rows."""
@@ -145,8 +148,7 @@ def measure_models(
 
 
 def _here(request: TimingRequest) -> LatencyReport:
-    turns = request.opened()
-    return measure_latency(turns.classifiers, request.examples, request.config)
+    return measure_latency(request.classifiers(), request.examples, request.config)
 
 
 def _in_fresh_processes(request: TimingRequest) -> LatencyReport:

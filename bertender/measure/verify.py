@@ -19,7 +19,7 @@ from bertender.measure.parity import (
 )
 from bertender.measure.runtimes import check_installed, check_used, runtime_of
 from bertender.models.opening import open_classifier
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 from bertender.tasks.task import Task
 
 __all__ = ["GraphFailures", "VerifyConfig", "verify"]
@@ -40,7 +40,7 @@ class VerifyConfig(Config):
         description="float32, float16, bfloat16, int8 or served; by default the candidate's "
         "precision",
     )
-    runtime: Annotated[str, RUNTIMES.validator()] = Field(
+    runtime: RuntimeName = Field(
         DEFAULT_RUNTIME, description=f"runtime of an onnx candidate: {', '.join(RUNTIMES)}"
     )
     seed: int = Field(0, ge=0, description="which texts are drawn, and in which order")

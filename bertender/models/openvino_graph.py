@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError, RuntimeMissingError
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 if TYPE_CHECKING:  # it loads tokenizers
     from bertender.text.batch import Batch
@@ -65,8 +66,8 @@ def import_openvino() -> ModuleType:
             return importlib.import_module("openvino")
         except ImportError as error:
             raise RuntimeMissingError(
-                f"runtime 'openvino' cannot be imported: {error}. Install it with `pip install "
-                "'bertender[openvino]'`, or use runtime 'onnxruntime'."
+                f"runtime 'openvino' cannot be imported: {error}. Install it with "
+                f"`{RUNTIMES['openvino'].install}`, or use runtime {DEFAULT_RUNTIME!r}."
             ) from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from bertender.core.table import Table, on_demand
 from bertender.models.onnx_predictor import OnnxPredictor
@@ -13,7 +13,7 @@ from bertender.models.onnx_predictor import OnnxPredictor
 if TYPE_CHECKING:  # it loads PyTorch
     from bertender.models.predictor import Predictor
 
-__all__ = ["DEFAULT_RUNTIME", "RUNTIMES", "Runtime"]
+__all__ = ["DEFAULT_RUNTIME", "RUNTIMES", "Runtime", "RuntimeName"]
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,6 @@ RUNTIMES = Table(
         ),
     },
 )
+
+RuntimeName = Annotated[str, RUNTIMES.validator()]
+"""A row of RUNTIMES, as a setting."""

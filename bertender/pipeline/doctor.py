@@ -11,7 +11,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, demo_encoder
 from bertender.core.errors import BertenderError
-from bertender.core.table import load_place
+from bertender.core.table import load_place, on_demand
 from bertender.models.runtimes import RUNTIMES
 from bertender.pipeline.stages import STAGES
 
@@ -142,7 +142,7 @@ CHECKS: tuple[Check, ...] = (
         "Triton version",
         lambda _: load_place("serve.installation:installed_version")() or "unknown",
         "it has the fixes of every advisory that bertender knows",
-        object_to=lambda value: load_place("serve.advisories:advice")(value),
+        object_to=on_demand("serve.advisories:advice"),
     ),
     Check(
         "demo encoder",

@@ -111,11 +111,11 @@ def _entries(
     """Return the entries of whole lines, of which the first is the identity."""
     try:
         lines = [json.loads(line) for line in whole.splitlines()]
-    except ValueError as error:
+        if lines and lines[0] != identity:
+            raise _UnusableJournalError("is of other texts or another model")
+        return [
+            (line["rows"], [Classification(**each) for each in line["predictions"]])
+            for line in lines[1:]
+        ]
+    except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
         raise _UnusableJournalError(f"is damaged ({error})") from None
-    if lines and lines[0] != identity:
-        raise _UnusableJournalError("is of other texts or another model")
-    return [
-        (line["rows"], [Classification(**each) for each in line["predictions"]])
-        for line in lines[1:]
-    ]

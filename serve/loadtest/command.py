@@ -85,7 +85,6 @@ def lines_of_test(test: LoadTest) -> Iterator[str]:
 
 
 def _run_line(run: LoadRun) -> str:
-    load = f"{run.rate:.4g} requests/s" if run.rate else f"{run.concurrency} clients"
     latency = (
         "no response"
         if run.latency is None
@@ -96,7 +95,7 @@ def _run_line(run: LoadRun) -> str:
     )
     counts = ", ".join(f"{count} {name}" for name, count in run.outcomes.items() if count)
     return (
-        f"{load} of {run.texts_per_request} texts: {latency}; {counts}; "
+        f"{run.load} of {run.texts_per_request} texts: {latency}; {counts}; "
         f"{run.texts_per_second:.4g} texts/s; sent {run.send_lag.p50_ms:.3f} ms late "
         f"(p99 {run.send_lag.p99_ms:.3f} ms)"
     )

@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from bertender.core.config import Config, Rule
-from serve.loadtest.rates import LOWEST_RATE
 
-__all__ = ["RULES", "LoadConfig"]
+__all__ = ["LOWEST_RATE", "RULES", "LoadConfig"]
+
+LOWEST_RATE = 0.5
+"""Requests a second below which no limit is looked for."""
 
 
 def _kinds(config: LoadConfig) -> int:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 
 from bertender.core.errors import LoadTestError
-from serve.loadtest.rates import LOWEST_RATE
+from serve.loadtest.config import LOWEST_RATE
 from serve.loadtest.records import Limit, LoadRun
 
-__all__ = ["FIRST_RATE", "LOWEST_RATE", "WITHIN", "find_limit"]
+__all__ = ["FIRST_RATE", "WITHIN", "find_limit"]
 
 FIRST_RATE = 16.0
 WITHIN = 0.05

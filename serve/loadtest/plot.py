@@ -67,8 +67,7 @@ def _by_percentile(run: LoadRun) -> Chart:
     percentiles = 100 * (1 - 10**-depths)
     latency_ms = np.percentile(succeeded, percentiles) if succeeded else np.zeros(POINTS)
     points = list(zip(depths.tolist(), latency_ms.tolist(), strict=True))
-    load = f"{run.rate:.4g} requests/s" if run.rate else f"{run.concurrency} clients"
-    title = f"latency (ms) by percentile, {load} of {run.texts_per_request} texts"
+    title = f"latency (ms) by percentile, {run.load} of {run.texts_per_request} texts"
     return Chart(title, [Line("latency", BLUE, points)], {_nines(p): f"p{p:g}" for p in NINES})
 
 

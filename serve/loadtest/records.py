@@ -43,6 +43,11 @@ class LoadRun(Record):
     outcome: tuple[Outcome, ...] = Field(description="raw, in the same order")
 
     @property
+    def load(self) -> str:
+        """The rate or the number of clients, in words."""
+        return f"{self.rate:.4g} requests/s" if self.rate else f"{self.concurrency} clients"
+
+    @property
     def texts_per_second(self) -> float:
         return self.requests_per_second * self.texts_per_request
 

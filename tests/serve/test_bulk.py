@@ -171,7 +171,9 @@ def test_a_kill_while_a_journal_is_opened_loses_nothing(
 
 
 @pytest.mark.parametrize(
-    "damage", [b"\0\0\0\n", b"{}\n\0\0\n", b"\xff\n"], ids=["nul", "nul later", "no UTF-8"]
+    "damage",
+    [b"\0\0\0\n", b"{}\n\0\0\n", b"\xff\n", b'{}\n{"rows": [0]}\n'],
+    ids=["nul", "nul later", "no UTF-8", "another shape"],
 )
 def test_a_damaged_journal_is_begun_anew(
     damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture

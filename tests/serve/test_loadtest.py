@@ -14,9 +14,9 @@ import pytest
 from bertender.core.errors import ConfigError, LoadTestError, UnreachableError
 from bertender.text.example import Example
 from serve.client import PROTOCOLS
-from serve.loadtest.config import LoadConfig
+from serve.loadtest.config import LOWEST_RATE, LoadConfig
 from serve.loadtest.generator import MOST_LAG, check_lag, closed_run, open_run
-from serve.loadtest.limit import LOWEST_RATE, WITHIN, find_limit
+from serve.loadtest.limit import WITHIN, find_limit
 from serve.loadtest.loops import Send, arrivals
 from serve.loadtest.measure import load_test
 from serve.loadtest.plot import load_svg
