@@ -269,7 +269,7 @@ UNUSED: dict[str, dict[str, dict[str, Any]]] = {
             "unlabelled_max_words": 2,
         }
     },
-    "part of no file": {"max_unlabelled=3: there is no file": {"max_unlabelled": 3}},
+    "part of no file": {"max_unlabelled=3: it limits the texts of a file": {"max_unlabelled": 3}},
     "agreement with nobody": {
         "unlabelled_agreement=True: several teachers agree": {
             **WITH_TEXTS,
