@@ -70,7 +70,7 @@ def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step
     """Return the steps of a probe: those on a few texts, and those that read all to be cut."""
     trained = student_steps(candidate, config, 0)
     students = [_changed(step, HARDLY_TRAINED) for step in trained if step.stage == "distill"]
-    cuts = [_only_cut(step) for step in trained if step.stage == "prune"]
+    cuts = [_only_cut(step, config) for step in trained if step.stage == "prune"]
     return students, cuts
 
 
@@ -157,12 +157,22 @@ def _changed(step: Step, settings: Mapping[str, Any]) -> Step:
     return step.model_copy(update={"settings": {**step.settings, **settings}})
 
 
-def _only_cut(step: Step) -> Step:
-    """Return a step of pruning that trains nothing, and so has no teacher."""
+def _only_cut(step: Step, config: CompressConfig) -> Step:
+    """Return a step of pruning that trains nothing, and so has no teacher.
+
+    It reads all unlabelled texts where it counts tokens, as the winner's does.
+    """
     rest = {name: value for name, value in step.settings.items() if name != "epochs"}
+    counted = _all_texts(config) if "vocab" in rest else {}
     return step.model_copy(
-        update={"settings": {**rest, "recover": False}, "sources": step.sources[:1]}
+        update={"settings": {**rest, **counted, "recover": False}, "sources": step.sources[:1]}
     )
+
+
+def _all_texts(config: CompressConfig) -> dict[str, Any]:
+    if config.unlabelled is None:
+        return _texts(config, config.unlabelled_texts)
+    return {"unlabelled": str(config.unlabelled)}
 
 
 def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> dict[str, Any]:
@@ -189,5 +199,7 @@ def _texts(config: CompressConfig, unlabelled: int) -> dict[str, Any]:
 def _cuts(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
     shares = {"heads": candidate.heads, "ffn": candidate.ffn}
     cut = {name: share for name, share in shares.items() if share}
-    vocab = {"vocab": "task", "vocab_floor": config.vocab_floor} if candidate.vocab else {}
-    return {**cut, **vocab}
+    if not candidate.vocab:
+        return cut
+    limits = {"vocab_floor": config.vocab_floor, "vocab_size": config.vocab_size}
+    return {**cut, "vocab": "task", **limits}

@@ -29,7 +29,7 @@ from bertender.compression.probes import Measured, measured
 from bertender.compression.records import CandidateResult, CompressionReport
 from bertender.compression.starts import starts_of
 from bertender.compression.training import Announce, Training
-from bertender.core.artifact import Artifact, check_writable, copy_artifact
+from bertender.core.artifact import Artifact, check_writable, copy_artifact, digest_of
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.environment import environment
@@ -44,7 +44,14 @@ __all__ = ["MODEL", "REPORT", "TABLE", "Compression"]
 MODEL = "model"
 REPORT = "report.json"
 TABLE = "table.json"
-SHAPING = ("method", "noisy", "threads", "vocab_floor")
+SHAPING = (
+    "method",
+    "noisy",
+    "threads",
+    "unlabelled_texts",
+    "vocab_floor",
+    "vocab_size",
+)
 """Settings that a probe depends on, besides the candidates."""
 
 
@@ -145,7 +152,8 @@ class Compression:
     def _conditions(self) -> list[object]:
         settings = [getattr(self.config, name) for name in SHAPING]
         encoders = [folder_digest(Path(name)) for name in self.config.students]
-        return [environment().cpu_model, library_versions(), settings, encoders]
+        texts = self.config.unlabelled and digest_of(self.config.unlabelled)
+        return [environment().cpu_model, library_versions(), settings, encoders, texts]
 
     def _report(self, results: Sequence[CandidateResult], probes: Measured) -> CompressionReport:
         return CompressionReport(

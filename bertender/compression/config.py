@@ -95,6 +95,11 @@ class CompressConfig(Config):
     vocab_floor: int = Field(
         2, ge=1, description="where the vocabulary is cut, keep tokens that occur so often"
     )
+    vocab_size: int = Field(
+        12_000,
+        ge=1,
+        description="most entries of a vocabulary that is cut: the most frequent tokens stay",
+    )
     schemes: Names = Field(
         ("dynamic",),
         description="ways to quantize to choose from, of `bertender schemes` that train nothing",

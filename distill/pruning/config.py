@@ -23,13 +23,10 @@ OF_RECOVERY = frozenset(
         "checkpoint_steps",
         "epochs",
         "learning_rate",
-        "max_unlabelled",
         "pool_batches",
         "precision",
         "schedule",
         "teacher",
-        "unlabelled",
-        "unlabelled_texts",
         "warmup_ratio",
         "weight_decay",
     }
@@ -115,7 +112,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
     "floor of no vocabulary": _unused(
         lambda config: config.vocab is None,
         "without vocab there are no texts to count tokens in. Give vocab, or leave it out.",
-        frozenset({"vocab_floor"}),
+        frozenset({"vocab_floor", "vocab_size"}),
     ),
     "latency without a target": _unused(
         lambda config: config.target_latency is None,
@@ -140,6 +137,12 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
         "nothing is trained then. Leave out one of the two.",
         OF_RECOVERY,
         against="recover",
+    ),
+    "unlabelled texts that nothing reads": _unused(
+        lambda config: not config.recovers and config.vocab != OF_THE_TASK,
+        f"nothing is trained, and tokens are counted in them with vocab={OF_THE_TASK} alone. Give "
+        "that, or leave it out.",
+        frozenset({"max_unlabelled", "unlabelled", "unlabelled_texts"}),
     ),
     "recovery with rescaling": Rule(
         lambda config: config.retraining_free and config.recover,
@@ -184,10 +187,13 @@ class PruneConfig(UnlabelledConfig):
     )
     vocab: str | None = Field(
         None,
-        description="keep the tokens that these texts need: task, or a corpus (docs, .txt, "
-        ".txt.xz, .parquet, a hub data set)",
+        description="keep the tokens that these texts need: task (unlabelled texts are counted "
+        "too), or a corpus (docs, .txt, .txt.xz, .parquet, a hub data set)",
     )
     vocab_floor: int = Field(1, ge=1, description="keep tokens that occur so often there")
+    vocab_size: int | None = Field(
+        None, ge=1, description="most entries of the vocabulary: the most frequent tokens stay"
+    )
     importance: Annotated[str, IMPORTANCES.validator()] = Field(
         "gradient", description=f"importance of heads and neurons: {', '.join(IMPORTANCES)}"
     )

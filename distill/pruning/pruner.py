@@ -144,7 +144,7 @@ class _Ready:
         """Return the card's findings; the pruned model is scored and timed here, once."""
         latency = context.target.reached(model, self.stopwatches) if context.target else None
         return Findings(
-            training=training_findings({"recovery": report}, **self.recovery.added(context.task)),
+            training=training_findings({"recovery": report}, **self.recovery.added()),
             scores=_held_out(self.whole, model, context, pruning),
             pruning=pruning.model_copy(update={"latency": latency}),
         )
@@ -175,7 +175,7 @@ def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopw
     check_possible(unpruned.model, config)
     recovery = recovery_texts(unpruned, task, config)
     whole, model = load_tokenizer(parent.path), copy.deepcopy(unpruned.model)
-    tokenizer, vocabulary = _with_fewer_tokens(model, whole, task, config)
+    tokenizer, vocabulary = _with_fewer_tokens(model, whole, recovery.task, config)
     return _Ready(
         unpruned, whole, model, tokenizer, vocabulary, task, config, stopwatches, recovery
     )
@@ -234,12 +234,13 @@ def _with_fewer_tokens(
 ) -> tuple[PreTrainedTokenizerBase, VocabularyFindings | None]:
     """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
 
-    The held-out texts choose nothing: the training texts or a corpus choose the tokens that stay.
+    The held-out texts choose nothing: the training texts, those without labels too, or a corpus
+    choose the tokens that stay.
     """
     if config.vocab is None:
         return tokenizer, None
     needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)
-    tokens = needed_tokens(tokenizer, needed, config.vocab_floor)
+    tokens = needed_tokens(tokenizer, needed, config.vocab_floor, config.vocab_size)
     cut_vocabulary(model, tokens)
     before, after = (read(each, _texts(task.dev)) for each in (tokenizer, tokens.tokenizer))
     return tokens.tokenizer, VocabularyFindings(before=before, after=after)

@@ -34,6 +34,8 @@ class RecoveryTexts:
     teacher: Teacher
     task: Task
     """With the unlabelled texts."""
+    labelled: Task
+    """Without them."""
     config: PruneConfig
     left_out: Mapping[str, int]
     """How many unlabelled texts were left out, by the filter."""
@@ -42,11 +44,11 @@ class RecoveryTexts:
         """Return the digest of a teacher that is not the unpruned model."""
         return () if self.teacher is unpruned else (self.teacher.artifact.digest,)
 
-    def added(self, task: Task) -> dict[str, Any]:
-        """Return the findings on texts that were added to the task's own."""
-        if not self.config.learns_unlabelled:
+    def added(self) -> dict[str, Any]:
+        """Return the findings on texts that were learned from beside the task's own."""
+        if not (self.config.learns_unlabelled and self.config.recovers):
             return {}
-        count = len(self.task.train) - len(task.train)
+        count = len(self.task.train) - len(self.labelled.train)
         return {"unlabelled_texts": count, "unlabelled_left_out": dict(self.left_out)}
 
     def tokenised(self, tokenizer: PreTrainedTokenizerBase, task: Task) -> TokenDataset:
@@ -59,9 +61,9 @@ class RecoveryTexts:
         Args:
             tokenizer: the pruned model's.
         """
+        if not self.config.recovers:  # what is cut depends on labelled texts
+            return self.tokenised(tokenizer, self.labelled)
         texts = self.tokenised(tokenizer, self.task)
-        if not self.config.recovers:
-            return texts
         if HEADS[self.task.problem_type].per_token:
             padding = texts.padding.with_others(**{LOGITS: 0})
             return TokenDataset({**texts.columns, LOGITS: self._token_logits()}, padding)
@@ -96,7 +98,7 @@ def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> Recove
         _check_same_tokens(teacher, unpruned, task)
     texts = {name: getattr(config, name) for name in UnlabelledConfig.model_fields}
     extended = with_unlabelled(task, FilteredConfig(**texts))
-    return RecoveryTexts(teacher, extended.task, config, extended.left_out)
+    return RecoveryTexts(teacher, extended.task, task, config, extended.left_out)
 
 
 def check_unlabelled_read(task: Task, config: PruneConfig) -> None:

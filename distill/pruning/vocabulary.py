@@ -8,6 +8,7 @@ not.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bertender.core.errors import DataError, ModelError
+from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import VocabularyReading
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.own_models import OWN_MODELS
@@ -73,7 +74,10 @@ def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Vocabulary
 
 
 def needed_tokens(
-    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], floor: int = 1
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[str],
+    floor: int = 1,
+    size: int | None = None,
 ) -> RemainingTokens:
     """Return a tokenizer with the tokens that occur in texts, characters and special tokens.
 
@@ -81,10 +85,12 @@ def needed_tokens(
         tokenizer: a fast one, of tokens, a unigram model or merged bytes.
         texts: what the tokens are needed for.
         floor: a token must occur so often to stay.
+        size: most entries of the vocabulary; those that occur most often stay.
 
     Raises:
         ModelError: the tokenizer is of another kind.
         DataError: there is no text.
+        ConfigError: the tokens that always stay are more than `size`.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(
@@ -101,9 +107,31 @@ def needed_tokens(
     counts = _counted(tokenizer, texts)
     if not counts:
         raise DataError("there is no text to find the needed tokens in. Give some.")
-    used = {token for token, count in counts.items() if count >= floor}
-    rows = _closed(description, KINDS[name], used | set(tokenizer.all_special_ids))
+    often = [token for token, count in counts.most_common() if count >= floor]
+    special = set(tokenizer.all_special_ids)
+
+    def first(count: int) -> list[int]:
+        return _closed(description, KINDS[name], {*often[:count], *special})
+
+    rows = first(len(often) if size is None else _most_that_fit(first, len(often), size))
     return RemainingTokens(_rebuilt(tokenizer, description, KINDS[name], rows), tuple(rows))
+
+
+def _most_that_fit(first: Callable[[int], list[int]], most: int, size: int) -> int:
+    """Return how many of the most frequent tokens can stay where `size` entries may.
+
+    Args:
+        first: returns the entries that stay with so many of these tokens.
+        most: how many there are.
+        size: most entries.
+    """
+    always = len(first(0))
+    if always > size:
+        raise ConfigError(
+            f"vocab_size={size}: single characters and special tokens are {always} entries, and "
+            f"always stay. Give {always} or more."
+        )
+    return bisect_right(range(most + 1), size, key=lambda count: len(first(count))) - 1
 
 
 def _check_gaps(model: TokenizerModel) -> None:

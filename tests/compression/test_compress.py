@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,28 @@ def test_the_whole_teacher_is_a_candidate(trained: Artifact, task: Task, tmp_pat
     ).run()
     assert report.chosen == "teacher-4-dynamic"
     assert (report.verdict, report.minutes) == ("met", 0.0)
+
+
+def test_the_vocabulary_is_predicted_from_all_texts(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """Those without labels are counted too, as the winner's are, up to the most entries."""
+    few, texts = replace(task, train=task.train.first(8)), tmp_path / "more.txt"
+    texts.write_text("\n".join(text for (text,) in task.train.after(8).examples))
+    settings = {"layers": (1,), "heads": (0.0,), "ffn": (0.0,), "vocab_floor": 1}
+    added: dict[str, dict[str, object]] = {
+        "labelled": {},
+        "all": {"unlabelled": texts},
+        "most": {"unlabelled": texts, "vocab_size": 70},
+    }
+    sizes = {}
+    for name, each in added.items():
+        compression = _compression(trained, few, tmp_path / name, **settings, **each)
+        report = compression.plan()
+        (cut,) = [row for row in report.candidates if row.candidate.vocab]
+        sizes[name] = cut.predicted.model_mb
+    assert sizes["labelled"] < sizes["all"]
+    assert sizes["most"] < sizes["all"]
 
 
 @pytest.mark.parametrize(

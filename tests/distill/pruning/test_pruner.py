@@ -325,7 +325,9 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             **{"vocab": "task", "recover": False, "batch_size": 3, "tokens_per_batch": 7},
         },
     },
-    "floor of no vocabulary": {"vocab_floor=2: without vocab": {**HALF, "vocab_floor": 2}},
+    "floor of no vocabulary": {
+        "vocab_floor=2, vocab_size=9: without vocab": {**HALF, "vocab_floor": 2, "vocab_size": 9},
+    },
     "latency without a target": {
         "latency_texts=8, latency_tokens=300: nothing is timed": {
             **{**HALF, "latency_texts": 8, "latency_tokens": 300},
@@ -343,16 +345,24 @@ IDLE_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "retraining_free=True and epochs=2, learning_rate=0.1: nothing is trained": {
             **{**RESCALED, "epochs": 2, "learning_rate": 0.1},
         },
-        "retraining_free=True and teacher=elsewhere, unlabelled_texts=9: nothing": {
-            **{**RESCALED, "teacher": "elsewhere", "unlabelled_texts": 9},
+        "retraining_free=True and teacher=elsewhere: nothing is trained": {
+            **{**RESCALED, "teacher": "elsewhere"},
         },
     },
     "training without recovery": {
         "recover=False and batches=random, schedule=constant: nothing is trained": {
             **{**HALF, "recover": False, "batches": "random", "schedule": "constant"},
         },
-        "recover=False and teacher=elsewhere, unlabelled=more.txt: nothing is trained": {
-            **{**HALF, "recover": False, "teacher": "elsewhere", "unlabelled": "more.txt"},
+        "recover=False and teacher=elsewhere: nothing is trained": {
+            **{**HALF, "recover": False, "teacher": "elsewhere"},
+        },
+    },
+    "unlabelled texts that nothing reads": {
+        "max_unlabelled=4, unlabelled=more.txt: nothing is trained, and tokens are counted": {
+            **{**HALF, "recover": False, "unlabelled": "more.txt", "max_unlabelled": 4},
+        },
+        "unlabelled_texts=9: nothing is trained, and tokens": {
+            **{**RESCALED, "vocab": "docs", "unlabelled_texts": 9},
         },
     },
     "nothing to prune": {"heads=0, ffn=0, layers=0 and no vocab: there is nothing": {}},

@@ -103,6 +103,24 @@ def test_it_recovers_on_unlabelled_texts(
     assert importance[0] == importance[1], "texts without labels score no part"
 
 
+def test_tokens_of_unlabelled_texts_stay(
+    untrained: Artifact, task: Task, more: Path, tmp_path: Path
+) -> None:
+    few = replace(task, train=task.train.first(2))
+    cut = {"vocab": "task", "recover": False}
+    settings = {"alone": cut, "together": {**cut, "unlabelled": more}}
+    pruned = {
+        name: prune(untrained, few, PruneConfig.parse(each), tmp_path / name)
+        for name, each in settings.items()
+    }
+    entries = {
+        name: each.card.findings.pruning.vocabulary.after.entries for name, each in pruned.items()
+    }
+    assert entries["alone"] < entries["together"]
+    training = pruned["together"].card.findings.training
+    assert training is None or training.unlabelled_texts is None, "nothing learned from them"
+
+
 def test_what_cannot_be_learned_from_is_refused(
     untrained: Artifact, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:

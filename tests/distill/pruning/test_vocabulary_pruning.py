@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bertender.core.errors import DataError, ModelError
+from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from distill.pruning.config import PruneConfig
@@ -112,6 +112,21 @@ def test_rare_pieces_go() -> None:
     often = needed_tokens(tokenizer, texts, floor=3).tokenizer.get_vocab()
     always = needed_tokens(tokenizer, texts).tokenizer.get_vocab()
     assert "the" in often and "plum" not in often and "plum" in always
+
+
+def test_the_most_frequent_pieces_fit_into_a_size(
+    pair: tuple[PreTrainedTokenizerBase, RemainingTokens],
+) -> None:
+    tokenizer, tokens = pair
+    whole_size, texts = len(tokens.rows), [*FEW, "the plum"]
+    for size in (whole_size, whole_size - 1, whole_size - 2):
+        fewer = needed_tokens(tokenizer, texts, size=size)
+        assert size - 3 <= len(fewer.rows) <= size, "a piece may need parts of its own"
+        assert set(fewer.rows) <= set(tokens.rows)
+    the = spelt(tokenizer, "the")[1]
+    assert the in fewer.tokenizer.get_vocab(), "it occurs most often"
+    with pytest.raises(ConfigError, match=r"vocab_size=3: single characters .* Give \d+ or more"):
+        needed_tokens(tokenizer, texts, size=3)
 
 
 def test_what_cannot_be_pruned_is_refused() -> None:
