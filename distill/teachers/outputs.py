@@ -45,6 +45,8 @@ STATES = "teacher_sentence_states_{layer}"
 """That of the [CLS] states of a layer, (examples, hidden)."""
 TAGGER_LOGITS = "teacher_tagger_logits"
 TOKENS_PER_BATCH = 8192
+COMPUTING = ("bertender", "torch", "transformers")
+"""Libraries that compute the outputs: another version may compute others."""
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 """By the names of columns."""
@@ -170,7 +172,8 @@ class _Part:
         """Return a digest of everything that shapes the outputs, whichever are requested."""
         tokens = [self.texts.columns.get(each) for each in input_names(self.model)]
         device = self.model.device.type
-        shaping = (self.digest, self.bf16, device, library_versions(), tokens)
+        versions = [library_versions().get(name) for name in COMPUTING]
+        shaping = (self.digest, self.bf16, device, versions, tokens)
         return hashlib.sha256(repr(shaping).encode()).hexdigest()
 
     def _token_logits(self) -> torch.Tensor:

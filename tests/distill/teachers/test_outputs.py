@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from bertender.core import progress
+from bertender.core.card import library_versions
 from bertender.core.progress import show_progress
 from bertender.tasks.task import Split, Task
 from bertender.training import cached_tensors
@@ -102,6 +103,23 @@ def test_only_what_is_not_there_yet_is_computed(
         teacher_outputs(model, digest, given, WANTED, bf16)
     assert computed[2:] == [WANTED] * 4
     assert len(list(cache.rglob("*.safetensors"))) == 3 * 5 + 1
+
+
+@pytest.mark.parametrize(("library", "again"), [("openvino", 0), ("torch", 1)])
+def test_another_version_computes_again_where_it_computes(
+    library: str,
+    again: int,
+    task: Task,
+    cache: Path,
+    computed: list[Wanted],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, texts = tiny_classifier("bert"), examples(task)
+    teacher_outputs(model, "one", texts, WANTED)
+    other = {**library_versions(), library: "0.0.1"}
+    monkeypatch.setattr(outputs, "library_versions", lambda: other)
+    teacher_outputs(model, "one", texts, WANTED)
+    assert computed == [WANTED] * (1 + again)
 
 
 @pytest.mark.parametrize("damage", ["cut", "other rows", "other names"])
