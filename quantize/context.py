@@ -43,6 +43,7 @@ class Written:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     """Of static activations, by the tensor's name."""
     products_of_4_bits: int | None = None
+    tables_of_4_bits: int | None = None
     sensitivity: SensitivityFindings | None = None
     """Where parts may return to what they were."""
     training: TrainingFindings | None = None

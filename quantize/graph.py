@@ -12,9 +12,11 @@ from onnx import TensorProto
 
 from bertender.core.errors import ModelError
 
-__all__ = ["Inventory", "Product", "take_inventory"]
+__all__ = ["FOUR_BIT_LOOKUP", "Inventory", "Product", "take_inventory"]
 
 PRODUCTS = ("MatMul", "Gemm")
+FOUR_BIT_LOOKUP = "GatherBlockQuantized"
+"""ONNX Runtime's look-up in a table of few bits."""
 OF_CONSTANTS = "both sides are constants: ONNX Runtime computes it once, when the graph is opened"
 REPEATED = re.compile(r"_\d+(?=\.|$)")
 BETWEEN_ACTIVATIONS = (

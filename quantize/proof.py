@@ -52,6 +52,7 @@ def proven(
         float_nodes=written.float_nodes,
         operators=kernels,
         products_of_4_bits=written.products_of_4_bits,
+        tables_of_4_bits=written.tables_of_4_bits,
         ranges=written.ranges,
         sensitivity=written.sensitivity,
         tried=tried,

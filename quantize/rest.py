@@ -25,7 +25,7 @@ from bertender.measure.accuracy import word_count
 from bertender.models.onnx_session import open_session
 from bertender.text.batch import Batch
 from quantize.calibration import Batches, open_watched
-from quantize.graph import Inventory, take_inventory
+from quantize.graph import FOUR_BIT_LOOKUP, Inventory, take_inventory
 
 __all__ = ["TOLERATED", "RestFinding", "check_rest", "compare_rest"]
 
@@ -129,7 +129,7 @@ def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto, parts: Conta
 def _looked_up(makers: Mapping[str, onnx.NodeProto], lookup: onnx.NodeProto) -> str:
     """Return the tensor of row numbers that the quantized form of a look-up reads."""
     maker = makers.get(lookup.output[0])
-    while maker is not None and maker.op_type != "Gather":
+    while maker is not None and maker.op_type not in ("Gather", FOUR_BIT_LOOKUP):
         maker = makers.get(maker.input[0])
     return str((maker or lookup).input[1])
 

@@ -74,6 +74,12 @@ SCHEMES = Table(
             reads=CALIBRATION | SENSITIVITY | {"base"},
             then=(MIXED, {"scheme": "qat"}),
         ),
+        "four-bit-embeddings": Scheme(
+            summary="as dynamic, and embedding tables of 4 bits in groups: smaller, and as fast",
+            write=on_demand("quantize.four_bit_embeddings:write_four_bit_embeddings"),
+            reads=frozenset({"block_size"}),
+            then=(DYNAMIC, STATIC),
+        ),
         "four-bit": Scheme(
             summary="4-bit weights in groups where the score holds, int8 elsewhere: for size",
             write=on_demand("quantize.four_bit:write_four_bit"),
@@ -121,6 +127,12 @@ RULES: Mapping[str, Rule[Any]] = {
         lambda config: config.scheme in _readers("base") and config.max_drop is None,
         "scheme {scheme!r} returns parts to float until the score holds: set how much of it may be "
         "lost, in points, as --max-drop 0.5. Without a bound, use --scheme dynamic.",
+    ),
+    "embeddings of 4 bits in float": Rule(
+        lambda config: config.scheme == "four-bit-embeddings" and config.no_embeddings,
+        "it leaves in float what this scheme is for. Leave it out, or give --scheme dynamic.",
+        frozenset({"no_embeddings"}),
+        against="scheme",
     ),
     "percentile of another calibrator": Rule(
         lambda config: (

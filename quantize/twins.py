@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 from quantize.calibration import Batches, observed
 from quantize.cuts import cut_out, nodes_between, run_cut
-from quantize.graph import Inventory, take_inventory
+from quantize.graph import FOUR_BIT_LOOKUP, Inventory, take_inventory
 
 __all__ = ["ROWS", "Part", "Sample", "Twins", "find_twins", "sample_rows"]
 
@@ -27,7 +27,8 @@ ROWS = 256
 """Of an activation, at most, that its products are judged on: tokens, or pooled states."""
 TABLE_ROWS = 8192
 """Of an embedding table, at most, that are looked up."""
-QUANTIZED = frozenset({"MatMulInteger", "DequantizeLinear", "MatMulNBits"})
+FOUR_BITS = frozenset({"MatMulNBits", FOUR_BIT_LOOKUP})
+QUANTIZED = FOUR_BITS | {"MatMulInteger", "DequantizeLinear"}
 """Operators that only a quantized part has."""
 
 
@@ -44,7 +45,7 @@ class Part:
 
     @property
     def four_bits(self) -> bool:
-        return "MatMulNBits" in self.operators
+        return not FOUR_BITS.isdisjoint(self.operators)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dynamic": {},
     "static": {"calibration_texts": 32},
     "mixed": {"max_drop": 100.0, "sensitivity": "hessian-trace", "sensitivity_texts": 8},
+    "four-bit-embeddings": {"block_size": 16},
     "four-bit": {"max_drop": 100.0, "sensitivity": "hessian-trace", "sensitivity_texts": 8},
     "qat": {"calibration_texts": 32, **QAT_QUICK},
 }

@@ -110,7 +110,7 @@ def test_the_next_step_is_one_that_helps(
 
 
 def test_every_figure_of_every_kind_is_bounded() -> None:
-    assert set(BOUNDS) == set(WRONG) == {"8-bit", "4-bit", "table"}
+    assert set(BOUNDS) == set(WRONG) == {"8-bit", "4-bit", "table", "4-bit table"}
     for bounds in BOUNDS.values():
         for name, (low, high) in bounds.items():
             assert low < high, name

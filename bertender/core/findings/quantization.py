@@ -83,6 +83,7 @@ class QuantizationFindings(Part):
     runtime: str = Field("onnxruntime", description="row of RUNTIMES that the gates ran it in")
     operators: dict[str, int] = Field(description="as the runtime runs the graph")
     products_of_4_bits: int | None = None
+    tables_of_4_bits: int | None = None
     saturation: SaturationFindings | None = Field(
         None, description="None where this machine is not such a target"
     )

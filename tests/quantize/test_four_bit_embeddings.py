@@ -1,0 +1,108 @@
+"""Embedding tables of 4 bits: near their float rows, small, and alone in the graph in that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+from quantize.context import QuantizationContext
+from quantize.four_bit_embeddings import in_groups, write_four_bit_embeddings
+from quantize.graph import FOUR_BIT_LOOKUP, take_inventory
+from quantize.products import compare_products
+from quantize.quantizer import QuantizeConfig
+from tests.quantize.contexts import context_of
+from tests.toy_models import save_artifact, tiny_classifier
+
+TOKENS = "/bert/embeddings/word_embeddings/Gather"
+
+
+@pytest.fixture
+def context(float_model: Artifact, task: Task, tmp_path: Path) -> QuantizationContext:
+    return context_of(float_model, task, tmp_path, scheme="four-bit-embeddings", block_size=16)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.integers(1, 6),
+    st.integers(1, 40),
+    st.sampled_from([16, 32]),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_group_has_the_scale_of_least_error(rows: int, width: int, size: int, seed: int) -> None:
+    table = np.random.default_rng(seed).standard_t(3, (rows, width)).astype(np.float32)
+    integers, scales = in_groups(table, size)
+    assert integers.shape == table.shape and scales.shape == (rows, -(-width // size))
+    assert integers.min() >= -8 and integers.max() <= 7
+    wide = np.repeat(scales, size, axis=1)[:, :width]
+    padded = np.pad(table, ((0, 0), (0, -width % size))).reshape(rows, -1, size)
+    plain = np.repeat(np.abs(padded).max(axis=-1) / 7, size, axis=1)[:, :width]
+    error, by_largest = (
+        np.square(np.rint(table / scale).clip(-8, 7) * scale - table).sum()
+        for scale in (wide, plain)
+    )
+    assert np.square(integers * wide - table).sum() == pytest.approx(error)
+    assert error <= 1.0001 * by_largest + 1e-9, "the largest value alone would be no better"
+
+
+def test_rows_of_zeros_stay_zeros() -> None:
+    integers, scales = in_groups(np.zeros((2, 32), np.float32), 16)
+    assert not integers.any() and np.isfinite(scales).all()
+
+
+def test_the_largest_table_alone_has_4_bits(context: QuantizationContext, tmp_path: Path) -> None:
+    """The segments are two rows, which every token reads: their error would add up."""
+    written = write_four_bit_embeddings(context, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    small = [node.name for node in graph.node if node.op_type == FOUR_BIT_LOOKUP]
+    assert TOKENS in small and len(small) == written.tables_of_4_bits
+    assert "/bert/embeddings/token_type_embeddings/Gather" not in small
+    tables = take_inventory(context.graph).tables
+    names = {item.name for item in graph.initializer}
+    assert not names & {tables[node] for node in small}, "the float tables are gone"
+
+
+def test_a_table_of_an_odd_width_has_8_bits(task: Task, tmp_path: Path) -> None:
+    model = tiny_classifier("bert", hidden_size=33, num_attention_heads=3)
+    source = save_artifact(model, task, tmp_path / "source")
+    floats = export(source, task, ExportConfig(), tmp_path / "onnx")
+    context = context_of(floats, task, tmp_path, scheme="four-bit-embeddings")
+    written = write_four_bit_embeddings(context, tmp_path / "model.onnx")
+    assert written.tables_of_4_bits == 0
+    kinds = {each.kind for each in _compared(context, tmp_path / "model.onnx")}
+    assert kinds == {"8-bit", "table"}
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_scales_that_are_a_tenth_off_are_found(
+    factor: float, context: QuantizationContext, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    write_four_bit_embeddings(context, path)
+    assert not [each for each in _compared(context, path) if each.failures]
+    model = onnx.load(path)
+    (lookup,) = [node for node in model.graph.node if node.name == TOKENS]
+    (scales,) = [item for item in model.graph.initializer if item.name == lookup.input[2]]
+    wrong = numpy_helper.to_array(scales) * np.float32(factor)
+    scales.CopyFrom(numpy_helper.from_array(wrong, scales.name))
+    onnx.save(model, path)
+    (failed,) = [each for each in _compared(context, path) if each.failures]
+    assert (failed.node, failed.kind) == (TOKENS, "4-bit table")
+
+
+def test_tables_in_float_are_another_scheme() -> None:
+    with pytest.raises(ConfigError, match="leaves in float what this scheme is for"):
+        QuantizeConfig.parse({"scheme": "four-bit-embeddings", "no_embeddings": True})
+
+
+def _compared(context: QuantizationContext, graph: Path):  # type: ignore[no-untyped-def]
+    return compare_products(context.graph, graph, context.texts(16, ""))
