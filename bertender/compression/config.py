@@ -101,7 +101,7 @@ class CompressConfig(Config):
         description="most entries of a vocabulary that is cut: the most frequent tokens stay",
     )
     schemes: Names = Field(
-        ("dynamic",),
+        ("dynamic", "four-bit-embeddings"),
         description="ways to quantize to choose from, of `bertender schemes` that train nothing",
     )
     candidates: int = Field(6, ge=1, description="candidates to train, at most")

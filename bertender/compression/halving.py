@@ -1,7 +1,8 @@
 """Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) over candidates.
 
 All start on a small part of the texts; the better half of each round goes on, on twice as many,
-until one learns from all. So most of the time goes to the candidates that deserve it.
+until one is left, which learns from all. The first part is so small that all the choosing takes as
+long as that last training, so that half of the time goes to the model that will serve.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ __all__ = ["Budget", "Train", "halved", "parts_of_texts"]
 
 FEWEST_TEXTS = 500
 """Below it a part says little about a candidate."""
+PART_OF_ONE = 0.1
+"""Where one candidate alone shows what all texts would take."""
 
 Train = Callable[[CandidateResult, float, int], Round]
 """(candidate, share of the texts, number of the round) -> its training"""
@@ -66,9 +69,12 @@ def parts_of_texts(candidates: int, texts: int, *, budgeted: bool = False) -> li
         texts: labelled ones.
         budgeted: one candidate has a small round too, which shows what all texts would take.
     """
-    rounds = max(math.ceil(math.log2(candidates)), int(budgeted))
+    rounds = range(max(math.ceil(math.log2(candidates)), int(budgeted)))
+    trainings = sum(2**number * math.ceil(candidates / 2**number) for number in rounds)
+    first = 1 / trainings if candidates > 1 else PART_OF_ONE
     fewest = min(FEWEST_TEXTS / max(texts, 1), 1.0)
-    return [*dict.fromkeys(max(0.5**number, fewest) for number in range(rounds, -1, -1))]
+    choosing = (2**number * first for number in rounds)
+    return [*dict.fromkeys((*(max(share, fewest) for share in choosing), 1.0))]
 
 
 def halved(

@@ -25,7 +25,7 @@ def test_no_student_is_deeper_than_its_start() -> None:
 
 
 def test_a_student_without_layers_has_its_vocabulary_alone_to_cut() -> None:
-    made = all_candidates([STATIC], CompressConfig.parse({"layers": "2,3"}))
+    made = all_candidates([STATIC], CompressConfig.parse({"layers": "2,3", "schemes": "dynamic"}))
     assert [each.name for each in made] == ["static-dynamic", "static-vocab-dynamic"]
     assert all(each.is_distilled and not each.remaining for each in made)
 

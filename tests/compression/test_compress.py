@@ -26,6 +26,7 @@ SMALL = {
     "layers": (1, 2),
     "heads": (0.0, 0.5),
     "ffn": (0.0, 0.5),
+    "schemes": ("dynamic",),
     "epochs": 2,
     "recovery_epochs": 1,
     "learning_rate": 3e-3,

@@ -32,7 +32,9 @@ def test_the_better_half_goes_on_to_twice_as_many_texts() -> None:
         share: sum(1 for _, other in trainer.trainings if other == share)
         for _, share in trainer.trainings
     }
-    assert by_share == {0.125: 6, 0.25: 3, 0.5: 2, 1.0: 1}
+    assert by_share == {0.05: 6, 0.1: 3, 0.2: 2, 1.0: 1}
+    choosing = [share for _, share in trainer.trainings][:-1]
+    assert sum(choosing) == pytest.approx(1.0), "as long as the last training"
 
 
 def test_those_left_behind_say_why() -> None:
@@ -51,7 +53,7 @@ def test_few_texts_are_not_divided_to_nothing() -> None:
     assert parts_of_texts(8, 600) == [500 / 600, 1.0]
     assert parts_of_texts(8, 100) == [1.0]
     assert parts_of_texts(1, 16_000) == [1.0]
-    assert parts_of_texts(1, 16_000, budgeted=True) == [0.5, 1.0]
+    assert parts_of_texts(1, 16_000, budgeted=True) == [0.1, 1.0]
 
 
 @pytest.mark.parametrize("texts", [100, 600])
