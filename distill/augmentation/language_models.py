@@ -12,12 +12,12 @@ from transformers.utils import logging as transformers_logging
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
+from bertender.training.weights import tensors_digest
 from distill.data import fitting_tokenizer
 from distill.teachers.encoders import (
     find_encoder,
     is_available,
     load_masked_language_model,
-    tensors_digest,
 )
 
 __all__ = ["LanguageModel", "find_language_model", "load_language_model"]

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from bertender.core.errors import ModelError
 from bertender.text.batch import longest_input
+from bertender.training.weights import tensors_digest
 from distill.corpora.corpus import Survey, Watched, survey
 from distill.corpora.held_out import held_out_loss
 from distill.corpora.token_store import stored_parts
@@ -25,7 +26,6 @@ from distill.distillation.phases import check_compatible, unmasked
 from distill.distillation.reading import Reading, as_its_teacher, in_both_vocabularies
 from distill.distillation.start import check_even_start, check_even_teacher
 from distill.methods.method import Method
-from distill.teachers.encoders import tensors_digest
 from distill.vocabularies import trained_once
 from distill.vocabularies.mixed import MixedVocabulary
 

@@ -12,6 +12,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, family_name
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
+from bertender.training.weights import weights_digest
 from distill.data import fitting_tokenizer
 from distill.distillation.config import StudentConfig
 from distill.distillation.phases import check_compatible
@@ -19,7 +20,7 @@ from distill.losses.signals import ATTENTION_SIGNALS, Signal
 from distill.methods import METHODS
 from distill.methods.method import Method
 from distill.students.token_use import TokenUse, token_use
-from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
+from distill.teachers.encoders import find_encoder, load_classifier
 from distill.teachers.teacher import Teacher
 
 __all__ = [

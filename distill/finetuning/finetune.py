@@ -20,9 +20,10 @@ from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS, Head
 from bertender.training.loop import LossParts, train
 from bertender.training.trained import Writer, trained_artifact
+from bertender.training.weights import weights_digest
 from distill.data import token_dataset
 from distill.scoring import choice_score, final_score
-from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
+from distill.teachers.encoders import find_encoder, load_classifier
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = [

@@ -37,10 +37,11 @@ from bertender.training.findings import training_findings
 from bertender.training.label_losses import hard_labels
 from bertender.training.loop import LossParts, Objective, TrainingReport, train
 from bertender.training.trained import Writer, trained_artifact
+from bertender.training.weights import weights_digest
 from distill.data import token_dataset
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.scoring import choice_score, final_score
-from distill.teachers.encoders import find_encoder, load_classifier, weights_digest
+from distill.teachers.encoders import find_encoder, load_classifier
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = [

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from bertender.core.cache import cache_directory
 from bertender.core.errors import ModelError
 from bertender.core.progress import track
 from bertender.models.static import NO_WEIGHT, StaticConfig, StaticForSequenceClassification
+from bertender.training.cached_tensors import cached_tensor
+from bertender.training.weights import computing_versions, weights_digest
 from distill.students.bilstm import strongest_directions
 from distill.students.kind import StudentKind
 from distill.students.no_layers import check_no_layers, check_tokenizer_known, one_layer
@@ -51,12 +56,21 @@ def static_student(
     student = StaticForSequenceClassification(_config(teacher, shape))
     if shape.tokens is None:  # a plan has no texts yet, and asks for the shape alone
         return student
-    vectors = _vectors(teacher, shape.tokens)
+    vectors = _start_vectors(teacher, shape.tokens, student.config.hidden_size)
     with torch.no_grad():
         words, weights = student.encoder.word_embeddings.weight, student.encoder.word_weights
-        words.copy_(_narrowed(vectors, student.config.hidden_size))
+        words.copy_(vectors)
         weights.copy_(_weights(shape.tokens, len(vectors)))
     return student
+
+
+def _start_vectors(teacher: PreTrainedModel, tokens: TokenUse, width: int) -> torch.Tensor:
+    """Return the vectors to start from, (vocab, width), cached: a large teacher takes minutes."""
+    around = (tuple(tokens.before), tuple(tokens.after))
+    shaping = (weights_digest(teacher), around, width, computing_versions())
+    name = hashlib.sha256(repr(shaping).encode()).hexdigest()
+    place = cache_directory() / "token-vectors" / f"{name}.safetensors"
+    return cached_tensor(place, lambda: _narrowed(_vectors(teacher, tokens), width))
 
 
 def _narrowed(vectors: torch.Tensor, width: int) -> torch.Tensor:

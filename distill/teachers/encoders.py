@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors import SafetensorError
@@ -39,8 +37,6 @@ __all__ = [
     "load_classifier",
     "load_masked_language_model",
     "located",
-    "tensors_digest",
-    "weights_digest",
 ]
 
 
@@ -208,19 +204,6 @@ def load_masked_language_model(source: str) -> PreTrainedModel:
 def is_available(name: str) -> bool:
     """Return whether `find_encoder` needs no hub for a name."""
     return Path(name).is_dir() or name in PACKAGED or _is_cached(name)
-
-
-def weights_digest(model: PreTrainedModel) -> str:
-    """Return a sha256 of all weights of a model's encoder; its new head is left out."""
-    return tensors_digest(model.base_model.state_dict())
-
-
-def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return a sha256 of named tensors."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _agree_on_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

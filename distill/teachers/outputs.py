@@ -22,11 +22,11 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.cache import cache_directory
-from bertender.core.card import library_versions
 from bertender.core.progress import Bar, progress_bar
 from bertender.text.batching import length_buckets
 from bertender.training.cached_tensors import cached_tensor
 from bertender.training.examples import TensorBatch, TokenDataset, input_names, model_inputs
+from bertender.training.weights import computing_versions
 from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
 from distill.teachers.parts import Column, joined_rows, parts_of
 
@@ -45,8 +45,6 @@ STATES = "teacher_sentence_states_{layer}"
 """That of the [CLS] states of a layer, (examples, hidden)."""
 TAGGER_LOGITS = "teacher_tagger_logits"
 TOKENS_PER_BATCH = 8192
-COMPUTING = ("bertender", "torch", "transformers")
-"""Libraries that compute the outputs: another version may compute others."""
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 """By the names of columns."""
@@ -172,8 +170,7 @@ class _Part:
         """Return a digest of everything that shapes the outputs, whichever are requested."""
         tokens = [self.texts.columns.get(each) for each in input_names(self.model)]
         device = self.model.device.type
-        versions = [library_versions().get(name) for name in COMPUTING]
-        shaping = (self.digest, self.bf16, device, versions, tokens)
+        shaping = (self.digest, self.bf16, device, computing_versions(), tokens)
         return hashlib.sha256(repr(shaping).encode()).hexdigest()
 
     def _token_logits(self) -> torch.Tensor:

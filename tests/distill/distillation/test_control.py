@@ -13,12 +13,12 @@ from bertender.core.errors import ConfigError
 from bertender.core.findings import ControlFindings
 from bertender.report.control import control_lines
 from bertender.tasks.task import Task
+from bertender.training.weights import weights_digest
 from distill.distillation.computation import distillation_cost, equal_epochs, weights_that_run
 from distill.distillation.control import MOST_EPOCHS, control_epochs, control_of
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.on_task import on_task
 from distill.methods import METHODS
-from distill.teachers.encoders import weights_digest
 from tests.distill.distillation.settings import OF_METHOD, SHORT
 from tests.front import last_line, succeed
 from tests.listening import interrupted_at, listed_steps, no_training

@@ -13,10 +13,10 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
 from bertender.training.loop import Objective
+from bertender.training.weights import weights_digest
 from distill.distillation.cached_outputs import TaughtTexts
 from distill.distillation.distiller import DistillConfig
 from distill.distillation.on_task import OnTask, on_task
-from distill.teachers.encoders import weights_digest
 
 CONFIG = DistillConfig(
     method="tinybert",

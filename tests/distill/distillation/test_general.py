@@ -12,6 +12,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
 from bertender.models.families import FAMILIES
 from bertender.tasks.task import Task
+from bertender.training.weights import weights_digest
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import (
     GeneralConfig,
@@ -22,7 +23,7 @@ from distill.distillation.general import (
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.students import StudentShape
 from distill.students.language_head import masked_language_model
-from distill.teachers.encoders import load_masked_language_model, weights_digest
+from distill.teachers.encoders import load_masked_language_model
 from tests.distill.distillation.general_settings import (
     OF_METHOD,
     OWN_VOCABULARY,

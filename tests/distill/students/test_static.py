@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+
 import pytest
 import torch
+from transformers import PreTrainedModel
 
-from distill.students import StudentShape, static_student
+from bertender.core.cache import CACHE_VARIABLE
+from distill.students import StudentShape, static, static_student
 from distill.students.static import RARE
 from distill.students.token_use import TokenUse, token_use
 from tests.toy_models import VOCABULARY, tiny_classifier
@@ -40,6 +45,30 @@ def test_a_static_student_weighs_tokens_by_how_rare_they_are() -> None:
     share = counts / counts.sum()
     torch.testing.assert_close(weights[4:], (RARE / (RARE + share))[4:])
     assert weights[1] == weights[5] and student.config.hidden_size == 8
+
+
+def test_the_vectors_are_computed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A large teacher takes minutes for them, and a compression makes several static students."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    runs = []
+    vectors = static._vectors
+    monkeypatch.setattr(static, "_vectors", lambda *inputs: runs.append(1) or vectors(*inputs))
+    teacher = tiny_classifier("bert")
+    tables = [
+        static_student(model, StudentShape(1, tokens=USE, hidden_size=width))
+        .get_input_embeddings()
+        .weight.detach()
+        for model, width in ((teacher, 32), (teacher, 32), (teacher, 8), (other(teacher), 32))
+    ]
+    assert len(runs) == 3 and torch.equal(tables[0], tables[1])
+    assert not torch.equal(tables[0], tables[3])
+
+
+def other(teacher: PreTrainedModel) -> PreTrainedModel:
+    changed = copy.deepcopy(teacher)
+    with torch.no_grad():
+        changed.get_input_embeddings().weight[7] += 1
+    return changed
 
 
 @pytest.mark.parametrize("model_type", ["bertender-bilstm", "bertender-static"])

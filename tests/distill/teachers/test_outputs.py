@@ -117,7 +117,7 @@ def test_another_version_computes_again_where_it_computes(
     model, texts = tiny_classifier("bert"), examples(task)
     teacher_outputs(model, "one", texts, WANTED)
     other = {**library_versions(), library: "0.0.1"}
-    monkeypatch.setattr(outputs, "library_versions", lambda: other)
+    monkeypatch.setattr("bertender.training.weights.library_versions", lambda: other)
     teacher_outputs(model, "one", texts, WANTED)
     assert computed == [WANTED] * (1 + again)
 
