@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from bertender.core.artifact import Artifact
@@ -19,6 +20,7 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from bertender.text.example import Example
 from serve.client import Endpoint
+from serve.server import TritonServer
 from tests.fresh_environment import (
     CLEAN,
     FreshEnvironment,
@@ -74,6 +76,17 @@ def test_it_runs_without_extras(
     assert client.run("-m", "bertender", *words.split(), *more).stdout
 
 
+@pytest.mark.server
+def test_the_client_alone_classifies_files(
+    client: FreshEnvironment, served: TritonServer, tmp_path: Path
+) -> None:
+    texts, output = tmp_path / "texts.csv", tmp_path / "predictions.parquet"
+    texts.write_text("text\npear\nsaw\n")
+    words = ("classify", "--input", texts, "--output", output, "--url", served.grpc_url)
+    client.run("-m", "bertender", *words)
+    assert pyarrow.parquet.read_table(output).num_rows == 2
+
+
 @pytest.mark.parametrize("words", ["serve --help", *ASKING])
 def test_it_runs_with_the_extra(
     words: str, environment: FreshEnvironment, onnx_artifact: Artifact
@@ -88,6 +101,20 @@ def test_the_extra_writes_a_repository(
     words = ("serve", onnx_artifact.path, "--repository-only", tmp_path / "models", "--json")
     done = environment.run("-m", "bertender", *words)
     assert Path(json.loads(done.stdout)["repository"], "classifier", "config.pbtxt").is_file()
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_the_python_functions_serve_with_the_extra(
+    environment: FreshEnvironment, onnx_artifact: Artifact
+) -> None:
+    script = (
+        "import bertender, sys\n"
+        "ports = {'http_port': 0, 'grpc_port': 0, 'metrics_port': 0}\n"
+        "with bertender.serve(sys.argv[1], **ports) as server:\n"
+        "    print(bertender.classify(['pear'], server.http_url)[0].label)\n"
+    )
+    assert environment.run("-c", script, onnx_artifact.path).stdout in ("fruit\n", "tool\n")
 
 
 @pytest.mark.parametrize(
