@@ -75,7 +75,7 @@ class TritonPythonModel:
         self.classifier = open_artifact(artifact, self.parameters, threads)
         texts = ("warm up",) * len(self.input_names)
         self.classifier.outputs([self.classifier.problem.endpoint.to_example(texts)])
-        self._start_worker({"model": args["model_name"], "version": args["model_version"]})
+        self._start_worker({"model": config["name"], "version": args["model_version"]})
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Take requests on, or refuse them; each gets its response through its sender."""

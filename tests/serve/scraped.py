@@ -36,9 +36,11 @@ def scrape(server: TritonServer) -> dict[tuple[str, frozenset[tuple[str, str]]],
 
 
 def scrape_until(server: TritonServer, holds: Callable[[Scraped], bool]) -> Scraped:
-    """Scrape until what a test waits for has been sent to Triton, and once more after that."""
+    """Scrape until what a test waits for has been sent to Triton, and once more after that: the
+    series of a flush are sent one by one."""
     deadline = time.monotonic() + FLUSH_TIMEOUT_S
     while not holds(last := scrape(server)):
         assert time.monotonic() < deadline, last
         time.sleep(0.1)
-    return last
+    time.sleep(0.1)
+    return scrape(server)

@@ -143,7 +143,6 @@ def backend(
     model.initialize(
         {
             "model_config": as_json,
-            "model_name": "classifier",
             "model_repository": str(directory / "classifier"),
             "model_version": "1",
         }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -84,6 +86,41 @@ def test_without_metrics_nothing_piles_up(caplog: pytest.LogCaptureFixture) -> N
     assert tally.take() == {}
 
 
+class Family:
+    """A family as Triton has it; every message to Triton is in `sent`."""
+
+    COUNTER, GAUGE = "counter", "gauge"
+    sent: ClassVar[list[tuple[str, float]]] = []
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        self.name = name
+
+    def Metric(self, labels: Mapping[str, str]) -> Family:  # noqa: N802 - Triton's name
+        return self
+
+    def increment(self, amount: float) -> None:
+        self.sent.append((self.name, amount))
+
+
+def test_many_requests_are_one_message_a_series() -> None:
+    tally = Tally()
+    thread = MetricsThread(SimpleNamespace(MetricFamily=Family), {"model": "m"}, tally)
+    for _ in range(1000):
+        tally.wait(20.0)
+        tally.rejection("invalid")
+    thread.stop()
+    totals = Counter[str]()
+    for name, amount in Family.sent:
+        totals[name] += round(amount)
+    assert totals == {
+        f"{WAIT}_bucket": 1000,
+        f"{WAIT}_count": 1000,
+        f"{WAIT}_sum": 20_000,
+        "bertender_rejected_requests_total": 1000,
+    }
+    assert len(Family.sent) <= 2 * len(totals), "a second may have ended meanwhile"
+
+
 def test_the_page_has_every_metric_and_no_other() -> None:
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"\bbertender_[a-z_]+", page))
@@ -117,7 +154,7 @@ def test_the_metrics_are_those_of_the_requests(
     served: TritonServer, local: Classifier, texts: tuple[Example, ...]
 ) -> None:
     before = scrape(served)
-    count = before[f"{WAIT}_count", frozenset()]
+    batches = ("bertender_batches_total", frozenset[tuple[str, str]]())  # counted last
     some = tuple(sorted(texts[:6], key=lambda text: len(text[0])))
     with Endpoint(served.grpc_url) as endpoint:
         for each in some[:5]:
@@ -127,9 +164,7 @@ def test_the_metrics_are_those_of_the_requests(
     invalid = ("bertender_rejected_requests_total", frozenset({("reason", "invalid")}))
     after = scrape_until(
         served,
-        lambda series: (
-            series[f"{WAIT}_count", frozenset()] >= count + 6 and series[invalid] > before[invalid]
-        ),
+        lambda series: series[batches] >= before[batches] + 6 and series[invalid] > before[invalid],
     )
     grown = sums(before, after)
     tokens = tokens_of(local, some)

@@ -171,6 +171,7 @@ def test_a_locked_down_server_predicts_as_the_local_model(
         ready = process.stdout.readline()
         assert ready, process.communicate()
         examples = asked_examples(texts)
+        environment.run("-m", "serve.probe", "--url", json.loads(ready)["http"])
         with Endpoint(json.loads(ready)["grpc"]) as endpoint:
             results = endpoint.classify(examples)
     finally:
