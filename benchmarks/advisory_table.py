@@ -21,7 +21,7 @@ def advisories_block(files: Mapping[str, Path]) -> str:
         ((row.name,), (row.fault,), (row.fixed_in,), (row.release,)) for row in predated(version)
     ]
     sentence = (
-        f"The server of the extra `server` is Triton {version}. It predates the fixes of these "
+        f"The server of the extra `serve` is Triton {version}. It predates the fixes of these "
         "advisories:"
     )
     table = markdown_rows(HEADINGS, rows, [False] * len(HEADINGS))

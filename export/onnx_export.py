@@ -25,7 +25,8 @@ from bertender.measure.parity import parity_sample
 from bertender.models.families import padding_embedding
 from bertender.models.graph_file import MOST_MB, save_graph
 from bertender.models.onnx_predictor import ONNX_NAME
-from bertender.models.opening import load_torch_classifier, problem_of
+from bertender.models.opening import load_torch_classifier
+from bertender.models.recorded_problem import problem_of
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bertender.core.artifact import Artifact
 from bertender.core.lineage import lineage
-from bertender.models.opening import onnx_file, problem_of
+from bertender.models.opening import onnx_file
+from bertender.models.recorded_problem import problem_of
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from quantize.calibration import Batches

@@ -14,8 +14,9 @@ import importlib
 import json
 import os
 import threading
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,17 @@ from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.problems import PROBLEMS
 from bertender.text.batch import load_tokenizer
+from serve.backend_metrics import (
+    QUEUE_FULL,
+    QUEUE_TIMEOUT,
+    REASONS,
+    MeasuredPredictor,
+    Tally,
+)
 from serve.bucketing import BucketedClassifier
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
+from serve.metrics_thread import MetricsThread
 from serve.request_queue import RequestQueue, Waiting
 from serve.triton_config import BackendParameters
 from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
@@ -66,7 +75,7 @@ class TritonPythonModel:
         self.classifier = open_artifact(artifact, self.parameters, threads)
         texts = ("warm up",) * len(self.input_names)
         self.classifier.outputs([self.classifier.problem.endpoint.to_example(texts)])
-        self._start_worker()
+        self._start_worker({"model": config["name"], "version": args["model_version"]})
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Take requests on, or refuse them; each gets its response through its sender."""
@@ -76,15 +85,16 @@ class TritonPythonModel:
             if isinstance(reading, Refusal):
                 self._reject(sender, reading)
             elif not self.queue.offer(_Pending(request, sender, reading), len(reading.examples)):
-                self._reject(sender, self._full)
+                self._reject(sender, self._full, QUEUE_FULL)
         self._reject_late()
 
     def finalize(self) -> None:
         """Respond to what still waits, and stop."""
         self.queue.close()
         self.worker.join()
+        self.metrics.stop()
 
-    def _start_worker(self) -> None:
+    def _start_worker(self, labels: Mapping[str, str]) -> None:
         most, timeout_ms = self.parameters.max_queue_texts, self.parameters.queue_timeout_ms
         self.queue = RequestQueue[_Pending](most, timeout_ms / 1000)
         self.in_flight = InFlight(os.environ.get(WORKSPACE_VARIABLE))
@@ -95,6 +105,9 @@ class TritonPythonModel:
             "UNAVAILABLE",
             f"the request has waited for over {timeout_ms:g} ms in the queue. Send it again later.",
         )
+        self.tally = Tally()
+        self.classifier.predictor = MeasuredPredictor(self.classifier.predictor, self.tally)
+        self.metrics = MetricsThread(self.triton, labels, self.tally, lambda: self.queue.texts)
         self.worker = threading.Thread(target=self._work, name="classifier", daemon=True)
         self.worker.start()
 
@@ -103,7 +116,10 @@ class TritonPythonModel:
         process, and the supervisor reports that."""
         try:
             while waiting := self.queue.take(self.max_batch_size):
+                started = time.perf_counter()
                 self._classify([each.request for each in waiting if self._is_wanted(each)])
+                texts = sum(each.texts for each in waiting)
+                self.tally.batch(texts, time.perf_counter() - started)
                 self._reject_late()
         except BaseException:
             traceback.print_exc()
@@ -113,6 +129,7 @@ class TritonPythonModel:
         """Return whether the client is still there; one that has gone gets an error all the same,
         because Triton waits for a response to every request."""
         waited_s = self.queue.clock() - waiting.since
+        self.tally.wait(waited_s)
         if waited_s < LOOK_FOR_CANCELLATION_S or not waiting.request.request.is_cancelled():
             return True
         self._reject(waiting.request.sender, CANCELLED)
@@ -127,8 +144,9 @@ class TritonPythonModel:
                 self._send(each.sender, output_tensors=self._tensors(each.reading, result))
 
     def _reject_late(self) -> None:
-        for pending in self.queue.expired():
-            self._reject(pending.sender, self._late)
+        for late in self.queue.expired():
+            self.tally.wait(self.queue.clock() - late.since)
+            self._reject(late.request.sender, self._late, QUEUE_TIMEOUT)
 
     def _read(self, request: Any) -> Reading | Refusal:
         tensor_of = self.triton.get_input_tensor_by_name
@@ -143,7 +161,8 @@ class TritonPythonModel:
         except Exception as error:  # of one request; the others of this call must not notice
             return Refusal("INTERNAL", f"the request cannot be read: {error}")
 
-    def _reject(self, sender: Any, refusal: Refusal) -> None:
+    def _reject(self, sender: Any, refusal: Refusal, reason: str | None = None) -> None:
+        self.tally.rejection(reason or REASONS[refusal.code])
         code = getattr(self.triton.TritonError, refusal.code)
         self._send(sender, error=self.triton.TritonError(refusal.reason, code))
 

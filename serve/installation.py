@@ -32,7 +32,7 @@ LAYOUT_HINT = (
     "Lay it out as in NVIDIA's container: ROOT/bin/tritonserver, ROOT/backends/python, ROOT/lib."
 )
 LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
-INSTALL_HINT = "Install it with `pip install 'bertender[server]'`."
+INSTALL_HINT = "Install it with `pip install 'bertender[serve]'`."
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 STUB_NAME = "triton_python_backend_stub"
 

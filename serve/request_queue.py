@@ -74,13 +74,13 @@ class RequestQueue(Generic[R]):
                 left -= taken[-1].texts
             return taken
 
-    def expired(self) -> list[R]:
+    def expired(self) -> list[Waiting[R]]:
         """Remove and return the requests that have waited for too long."""
         with self._changed:
             oldest = self.clock() - self.timeout_s
             late = []
             while self.timeout_s and self._waiting and self._waiting[0].since < oldest:
-                late.append(self._pop().request)
+                late.append(self._pop())
             return late
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from serve.ports import with_free_ports
 from serve.repository import write_repository
 from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
+from serve.temporary_folder import check_temporary_folder
 from serve.wire import MODEL_NAME
 
 __all__ = ["TritonServer", "serve_forever", "serving"]
@@ -151,6 +152,7 @@ class TritonServer:
     def _start(self, installation: Installation) -> None:
         self.config = with_free_ports(self.config)
         check_shared_memory(self.config)
+        check_temporary_folder()
         closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.workspace.mkdir(mode=0o700, exist_ok=True)
         self.log_start = begin_log(self.log_file)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, Any
@@ -41,6 +43,8 @@ class Command:
     module: str
     builder: str
     arguments: tuple[str, ...] = ()
+    extra: str = "train"
+    """What has to be installed for it."""
 
 
 def _stage(name: str) -> Command:
@@ -48,8 +52,8 @@ def _stage(name: str) -> Command:
     return Command(summary, "bertender.cli.stage_commands", "stage_command", (name,))
 
 
-def _command(module: str, name: str, summary: str) -> Command:
-    return Command(summary, module, f"{name}_command")
+def _command(module: str, name: str, summary: str, extra: str = "train") -> Command:
+    return Command(summary, module, f"{name}_command", extra=extra)
 
 
 WITHOUT_COMMAND = ("endpoint",)
@@ -66,7 +70,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "verify": _command(f"{CLI}.measure_commands", "verify", STAGES.places["verify"].summary),
     "compare": _command(f"{CLI}.measure_commands", "compare", STAGES.places["compare"].summary),
-    "serve": _command("serve.commands", "serve", "Serve a model through Triton Inference Server."),
+    "serve": _command(
+        "serve.commands", "serve", "Serve a model through Triton Inference Server.", "serve"
+    ),
     "classify": _command("serve.classify_command", "classify", "Ask a served model about texts."),
     "loadtest": _command(
         "serve.loadtest.command", "loadtest", "Measure an endpoint under load, and find its limit."
@@ -161,12 +167,15 @@ def _real(command: Command) -> Any:
     _calm_libraries()
     from bertender.core.errors import BertenderError
 
-    function = getattr(importlib.import_module(command.module), command.builder)(*command.arguments)
+    with _packages_explained(command):
+        module = importlib.import_module(command.module)
+        function = getattr(module, command.builder)(*command.arguments)
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
-            function(*args, **kwargs)
+            with _packages_explained(command):
+                function(*args, **kwargs)
         except BertenderError as error:
             _complain(str(error))
             raise typer.Exit(1) from None
@@ -181,6 +190,22 @@ def _real(command: Command) -> Any:
             raise typer.Exit(INTERRUPTED) from None
 
     return guarded
+
+
+@contextmanager
+def _packages_explained(command: Command) -> Iterator[None]:
+    """Turn a package that is not installed into the extra that has it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if importlib.util.find_spec(name or "bertender") is not None:
+            raise  # an error of ours, or a broken package
+        _complain(
+            f"this command needs the package {name!r}, which is not installed. Install it with "
+            f"what belongs to it: pip install 'bertender[{command.extra}]'"
+        )
+        sys.exit(1)
 
 
 def _calm_libraries() -> None:

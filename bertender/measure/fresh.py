@@ -39,8 +39,9 @@ from bertender.measure.latency import (
 )
 from bertender.measure.load import busiest, check_load, check_load_now
 from bertender.measure.runtimes import runtime_of
-from bertender.models.opening import open_classifier, problem_of
+from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
+from bertender.models.recorded_problem import problem_of
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example

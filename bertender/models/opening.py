@@ -22,8 +22,8 @@ from bertender.core.errors import ModelError
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.own_models import load_pretrained
 from bertender.models.predictor import Classifier, TorchPredictor
+from bertender.models.recorded_problem import problem_of, problem_of_task
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
-from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
 from bertender.text.batch import Batch, keep_text, load_tokenizer
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "onnx_classifier",
     "onnx_file",
     "open_classifier",
-    "problem_of",
 ]
 
 FloatArray = npt.NDArray[np.float32]
@@ -104,7 +103,7 @@ def onnx_classifier(
     opening: Opening = PLAIN,
 ) -> Classifier:
     """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
-    problem = _problem_of(task)
+    problem = problem_of_task(task)
     encode = problem.encoder(load_tokenizer(directory), opening.max_length)
     predictor = RUNTIMES[opening.runtime].open(directory / ONNX_NAME, opening.threads)
     return Classifier(name, task.labels, encode, predictor, parameters, problem)
@@ -113,19 +112,6 @@ def onnx_classifier(
 def onnx_file(artifact: Artifact) -> Path:
     """Return the path of an ONNX artifact's graph."""
     return artifact.path / ONNX_NAME
-
-
-def problem_of(artifact: Artifact) -> ProblemType[Any]:
-    """Return the row of PROBLEMS of an artifact's model.
-
-    Of an encoder, which has none, the first row: opening it then raises the error of what it lacks.
-    """
-    return _problem_of(artifact.card.task)
-
-
-def _problem_of(task: TaskRecord) -> ProblemType[Any]:
-    problem: ProblemType[Any] = PROBLEMS.get(task.problem_type, SINGLE_LABEL)
-    return problem
 
 
 def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedModel:

@@ -46,7 +46,7 @@ RUNTIMES = Table(
             summary="runs every graph that bertender writes",
             open=OnnxPredictor,
             package="onnxruntime",
-            install="pip install bertender",
+            install="pip install 'bertender[serve]', or 'bertender[train]'",
         ),
         "openvino": Runtime(
             title="OpenVINO",

@@ -13,7 +13,6 @@ from bertender.core.environment import DATA_VARIABLE, Environment, data_director
 from bertender.core.errors import BertenderError
 from bertender.core.table import load_place, on_demand
 from bertender.models.runtimes import RUNTIMES
-from bertender.pipeline.stages import STAGES
 
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
@@ -123,7 +122,12 @@ CHECKS: tuple[Check, ...] = (
         "training runs on it",
         "everything runs on the CPU",
     ),
-    Check("PyTorch", _version("torch"), "trains and distills", "pip install bertender again"),
+    Check(
+        "PyTorch",
+        _version("torch"),
+        "trains and distills",
+        "what makes models needs it: pip install 'bertender[train]'",
+    ),
     *(
         Check(
             runtime.title,
@@ -135,7 +139,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "Triton server",
-        lambda _: STAGES["endpoint"].requires(),
+        lambda _: str(load_place("serve.installation:find_installation")().binary),
         "`bertender serve` can start it",
     ),
     Check(

@@ -8,7 +8,7 @@ from typing import Any
 from bertender.core.artifact import Artifact
 from bertender.core.card import TaskRecord
 from bertender.core.errors import ConfigError
-from bertender.models.opening import problem_of
+from bertender.models.recorded_problem import problem_of
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.registry import TASKS

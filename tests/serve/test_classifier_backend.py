@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,7 +93,32 @@ class Request:
         return response
 
 
+class MetricFamily:
+    """Metrics by their labels; each is what has been added to it."""
+
+    COUNTER, GAUGE = "counter", "gauge"
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        self.name = name
+
+    def Metric(self, labels: Mapping[str, str]) -> Metric:  # noqa: N802 - Triton's name
+        return Metric(self.name, labels)
+
+
+@dataclass
+class Metric:
+    name: str
+    labels: Mapping[str, str]
+
+    def increment(self, amount: float) -> None:
+        SENT[self.name, *self.labels.values()] += amount
+
+
+SENT = Counter[tuple[str, ...]]()
+"""Amount of each series."""
+
 TRITON = SimpleNamespace(
+    MetricFamily=MetricFamily,
     TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
     Tensor=Tensor,
     TritonError=TritonError,
@@ -325,6 +351,29 @@ def test_a_request_whose_client_has_gone_is_not_run(
     assert error is not None and error.code == TritonError.CANCELLED
     assert there.response().error is None
     assert predictor.runs == before + 1
+
+
+def test_what_is_rejected_is_counted_by_its_reason(
+    backend: TritonPythonModel, busy: threading.Event
+) -> None:
+    SENT.clear()
+    late, gone, bad = raw(b"pear"), raw(b"pear"), raw(b"BREAK")
+    gone.cancelled = True
+    predictor: Any = backend.classifier.predictor
+    predictor.events["BREAK"] = raise_here
+    backend.execute([late, *(raw(*[b"pear"] * 8) for _ in range(3)), raw(b" ")])
+    backend.queue.clock = lambda: time.monotonic() + 11
+    backend.execute([])
+    backend.execute([gone, bad])
+    backend.queue.clock = lambda: time.monotonic() + 12
+    busy.set()
+    assert bad.response().error is not None
+    backend.finalize()
+    counted = {key[-1]: SENT[key] for key in SENT if "rejected" in key[0]}
+    reasons = ("queue_full", "queue_timeout", "invalid", "cancelled", "failed")
+    assert counted == dict(zip(reasons, (3, 1, 1, 1, 1), strict=True))
+    waits = {key[-1]: SENT[key] for key in SENT if key[0] == "bertender_queue_wait_seconds_bucket"}
+    assert (waits["0.5"], waits["2"], waits["+Inf"]) == (1, 3, 4)
 
 
 def test_what_waits_is_answered_before_the_end(

@@ -44,7 +44,7 @@ def test_pytriton_is_never_imported() -> None:
 
 def test_a_missing_wheel_comes_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "WHEEL", "no-such-wheel")
-    with pytest.raises(ServerMissingError, match=r"pip install 'bertender\[server\]'"):
+    with pytest.raises(ServerMissingError, match=r"pip install 'bertender\[serve\]'"):
         find_installation()
 
 

@@ -14,6 +14,7 @@ import tritonclient.grpc
 
 from bertender.core.artifact import Artifact
 from serve.client import PROTOCOLS
+from serve.probe import main as probe
 from serve.server import TritonServer
 from serve.wire import MODEL_NAME
 from tests.serve.marked_model import ASK, HOLD_S, SAYS, Answer, marked_server
@@ -60,6 +61,21 @@ def test_overload_is_rejected_at_once(
     assert f"the queue is full: {QUEUE} texts wait at most" in rejected[0].content
     assert statistics.median(answer.seconds for answer in rejected) < 0.05
     assert [each.result().status for each in waiting] == [says["fine"]] * len(waiting)
+    assert holding.result().status == "200"
+
+
+def test_load_alone_does_not_fail_the_probe(server: TritonServer, pool: ThreadPoolExecutor) -> None:
+    holding = hold(server, pool)
+    waiting = [pool.submit(ASK["http"], server, ["pear", "apple"]) for _ in range(QUEUE // 2)]
+    time.sleep(HOLD_S / 4)
+    assert probe(["--url", server.http_url, "--timeout-s", "0.1"]) == 1, "it was rejected"
+    assert probe(["--url", server.http_url]) == 0
+    assert {each.result().status for each in (holding, *waiting)} == {"200"}
+
+
+def test_a_model_that_hangs_fails_the_probe(server: TritonServer, pool: ThreadPoolExecutor) -> None:
+    holding = hold(server, pool)
+    assert probe(["--url", server.http_url, "--timeout-s", str(HOLD_S / 4)]) == 1
     assert holding.result().status == "200"
 
 

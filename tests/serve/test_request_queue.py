@@ -58,7 +58,8 @@ def test_those_that_wait_too_long_are_returned_once() -> None:
     queue.offer("late", 3)
     assert queue.expired() == []
     clock.now = 2.5
-    assert (queue.expired(), queue.texts) == (["early"], 3)
+    (late,) = queue.expired()
+    assert (late.request, late.since, queue.texts) == ("early", 0.0, 3)
     assert (queue.expired(), names(queue, 8)) == ([], ["late"])
 
 

@@ -1,0 +1,87 @@
+"""A probe for containers: classifies a text through the endpoint; exit status 0 when it can.
+
+    python -m serve.probe [--url http://127.0.0.1:8000] [--timeout-s 20]
+
+A ready server whose model hangs or whose Python process is gone fails it. One that rejects the
+request for now is asked again until the time is up, so that load alone does not fail it. It uses
+nothing but the standard library, since a probe is started every few seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+__all__ = ["main", "parse", "request_body"]
+
+MODEL = "/v2/models/classifier"
+TEXT = "ready?"
+RETRY_S = 0.1
+REJECTED = frozenset({http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.TOO_MANY_REQUESTS})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Probe once; return the exit status."""
+    settings = parse(arguments)
+    try:
+        status = _classify(settings.url, settings.timeout_s)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        print(f"{settings.url}: {error or type(error).__name__}", file=sys.stderr)
+        return 1
+    if status != http.HTTPStatus.OK:
+        print(f"{settings.url}: status {status}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the settings of a command line."""
+    parser = argparse.ArgumentParser(prog="python -m serve.probe", description=__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the endpoint, HTTP")
+    parser.add_argument("--timeout-s", type=float, default=20.0, help="longest wait in all")
+    return parser.parse_args(arguments)
+
+
+def request_body(model: Mapping[str, Any]) -> str:
+    """Return a request with one text for each input of a model."""
+    inputs = [
+        {"name": each["name"], "datatype": each["datatype"], "shape": [1, 1], "data": [TEXT]}
+        for each in model["inputs"]
+    ]
+    return json.dumps({"inputs": inputs, "outputs": [{"name": "LABEL"}]})
+
+
+def _classify(url: str, timeout_s: float) -> int:
+    """Return the status of a classification, or of the last try that was rejected."""
+    deadline = time.monotonic() + timeout_s
+    status, content = _ask(url, "GET", MODEL, None, deadline)
+    if status != http.HTTPStatus.OK:
+        return status
+    body = request_body(json.loads(content))
+    while True:
+        status, _ = _ask(url, "POST", f"{MODEL}/infer", body, deadline)
+        if status not in REJECTED or time.monotonic() + RETRY_S >= deadline:
+            return status
+        time.sleep(RETRY_S)
+
+
+def _ask(url: str, method: str, path: str, body: str | None, deadline: float) -> tuple[int, bytes]:
+    address = urlsplit(url)
+    left_s = max(deadline - time.monotonic(), 0.001)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=left_s)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The metrics of the backend: what is counted, what is sent to Triton, and what /metrics shows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.models.predictor import Classifier
+from bertender.text.example import Example
+from serve.backend_metrics import FAMILIES, Tally, length_label
+from serve.client import Endpoint
+from serve.config import ServeConfig
+from serve.metrics_thread import MetricsThread
+from serve.repository import write_repository
+from serve.server import TritonServer
+from tests.packages import ROOT
+from tests.serve.marked_model import ASK
+from tests.serve.scraped import scrape, scrape_until
+from tests.served import ANY_PORTS
+
+WAIT = "bertender_queue_wait_seconds"
+
+
+def test_waits_are_a_cumulative_histogram() -> None:
+    tally = Tally()
+    for wait in (0.0, 0.001, 0.0011, 0.3, 60.0):
+        tally.wait(wait)
+    amounts = tally.take()
+    within = {bound: amounts[f"{WAIT}_bucket", bound] for bound in ("0.001", "0.002", "0.5", "10")}
+    assert within == {"0.001": 2, "0.002": 3, "0.5": 4, "10": 4}
+    assert amounts[f"{WAIT}_bucket", "+Inf"] == amounts[f"{WAIT}_count", ""] == 5
+    assert amounts[f"{WAIT}_sum", ""] == pytest.approx(60.3021)
+    assert tally.take() == {}
+
+
+def test_runs_are_counted_by_length_with_their_padding() -> None:
+    tally = Tally()
+    tally.run(np.array([[1] * 17, [1] * 10 + [0] * 7]), 0.25)
+    tally.run(np.array([[1] * 600]), 0.5)
+    amounts = tally.take()
+    names = ("runs", "run_texts", "run_tokens", "run_padding_tokens", "run_seconds")
+    assert [amounts[f"bertender_{name}_total", "32"] for name in names] == [1, 2, 27, 7, 0.25]
+    assert amounts["bertender_run_tokens_total", "+Inf"] == 600
+
+
+@pytest.mark.parametrize(("length", "label"), [(1, "16"), (16, "16"), (17, "32"), (513, "+Inf")])
+def test_a_length_has_the_next_label(length: int, label: str) -> None:
+    assert length_label(length) == label
+
+
+def test_the_queue_is_sent_as_a_difference_so_that_instances_add_up() -> None:
+    tally = Tally()
+    changes = [tally.take(texts).get(("bertender_queue_texts", ""), 0) for texts in (5, 5, 2, 0)]
+    assert changes == [5, 0, -3, -2]
+
+
+def test_whatever_is_counted_has_a_family() -> None:
+    tally = Tally()
+    tally.wait(0.1)
+    tally.batch(3, 0.1)
+    tally.rejection("invalid")
+    tally.run(np.array([[1, 1], [1, 0]]), 0.1)
+    amounts = tally.take(1)
+    assert {name for name, _ in amounts} == {family.name for family in FAMILIES}
+    assert amounts.keys() <= {(family.name, own) for family in FAMILIES for own in family.values}
+
+
+def test_without_metrics_nothing_piles_up(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*arguments: object) -> None:
+        raise RuntimeError("metrics are off")
+
+    refuse.COUNTER = "counter"  # type: ignore[attr-defined]
+    tally = Tally()
+    tally.wait(0.1)
+    thread = MetricsThread(SimpleNamespace(MetricFamily=refuse), {}, tally)
+    thread.stop()
+    assert "metrics are off" in caplog.text
+    assert tally.take() == {}
+
+
+class Family:
+    """A family as Triton has it; every message to Triton is in `sent`."""
+
+    COUNTER, GAUGE = "counter", "gauge"
+    sent: ClassVar[list[tuple[str, float]]] = []
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        self.name = name
+
+    def Metric(self, labels: Mapping[str, str]) -> Family:  # noqa: N802 - Triton's name
+        return self
+
+    def increment(self, amount: float) -> None:
+        self.sent.append((self.name, amount))
+
+
+def test_many_requests_are_one_message_a_series() -> None:
+    tally = Tally()
+    thread = MetricsThread(SimpleNamespace(MetricFamily=Family), {"model": "m"}, tally)
+    for _ in range(1000):
+        tally.wait(20.0)
+        tally.rejection("invalid")
+    thread.stop()
+    totals = Counter[str]()
+    for name, amount in Family.sent:
+        totals[name] += round(amount)
+    assert totals == {
+        f"{WAIT}_bucket": 1000,
+        f"{WAIT}_count": 1000,
+        f"{WAIT}_sum": 20_000,
+        "bertender_rejected_requests_total": 1000,
+    }
+    assert len(Family.sent) <= 2 * len(totals), "a second may have ended meanwhile"
+
+
+def test_the_page_has_every_metric_and_no_other() -> None:
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"\bbertender_[a-z_]+", page))
+    assert shown == {family.name for family in FAMILIES} | {WAIT}
+
+
+def tokens_of(local: Classifier, examples: tuple[Example, ...]) -> list[int]:
+    return [int(local.encode([each]).arrays["attention_mask"].sum()) for each in examples]
+
+
+def sums(before: Mapping[object, float], after: Mapping[object, float]) -> dict[str, float]:
+    """Return by how much each metric of the backend has grown, over its labels."""
+    grown = dict.fromkeys((family.name for family in FAMILIES), 0.0)
+    for (name, labels), value in after.items():  # type: ignore[misc]
+        if name in grown:
+            grown[name] += value - before[name, labels]
+    return grown
+
+
+@pytest.mark.server
+def test_every_series_is_there_from_the_start(served: TritonServer) -> None:
+    series = scrape(served)
+    for family in FAMILIES:
+        for value in family.values:
+            labels = frozenset(family.labels(value).items())
+            assert (family.name, labels) in series
+
+
+@pytest.mark.server
+def test_the_metrics_are_those_of_the_requests(
+    served: TritonServer, local: Classifier, texts: tuple[Example, ...]
+) -> None:
+    before = scrape(served)
+    batches = ("bertender_batches_total", frozenset[tuple[str, str]]())  # counted last
+    some = tuple(sorted(texts[:6], key=lambda text: len(text[0])))
+    with Endpoint(served.grpc_url) as endpoint:
+        for each in some[:5]:
+            endpoint.classify([each])
+        endpoint.classify(some)
+    assert ASK["http"](served, ["fine", " "]).status == "400"
+    invalid = ("bertender_rejected_requests_total", frozenset({("reason", "invalid")}))
+    after = scrape_until(
+        served,
+        lambda series: series[batches] >= before[batches] + 6 and series[invalid] > before[invalid],
+    )
+    grown = sums(before, after)
+    tokens = tokens_of(local, some)
+    assert grown[f"{WAIT}_count"] == grown["bertender_batches_total"] == 6
+    assert grown["bertender_batch_texts_total"] == grown["bertender_run_texts_total"] == 11
+    assert grown["bertender_run_tokens_total"] == sum(tokens[:5]) + sum(tokens)
+    assert grown["bertender_rejected_requests_total"] == 1
+    assert 0 < grown["bertender_run_seconds_total"] < grown["bertender_batch_seconds_total"]
+    assert grown["bertender_run_padding_tokens_total"] < sum(tokens)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_instances_share_their_metrics(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    config = ServeConfig(**ANY_PORTS, instances=2, threads_per_instance=1)
+    repository = write_repository(onnx_artifact, tmp_path / "models", config)
+    with TritonServer(repository, config) as server:
+        with Endpoint(server.http_url) as endpoint:
+            for _ in range(8):
+                endpoint.classify([("pear",)])
+        texts = ("bertender_batch_texts_total", frozenset[tuple[str, str]]())
+        scrape_until(server, lambda series: series[texts] == 8)

@@ -1,0 +1,56 @@
+"""The probe of containers, against the real server and against none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from serve.probe import main, parse, request_body
+from serve.server import TritonServer
+from tests.packages import ROOT
+
+
+@pytest.mark.server
+def test_a_server_that_classifies_passes(
+    served: TritonServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--url", served.http_url]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.server
+def test_something_else_does_not(served: TritonServer, capsys: pytest.CaptureFixture[str]) -> None:
+    other = served.metrics_url.removesuffix("/metrics")
+    assert main(["--url", other]) == 1
+    assert capsys.readouterr().err.startswith(other)
+
+
+def test_where_nothing_listens_it_fails_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    started = time.monotonic()
+    assert main(["--url", "http://127.0.0.1:9"]) == 1
+    assert time.monotonic() - started < 1
+    assert "http://127.0.0.1:9: " in capsys.readouterr().err
+
+
+def test_it_has_a_text_for_each_input() -> None:
+    inputs = [{"name": name, "datatype": "BYTES"} for name in ("TEXT", "TEXT_PAIR")]
+    sent = json.loads(request_body({"inputs": inputs}))["inputs"]
+    assert [each["name"] for each in sent] == ["TEXT", "TEXT_PAIR"]
+    assert all(each["data"] and each["shape"] == [1, 1] for each in sent)
+
+
+def test_its_default_is_the_servers() -> None:
+    settings = parse([])
+    assert (settings.url, settings.timeout_s) == ("http://127.0.0.1:8000", 20)
+
+
+def test_it_needs_the_standard_library_alone() -> None:
+    command = [sys.executable, "-S", "-m", "serve.probe", "--url", "http://127.0.0.1:9"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and done.stderr.startswith("http://127.0.0.1:9: "), done.stderr
