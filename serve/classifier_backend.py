@@ -5,7 +5,8 @@ own, which is bounded; a thread takes as many as fit a batch, tokenises them tog
 buckets of similar length, and responds request by request. A request that cannot be read, or that
 finds the queue full, gets an error of its own at once; the others do not notice.
 
-Triton starts this class in a Python process of its own (the stub). PyTorch is not loaded there.
+Triton starts this class in a Python process of its own (the stub). Neither PyTorch nor transformers
+is loaded there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bertender.core.cores import usable_cores
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.problems import PROBLEMS
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer_file import open_tokenizer
 from serve.bucketing import BucketedClassifier
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
@@ -175,7 +176,7 @@ def open_artifact(
     """Open an ONNX artifact as the endpoint runs it."""
     problem = PROBLEMS[artifact.card.task.problem_type]
     return BucketedClassifier(
-        problem.encoder(load_tokenizer(artifact.path), parameters.max_length),
+        problem.encoder(open_tokenizer(artifact.path), parameters.max_length),
         # spinning threads take the cores that the server needs: it cost half the throughput
         OnnxPredictor(artifact.path / ONNX_NAME, threads, spinning=False),
         len(artifact.card.task.labels),

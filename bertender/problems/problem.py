@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:  # at run time they would load transformers into a client that only asks
+from bertender.text.batch import Batch, Encode, Tokenize
+from bertender.text.example import Example
+
+if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bertender.tasks.rows import Table
-    from bertender.text.batch import Batch, Encode, Tokenize
-from bertender.text.example import Example
+    from bertender.text.tokenizer_file import FileTokenizer
 
 __all__ = [
     "NO_LABEL",
@@ -135,8 +137,9 @@ class ProblemType(Generic[Target]):
     """(label, number of labels, example) -> that label wherever there is a prediction to make"""
     edge_examples: Callable[[Sequence[Example], int], tuple[Example, Example]]
     """(examples, tokens) -> the shortest example that can be, and one of more tokens than that"""
-    encoder: Callable[[PreTrainedTokenizerBase, int | None], Tokenize]
-    """(tokenizer, longest input) -> how texts become token arrays"""
+    encoder: Callable[[PreTrainedTokenizerBase | FileTokenizer, int | None], Tokenize]
+    """(tokenizer, longest input) -> how texts become token arrays; in an endpoint, the tokenizer is
+    a FileTokenizer, which is called alike"""
     keep_text: Encode
     """How examples become a batch for what reads the texts itself, such as an endpoint."""
     logits_shape: Callable[[Batch, int], tuple[int, ...]]

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from bertender.text.batch import NO_WORD, Batch, Tokenize, longest_input, truncated_rows
 from bertender.text.example import Example
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+    from bertender.text.token_arrays import TokenArrays
+    from bertender.text.tokenizer_file import FileTokenizer
 
 __all__ = ["TokenizeWords", "begun_words", "encode_words", "keep_words", "tokens_of_words"]
 
 
 def encode_words(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | FileTokenizer,
     sentences: Sequence[Example],
     max_length: int,
     **settings: Any,
-) -> BatchEncoding:
+) -> BatchEncoding | TokenArrays:
     """Tokenise sentences that are split into words.
 
     Args:
@@ -32,7 +37,7 @@ def encode_words(
         max_length: longer sentences are cut to so many tokens, or to what the model takes.
         settings: more of the tokenizer's own (padding, kind of tensors).
     """
-    tokens: BatchEncoding = tokenizer(
+    tokens: BatchEncoding | TokenArrays = tokenizer(
         [list(sentence) for sentence in sentences],
         is_split_into_words=True,
         truncation=True,
