@@ -29,11 +29,11 @@ from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer_file import open_tokenizer
+from serve.backend_parameters import BackendParameters
 from serve.bucketing import BucketedClassifier
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
 from serve.request_queue import RequestQueue, Waiting
-from serve.triton_config import BackendParameters
 from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
 
 __all__ = ["TritonPythonModel", "open_artifact", "share_of_cores"]
@@ -120,7 +120,8 @@ class TritonPythonModel:
         return False
 
     def _classify(self, pending: Sequence[_Pending]) -> None:
-        results = predictions(self.classifier, [each.reading for each in pending])
+        readings = [each.reading for each in pending]
+        results = predictions(self.classifier, readings, self.labels)
         for each, result in zip(pending, results, strict=True):
             if isinstance(result, Refusal):
                 self._reject(each.sender, result)
@@ -154,10 +155,8 @@ class TritonPythonModel:
         self.in_flight.add(-1)
 
     def _tensors(self, reading: Reading, result: Predictions) -> list[Any]:
-        endpoint = self.classifier.problem.endpoint
-        arrays = endpoint.arrays(result.outputs, reading.examples, self.labels)
-        if reading.truncate:
-            arrays[TRUNCATED] = result.truncated[:, None]
+        truncated = {TRUNCATED: result.truncated[:, None]} if reading.truncate else {}
+        arrays = {**result.tensors, **truncated}
         return [self.triton.Tensor(name, array) for name, array in arrays.items()]
 
 

@@ -80,6 +80,12 @@ class Tensor(NamedTuple):
     """number of labels -> its shape after the batch; -1 is of any size"""
 
 
+def _same_rows(
+    tensors: Mapping[str, npt.NDArray[Any]], rows: slice, examples: Sequence[Example]
+) -> dict[str, npt.NDArray[Any]]:
+    return {name: array[rows] for name, array in tensors.items()}
+
+
 @dataclass(frozen=True)
 class Endpoint(Generic[Target]):
     """Tensors of requests and responses besides the logits: texts in, predictions out."""
@@ -93,13 +99,18 @@ class Endpoint(Generic[Target]):
         [Sequence[Outputs], Sequence[Example], npt.NDArray[np.object_]],
         dict[str, npt.NDArray[Any]],
     ]
-    """(outputs, examples, labels as bytes) -> the tensors of a response, by name"""
+    """(outputs, examples, labels as bytes) -> the tensors of a merged batch, by name"""
     read: Callable[[Mapping[str, npt.NDArray[Any]], int, Example], dict[str, Any]]
     """(tensors of a response, row, example) -> label, score and logits of one prediction"""
     logits: Callable[[Sequence[Mapping[str, npt.NDArray[Any]]]], FloatArray]
     """tensors of several responses -> their logits, one array"""
     lines: Callable[[Sequence[str], Sequence[str], Example], Iterable[str]]
     """(labels, scores as they are shown, example) -> the lines that show a prediction"""
+    of_request: Callable[
+        [Mapping[str, npt.NDArray[Any]], slice, Sequence[Example]], dict[str, npt.NDArray[Any]]
+    ] = _same_rows
+    """(tensors of a merged batch, rows of a request, its examples) -> the tensors of its response;
+    by default these rows of each"""
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,14 @@ def _arrays(
     return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
 
 
+def _of_request(
+    tensors: Mapping[str, npt.NDArray[Any]], rows: slice, examples: Sequence[Example]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return tensors as long as the longest sentence of the request."""
+    longest = max(map(len, examples))
+    return {name: np.ascontiguousarray(array[rows, :longest]) for name, array in tensors.items()}
+
+
 def _to_example(texts: Sequence[str]) -> Example:
     """Return the words of a sentence."""
     if len(texts) != 1:
@@ -232,6 +240,7 @@ TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
         read=_read_response,
         logits=_joined_logits,
         lines=_lines,
+        of_request=_of_request,
     ),
     model_class="AutoModelForTokenClassification",
     tokenizer_settings={"add_prefix_space": True},
