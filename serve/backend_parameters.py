@@ -22,6 +22,11 @@ class BackendParameters(Config):
     digest: str | None = Field(
         None, description="of the artifact: by it, a client knows whether it is still the same"
     )
+    stamp: str | None = Field(
+        None,
+        description="of the artifact's files when their digests were checked; while they have it, "
+        "they are not read again",
+    )
     threads: int = Field(description="of one instance; 0 shares the cores out evenly")
     max_length: int | None = None
     max_text_bytes: int = ServeConfig().max_text_bytes

@@ -33,7 +33,9 @@ from serve.backend_parameters import BackendParameters
 from serve.bucketing import BucketedClassifier
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
+from serve.placing import load_checked
 from serve.request_queue import RequestQueue, Waiting
+from serve.warm_up import warm_up
 from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
 
 __all__ = ["TritonPythonModel", "open_artifact", "share_of_cores"]
@@ -48,7 +50,7 @@ class TritonPythonModel:
     """Python backend of Triton: `initialize` once an instance, `execute` once a merged batch."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the artifact, its digests checked, and classify one text, so that loading proves it.
+        """Load the artifact, its digests checked, and run it, so that loading proves it.
 
         Raises:
             DamagedArtifactError: a file of the artifact is missing or changed.
@@ -61,12 +63,11 @@ class TritonPythonModel:
         threads = self.parameters.threads or share_of_cores(config["instance_group"][0]["count"])
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's share
         folder = Path(args["model_repository"], args["model_version"], self.parameters.artifact)
-        artifact = Artifact.load(folder)
+        artifact = load_checked(folder, self.parameters.stamp)
         self.labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
         self.input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
         self.classifier = open_artifact(artifact, self.parameters, threads)
-        texts = ("warm up",) * len(self.input_names)
-        self.classifier.outputs([self.classifier.problem.endpoint.to_example(texts)])
+        warm_up(self.classifier, len(self.input_names), self.max_batch_size)
         self._start_worker()
 
     def execute(self, requests: Sequence[Any]) -> None:

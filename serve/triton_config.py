@@ -26,10 +26,20 @@ __all__ = ["model_config", "read_model_config", "write_model_config"]
 WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", lambda labels: (1,))
 
 
-def model_config(card: Card, config: ServeConfig, digest: str | None = None) -> triton.ModelConfig:
-    """Return the Triton configuration of an artifact with this card and digest."""
+def model_config(
+    card: Card, config: ServeConfig, digest: str | None = None, stamp: str | None = None
+) -> triton.ModelConfig:
+    """Return the Triton configuration of an artifact with this card and digest.
+
+    Args:
+        card: of the artifact.
+        config: settings of Triton and the backend.
+        digest: of the artifact.
+        stamp: of its files, where their digests were checked.
+    """
     parameters = BackendParameters(
         digest=digest,
+        stamp=stamp,
         tokens_per_bucket=config.tokens_per_bucket,
         threads=config.threads_per_instance,
         max_length=config.max_length,

@@ -117,7 +117,9 @@ def test_a_damaged_model_is_named(onnx_artifact: Artifact, tmp_path: Path) -> No
     config = ServeConfig(**ANY_PORTS)
     repository = write_repository(onnx_artifact, tmp_path / "models", config)
     model = repository / "classifier" / "1" / "artifact" / "model.onnx"
-    model.write_bytes(model.read_bytes()[:-9])
+    damaged = model.read_bytes()[:-9]
+    model.unlink()  # it is the artifact's file too
+    model.write_bytes(damaged)
     server = TritonServer(repository, config)
     with pytest.raises(ServingError, match=r"artifact .* is damaged: model\.onnx differs"), server:
         pass
