@@ -11,12 +11,14 @@ is loaded there.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,7 @@ class TritonPythonModel:
         self.input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
         self.classifier = open_artifact(artifact, self.parameters, threads)
         warm_up(self.classifier, len(self.input_names), self.max_batch_size)
+        _release_memory()
         self._start_worker()
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -168,6 +171,12 @@ class _Pending:
     request: Any
     sender: Any
     reading: Reading
+
+
+def _release_memory() -> None:
+    """Give back to the system what loading has freed, which glibc would hold for later."""
+    with suppress(AttributeError):  # of another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def open_artifact(

@@ -9,10 +9,13 @@ where the request asks for truncation.
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from google.protobuf import text_format  # type: ignore[import-untyped]
-from tritonclient.grpc import model_config_pb2 as triton
 
 from bertender.core.card import Card
 from bertender.problems import PROBLEMS, Tensor
@@ -20,8 +23,35 @@ from serve.backend_parameters import BackendParameters
 from serve.config import ServeConfig
 from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED
 
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as triton
+
 __all__ = ["model_config", "read_model_config", "write_model_config"]
 
+
+CLASSES = "tritonclient.grpc.model_config_pb2"
+
+
+def _without_grpc() -> ModuleType:
+    """Return tritonclient's classes of config.pbtxt.
+
+    Importing them by name imports gRPC too, which `serve` would hold in memory unused.
+    """
+    if CLASSES in sys.modules:
+        return sys.modules[CLASSES]
+    package = importlib.util.find_spec("tritonclient")
+    if package is None or not package.submodule_search_locations:
+        return importlib.import_module(CLASSES)  # it reports what is missing
+    file = Path(package.submodule_search_locations[0], "grpc", "model_config_pb2.py")
+    spec = importlib.util.spec_from_file_location(CLASSES, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if not TYPE_CHECKING:
+    triton = _without_grpc()
 
 WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", lambda labels: (1,))
 

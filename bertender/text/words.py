@@ -17,18 +17,15 @@ from bertender.text.example import Example
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-    from bertender.text.token_arrays import TokenArrays
-    from bertender.text.tokenizer_file import FileTokenizer
-
 __all__ = ["TokenizeWords", "begun_words", "encode_words", "keep_words", "tokens_of_words"]
 
 
 def encode_words(
-    tokenizer: PreTrainedTokenizerBase | FileTokenizer,
+    tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[Example],
     max_length: int,
     **settings: Any,
-) -> BatchEncoding | TokenArrays:
+) -> BatchEncoding:
     """Tokenise sentences that are split into words.
 
     Args:
@@ -37,7 +34,7 @@ def encode_words(
         max_length: longer sentences are cut to so many tokens, or to what the model takes.
         settings: more of the tokenizer's own (padding, kind of tensors).
     """
-    tokens: BatchEncoding | TokenArrays = tokenizer(
+    tokens: BatchEncoding = tokenizer(
         [list(sentence) for sentence in sentences],
         is_split_into_words=True,
         truncation=True,
