@@ -96,9 +96,7 @@ class FileTokenizer:
             self.truncation_side = settings.get("truncation_side", "right")
             self.tokenizer.encode_special_tokens = settings.get("split_special_tokens", False)
             self.padding = _padding(self.tokenizer, settings)
-        except (
-            Exception
-        ) as error:  # of a damaged tokenizer.json, tokenizers raises Exception itself
+        except Exception as error:  # tokenizers raises Exception itself
             raise ModelError(
                 f"no usable tokenizer in {directory}: {error}. Copy the tokenizer's files there "
                 f"({TOKENIZER_NAME}, {SETTINGS_NAME}), or build the artifact again."
