@@ -23,6 +23,7 @@ from serve.client import classify
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
+from serve.supervisor import STUB_NAME
 from tests.serve.processes import assert_gone
 from tests.served import ANY_PORTS
 
@@ -110,6 +111,17 @@ def test_it_listens_on_loopback_only(served: TritonServer) -> None:
     config = served.config
     ports = (config.http_port, config.grpc_port, config.metrics_port)
     assert listening == {("127.0.0.1", port) for port in ports}
+
+
+@pytest.mark.server
+def test_its_stub_holds_no_training_library(served: TritonServer) -> None:
+    """Their compiled code would be mapped there."""
+    assert served.supervisor is not None
+    family = psutil.Process(served.supervisor.pid).children(recursive=True)
+    (stub,) = [each for each in family if each.name() == STUB_NAME]
+    mapped = [Path(each.path).name for each in stub.memory_maps()]
+    assert any(name.startswith("tokenizers") for name in mapped)
+    assert not [name for name in mapped if name.startswith(("libtorch", "cygrpc", "_yaml"))]
 
 
 @pytest.mark.server
