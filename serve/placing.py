@@ -9,15 +9,19 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
 from bertender.core.errors import DamagedArtifactError
+from bertender.models.onnx_predictor import ONNX_DATA_NAME
 
 __all__ = ["load_checked", "place_artifact", "stamp_of"]
+
+Link = Callable[[Path, Path], None]
+"""(source, target) -> makes a link, or raises OSError"""
 
 
 def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
@@ -40,9 +44,10 @@ def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
     """
     out.mkdir(parents=True)
     shutil.copyfile(artifact.path / CARD_NAME, out / CARD_NAME)
+    links = _links(artifact, is_temporary)
     for name in artifact.card.files:
         if (artifact.path / name).is_file():  # one that is missing is named by the check
-            _place(artifact.path / name, out / name, is_temporary=is_temporary)
+            _place(artifact.path / name, out / name, links)
     stamp = stamp_of(out, artifact.card.files)
     try:
         Artifact(out, artifact.card).check_files()
@@ -80,9 +85,19 @@ def _state(path: Path) -> tuple[int, ...] | None:
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
-def _place(source: Path, target: Path, *, is_temporary: bool) -> None:
+def _links(artifact: Artifact, is_temporary: bool) -> list[Link]:
+    """Return the kinds of links to try.
+
+    onnx refuses a file of weights that has hard links, the artifact's own included. ONNX Runtime
+    takes symbolic ones where that of the graph leads to the same folder.
+    """
+    has_weights_apart = ONNX_DATA_NAME in artifact.card.files
+    return [*([] if has_weights_apart else [os.link]), *([os.symlink] if is_temporary else [])]
+
+
+def _place(source: Path, target: Path, links: Sequence[Link]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    for link in (os.link, os.symlink) if is_temporary else (os.link,):
+    for link in links:
         with suppress(OSError):  # another file system, or one without links
             link(source.resolve(), target)
             return
