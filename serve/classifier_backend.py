@@ -5,11 +5,13 @@ own, which is bounded; a thread takes as many as fit a batch, tokenises them tog
 buckets of similar length, and responds request by request. A request that cannot be read, or that
 finds the queue full, gets an error of its own at once; the others do not notice.
 
-Triton starts this class in a Python process of its own (the stub). PyTorch is not loaded there.
+Triton starts this class in a Python process of its own (the stub). Neither PyTorch nor transformers
+is loaded there.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -17,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ from bertender.core.cores import usable_cores
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
 from bertender.problems import PROBLEMS
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer_file import open_tokenizer
 from serve.backend_metrics import (
     QUEUE_FULL,
     QUEUE_TIMEOUT,
@@ -36,12 +39,14 @@ from serve.backend_metrics import (
     MeasuredPredictor,
     Tally,
 )
+from serve.backend_parameters import BackendParameters
 from serve.bucketing import BucketedClassifier
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
 from serve.metrics_thread import MetricsThread
+from serve.placing import load_checked
 from serve.request_queue import RequestQueue, Waiting
-from serve.triton_config import BackendParameters
+from serve.warm_up import warm_up
 from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
 
 __all__ = ["TritonPythonModel", "open_artifact", "share_of_cores"]
@@ -56,7 +61,7 @@ class TritonPythonModel:
     """Python backend of Triton: `initialize` once an instance, `execute` once a merged batch."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the artifact, its digests checked, and classify one text, so that loading proves it.
+        """Load the artifact, its digests checked, and run it, so that loading proves it.
 
         Raises:
             DamagedArtifactError: a file of the artifact is missing or changed.
@@ -69,12 +74,12 @@ class TritonPythonModel:
         threads = self.parameters.threads or share_of_cores(config["instance_group"][0]["count"])
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's share
         folder = Path(args["model_repository"], args["model_version"], self.parameters.artifact)
-        artifact = Artifact.load(folder)
+        artifact = load_checked(folder, self.parameters.stamp)
         self.labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
         self.input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
         self.classifier = open_artifact(artifact, self.parameters, threads)
-        texts = ("warm up",) * len(self.input_names)
-        self.classifier.outputs([self.classifier.problem.endpoint.to_example(texts)])
+        warm_up(self.classifier, len(self.input_names), self.max_batch_size)
+        _release_memory()
         self._start_worker({"model": config["name"], "version": args["model_version"]})
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -136,7 +141,8 @@ class TritonPythonModel:
         return False
 
     def _classify(self, pending: Sequence[_Pending]) -> None:
-        results = predictions(self.classifier, [each.reading for each in pending])
+        readings = [each.reading for each in pending]
+        results = predictions(self.classifier, readings, self.labels)
         for each, result in zip(pending, results, strict=True):
             if isinstance(result, Refusal):
                 self._reject(each.sender, result)
@@ -172,10 +178,8 @@ class TritonPythonModel:
         self.in_flight.add(-1)
 
     def _tensors(self, reading: Reading, result: Predictions) -> list[Any]:
-        endpoint = self.classifier.problem.endpoint
-        arrays = endpoint.arrays(result.outputs, reading.examples, self.labels)
-        if reading.truncate:
-            arrays[TRUNCATED] = result.truncated[:, None]
+        truncated = {TRUNCATED: result.truncated[:, None]} if reading.truncate else {}
+        arrays = {**result.tensors, **truncated}
         return [self.triton.Tensor(name, array) for name, array in arrays.items()]
 
 
@@ -188,13 +192,19 @@ class _Pending:
     reading: Reading
 
 
+def _release_memory() -> None:
+    """Give back to the system what loading has freed, which glibc would hold for later."""
+    with suppress(AttributeError):  # of another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def open_artifact(
     artifact: Artifact, parameters: BackendParameters, threads: int
 ) -> BucketedClassifier:
     """Open an ONNX artifact as the endpoint runs it."""
     problem = PROBLEMS[artifact.card.task.problem_type]
     return BucketedClassifier(
-        problem.encoder(load_tokenizer(artifact.path), parameters.max_length),
+        problem.encoder(open_tokenizer(artifact.path), parameters.max_length),
         # spinning threads take the cores that the server needs: it cost half the throughput
         OnnxPredictor(artifact.path / ONNX_NAME, threads, spinning=False),
         len(artifact.card.task.labels),

@@ -37,7 +37,8 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 STUB_NAME = "triton_python_backend_stub"
 
 QUIET_AND_LIGHT = {
-    "USE_TORCH": "0",  # transformers then leaves PyTorch alone: only its tokenizers are needed
+    # where transformers runs the tokenizer, it leaves PyTorch alone
+    "USE_TORCH": "0",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
     "HF_HUB_OFFLINE": "1",
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ __all__ = ["Predictions", "Reading", "Refusal", "predictions"]
 logger = logging.getLogger(__name__)
 
 BoolArray = npt.NDArray[np.bool_]
+Labels = npt.NDArray[np.object_]
+Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -43,34 +46,40 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Outputs for the examples of a request, in their order."""
+    """What is predicted for the examples of a request, in their order."""
 
-    outputs: list[Outputs]
+    tensors: Tensors
+    """Of the response, by name."""
     truncated: BoolArray
     """(batch,)"""
 
 
 def predictions(
-    classifier: BucketedClassifier, readings: Sequence[Reading]
+    classifier: BucketedClassifier, readings: Sequence[Reading], labels: Labels
 ) -> list[Predictions | Refusal]:
     """Return the predictions for each request, or why it has none.
 
     All of them run together. Where that fails, or an output is not finite, each runs alone, so
     that only the requests at fault get an error.
+
+    Args:
+        classifier: the model.
+        readings: the requests.
+        labels: their names, as bytes.
     """
     if not readings:
         return []
     try:
-        return _together(classifier, readings)
+        return _together(classifier, readings, labels)
     except Exception as error:  # whatever it is, the endpoint goes on
         if len(readings) == 1:
             _log(error)
             return [Refusal("INTERNAL", f"the model failed: {type(error).__name__}: {error}")]
-    return [own for reading in readings for own in predictions(classifier, [reading])]
+    return [own for reading in readings for own in predictions(classifier, [reading], labels)]
 
 
 def _together(
-    classifier: BucketedClassifier, readings: Sequence[Reading]
+    classifier: BucketedClassifier, readings: Sequence[Reading], labels: Labels
 ) -> list[Predictions | Refusal]:
     batch = classifier.encode([each for reading in readings for each in reading.examples])
     parts = _parts(batch, [len(reading.examples) for reading in readings])
@@ -78,16 +87,28 @@ def _together(
         None if reading.truncate else _too_long(part)
         for reading, part in zip(readings, parts, strict=True)
     ]
-    runs = [
-        row
-        for part, refusal in zip(parts, refusals, strict=True)
-        for row in ([] if refusal else part.rows)
-    ]
-    outputs = dict(zip(runs, classifier.run(batch, runs), strict=True))
-    _check_finite(outputs.values())
+    accepted = [part for part, refusal in zip(parts, refusals, strict=True) if not refusal]
+    results = iter(_classified(classifier, batch, accepted, labels))
+    return [refusal or next(results) for refusal in refusals]
+
+
+def _classified(
+    classifier: BucketedClassifier, batch: Batch, parts: Sequence[_Part], labels: Labels
+) -> list[Predictions]:
+    """Return the predictions for some parts of a batch; their scores are computed together."""
+    if not parts:
+        return []
+    rows = [row for part in parts for row in part.rows]
+    outputs = classifier.run(batch, rows)
+    _check_finite(outputs)
+    examples = [batch.examples[row] for row in rows]
+    endpoint = classifier.problem.endpoint
+    tensors = endpoint.arrays(outputs, examples, labels)
+    ends = np.cumsum([len(part.rows) for part in parts]).tolist()
+    places = [slice(end - len(part.rows), end) for part, end in zip(parts, ends, strict=True)]
     return [
-        refusal or Predictions([outputs[row] for row in part.rows], part.truncated)
-        for part, refusal in zip(parts, refusals, strict=True)
+        Predictions(endpoint.of_request(tensors, place, examples[place]), part.truncated)
+        for part, place in zip(parts, places, strict=True)
     ]
 
 
@@ -113,7 +134,7 @@ def _parts(batch: Batch, sizes: Sequence[int]) -> list[_Part]:
     ]
 
 
-def _check_finite(outputs: Iterable[Outputs]) -> None:
+def _check_finite(outputs: Sequence[Outputs]) -> None:
     if not all(np.isfinite(each.logits).all() for each in outputs):
         raise ModelError("its logits are not finite. Check the artifact: bertender verify")
 

@@ -2,16 +2,16 @@
 
     DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend
     DIRECTORY/classifier/1/model.py        imports `serve.classifier_backend`
-    DIRECTORY/classifier/1/artifact/       a copy of the artifact, digests included
+    DIRECTORY/classifier/1/artifact/       the artifact's files, digests included
 
-The model's data is all inside. Its code is not: model.py imports the installed `serve` package, so
-that code exists once and a repaired backend needs no new repository. The Python that Triton runs
-must therefore have bertender installed; `serve.server` sees to that.
+The model's data is all inside, as hard links where the file system has them; only a repository that
+goes with its server may have symbolic links. Its code is not: model.py imports the installed
+`serve` package, so that code exists once and a repaired backend needs no new repository. The Python
+that Triton runs must therefore have bertender installed; `serve.server` sees to that.
 """
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
@@ -20,6 +20,7 @@ from bertender.core.card import CARD_NAME
 from bertender.core.errors import ArtifactError, ModelError
 from bertender.problems import PROBLEMS
 from serve.config import ServeConfig
+from serve.placing import place_artifact
 from serve.triton_config import model_config, write_model_config
 from serve.wire import MODEL_NAME
 
@@ -42,10 +43,18 @@ __all__ = ["TritonPythonModel"]
 '''
 
 
-def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -> Path:
+def write_repository(
+    artifact: Artifact, directory: Path, config: ServeConfig, *, is_temporary: bool = False
+) -> Path:
     """Write the model repository of an ONNX artifact at `directory`, and return its path.
 
     All of it appears at once and replaces a repository written before, or nothing does.
+
+    Args:
+        artifact: what to serve; its digests are checked here.
+        directory: where to.
+        config: settings of Triton and the backend.
+        is_temporary: the repository goes with its server, while the artifact is still there.
 
     Raises:
         ModelError: the artifact is not an ONNX classifier.
@@ -53,12 +62,11 @@ def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -
         ArtifactError: `directory` exists and is not such a repository, or it cannot be written.
     """
     _check_servable(artifact)
-    artifact.check_files()
     directory = directory.resolve()
     _check_foreign(directory)
     try:
         with replacing_directory(directory) as draft:
-            _fill(draft / MODEL_NAME / VERSION, artifact, config)
+            _fill(draft / MODEL_NAME / VERSION, artifact, config, is_temporary)
     except OSError as error:
         size_mb = sum(file.size_bytes for file in artifact.card.files.values()) / 1e6
         raise ArtifactError(
@@ -69,13 +77,13 @@ def write_repository(artifact: Artifact, directory: Path, config: ServeConfig) -
     return directory
 
 
-def _fill(version: Path, artifact: Artifact, config: ServeConfig) -> None:
-    version.mkdir(parents=True)
+def _fill(version: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
+    stamp = place_artifact(artifact, version / "artifact", is_temporary=is_temporary)
     write_model_config(
-        version.parent / "config.pbtxt", model_config(artifact.card, config, artifact.digest)
+        version.parent / "config.pbtxt",
+        model_config(artifact.card, config, artifact.digest, stamp),
     )
     (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
-    _copy_artifact(artifact, version / "artifact")
 
 
 def is_repository(directory: Path) -> bool:
@@ -107,11 +115,3 @@ def _check_servable(artifact: Artifact) -> None:
             f"{artifact.path} was made for {card.task.problem_type!r}; the endpoint serves "
             f"{', '.join(map(repr, PROBLEMS))}. Fine-tune it on a task first: `bertender finetune`."
         )
-
-
-def _copy_artifact(artifact: Artifact, out: Path) -> None:
-    """Copy the card and the files that it names; strangers in the folder stay behind."""
-    for name in (CARD_NAME, *artifact.card.files):
-        target = out / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(artifact.path / name, target)

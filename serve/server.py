@@ -233,7 +233,7 @@ def serving(artifact: Artifact, config: ServeConfig) -> Iterator[TritonServer]:
     # the server's own workspace, which goes with the server even when this process is killed
     workspace = Path(tempfile.mkdtemp(prefix="bertender-serve-"))
     try:
-        repository = write_repository(artifact, workspace / "models", config)
+        repository = write_repository(artifact, workspace / "models", config, is_temporary=True)
         with TritonServer(repository, config, workspace) as server:
             yield server
     finally:

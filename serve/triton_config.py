@@ -9,54 +9,67 @@ where the request asks for truncation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import sys
 from pathlib import Path
-from typing import Annotated, Any, Self
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from google.protobuf import text_format  # type: ignore[import-untyped]
-from pydantic import Field
-from tritonclient.grpc import model_config_pb2 as triton
 
 from bertender.core.card import Card
-from bertender.core.config import Config
-from bertender.problems import PROBLEMS, SINGLE_LABEL, Tensor
+from bertender.problems import PROBLEMS, Tensor
+from serve.backend_parameters import BackendParameters
 from serve.config import ServeConfig
 from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED
 
-__all__ = ["BackendParameters", "model_config", "read_model_config", "write_model_config"]
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as triton
 
+__all__ = ["model_config", "read_model_config", "write_model_config"]
+
+
+CLASSES = "tritonclient.grpc.model_config_pb2"
+
+
+def _without_grpc() -> ModuleType:
+    """Return tritonclient's classes of config.pbtxt.
+
+    Importing them by name imports gRPC too, which `serve` would hold in memory unused.
+    """
+    if CLASSES in sys.modules:
+        return sys.modules[CLASSES]
+    package = importlib.util.find_spec("tritonclient")
+    if package is None or not package.submodule_search_locations:
+        return importlib.import_module(CLASSES)  # it reports what is missing
+    file = Path(package.submodule_search_locations[0], "grpc", "model_config_pb2.py")
+    spec = importlib.util.spec_from_file_location(CLASSES, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if not TYPE_CHECKING:
+    triton = _without_grpc()
 
 WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", lambda labels: (1,))
 
 
-class BackendParameters(Config):
-    """Settings in config.pbtxt for the Python backend, besides those for Triton."""
+def model_config(
+    card: Card, config: ServeConfig, digest: str | None = None, stamp: str | None = None
+) -> triton.ModelConfig:
+    """Return the Triton configuration of an artifact with this card and digest.
 
-    artifact: str = Field("artifact", description="folder, relative to the model version's")
-    tokens_per_bucket: int
-    digest: str | None = Field(
-        None, description="of the artifact: by it, a client knows whether it is still the same"
-    )
-    threads: int = Field(description="of one instance; 0 shares the cores out evenly")
-    max_length: int | None = None
-    max_text_bytes: int = ServeConfig().max_text_bytes
-    max_queue_texts: int = ServeConfig().queue_texts
-    queue_timeout_ms: float = ServeConfig().queue_timeout_ms
-    problem_type: Annotated[str, PROBLEMS.validator()] = Field(
-        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
-    )
-
-    @classmethod
-    def from_model_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read them back from the model configuration that Triton hands to its backends."""
-        parameters = config["parameters"].items()
-        return cls.parse({name: value["string_value"] for name, value in parameters})
-
-
-def model_config(card: Card, config: ServeConfig, digest: str | None = None) -> triton.ModelConfig:
-    """Return the Triton configuration of an artifact with this card and digest."""
+    Args:
+        card: of the artifact.
+        config: settings of Triton and the backend.
+        digest: of the artifact.
+        stamp: of its files, where their digests were checked.
+    """
     parameters = BackendParameters(
         digest=digest,
+        stamp=stamp,
         tokens_per_bucket=config.tokens_per_bucket,
         threads=config.threads_per_instance,
         max_length=config.max_length,

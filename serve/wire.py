@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-
-if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
-    from bertender.text.example import Example
+from bertender.text.example import Example
 
 __all__ = [
     "INPUT_NAMES",

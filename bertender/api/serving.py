@@ -33,7 +33,8 @@ def serve(artifact: ArtifactLike, **settings: Any) -> AbstractContextManager[Tri
     from bertender.pipeline.calls import opened, plain
 
     config = load_place("serve.config:ServeConfig").parse(plain(settings))
-    serving = load_place("serve.server:serving")(opened(artifact), config)
+    source = opened(artifact, verify=False)  # it is when the repository is written
+    serving = load_place("serve.server:serving")(source, config)
     return cast("AbstractContextManager[TritonServer]", serving)
 
 

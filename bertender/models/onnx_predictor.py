@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.models.onnx_session import open_session
-
-if TYPE_CHECKING:  # it loads tokenizers
-    from bertender.text.batch import Batch
+from bertender.text.batch import Batch
 
 __all__ = ["ONNX_DATA_NAME", "ONNX_NAME", "OnnxPredictor"]
 

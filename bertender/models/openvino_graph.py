@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError, RuntimeMissingError
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
-
-if TYPE_CHECKING:  # it loads tokenizers
-    from bertender.text.batch import Batch
+from bertender.text.batch import Batch
 
 __all__ = ["OpenVinoPredictor", "compiled", "import_openvino"]
 

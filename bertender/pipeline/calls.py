@@ -67,9 +67,9 @@ def report(
     return made
 
 
-def opened(source: ArtifactLike) -> Artifact:
-    """Return an artifact, loaded if this is its path."""
-    return source if isinstance(source, Artifact) else Artifact.load(Path(source))
+def opened(source: ArtifactLike, *, verify: bool = True) -> Artifact:
+    """Return an artifact, loaded if this is its path, and then its digests checked by default."""
+    return source if isinstance(source, Artifact) else Artifact.load(Path(source), verify=verify)
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

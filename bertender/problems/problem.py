@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:  # at run time they would load transformers into a client that only asks
+from bertender.text.batch import Batch, Encode, Tokenize
+from bertender.text.example import Example
+
+if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bertender.tasks.rows import Table
-    from bertender.text.batch import Batch, Encode, Tokenize
-from bertender.text.example import Example
+    from bertender.text.tokenizer_file import FileTokenizer
 
 __all__ = [
     "NO_LABEL",
@@ -78,6 +80,12 @@ class Tensor(NamedTuple):
     """number of labels -> its shape after the batch; -1 is of any size"""
 
 
+def _same_rows(
+    tensors: Mapping[str, npt.NDArray[Any]], rows: slice, examples: Sequence[Example]
+) -> dict[str, npt.NDArray[Any]]:
+    return {name: array[rows] for name, array in tensors.items()}
+
+
 @dataclass(frozen=True)
 class Endpoint(Generic[Target]):
     """Tensors of requests and responses besides the logits: texts in, predictions out."""
@@ -91,13 +99,18 @@ class Endpoint(Generic[Target]):
         [Sequence[Outputs], Sequence[Example], npt.NDArray[np.object_]],
         dict[str, npt.NDArray[Any]],
     ]
-    """(outputs, examples, labels as bytes) -> the tensors of a response, by name"""
+    """(outputs, examples, labels as bytes) -> the tensors of a merged batch, by name"""
     read: Callable[[Mapping[str, npt.NDArray[Any]], int, Example], dict[str, Any]]
     """(tensors of a response, row, example) -> label, score and logits of one prediction"""
     logits: Callable[[Sequence[Mapping[str, npt.NDArray[Any]]]], FloatArray]
     """tensors of several responses -> their logits, one array"""
     lines: Callable[[Sequence[str], Sequence[str], Example], Iterable[str]]
     """(labels, scores as they are shown, example) -> the lines that show a prediction"""
+    of_request: Callable[
+        [Mapping[str, npt.NDArray[Any]], slice, Sequence[Example]], dict[str, npt.NDArray[Any]]
+    ] = _same_rows
+    """(tensors of a merged batch, rows of a request, its examples) -> the tensors of its response;
+    by default these rows of each"""
 
 
 @dataclass(frozen=True)
@@ -135,8 +148,9 @@ class ProblemType(Generic[Target]):
     """(label, number of labels, example) -> that label wherever there is a prediction to make"""
     edge_examples: Callable[[Sequence[Example], int], tuple[Example, Example]]
     """(examples, tokens) -> the shortest example that can be, and one of more tokens than that"""
-    encoder: Callable[[PreTrainedTokenizerBase, int | None], Tokenize]
-    """(tokenizer, longest input) -> how texts become token arrays"""
+    encoder: Callable[[PreTrainedTokenizerBase | FileTokenizer, int | None], Tokenize]
+    """(tokenizer, longest input) -> how texts become token arrays; in an endpoint, the tokenizer is
+    a FileTokenizer, which is called alike"""
     keep_text: Encode
     """How examples become a batch for what reads the texts itself, such as an endpoint."""
     logits_shape: Callable[[Batch, int], tuple[int, ...]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,7 @@ from bertender.problems.problem import (
     largest,
     softmax_of_largest,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from bertender.text.batch import Batch, Tokenize
+from bertender.text.batch import Batch, Tokenize, keep_text
 from bertender.text.example import Example
 
 __all__ = ["SINGLE_LABEL"]
@@ -72,18 +68,6 @@ def _strung(texts: Sequence[str], count: int) -> str:
     """Return `count` words of the texts, from the start again at their end."""
     words = [word for text in texts for word in text.split()] or ["a"]
     return " ".join(itertools.islice(itertools.cycle(words), count))  # a word is a token at least
-
-
-def _encoder(tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> Tokenize:
-    from bertender.text.batch import Tokenize  # it loads transformers
-
-    return Tokenize(tokenizer, max_length)
-
-
-def _keep_text(examples: Sequence[Example]) -> Batch:
-    from bertender.text.batch import keep_text  # it loads transformers
-
-    return keep_text(examples)
 
 
 def _outputs(logits: FloatArray, batch: Batch) -> list[Outputs]:
@@ -135,8 +119,8 @@ SINGLE_LABEL: ProblemType[int] = ProblemType(
     labels_of=lambda target: (target,),
     constant=lambda label, labels, example: label,
     edge_examples=_edge_examples,
-    encoder=_encoder,
-    keep_text=_keep_text,
+    encoder=Tokenize,
+    keep_text=keep_text,
     logits_shape=lambda batch, labels: (len(batch), labels),
     outputs=_outputs,
     choose=largest,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,9 @@ from bertender.problems.problem import (
     largest,
     softmax_of_largest,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from bertender.text.batch import Batch, Tokenize
+from bertender.text.batch import Batch
 from bertender.text.example import Example
+from bertender.text.words import TokenizeWords, keep_words
 
 __all__ = ["OUTSIDE", "TOKEN_CLASSIFICATION", "tag_names"]
 
@@ -100,18 +97,6 @@ def _edge_examples(examples: Sequence[Example], tokens: int) -> tuple[Example, E
     return examples[0][:1], tuple(itertools.islice(words, tokens))  # a word is a token at least
 
 
-def _encoder(tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> Tokenize:
-    from bertender.text.words import TokenizeWords  # it loads transformers
-
-    return TokenizeWords(tokenizer, max_length)
-
-
-def _keep_text(examples: Sequence[Example]) -> Batch:
-    from bertender.text.words import keep_words  # it loads transformers
-
-    return keep_words(examples)
-
-
 def _logits_shape(batch: Batch, labels: int) -> tuple[int, ...]:
     return (*_words_of(batch).shape, labels)
 
@@ -161,6 +146,14 @@ def _arrays(
         scores[row, own.places] = softmax_of_largest(own.logits)
         logits[row, own.places] = own.logits
     return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
+
+
+def _of_request(
+    tensors: Mapping[str, npt.NDArray[Any]], rows: slice, examples: Sequence[Example]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return tensors as long as the longest sentence of the request."""
+    longest = max(map(len, examples))
+    return {name: np.ascontiguousarray(array[rows, :longest]) for name, array in tensors.items()}
 
 
 def _to_example(texts: Sequence[str]) -> Example:
@@ -223,8 +216,8 @@ TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
     labels_of=lambda target: target,
     constant=lambda label, labels, example: (label,) * len(example),
     edge_examples=_edge_examples,
-    encoder=_encoder,
-    keep_text=_keep_text,
+    encoder=TokenizeWords,
+    keep_text=keep_words,
     logits_shape=_logits_shape,
     outputs=_outputs,
     choose=largest,
@@ -247,6 +240,7 @@ TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
         read=_read_response,
         logits=_joined_logits,
         lines=_lines,
+        of_request=_of_request,
     ),
     model_class="AutoModelForTokenClassification",
     tokenizer_settings={"add_prefix_space": True},

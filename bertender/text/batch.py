@@ -1,20 +1,26 @@
-"""Texts on their way into a model: examples, token batches, and the tokenizer step between them."""
+"""Texts on their way into a model: examples, token batches, and the tokenizer step between them.
+
+transformers is imported by `load_tokenizer` alone, so that an endpoint and its clients do without.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from transformers import AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from bertender.core.errors import HubCodeError, ModelError
-from bertender.core.hub_code import open_pretrained
 from bertender.text.example import Example
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+    from bertender.text.token_arrays import TokenArrays
+    from bertender.text.tokenizer_file import FileTokenizer
 
 __all__ = [
     "NO_WORD",
@@ -58,10 +64,12 @@ class Encode(Protocol):
 
 
 class Tokenize:
-    """Encode by a transformers tokenizer, padded to the longest of the batch and no further."""
+    """Encode by a tokenizer, padded to the longest of the batch and no further."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
+    ) -> None:
+        self.tokenizer: Any = tokenizer  # of transformers wherever more is read of it than tokens
         self.max_length = min(max_length or longest_input(tokenizer), longest_input(tokenizer))
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
@@ -80,7 +88,7 @@ class Tokenize:
         )
 
 
-def truncated_rows(tokens: BatchEncoding) -> npt.NDArray[np.bool_] | None:
+def truncated_rows(tokens: BatchEncoding | TokenArrays) -> npt.NDArray[np.bool_] | None:
     """Return which texts (batch,) were cut; None where a slow tokenizer does not report it."""
     if tokens.encodings is None:
         return None
@@ -99,6 +107,11 @@ def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerBase:
         ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where the
             config next to it names code of the hub.
     """
+    from transformers import AutoTokenizer, PreTrainedTokenizerBase
+    from transformers.utils import logging as transformers_logging
+
+    from bertender.core.hub_code import open_pretrained
+
     quiet = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
@@ -116,7 +129,7 @@ def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
+def longest_input(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
     """Return the most tokens that the model takes; 512 for tokenizers that do not state it."""
     stated = tokenizer.model_max_length
     return int(stated) if stated < 10**6 else LONGEST_INPUT_BY_DEFAULT

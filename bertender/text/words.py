@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from bertender.text.batch import NO_WORD, Batch, Tokenize, longest_input, truncated_rows
 from bertender.text.example import Example
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 __all__ = ["TokenizeWords", "begun_words", "encode_words", "keep_words", "tokens_of_words"]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import BertenderError, DeadlineError
-
-if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
-    from bertender.text.batch import Batch
+from bertender.text.batch import Batch
 from bertender.text.example import Example
 from serve.client.address import DEFAULT_URL, parse_url
 from serve.client.retries import Tries, on_opening

@@ -103,8 +103,15 @@ def test_every_scheme_goes_by_graphs_of_two_files(
     assert weights[1] == pytest.approx(weights[0], rel=0.1), "and none of the source's"
 
 
-def test_a_model_repository_holds_both_files(parted: Artifact, tmp_path: Path, task: Task) -> None:
-    repository = write_repository(parted, tmp_path / "models", ServeConfig())
+@pytest.mark.parametrize("is_temporary", [False, True])
+def test_a_model_repository_holds_both_files(
+    parted: Artifact, tmp_path: Path, task: Task, is_temporary: bool
+) -> None:
+    """And leaves the artifact as it is: onnx reads no weights that have hard links."""
+    repository = write_repository(
+        parted, tmp_path / "models", ServeConfig(), is_temporary=is_temporary
+    )
+    onnx.load(onnx_file(parted))
     (graph,) = repository.rglob(ONNX_NAME)
     copied = Artifact.load(graph.parent)
     assert copied.digest == parted.digest

@@ -34,11 +34,12 @@ from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from export.onnx_export import ExportConfig, export
 from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import QuantizeConfig, quantize
+from serve.backend_parameters import BackendParameters
 from serve.classifier_backend import open_artifact
 from serve.client import Endpoint
 from serve.config import ServeConfig
 from serve.server import serving
-from serve.triton_config import BackendParameters, model_config
+from serve.triton_config import model_config
 from serve.wire import TRUNCATED
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING

@@ -14,9 +14,9 @@ from bertender.models.predictor import Classifier, FakePredictor
 from bertender.text.batch import Batch
 from bertender.text.batching import length_buckets
 from bertender.text.example import Example
+from serve.backend_parameters import BackendParameters
 from serve.bucketing import BucketedClassifier
 from serve.classifier_backend import open_artifact
-from serve.triton_config import BackendParameters
 
 LENGTHS = st.lists(st.integers(1, 600), max_size=80)
 

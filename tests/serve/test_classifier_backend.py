@@ -399,9 +399,37 @@ def test_instances_share_the_cores_but_have_one_at_least() -> None:
     assert share_of_cores(10_000) == 1
 
 
-def test_the_stub_loads_no_pytorch() -> None:
-    script = "import sys, serve.classifier_backend; print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={"USE_TORCH": "0"}, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "False", done.stderr
+STUB = """
+import json, sys
+from pathlib import Path
+import serve.classifier_backend
+from bertender.core.artifact import Artifact
+from serve.backend_parameters import BackendParameters
+from serve.warm_up import warm_up
+
+artifact = Artifact.load(Path(sys.argv[1]))
+parameters = BackendParameters(tokens_per_bucket=64, threads=1)
+classifier = serve.classifier_backend.open_artifact(artifact, parameters, 1)
+warm_up(classifier, len(artifact.card.task.text_columns), 8)
+print(json.dumps([name for name in sys.argv[2:] if name in sys.modules]))
+"""
+
+HEAVY = (
+    "torch",
+    "transformers",
+    "huggingface_hub",
+    "datasets",
+    "sklearn",
+    "grpc",
+    "google.protobuf",
+)
+
+
+@pytest.mark.parametrize("fixture", ["onnx_artifact", "pair_artifact"])
+def test_the_stub_loads_no_training_library(fixture: str, request: pytest.FixtureRequest) -> None:
+    """Which may be there all the same: nothing keeps transformers from PyTorch here."""
+    artifact: Artifact = request.getfixturevalue(fixture)
+    command = [sys.executable, "-c", STUB, str(artifact.path), "numpy", *HEAVY]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["numpy"]

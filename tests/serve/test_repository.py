@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,17 +14,23 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, DamagedArtifactError, ModelError
 from serve.config import ServeConfig
+from serve.placing import load_checked, stamp_of
 from serve.repository import is_repository, write_repository
 from serve.triton_config import model_config, read_model_config
 from serve.wire import MODEL_NAME
 
 
-def test_it_holds_config_code_and_a_verified_copy(onnx_artifact: Artifact, tmp_path: Path) -> None:
+def without_links(source: Path, target: Path) -> None:
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+def test_it_holds_config_code_and_verified_files(onnx_artifact: Artifact, tmp_path: Path) -> None:
     config = ServeConfig(max_batch_size=5)
     repository = write_repository(onnx_artifact, tmp_path / "new" / "models", config)
     model = repository / "classifier"
+    stamp = stamp_of(model / "1" / "artifact", onnx_artifact.card.files)
     assert read_model_config(model / "config.pbtxt") == model_config(
-        onnx_artifact.card, config, onnx_artifact.digest
+        onnx_artifact.card, config, onnx_artifact.digest, stamp
     )
     assert "serve.classifier_backend" in (model / "1" / "model.py").read_text()
     assert Artifact.load(model / "1" / "artifact").digest == onnx_artifact.digest
@@ -79,6 +87,104 @@ def test_a_damaged_artifact_leaves_the_old_repository(
     assert Artifact.load(repository / "classifier" / "1" / "artifact").digest
 
 
+@pytest.mark.parametrize("is_temporary", [False, True])
+@pytest.mark.parametrize("has_links", [False, True])
+def test_the_model_is_copied_only_where_no_link_can_be(
+    onnx_artifact: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_temporary: bool,
+    has_links: bool,
+) -> None:
+    if not has_links:
+        monkeypatch.setattr(os, "link", without_links)
+    repository = write_repository(
+        onnx_artifact, tmp_path / "models", ServeConfig(), is_temporary=is_temporary
+    )
+    placed = repository / "classifier" / "1" / "artifact"
+    model = placed / "model.onnx"
+    assert model.samefile(onnx_artifact.path / "model.onnx") == (has_links or is_temporary)
+    assert model.is_symlink() == (is_temporary and not has_links)
+    assert Artifact.load(placed).digest == onnx_artifact.digest
+
+
+def test_a_repository_outlives_its_artifact(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    shutil.copytree(onnx_artifact.path, tmp_path / "artifact")
+    artifact = Artifact.load(tmp_path / "artifact")
+    repository = write_repository(artifact, tmp_path / "models", ServeConfig())
+    shutil.rmtree(artifact.path)
+    placed = Artifact.load(repository / "classifier" / "1" / "artifact")
+    assert placed.digest == onnx_artifact.digest
+
+
+def test_a_linked_file_of_an_artifact_is_no_link_to_a_link(
+    onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    """As in a cache of the hub, whose files are relative links."""
+    shutil.copytree(onnx_artifact.path, tmp_path / "artifact")
+    (tmp_path / "blob").write_bytes((tmp_path / "artifact" / "model.onnx").read_bytes())
+    (tmp_path / "artifact" / "model.onnx").unlink()
+    (tmp_path / "artifact" / "model.onnx").symlink_to("../blob")
+    artifact = Artifact.load(tmp_path / "artifact")
+    repository = write_repository(artifact, tmp_path / "far" / "away" / "models", ServeConfig())
+    assert Artifact.load(repository / "classifier" / "1" / "artifact").digest == artifact.digest
+
+
+def test_a_missing_file_of_the_artifact_is_named(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    shutil.copytree(onnx_artifact.path, tmp_path / "artifact")
+    artifact = Artifact.load(tmp_path / "artifact")
+    (artifact.path / "model.onnx").unlink()
+    with pytest.raises(DamagedArtifactError, match=rf"{artifact.path} .*model\.onnx is missing"):
+        write_repository(artifact, tmp_path / "models", ServeConfig())
+    assert not (tmp_path / "models").exists()
+
+
+CHANGES: Mapping[str, Callable[[Path], object]] = {
+    "written to": lambda file: file.open("ab").write(b"x"),
+    "touched": lambda file: os.utime(file, ns=(1, 1)),
+    "replaced by a copy": lambda file: shutil.copy2(shutil.copy2(file, f"{file}.2"), file),
+    "removed": lambda file: file.unlink(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_any_change_of_a_file_changes_the_stamp(name: str, tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"one")
+    (tmp_path / "two").write_bytes(b"two")
+    before = stamp_of(tmp_path, ["one", "two"])
+    assert stamp_of(tmp_path, ["two", "one"]) == before
+    CHANGES[name](tmp_path / "two")
+    assert stamp_of(tmp_path, ["one", "two"]) != before
+
+
+@pytest.mark.parametrize("change", ["none", "a copy", "damage"])
+def test_files_are_read_again_only_where_they_may_have_changed(
+    change: str,
+    onnx_artifact: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = write_repository(onnx_artifact, tmp_path / "models", ServeConfig())
+    folder = directory / "classifier" / "1" / "artifact"
+    config = read_model_config(directory / "classifier" / "config.pbtxt")
+    if change != "none":
+        graph = (folder / "model.onnx").read_bytes()
+        (folder / "model.onnx").unlink()
+        (folder / "model.onnx").write_bytes(graph[:-9] if change == "damage" else graph)
+    checked = []
+
+    def check(artifact: Artifact) -> None:
+        checked.append(artifact.path)
+        raise_if_damaged(artifact)
+
+    raise_if_damaged = Artifact.check_files
+    monkeypatch.setattr(Artifact, "check_files", check)
+    expected = pytest.raises(DamagedArtifactError) if change == "damage" else nullcontext()
+    with expected:
+        load_checked(folder, config.parameters["stamp"].string_value)
+    assert checked == ([] if change == "none" else [folder])
+
+
 def test_every_setting_is_described() -> None:
     assert all(field.description for field in ServeConfig.model_fields.values())
 
@@ -98,6 +204,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(
             target.write_bytes(b"hal")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    monkeypatch.setattr(os, "link", without_links)
     monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(ArtifactError, match=r"models cannot be written: No space left .*MB"):
         write_repository(onnx_artifact, out, ServeConfig(max_batch_size=4))

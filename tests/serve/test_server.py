@@ -23,6 +23,7 @@ from serve.client import classify
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
+from serve.supervisor import STUB_NAME
 from tests.serve.processes import assert_gone
 from tests.served import ANY_PORTS
 
@@ -113,11 +114,24 @@ def test_it_listens_on_loopback_only(served: TritonServer) -> None:
 
 
 @pytest.mark.server
+def test_its_stub_holds_no_training_library(served: TritonServer) -> None:
+    """Their compiled code would be mapped there."""
+    assert served.supervisor is not None
+    family = psutil.Process(served.supervisor.pid).children(recursive=True)
+    (stub,) = [each for each in family if each.name() == STUB_NAME]
+    mapped = [Path(each.path).name for each in stub.memory_maps()]
+    assert any(name.startswith("tokenizers") for name in mapped)
+    assert not [name for name in mapped if name.startswith(("libtorch", "cygrpc", "_yaml"))]
+
+
+@pytest.mark.server
 def test_a_damaged_model_is_named(onnx_artifact: Artifact, tmp_path: Path) -> None:
     config = ServeConfig(**ANY_PORTS)
     repository = write_repository(onnx_artifact, tmp_path / "models", config)
     model = repository / "classifier" / "1" / "artifact" / "model.onnx"
-    model.write_bytes(model.read_bytes()[:-9])
+    damaged = model.read_bytes()[:-9]
+    model.unlink()  # it is the artifact's file too
+    model.write_bytes(damaged)
     server = TritonServer(repository, config)
     with pytest.raises(ServingError, match=r"artifact .* is damaged: model\.onnx differs"), server:
         pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,9 @@ from tritonclient.grpc import model_config_pb2 as triton
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
+from serve.backend_parameters import BackendParameters
 from serve.config import ServeConfig
 from serve.triton_config import (
-    BackendParameters,
     model_config,
     read_model_config,
     write_model_config,
@@ -34,6 +36,17 @@ def test_it_reads_back_equal(onnx_artifact: Artifact, tmp_path: Path) -> None:
     config = model_config(onnx_artifact.card, SETTINGS)
     write_model_config(tmp_path / "config.pbtxt", config)
     assert read_model_config(tmp_path / "config.pbtxt") == config
+
+
+def test_grpc_is_not_loaded_for_it() -> None:
+    """Its classes are those of tritonclient all the same."""
+    script = (
+        "import sys, serve.commands, serve.triton_config as own; print('grpc' in sys.modules); "
+        "from tritonclient.grpc import model_config_pb2 as theirs; "
+        "print(own.triton.ModelConfig is theirs.ModelConfig)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True"], done.stderr
 
 
 def test_settings_reach_triton(onnx_artifact: Artifact) -> None:

@@ -1,0 +1,180 @@
+"""A saved tokenizer, run by `tokenizers` alone: what transformers does with it, without its import.
+
+An endpoint starts sooner and takes less memory so. transformers runs a fast tokenizer by the same
+library, and saves all of its state in `tokenizer.json`, except how it truncates and pads: that is
+in `tokenizer_config.json`, and in the tokenizer's class where that file is silent (see CLASSES).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
+
+from bertender.core.errors import ModelError
+from bertender.text.batch import load_tokenizer
+from bertender.text.token_arrays import Padding, TokenArrays, cut_encoding
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["CLASSES", "FileTokenizer", "open_tokenizer"]
+
+logger = logging.getLogger(__name__)
+
+TOKENIZER_NAME = "tokenizer.json"
+SETTINGS_NAME = "tokenizer_config.json"
+
+NO_LIMIT = int(1e30)
+"""A longest input that no model has: transformers writes it where it knows none."""
+
+ALWAYS: Mapping[str, Any] = {"padding": True, "truncation": True, "return_tensors": "np"}
+
+
+CLASSES: Mapping[str, Padding] = {
+    "AlbertTokenizer": Padding(),
+    "BertTokenizer": Padding(),
+    "CamembertTokenizer": Padding(),
+    "DebertaV2Tokenizer": Padding(),
+    "DistilBertTokenizer": Padding(),
+    "ElectraTokenizer": Padding(),
+    "GPT2Tokenizer": Padding(),
+    "MPNetTokenizer": Padding(),
+    "MobileBertTokenizer": Padding(),
+    "PreTrainedTokenizer": Padding(),
+    "RobertaTokenizer": Padding(),
+    "T5Tokenizer": Padding(),
+    "XLMRobertaTokenizer": Padding(),
+    "XLNetTokenizer": Padding("left", type_id=3),
+}
+"""Classes of transformers, without "Fast" at the end, that give the same tokens when they are run
+from their file. Others may have code of their own around it."""
+
+
+def open_tokenizer(directory: Path) -> FileTokenizer | PreTrainedTokenizerBase:
+    """Open a saved tokenizer: from its file, or by transformers if only that gives its tokens.
+
+    Raises:
+        ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where
+            transformers is needed and the config next to it names code of the hub.
+    """
+    name = _class_name(directory)
+    if name in CLASSES and (directory / TOKENIZER_NAME).is_file():
+        return FileTokenizer(directory)
+    logger.warning(
+        "transformers runs the tokenizer of %s (%s), which takes memory and time at the start. "
+        f"Without it, a {TOKENIZER_NAME} of these classes is run: {', '.join(CLASSES)}",
+        directory,
+        name,
+    )
+    return load_tokenizer(directory)
+
+
+class FileTokenizer:
+    """A tokenizer that is called as one of transformers is, for padded and truncated arrays.
+
+    It cuts and pads by itself: where `tokenizers` cuts a pair, it also returns every pair of the
+    parts that are cut off, which takes gigabytes for two texts of 32 KB.
+
+    Args:
+        directory: has `tokenizer.json`, and `tokenizer_config.json` with a class of CLASSES.
+
+    Raises:
+        ModelError: a file is missing or cannot be read, or there is no padding token.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self.tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_NAME))
+            settings = {**_saved_sides(self.tokenizer), **_settings(directory)}
+            self.model_max_length = int(settings.get("model_max_length") or NO_LIMIT)
+            self.truncation_side = settings.get("truncation_side", "right")
+            self.tokenizer.encode_special_tokens = settings.get("split_special_tokens", False)
+            self.padding = _padding(self.tokenizer, settings)
+        except Exception as error:  # tokenizers raises Exception itself
+            raise ModelError(
+                f"no usable tokenizer in {directory}: {error}. Copy the tokenizer's files there "
+                f"({TOKENIZER_NAME}, {SETTINGS_NAME}), or build the artifact again."
+            ) from None
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+
+    def __call__(
+        self,
+        *columns: Sequence[Any],
+        max_length: int,
+        is_split_into_words: bool = False,
+        **settings: Any,
+    ) -> TokenArrays:
+        """Return arrays (batch, seq) of texts, of pairs (two columns), or of lists of words.
+
+        Args:
+            columns: the first texts, and the second ones of pairs.
+            max_length: more tokens are cut.
+            is_split_into_words: a text is a list of words.
+            settings: those of ALWAYS.
+
+        Raises:
+            ModelError: other settings, which only transformers has.
+        """
+        if settings != ALWAYS:
+            raise ModelError(
+                f"the tokenizer is called with {settings}, and an endpoint has {dict(ALWAYS)} "
+                "alone. Encode the texts of the problem type by `Tokenize`."
+            )
+        inputs = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        if is_split_into_words:
+            encoded = self.tokenizer.encode_batch(inputs, is_pretokenized=True)
+        else:
+            encoded = self.tokenizer.encode_batch_fast(inputs)  # without the word of each token
+        cut = [cut_encoding(each, max_length, self.truncation_side) for each in encoded]
+        return TokenArrays(cut, self.padding)
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    settings = json.loads((directory / SETTINGS_NAME).read_text(encoding="utf-8"))
+    if not isinstance(settings, dict):
+        raise ValueError(f"{SETTINGS_NAME} holds no object")
+    return settings
+
+
+def _padding(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Padding:
+    saved = settings.get("pad_token")
+    token = saved["content"] if isinstance(saved, dict) else saved
+    number = tokenizer.token_to_id(token) if token else None
+    if number is None:
+        raise ValueError(
+            f"it has no padding token (pad_token={saved!r}), so that texts of different lengths "
+            "cannot be in one batch"
+        )
+    by_default = CLASSES[_short(settings["tokenizer_class"])]
+    side = settings.get("padding_side", by_default.side)
+    return replace(by_default, side=side, token_id=number)
+
+
+def _saved_sides(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the settings of a tokenizer.json that stand in for those of the config."""
+    saved: dict[str, Any] = {}
+    if padding := tokenizer.padding:
+        saved |= {"padding_side": padding["direction"], "pad_token": padding["pad_token"]}
+    if truncation := tokenizer.truncation:
+        saved |= {"truncation_side": truncation["direction"]}
+    return saved
+
+
+def _class_name(directory: Path) -> str | None:
+    """Return the class that a tokenizer was saved by; None where its settings do not tell."""
+    try:
+        name = _settings(directory).get("tokenizer_class")
+    except (OSError, ValueError):
+        return None
+    return _short(name) if isinstance(name, str) else None
+
+
+def _short(name: str) -> str:
+    return name.removesuffix("Fast")

@@ -1,0 +1,43 @@
+"""Settings of the Python backend, in config.pbtxt. The stub reads them without gRPC or protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+
+from bertender.core.config import Config
+from bertender.problems import PROBLEMS, SINGLE_LABEL
+from serve.config import ServeConfig
+
+__all__ = ["BackendParameters"]
+
+
+class BackendParameters(Config):
+    """Settings in config.pbtxt for the Python backend, besides those for Triton."""
+
+    artifact: str = Field("artifact", description="folder, relative to the model version's")
+    tokens_per_bucket: int
+    digest: str | None = Field(
+        None, description="of the artifact: by it, a client knows whether it is still the same"
+    )
+    stamp: str | None = Field(
+        None,
+        description="of the artifact's files when their digests were checked; while they have it, "
+        "they are not read again",
+    )
+    threads: int = Field(description="of one instance; 0 shares the cores out evenly")
+    max_length: int | None = None
+    max_text_bytes: int = ServeConfig().max_text_bytes
+    max_queue_texts: int = ServeConfig().queue_texts
+    queue_timeout_ms: float = ServeConfig().queue_timeout_ms
+    problem_type: Annotated[str, PROBLEMS.validator()] = Field(
+        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
+    )
+
+    @classmethod
+    def from_model_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read them back from the model configuration that Triton hands to its backends."""
+        parameters = config["parameters"].items()
+        return cls.parse({name: value["string_value"] for name, value in parameters})

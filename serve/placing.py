@@ -1,0 +1,104 @@
+"""The files of an artifact in a model repository: as links where there can be, else as copies.
+
+A model may be large, and the folder of temporary files may be in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.core.card import CARD_NAME
+from bertender.core.errors import DamagedArtifactError
+from bertender.models.onnx_predictor import ONNX_DATA_NAME
+
+__all__ = ["load_checked", "place_artifact", "stamp_of"]
+
+Link = Callable[[Path, Path], None]
+"""(source, target) -> makes a link, or raises OSError"""
+
+
+def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
+    """Put the card and the files that it names into a new folder; strangers stay behind.
+
+    They are read once, there, and their digests are compared with the card.
+
+    Args:
+        artifact: what to place.
+        out: where to.
+        is_temporary: the folder goes while the artifact is still there, so that a symbolic link
+            will do.
+
+    Returns:
+        The stamp of the files, which they have as long as nobody touches them.
+
+    Raises:
+        DamagedArtifactError: the files differ from the card.
+        OSError: they cannot be written.
+    """
+    out.mkdir(parents=True)
+    shutil.copyfile(artifact.path / CARD_NAME, out / CARD_NAME)
+    links = _links(artifact, is_temporary)
+    for name in artifact.card.files:
+        if (artifact.path / name).is_file():  # one that is missing is named by the check
+            _place(artifact.path / name, out / name, links)
+    stamp = stamp_of(out, artifact.card.files)
+    try:
+        Artifact(out, artifact.card).check_files()
+    except DamagedArtifactError:
+        artifact.check_files()  # so that its own path is named
+        raise
+    return stamp
+
+
+def load_checked(directory: Path, stamp: str | None) -> Artifact:
+    """Load an artifact whose digests are right: they were checked at this stamp, or are now.
+
+    Raises:
+        NotAnArtifactError, DamagedArtifactError: as `Artifact.load`.
+    """
+    artifact = Artifact.load(directory, verify=False)
+    if stamp != stamp_of(directory, artifact.card.files):
+        artifact.check_files()
+    return artifact
+
+
+def stamp_of(directory: Path, names: Iterable[str]) -> str:
+    """Return what changes with any change of some files: their inodes, sizes and times.
+
+    It takes no reading of them, and is another one for every copy.
+    """
+    states = [(name, _state(directory / name)) for name in sorted(names)]
+    return hashlib.sha256(json.dumps(states).encode()).hexdigest()
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    if not path.is_file():
+        return None
+    state = path.stat()
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+
+def _links(artifact: Artifact, is_temporary: bool) -> list[Link]:
+    """Return the kinds of links to try.
+
+    onnx refuses a file of weights that has hard links, the artifact's own included. ONNX Runtime
+    takes symbolic ones where that of the graph leads to the same folder.
+    """
+    has_weights_apart = ONNX_DATA_NAME in artifact.card.files
+    return [*([] if has_weights_apart else [os.link]), *([os.symlink] if is_temporary else [])]
+
+
+def _place(source: Path, target: Path, links: Sequence[Link]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for link in links:
+        with suppress(OSError):  # another file system, or one without links
+            link(source.resolve(), target)
+            return
+    shutil.copyfile(source, target)

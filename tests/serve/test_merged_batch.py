@@ -1,0 +1,88 @@
+"""The requests of a merged batch get what each would get alone, and scores are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertender.models.predictor import FakePredictor
+from bertender.problems import SINGLE_LABEL, TOKEN_CLASSIFICATION, ProblemType
+from bertender.text.batch import Batch
+from bertender.text.example import Example
+from serve.bucketing import BucketedClassifier
+from serve.merged_batch import Predictions, Reading, Refusal, predictions
+from tests.toys import tiny_tokenizer
+
+LABELS = np.array([b"O", b"B-X", b"I-X"], np.object_)
+MAX_LENGTH = 9
+
+REQUESTS: Mapping[str, tuple[ProblemType[Any], Sequence[Sequence[Example]]]] = {
+    "texts": (
+        SINGLE_LABEL,
+        [[("saw",), ("apple plum pear",)], [("saw " * 40,)], [("hammer " * 3,)], [("plum",)]],
+    ),
+    "sentences": (
+        TOKEN_CLASSIFICATION,
+        [[("saw",), ("apple", "plum")], [("saw",) * 40], [("pear",) * 6], [("plum",)]],
+    ),
+}
+"""Requests of each problem type; the second one's text is too long."""
+
+
+def classifier_of(problem: ProblemType[Any]) -> BucketedClassifier:
+    """Return a model whose logits follow from its tokens, whatever else is in the batch."""
+
+    def compute(batch: Batch) -> np.ndarray:
+        ids = batch.arrays["input_ids"][..., None] * np.array([0.1, 0.2, -0.1], np.float32)
+        per_text = (ids * batch.arrays["attention_mask"][..., None]).sum(axis=1)
+        return np.asarray(ids if problem is TOKEN_CLASSIFICATION else per_text, np.float32)
+
+    encode = problem.encoder(tiny_tokenizer(), MAX_LENGTH)
+    return BucketedClassifier(encode, FakePredictor(compute), len(LABELS), 16, problem)
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+@pytest.mark.parametrize("name", REQUESTS)
+def test_each_request_has_what_it_would_have_alone(name: str, truncate: bool) -> None:
+    problem, requests = REQUESTS[name]
+    classifier = classifier_of(problem)
+    readings = [Reading(tuple(examples), truncate) for examples in requests]
+    together = predictions(classifier, readings, LABELS)
+    alone = [own for each in readings for own in predictions(classifier, [each], LABELS)]
+    for mine, other in zip(together, alone, strict=True):
+        assert type(mine) is type(other)
+        if isinstance(mine, Predictions) and isinstance(other, Predictions):
+            assert {*mine.tensors} == {"LABEL", "SCORE", "LOGITS"} == {*other.tensors}
+            for tensor, array in mine.tensors.items():
+                np.testing.assert_array_equal(array, other.tensors[tensor], err_msg=tensor)
+                assert array.flags.c_contiguous
+            np.testing.assert_array_equal(mine.truncated, other.truncated)
+    refused = [isinstance(each, Refusal) for each in together]
+    assert refused == [False, not truncate, False, False]
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_scores_and_labels_are_computed_once_a_batch(name: str) -> None:
+    problem, requests = REQUESTS[name]
+    batches: list[int] = []
+
+    def arrays(outputs: Any, examples: Sequence[Example], labels: Any) -> dict[str, Any]:
+        batches.append(len(examples))
+        return problem.endpoint.arrays(outputs, examples, labels)
+
+    classifier = classifier_of(problem)
+    classifier.problem = replace(problem, endpoint=replace(problem.endpoint, arrays=arrays))
+    predictions(classifier, [Reading(tuple(examples)) for examples in requests], LABELS)
+    assert batches == [4], "all texts but the one that is refused"
+
+
+def test_requests_that_are_all_refused_run_nothing() -> None:
+    classifier = classifier_of(SINGLE_LABEL)
+    readings = [Reading((("saw " * 40,),))] * 2
+    results = predictions(classifier, readings, LABELS)
+    assert [isinstance(each, Refusal) for each in results] == [True, True]
+    assert isinstance(classifier.predictor, FakePredictor) and not classifier.predictor.batches
