@@ -20,8 +20,11 @@ from bertender.text.example import Example
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
+from tests.cli.fakes import endpoint
 from tests.served import ANY_PORTS
 from tests.toys import NoConfig, toy_task
+
+__all__ = ["endpoint"]
 
 
 def write_onnx(teacher: Artifact, out: Path, task: TaskRecord) -> Artifact:

@@ -14,7 +14,6 @@ import pytest
 
 from bertender.core.errors import BusyError
 from bertender.tasks.rows import READERS, open_table
-from serve import classify_command
 from serve.bulk.files import WRITERS
 from serve.bulk.journal import Journal, journal_of, open_journal
 from serve.client import Classification
@@ -23,16 +22,10 @@ from tests.front import fail, last_line, succeed
 from tests.packages import ROOT
 from tests.serve.scripted import SERVERS, Script
 
+pytestmark = pytest.mark.usefixtures("endpoint")
+
 WORDS = [f'w{row}, with "quotes"\tand {row}' for row in range(7)]
 PREDICTION = Classification(label="a", score=0.5, logits=(0.25, 1.0))
-
-
-@pytest.fixture(autouse=True)
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
-    for name in ("asked", "urls", "settings"):
-        monkeypatch.setattr(FakeEndpoint, name, [])
-    monkeypatch.setattr(classify_command, "AsyncEndpoint", FakeEndpoint)
-    return FakeEndpoint
 
 
 def write_input(path: Path, texts: list[str] = WORDS) -> Path:
