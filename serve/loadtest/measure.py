@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertender.core.environment import environment
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, MachineBusyError
 from bertender.core.machine_load import MachineLoad
 from bertender.core.progress import progress_bar
 from bertender.measure.load import busiest, check_load, load_now
@@ -50,18 +50,23 @@ class Target:
 def load_test(url: str, read: Read, config: LoadConfig) -> LoadTest:
     """Send requests to an endpoint as the settings say, and return what was measured.
 
+    A search that ends early leaves a lower bound of the limit.
+
     Raises:
-        MachineBusyError: other work disturbs this machine.
+        MachineBusyError: other work disturbs this machine, and there is no such bound.
         ServingError: no endpoint responds at the url, or it refuses a text.
         LoadTestError: requests were not sent in time, or no rate holds the p99.
     """
-    before = _undisturbed(config)
+    before = load_now()
+    check_load(before, config.noisy)
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         target = runner.run(_open(url, read, config))
         try:
             runs, limit = _measure(runner, target, config)
         finally:
             runner.run(target.sender.close())
+    after = load_now()
+    limit = _undisturbed(limit, after, config)
     return LoadTest(
         protocol=target.protocol,
         model=target.model.digest,
@@ -70,14 +75,19 @@ def load_test(url: str, read: Read, config: LoadConfig) -> LoadTest:
         runs=tuple(runs),
         limit=limit,
         environment=environment(),
-        load=busiest([before, _undisturbed(config)]),
+        load=busiest([before, after]),
     )
 
 
-def _undisturbed(config: LoadConfig) -> MachineLoad:
-    load = load_now()
-    check_load(load, config.noisy)
-    return load
+def _undisturbed(limit: Limit | None, load: MachineLoad, config: LoadConfig) -> Limit | None:
+    """Return a limit, a lower bound where other work may have made the server slower."""
+    try:
+        check_load(load, config.noisy)
+    except MachineBusyError as error:
+        if limit is None:
+            raise
+        return limit.model_copy(update={"above": None, "lower_bound": str(error)})
+    return limit
 
 
 async def _open(url: str, read: Read, config: LoadConfig) -> Target:

@@ -14,7 +14,7 @@ from serve.loadtest.records import LoadRun, LoadTest
 __all__ = ["Chart", "Line", "load_svg"]
 
 WIDTH, HEIGHT, MARGIN = 560, 320, 48
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#666666"
+BLUE, ORANGE, GREY, BLACK = "#0072b2", "#d55e00", "#666666", "#000000"
 """Distinct also for those who see no red or green (Okabe and Ito)."""
 NINES = (0.0, 50.0, 90.0, 99.0, 99.9)
 POINTS = 60
@@ -42,7 +42,8 @@ class Chart:
 def load_svg(test: LoadTest) -> str:
     """Draw a load test: of several rates, p50 and p99 by rate; of one, latency by percentile."""
     several = [run for run in test.runs if run.rate is not None]
-    return _svg(_by_rate(test, several) if len(several) > 1 else _by_percentile(test.runs[0]))
+    by_rate = len(several) > 1 or test.limit
+    return _svg(_by_rate(test, several) if by_rate else _by_percentile(test.runs[0]))
 
 
 def _by_rate(test: LoadTest, runs: Sequence[LoadRun]) -> Chart:
@@ -55,6 +56,10 @@ def _by_rate(test: LoadTest, runs: Sequence[LoadRun]) -> Chart:
         limit_ms = test.limit.slo_p99_ms
         ends = [(0.0, limit_ms), (rates[-1], limit_ms)]
         lines.append(Line(f"limit of the p99: {limit_ms:g} ms", GREY, ends, dashed=True))
+        if test.limit.lower_bound:
+            words = f"at least {test.limit.rate:.4g} requests/s: a lower bound"
+            rise = [(test.limit.rate, 0.0), (test.limit.rate, limit_ms)]
+            lines.append(Line(words, BLACK, rise, dashed=True))
     texts = ordered[0].texts_per_request
     marks = {part * rates[-1]: f"{part * rates[-1]:.3g}" for part in (0.0, 0.25, 0.5, 0.75, 1.0)}
     return Chart(f"latency (ms) by requests a second, {texts} texts each", lines, marks)
