@@ -27,7 +27,7 @@ from bertender.measure.comparison import CompareConfig
 from bertender.measure.verify import VerifyConfig
 from bertender.tasks.task import Task, TaskConfig
 from serve.bulk.config import ClassifyConfig
-from serve.config import ServeConfig
+from serve.config import ServeCommandConfig
 from serve.loadtest.config import LoadConfig
 from tests.forked import command, start
 from tests.front import WRITERS, fail, invoke, succeed, write_toy_files
@@ -41,7 +41,7 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     "verify": (TaskConfig, VerifyConfig),
     "compare": (TaskConfig, CompareConfig),
     "compress": (TaskConfig, CompressConfig),
-    "serve": (ServeConfig,),
+    "serve": (ServeCommandConfig,),
     "classify": (ClassifyConfig,),
     "loadtest": (LoadConfig,),
 }
@@ -60,7 +60,6 @@ OWN_FLAGS = {
     "verify": {"--out"},
     "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},
     "compress": {"--out", "--teacher", "--dry-run"},
-    "serve": {"--repository-only"},
     "classify": {"--pair", "--url"},
     "loadtest": {"--out", "--plot"},
 }
