@@ -37,7 +37,7 @@ __all__ = ["TritonServer", "serve_forever", "serving"]
 
 logger = logging.getLogger(__name__)
 
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
+SUPERVISOR = Path(__file__).with_name("supervisor") / "__main__.py"
 HIDDEN_ARGUMENTS = Path(__file__).with_name("hidden_arguments.py")
 IN_FLIGHT_TIMEOUT_S = 10
 STOP_TIMEOUT_S = 20
