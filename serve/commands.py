@@ -13,8 +13,9 @@ from bertender.cli.output import console, print_json, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from serve.config import ServeCommandConfig
+from serve.foreground import serve_forever
 from serve.repository import write_repository
-from serve.server import TritonServer, serve_forever
+from serve.server import TritonServer
 from serve.server_log import STANDARD_OUTPUT
 
 __all__ = ["serve_command"]

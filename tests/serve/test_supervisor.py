@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from serve.in_flight import InFlight
-from serve.server import SUPERVISOR
+from serve.launch import SUPERVISOR
 from serve.supervisor import STUB_DIED, STUB_NAME, Rotation
 from tests.serve.processes import assert_gone
 
