@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ from bertender.core.errors import BertenderError, DeadlineError
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
     from bertender.text.batch import Batch
 from bertender.text.example import Example
-from serve.client.address import DEFAULT_URL, parse_url
+from serve.client.address import DEFAULT_URL
+from serve.client.connection import Connection
 from serve.client.retries import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
 
@@ -22,10 +23,8 @@ __all__ = ["DEFAULT_TIMEOUT_S", "Endpoint", "ServedPredictor", "classify"]
 
 DEFAULT_TIMEOUT_S = 60.0
 
-Result = TypeVar("Result")
 
-
-class Endpoint:
+class Endpoint(Connection):
     """A connection to a served classifier. It belongs to the thread that opened it.
 
     Args:
@@ -52,14 +51,10 @@ class Endpoint:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retries: int | None = None,
     ) -> None:
-        self.url = url
-        self.timeout_s = timeout_s
-        self.retries = retries
-        self.protocol, self.address = parse_url(url)
-        self.client: Any = None
+        super().__init__(url, timeout_s, retries)
         try:
-            config = self._call(self.protocol.model_config, on_opening(retries))
-            self.model = ServedModel.from_model_config(config)
+            response = self._call(self.protocol.model_config, on_opening(retries))
+            self.model = ServedModel.from_model_config(self.protocol.config_of(response))
         except BertenderError:
             self.close()
             raise
@@ -106,25 +101,25 @@ class Endpoint:
         )
         return self.model.response(result)
 
-    def _call(self, ask: Callable[[Any, float], Result], retries: int | None) -> Result:
+    def _call(self, ask: Callable[[Any, float], Any], retries: int | None) -> Any:
         """Return what one request gets, after as many tries as it needs and may have."""
         tries = Tries(self.timeout_s, retries)
         while True:
             if self.client is None:
                 self.client = self.protocol.connect(self.address, self.timeout_s)
+            remaining_s = tries.remaining_s
             try:
-                return ask(self.client, tries.remaining_s)
+                with self.protocol.limit(remaining_s):
+                    return ask(self.client, remaining_s)
             except Exception as error:
-                time.sleep(self._wait_after(error, tries))
+                time.sleep(self.wait_after(error, tries))
 
-    def _wait_after(self, error: Exception, tries: Tries) -> float:
-        """Return how long to wait before the next try, or raise an error with the next step."""
-        failure = self.protocol.failure(error)
-        if failure is None:
-            raise error
-        if failure.error is DeadlineError:
+    def wait_after(self, error: Exception, tries: Tries) -> float:
+        try:
+            return super().wait_after(error, tries)
+        except DeadlineError:
             self.close()  # a response that comes yet would be taken for that of the next request
-        return tries.wait_after(failure, failure.explained(self.url, error))
+            raise
 
 
 class ServedPredictor:

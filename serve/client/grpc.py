@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import tritonclient.grpc
@@ -55,26 +56,16 @@ def _connect(address: str, timeout_s: float) -> Any:
     return tritonclient.grpc.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
 
 
-def _model_config(client: Any, timeout_s: float) -> dict[str, Any]:
-    response = client.get_model_config(MODEL_NAME, as_json=True, client_timeout=timeout_s)
-    return dict(response["config"])
-
-
-def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING, client_timeout=timeout_s)
-
-
 def _connect_async(address: str) -> Any:
     return tritonclient.grpc.aio.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
 
 
-async def _model_config_async(client: Any, timeout_s: float) -> dict[str, Any]:
-    response = await client.get_model_config(MODEL_NAME, as_json=True, client_timeout=timeout_s)
-    return dict(response["config"])
+def _model_config(client: Any, timeout_s: float) -> Any:
+    return client.get_model_config(MODEL_NAME, as_json=True, client_timeout=timeout_s)
 
 
-async def _infer_async(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    return await client.infer(MODEL_NAME, inputs, parameters=TRUNCATING, client_timeout=timeout_s)
+def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
+    return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING, client_timeout=timeout_s)
 
 
 def _failure(error: Exception) -> Failure | None:
@@ -92,10 +83,11 @@ GRPC = Protocol(
     default_port=8001,
     tensor=tritonclient.grpc.InferInput,
     connect=_connect,
-    model_config=_model_config,
-    infer=_infer,
     connect_async=_connect_async,
-    model_config_async=_model_config_async,
-    infer_async=_infer_async,
+    model_config=_model_config,
+    config_of=lambda response: dict(response["config"]),
+    infer=_infer,
+    limit=nullcontext,
+    limit_async=nullcontext,
     failure=_failure,
 )

@@ -44,35 +44,23 @@ def _connect(address: str, timeout_s: float) -> Any:
     )
 
 
-def _late(timeout_s: float) -> gevent.Timeout:
-    """Return a limit on the block as a whole: the connection's own is one for each read."""
-    return gevent.Timeout(timeout_s, TimeoutError(f"no response within {timeout_s:.3g} s"))
-
-
-def _model_config(client: Any, timeout_s: float) -> dict[str, Any]:
-    with _late(timeout_s):
-        return dict(client.get_model_config(MODEL_NAME))
-
-
-def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    with _late(timeout_s):
-        return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING)
-
-
 def _connect_async(address: str) -> Any:
     return tritonclient.http.aio.InferenceServerClient(
         address, conn_limit=MOST_CONNECTIONS, conn_timeout=None
     )
 
 
-async def _model_config_async(client: Any, timeout_s: float) -> dict[str, Any]:
-    async with asyncio.timeout(timeout_s):
-        return dict(await client.get_model_config(MODEL_NAME))
+def _model_config(client: Any, timeout_s: float) -> Any:
+    return client.get_model_config(MODEL_NAME)
 
 
-async def _infer_async(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    async with asyncio.timeout(timeout_s):
-        return await client.infer(MODEL_NAME, inputs, parameters=TRUNCATING)
+def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
+    return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING)
+
+
+def _limit(timeout_s: float) -> gevent.Timeout:
+    """Return a limit on the block as a whole: the connection's own is one for each read."""
+    return gevent.Timeout(timeout_s, TimeoutError(f"no response within {timeout_s:.3g} s"))
 
 
 def _failure(error: Exception) -> Failure | None:
@@ -84,10 +72,11 @@ HTTP = Protocol(
     default_port=8000,
     tensor=tritonclient.http.InferInput,
     connect=_connect,
-    model_config=_model_config,
-    infer=_infer,
     connect_async=_connect_async,
-    model_config_async=_model_config_async,
-    infer_async=_infer_async,
+    model_config=_model_config,
+    config_of=dict,
+    infer=_infer,
+    limit=_limit,
+    limit_async=asyncio.timeout,
     failure=_failure,
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +31,17 @@ class Protocol:
     tensor: Callable[..., Any]
     connect: Callable[[str, float], Any]
     """(address, timeout in seconds) -> a client"""
-    model_config: Callable[[Any, float], dict[str, Any]]
-    """(client, timeout in seconds) -> the configuration of the served model"""
-    infer: Callable[[Any, Sequence[Any], float], Any]
-    """(client, input tensors, timeout in seconds) -> the result"""
     connect_async: Callable[[str], Any]
-    model_config_async: Callable[[Any, float], Awaitable[dict[str, Any]]]
-    infer_async: Callable[[Any, Sequence[Any], float], Awaitable[Any]]
+    """address -> a client whose methods are awaited"""
+    model_config: Callable[[Any, float], Any]
+    """(client of either kind, timeout in seconds) -> the response about the served model"""
+    config_of: Callable[[Any], dict[str, Any]]
+    """that response -> the configuration in it"""
+    infer: Callable[[Any, Sequence[Any], float], Any]
+    """(client of either kind, input tensors, timeout in seconds) -> the result"""
+    limit: Callable[[float], AbstractContextManager[Any]]
+    """timeout in seconds -> ends a block that takes longer, where the client itself does not"""
+    limit_async: Callable[[float], AbstractAsyncContextManager[Any]]
     failure: Callable[[Exception], Failure | None]
     """What an error of these clients means; None for an error that is not theirs."""
 
