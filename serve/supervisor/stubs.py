@@ -15,7 +15,7 @@ GRACE_S = 0.5
 PROCESSES = Path("/proc")
 
 
-class Process(NamedTuple):
+class _Process(NamedTuple):
     """A line of /proc/PID/stat, as far as it is of use."""
 
     name: str
@@ -37,23 +37,23 @@ class Stubs:
         now = time.monotonic()
         if now >= self.next_discovery:
             numbers = [int(path.name) for path in PROCESSES.iterdir() if path.name.isdigit()]
-            self.known = [number for number in numbers if self._is_own(process_of(number))]
+            self.known = [number for number in numbers if self._is_own(_process(number))]
             self.next_discovery = now + DISCOVERY_S
-        looked_up = {number: process_of(number) for number in self.known}
+        looked_up = {number: _process(number) for number in self.known}
         dead = [each for each, its in looked_up.items() if self._is_own(its) and its.state == "Z"]
         self.dead_since = {each: self.dead_since.get(each, now) for each in dead}
         return next((each for each in dead if now - self.dead_since[each] > GRACE_S), None)
 
-    def _is_own(self, process: Process) -> bool:
+    def _is_own(self, process: _Process) -> bool:
         return process.parent == self.command and STUB_NAME.startswith(process.name)
 
 
-def process_of(number: int) -> Process:
+def _process(number: int) -> _Process:
     """Return what the kernel says of a process; nothing when it is gone."""
     try:
         content = (PROCESSES / str(number) / "stat").read_text(errors="replace")
     except OSError:
-        return Process("", "", 0)
+        return _Process("", "", 0)
     before, _, after = content.rpartition(")")  # the name may hold anything, parentheses too
     state, parent, *_ = after.split()
-    return Process(before.partition("(")[2], state, int(parent))
+    return _Process(before.partition("(")[2], state, int(parent))
