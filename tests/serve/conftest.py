@@ -1,4 +1,7 @@
-"""Tiny ONNX artifacts, and one running server that the tests share."""
+"""Tiny ONNX artifacts, and the running servers that tests share, one for each kind of settings.
+
+A test that ends its server, or that needs other settings, starts one of its own.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
 from tests.cli.fakes import endpoint
+from tests.serve.marked_model import BATCH, QUEUE, marked_server
+from tests.serve.proxies import Proxy, proxy_before
 from tests.served import ANY_PORTS
 from tests.toys import NoConfig, toy_task
 
@@ -87,4 +92,36 @@ def served(
     config = ServeConfig(**ANY_PORTS, max_batch_size=16, threads_per_instance=1)
     directory = tmp_path_factory.mktemp("served") / "models"
     with TritonServer(write_repository(onnx_artifact, directory, config), config) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def administered(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    """A running server whose administrative routes are open to the token in a file."""
+    folder = tmp_path_factory.mktemp("administered")
+    files = {"admin_token_file": folder / "token", "log_file": folder / "server.log"}
+    config = ServeConfig(**ANY_PORTS, threads_per_instance=1, **files)
+    with TritonServer(write_repository(onnx_artifact, folder / "models", config), config) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def proxy(administered: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """The nginx of deploy/ in front of that server."""
+    config = administered.config
+    folder = tmp_path_factory.mktemp("nginx")
+    with proxy_before(config.http_port, config.grpc_port, folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def marked(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    """A running server with a short queue, whose runs obey marked words."""
+    folder = tmp_path_factory.mktemp("marked")
+    settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE, "queue_timeout_ms": 3000}
+    with marked_server(onnx_artifact, folder, **settings) as server:
         yield server
