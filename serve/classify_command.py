@@ -20,10 +20,12 @@ from serve.bulk.config import ClassifyConfig
 from serve.bulk.files import check_writable
 from serve.bulk.run import BulkRun, classify_all, classify_to_file
 from serve.bulk.texts import Texts, read_file
-from serve.client import DEFAULT_URL, AsyncEndpoint, Classification
+from serve.client import DEFAULT_URL, AccessConfig, AsyncEndpoint, Classification
 
 __all__ = ["classify_command", "lines_of"]
 
+SENDING = {"batch_size", "concurrency", "timeout_s", "retries"}
+"""Settings of the endpoint."""
 STANDARD_INPUT = ("text", "pair")
 """Names of columns for texts that no file has."""
 
@@ -50,24 +52,27 @@ def classify_command() -> Callable[..., None]:
         ] = None,
         url: Annotated[
             str,
-            typer.Option(metavar="URL", help="address of the endpoint, http://... or grpc://..."),
+            typer.Option(
+                metavar="URL", help="address of the endpoint, http(s)://... or grpc(s)://..."
+            ),
         ] = DEFAULT_URL,
         as_json: JsonFlag = False,
     ) -> None:
         config = ClassifyConfig.parse(explicit(option_values(ClassifyConfig, values)))
         if config.input and (texts or pair):
             raise typer.BadParameter("--input FILE and TEXT: give one of them.")
+        access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
         check_savable("--output", config.output, "data")
-        asyncio.run(_classify(url, _pairs(texts or [], pair or []), config, as_json))
+        endpoint = AsyncEndpoint(url, **config.model_dump(include=SENDING), access=access)
+        asyncio.run(_classify(endpoint, _pairs(texts or [], pair or []), config, as_json))
 
-    return command_with_flags(command, (ClassifyConfig,))
+    return command_with_flags(command, (ClassifyConfig, AccessConfig))
 
 
 async def _classify(
-    url: str, texts: Sequence[Example], config: ClassifyConfig, as_json: bool
+    endpoint: AsyncEndpoint, texts: Sequence[Example], config: ClassifyConfig, as_json: bool
 ) -> None:
-    sending = config.model_dump(include={"batch_size", "concurrency", "timeout_s", "retries"})
-    async with AsyncEndpoint(url, **sending) as endpoint:
+    async with endpoint:
         table = _texts(texts, config, endpoint.model.text_columns)
         if config.output:
             check_writable(config.output, table.columns)

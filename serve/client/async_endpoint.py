@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from bertender.text.example import Example
+from serve.client.access import NO_ACCESS, AccessConfig
 from serve.client.address import DEFAULT_URL
 from serve.client.connection import Connection
 from serve.client.endpoint import DEFAULT_TIMEOUT_S
@@ -22,12 +23,13 @@ class AsyncEndpoint(Connection):
     """Connections to a served classifier, for `async with`. It belongs to one event loop.
 
     Args:
-        url: `http://host:port` or `grpc://host:port`; without a scheme it is http.
+        url: as in `Endpoint`.
         batch_size: texts a request; by default, and at most, what the model takes.
         concurrency: most requests at a time, of all callers together.
         timeout_s: longest wait for the response to one request, its retries included; it begins
             when the request is sent, not while it waits for others.
         retries: as in `Endpoint`.
+        access: as in `Endpoint`.
 
     Raises (on entering): as `Endpoint`.
     """
@@ -40,16 +42,17 @@ class AsyncEndpoint(Connection):
         concurrency: int = DEFAULT_CONCURRENCY,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retries: int | None = None,
+        access: AccessConfig = NO_ACCESS,
     ) -> None:
-        super().__init__(url, timeout_s, retries)
+        super().__init__(url, timeout_s, retries, access)
         self.concurrency = concurrency
         self.turns = asyncio.Semaphore(concurrency)
         self.asked_batch_size = batch_size
 
     async def __aenter__(self) -> Self:
-        self.client = self.protocol.connect_async(self.address)
+        self.client = self.protocol.connect_async(self.address.host_and_port, self.access)
         try:
-            response = await self._call(self.protocol.model_config, on_opening(self.retries))
+            response = await self._call(self.ask_for_config, on_opening(self.retries))
             self.model = ServedModel.from_model_config(self.protocol.config_of(response))
         except BaseException:
             await self.close()
@@ -85,7 +88,9 @@ class AsyncEndpoint(Connection):
         inputs = self.model.tensors(columns, self.protocol.tensor)
         async with self.turns:
             result = await self._call(
-                lambda client, timeout_s: self.protocol.infer(client, inputs, timeout_s),
+                lambda client, timeout_s: self.protocol.infer(
+                    client, inputs, timeout_s, self.access.headers
+                ),
                 self.retries,
             )
         return self.model.response(result)

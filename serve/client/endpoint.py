@@ -14,6 +14,7 @@ from bertender.core.errors import BertenderError, DeadlineError
 if TYPE_CHECKING:  # at run time it would load transformers into a client that only asks
     from bertender.text.batch import Batch
 from bertender.text.example import Example
+from serve.client.access import NO_ACCESS, AccessConfig
 from serve.client.address import DEFAULT_URL
 from serve.client.connection import Connection
 from serve.client.retries import Tries, on_opening
@@ -28,19 +29,22 @@ class Endpoint(Connection):
     """A connection to a served classifier. It belongs to the thread that opened it.
 
     Args:
-        url: `http://host:port` or `grpc://host:port`; without a scheme it is http.
+        url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; without a
+            scheme it is http.
         batch_size: texts a request; by default, and at most, what the model takes.
         timeout_s: longest wait for the response to one request, its retries included.
         retries: how often a request is sent again where the server rejects it for now, or nothing
             listens; by default until `timeout_s` is over, and OPENING_RETRIES times on opening.
             Other failures are never retried.
+        access: files of TLS and of an API key, for a server behind a proxy.
 
     Raises:
         OverloadedError: the server rejects the request for now.
         UnreachableError: no endpoint responds at the url.
         DeadlineError: the response takes longer than `timeout_s`.
         ServingError: the server refuses, or serves no classifier; the root of the three above.
-        ConfigError: the url is none; its scheme is neither http nor grpc.
+        ConfigError: the url is none, its scheme is not a row of SCHEMES, or a file of the access
+            cannot be used.
     """
 
     def __init__(
@@ -50,10 +54,11 @@ class Endpoint(Connection):
         batch_size: int | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retries: int | None = None,
+        access: AccessConfig = NO_ACCESS,
     ) -> None:
-        super().__init__(url, timeout_s, retries)
+        super().__init__(url, timeout_s, retries, access)
         try:
-            response = self._call(self.protocol.model_config, on_opening(retries))
+            response = self._call(self.ask_for_config, on_opening(retries))
             self.model = ServedModel.from_model_config(self.protocol.config_of(response))
         except BertenderError:
             self.close()
@@ -97,7 +102,10 @@ class Endpoint(Connection):
     def _ask(self, columns: Columns) -> ResponseTensors:
         inputs = self.model.tensors(columns, self.protocol.tensor)
         result = self._call(
-            lambda client, timeout_s: self.protocol.infer(client, inputs, timeout_s), self.retries
+            lambda client, timeout_s: self.protocol.infer(
+                client, inputs, timeout_s, self.access.headers
+            ),
+            self.retries,
         )
         return self.model.response(result)
 
@@ -106,7 +114,9 @@ class Endpoint(Connection):
         tries = Tries(self.timeout_s, retries)
         while True:
             if self.client is None:
-                self.client = self.protocol.connect(self.address, self.timeout_s)
+                self.client = self.protocol.connect(
+                    self.address.host_and_port, self.access, self.timeout_s
+                )
             remaining_s = tries.remaining_s
             try:
                 with self.protocol.limit(remaining_s):
@@ -139,7 +149,10 @@ def classify(
     batch_size: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     retries: int | None = None,
+    access: AccessConfig = NO_ACCESS,
 ) -> list[Classification]:
     """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
-    with Endpoint(url, batch_size=batch_size, timeout_s=timeout_s, retries=retries) as endpoint:
+    with Endpoint(
+        url, batch_size=batch_size, timeout_s=timeout_s, retries=retries, access=access
+    ) as endpoint:
         return endpoint.classify(examples)

@@ -14,6 +14,7 @@ from bertender.core.errors import LoadTestError
 from bertender.core.saving import check_savable, save_result, save_text
 from bertender.text.example import Example
 from serve.bulk.texts import read_file
+from serve.client import AccessConfig
 from serve.loadtest.config import LoadConfig
 from serve.loadtest.measure import load_test
 from serve.loadtest.plot import load_svg
@@ -22,7 +23,8 @@ from serve.loadtest.records import Limit, LoadRun, LoadTest
 __all__ = ["lines_of_test", "loadtest_command"]
 
 UrlArgument = Annotated[
-    str, typer.Argument(metavar="URL", help="address of the endpoint, http://... or grpc://...")
+    str,
+    typer.Argument(metavar="URL", help="address of the endpoint, http(s)://... or grpc(s)://..."),
 ]
 OutFile = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="write the result to this JSON file")
@@ -45,7 +47,8 @@ def loadtest_command() -> Callable[..., None]:
         check_savable("--out", out, "JSON")
         check_savable("--plot", plot, "SVG")
         config = LoadConfig.parse(explicit(option_values(LoadConfig, values)))
-        test = load_test(url, lambda columns: _texts(config, columns), config)
+        access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
+        test = load_test(url, lambda columns: _texts(config, columns), config, access)
         if out:
             save_result(test, out)
         if plot:
@@ -58,7 +61,7 @@ def loadtest_command() -> Callable[..., None]:
         if test.limit and test.limit.lower_bound:
             raise LoadTestError(f"the search ended before the limit: {test.limit.lower_bound}")
 
-    return command_with_flags(command, (LoadConfig,))
+    return command_with_flags(command, (LoadConfig, AccessConfig))
 
 
 def _texts(config: LoadConfig, text_columns: int) -> Sequence[Example]:

@@ -14,7 +14,7 @@ from bertender.core.machine_load import MachineLoad
 from bertender.core.progress import progress_bar
 from bertender.measure.load import busiest, check_load, load_now
 from bertender.text.example import Example
-from serve.client.address import parse_url
+from serve.client.access import NO_ACCESS, AccessConfig
 from serve.client.async_endpoint import AsyncEndpoint
 from serve.client.served_model import ServedModel
 from serve.loadtest.config import LoadConfig
@@ -47,7 +47,9 @@ class Target:
         return await self.sender.send(self.requests[number % len(self.requests)])
 
 
-def load_test(url: str, read: Read, config: LoadConfig) -> LoadTest:
+def load_test(
+    url: str, read: Read, config: LoadConfig, access: AccessConfig = NO_ACCESS
+) -> LoadTest:
     """Send requests to an endpoint as the settings say, and return what was measured.
 
     A search that ends early leaves a lower bound of the limit.
@@ -60,7 +62,7 @@ def load_test(url: str, read: Read, config: LoadConfig) -> LoadTest:
     before = load_now()
     check_load(before, config.noisy)
     with asyncio.Runner(loop_factory=precise_loop) as runner:
-        target = runner.run(_open(url, read, config))
+        target = runner.run(_open(url, read, config, access))
         try:
             runs, limit = _measure(runner, target, config)
         finally:
@@ -90,15 +92,15 @@ def _undisturbed(limit: Limit | None, load: MachineLoad, config: LoadConfig) -> 
     return limit
 
 
-async def _open(url: str, read: Read, config: LoadConfig) -> Target:
+async def _open(url: str, read: Read, config: LoadConfig, access: AccessConfig) -> Target:
     """Connect, and prepare the requests; the first is sent to see that the server takes it."""
-    protocol, address = parse_url(url)
-    async with AsyncEndpoint(url, timeout_s=config.timeout_s) as endpoint:
+    async with AsyncEndpoint(url, timeout_s=config.timeout_s, access=access) as endpoint:
         texts = read(endpoint.model.text_columns)
         _check_batch(endpoint.model, config)
         drawn = _drawn(texts, config)
         await endpoint.classify(drawn[0])
-    sender = SENDERS[protocol.name](address, config.timeout_s)
+    protocol = endpoint.protocol.name
+    sender = SENDERS[protocol](endpoint.address, endpoint.access, config.timeout_s)
     try:
         requests = [
             sender.prepare(endpoint.model, columns)
@@ -108,7 +110,7 @@ async def _open(url: str, read: Read, config: LoadConfig) -> Target:
     except BaseException:
         await sender.close()
         raise
-    return Target(protocol.name, endpoint.model, len(texts), sender, requests)
+    return Target(protocol, endpoint.model, len(texts), sender, requests)
 
 
 def _check_batch(model: ServedModel, config: LoadConfig) -> None:

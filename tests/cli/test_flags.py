@@ -20,6 +20,7 @@ from distill.distillation.distiller import DistillConfig
 from distill.distillation.general import GeneralConfig
 from distill.methods import GENERAL_METHODS
 from serve.bulk.config import ClassifyConfig
+from serve.client import AccessConfig
 from serve.config import ServeCommandConfig
 from serve.loadtest.config import LoadConfig
 from tests.front import WRITERS, succeed
@@ -112,6 +113,7 @@ CONFIGS = {
     "serve": ServeCommandConfig,
     "classify": ClassifyConfig,
     "loadtest": LoadConfig,
+    "access": AccessConfig,
 }
 TABLES_OF_ONE_ROW = [("quantize", "scheme")]
 BESIDE_ANOTHER = {

@@ -27,6 +27,7 @@ from bertender.measure.comparison import CompareConfig
 from bertender.measure.verify import VerifyConfig
 from bertender.tasks.task import Task, TaskConfig
 from serve.bulk.config import ClassifyConfig
+from serve.client import AccessConfig
 from serve.config import ServeCommandConfig
 from serve.loadtest.config import LoadConfig
 from tests.forked import command, start
@@ -42,8 +43,8 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     "compare": (TaskConfig, CompareConfig),
     "compress": (TaskConfig, CompressConfig),
     "serve": (ServeCommandConfig,),
-    "classify": (ClassifyConfig,),
-    "loadtest": (LoadConfig,),
+    "classify": (ClassifyConfig, AccessConfig),
+    "loadtest": (LoadConfig, AccessConfig),
 }
 """The configs whose fields are a command's flags; commands that are not here have none."""
 

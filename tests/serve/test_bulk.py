@@ -16,7 +16,7 @@ from bertender.core.errors import BusyError
 from bertender.tasks.rows import READERS, open_table
 from serve.bulk.files import WRITERS
 from serve.bulk.journal import Journal, journal_of, open_journal
-from serve.client import Classification
+from serve.client import AccessConfig, Classification
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 from tests.packages import ROOT
@@ -86,6 +86,7 @@ def test_settings_reach_the_endpoint(tmp_path: Path, endpoint: type[FakeEndpoint
     sending = ("--batch-size", "3", "--concurrency", "2", "--timeout-s", "5", "--retries", "0")
     succeed("classify", "a", *sending)
     settings = {"batch_size": 3, "concurrency": 2, "timeout_s": 5.0, "retries": 0}
+    settings["access"] = AccessConfig()
     assert endpoint.settings == [settings]
 
 

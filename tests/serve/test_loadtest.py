@@ -174,7 +174,7 @@ def test_a_sender_is_closed_where_a_request_cannot_be_prepared(
     closed = []
 
     class Broken:
-        def __init__(self, address: str, timeout_s: float) -> None: ...
+        def __init__(self, address: object, access: object, timeout_s: float) -> None: ...
 
         def prepare(self, model: object, columns: object) -> None:
             raise ValueError("too long")
