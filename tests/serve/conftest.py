@@ -5,6 +5,7 @@ A test that ends its server, or that needs other settings, starts one of its own
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,8 @@ from serve.repository import write_repository
 from serve.server import TritonServer
 from tests.cli.fakes import endpoint
 from tests.serve.marked_model import BATCH, QUEUE, marked_server
-from tests.serve.proxies import Proxy, proxy_before
+from tests.serve.proxies import SECRET, Proxy, proxy_before
+from tests.serve.scripted import make_certificate
 from tests.served import ANY_PORTS
 from tests.toys import NoConfig, toy_task
 
@@ -125,3 +127,17 @@ def marked(
     settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE, "queue_timeout_ms": 3000}
     with marked_server(onnx_artifact, folder, **settings) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of this machine, which signs itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here, so no certificate for TLS")
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    (tmp_path / "key").write_text(f"{SECRET}\n")
+    return tmp_path / "key"

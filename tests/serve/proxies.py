@@ -19,10 +19,11 @@ import pytest
 from tests.packages import ROOT
 from tests.serve.scripted import make_certificate
 
-__all__ = ["KEY", "Proxy", "nginx_binary", "proxy_before"]
+__all__ = ["KEY", "SECRET", "Proxy", "nginx_binary", "proxy_before"]
 
 DEPLOY = ROOT / "deploy" / "nginx"
-KEY = f"Bearer {'0123456789abcdef' * 4}"  # as long as that of the documented command
+SECRET = "0123456789abcdef" * 4  # as long as that of the documented command
+KEY = f"Bearer {SECRET}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +14,15 @@ import bertender
 from bertender.core.errors import ConfigError, ServingError, UnreachableError
 from bertender.models.predictor import Classifier
 from bertender.text.example import Example
-from serve.client import PROTOCOLS, AccessConfig, Endpoint
-from serve.client.access import ACCESS_RULES, open_access
-from serve.client.address import SCHEMES, parse_url
+from serve.client import AccessConfig, Endpoint
 from serve.loadtest.records import LoadTest
 from tests.front import fail, last_line, succeed
-from tests.serve.proxies import KEY, Proxy
-from tests.serve.scripted import SERVERS, Script, make_certificate
+from tests.serve.proxies import KEY, SECRET, Proxy
+from tests.serve.scripted import SERVERS, Script
 from tests.serve.test_client_failures import BOTH, EVERY, Classify, labels
 from tests.test_docs import PROXY_ADDRESS, blocks, shown_lines
 
-SECRET = KEY.removeprefix("Bearer ")
 TEXTS = [("apple saw",), ("plum",), ("\U0001f350 drill",)]
-
-
-@pytest.fixture(scope="session")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate of this machine, which signs itself, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl here, so no certificate for TLS")
-    return make_certificate(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-def key_file(tmp_path: Path) -> Path:
-    (tmp_path / "key").write_text(f"{SECRET}\n")
-    return tmp_path / "key"
 
 
 def expected_labels(local: Classifier, examples: list[Example]) -> list[str]:
@@ -211,90 +193,3 @@ def test_a_key_is_in_no_result(
     assert script.headers[-1]["authorization"] == KEY
     written = out.read_text() + result.output + result.stderr + shown.output + shown.stderr
     assert SECRET not in written + caplog.text
-
-
-USES: Mapping[str, tuple[str, Callable[[Path, Path, Path], dict[str, Path]], str]] = {
-    "TLS without TLS": (
-        "http://127.0.0.1:8000",
-        lambda certificate, key, folder: {"ca_file": certificate},
-        "ca_file=.*: http:// has no TLS. Write https://",
-    ),
-    "a certificate without TLS": (
-        "grpc://127.0.0.1:8000",
-        lambda certificate, key, folder: {"client_certificate": certificate, "client_key": key},
-        "client_certificate=.*, client_key=.*: grpc:// has no TLS. Write grpcs://",
-    ),
-    "a key in the clear": (
-        "http://example.com:8000",
-        lambda certificate, key, folder: {"api_key_file": folder / "key"},
-        "would send the key to example.com without encryption. Write https://",
-    ),
-    "a missing authority": (
-        "https://localhost",
-        lambda certificate, key, folder: {"ca_file": folder / "gone.pem"},
-        "ca_file=.*gone.pem: No such file",
-    ),
-    "an authority that is none": (
-        "https://localhost",
-        lambda certificate, key, folder: {"ca_file": folder / "key"},
-        "ca_file=.*key: .*holds a certificate",
-    ),
-    "a certificate without its key": (
-        "grpcs://localhost",
-        lambda certificate, key, folder: {"client_certificate": certificate},
-        "client_certificate=.*: .*with its unencrypted key",
-    ),
-    "a key that is none": (
-        "grpcs://localhost",
-        lambda certificate, key, folder: {
-            "client_certificate": certificate,
-            "client_key": folder / "key",
-        },
-        "client_key=.*key: .*with its unencrypted key",
-    ),
-    "a missing API key": (
-        "https://localhost",
-        lambda certificate, key, folder: {"api_key_file": folder / "gone"},
-        "api_key_file=.*gone: No such file",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", USES)
-def test_files_that_cannot_be_used_are_named(
-    name: str, tls: tuple[Path, Path], key_file: Path, tmp_path: Path
-) -> None:
-    url, files, message = USES[name]
-    config = AccessConfig.parse(files(*tls, tmp_path))
-    with pytest.raises(ConfigError, match=message) as raised:
-        open_access(parse_url(url), config)
-    assert SECRET not in str(raised.value)
-
-
-@pytest.mark.parametrize("content", ["", "two words", f"Bearer {SECRET}", "a\nb", "k\u00e9y", "\0"])
-def test_what_is_no_key_is_refused_without_being_shown(content: str, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text(content)
-    with pytest.raises(ConfigError, match=r"no key in it\. It holds the key alone") as raised:
-        open_access(parse_url("https://x"), AccessConfig(api_key_file=tmp_path / "key"))
-    assert not content.strip("\0") or content not in str(raised.value)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
-def test_a_proxy_on_this_machine_needs_no_tls_for_a_key(host: str, key_file: Path) -> None:
-    access = open_access(parse_url(f"http://{host}:1"), AccessConfig(api_key_file=key_file))
-    assert access.headers == {"authorization": KEY} and SECRET not in repr(access)
-
-
-@pytest.mark.parametrize("rule", ACCESS_RULES)
-def test_settings_that_conflict(rule: str) -> None:
-    broken = {"a key of no certificate": {"client_key": "x.key"}}
-    with pytest.raises(ConfigError, match=r"client_key=x\.key: .*--client-certificate"):
-        AccessConfig.parse(broken[rule])
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-def test_every_scheme_has_a_port(name: str) -> None:
-    address = parse_url(f"{name}://example.com")
-    assert address.protocol is PROTOCOLS[name.removesuffix("s")]
-    assert address.tls is name.endswith("s")
-    assert address.host_and_port == f"example.com:{SCHEMES[name].default_port}"
