@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
-from bertender.cli.output import left_out_rows, messages, print_json, print_words
+from bertender.cli.output import messages, print_json, print_words
 from bertender.core.errors import DataError
 from bertender.core.saving import check_savable
 from bertender.problems import ProblemType
@@ -19,10 +20,12 @@ from serve.bulk.config import ClassifyConfig
 from serve.bulk.files import check_writable
 from serve.bulk.run import BulkRun, classify_all, classify_to_file
 from serve.bulk.texts import Texts, read_file
-from serve.client import DEFAULT_URL, AsyncEndpoint, Classification
+from serve.client import DEFAULT_URL, AccessConfig, AsyncEndpoint, Classification
 
 __all__ = ["classify_command", "lines_of"]
 
+SENDING = {"batch_size", "concurrency", "timeout_s", "retries"}
+"""Settings of the endpoint."""
 STANDARD_INPUT = ("text", "pair")
 """Names of columns for texts that no file has."""
 
@@ -49,34 +52,36 @@ def classify_command() -> Callable[..., None]:
         ] = None,
         url: Annotated[
             str,
-            typer.Option(metavar="URL", help="address of the endpoint, http://... or grpc://..."),
+            typer.Option(
+                metavar="URL", help="address of the endpoint, http(s)://... or grpc(s)://..."
+            ),
         ] = DEFAULT_URL,
         as_json: JsonFlag = False,
     ) -> None:
         config = ClassifyConfig.parse(explicit(option_values(ClassifyConfig, values)))
         if config.input and (texts or pair):
             raise typer.BadParameter("--input FILE and TEXT: give one of them.")
+        access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
         check_savable("--output", config.output, "data")
-        asyncio.run(_classify(url, _pairs(texts or [], pair or []), config, as_json))
+        endpoint = AsyncEndpoint(url, **config.model_dump(include=SENDING), access=access)
+        asyncio.run(_classify(endpoint, _pairs(texts or [], pair or []), config, as_json))
 
-    return command_with_flags(command, (ClassifyConfig,))
+    return command_with_flags(command, (ClassifyConfig, AccessConfig))
 
 
 async def _classify(
-    url: str, texts: Sequence[Example], config: ClassifyConfig, as_json: bool
+    endpoint: AsyncEndpoint, texts: Sequence[Example], config: ClassifyConfig, as_json: bool
 ) -> None:
-    sending = config.model_dump(include={"batch_size", "concurrency", "timeout_s", "retries"})
-    async with AsyncEndpoint(url, **sending) as endpoint:
+    async with endpoint:
         table = _texts(texts, config, endpoint.model.text_columns)
         if config.output:
             check_writable(config.output, table.columns)
-            run = await classify_to_file(endpoint, table.texts, table.columns, config.output)
-            _print_run(run, table, as_json)
+            _print_run(await classify_to_file(endpoint, table, config.output), as_json)
             return
-        to_example = endpoint.model.problem.endpoint.to_example
-        examples = [to_example(text) for text in table.texts]
-        classifications = await classify_all(endpoint, examples)
-    _print(classifications, examples, endpoint.model.problem, as_json)
+        by_row = await classify_all(endpoint, table)
+    problem = endpoint.model.problem
+    examples = [problem.endpoint.to_example(table.texts[row]) for row in by_row]
+    _print([*by_row.values()], examples, problem, as_json)
 
 
 def _texts(texts: Sequence[Example], config: ClassifyConfig, count: int) -> Texts:
@@ -84,13 +89,16 @@ def _texts(texts: Sequence[Example], config: ClassifyConfig, count: int) -> Text
     if config.input:
         columns = config.text_column, config.pair_column
         return read_file(config.input, *columns, count, config.skip_bad_rows)
-    return Texts(STANDARD_INPUT[:count], tuple(texts or _read(count)))
+    if not texts:
+        return _read(count)
+    places = tuple(f"text {number}" for number in range(1, len(texts) + 1))
+    return Texts(STANDARD_INPUT[:count], tuple(texts), Path("command line"), places)
 
 
-def _print_run(run: BulkRun, table: Texts, as_json: bool) -> None:
+def _print_run(run: BulkRun, as_json: bool) -> None:
     """Report what was written, and which rows of the file were left out."""
     if as_json:
-        print_json({**run.model_dump(mode="json"), "left_out": left_out_rows(table)})
+        print_json(run.model_dump(mode="json"))
         return
     resumed = f", {run.resumed} of them by an earlier run" if run.resumed else ""
     print_words(f"{run.output}: predictions for {run.texts} texts{resumed}")
@@ -133,7 +141,7 @@ def _pairs(texts: list[str], seconds: list[str]) -> list[tuple[str, ...]]:
     return list(zip(texts, seconds, strict=True)) if seconds else [(text,) for text in texts]
 
 
-def _read(text_columns: int) -> list[tuple[str, ...]]:
+def _read(text_columns: int) -> Texts:
     """Read examples from standard input, one a line; empty lines are left out."""
     if sys.stdin.isatty():
         messages.print("texts, one a line; Ctrl-D ends them:")
@@ -141,10 +149,15 @@ def _read(text_columns: int) -> list[tuple[str, ...]]:
         lines = [(number, line.rstrip("\r\n")) for number, line in enumerate(sys.stdin, start=1)]
     except UnicodeDecodeError as error:
         raise DataError(f"standard input is not UTF-8: {error}. Convert it first.") from None
-    examples = [_columns(line, number, text_columns) for number, line in lines if line.strip()]
-    if not examples:
+    lines = [(number, line) for number, line in lines if line.strip()]
+    if not lines:
         raise DataError("no text to classify. Give TEXT arguments, or lines on standard input.")
-    return examples
+    return Texts(
+        STANDARD_INPUT[:text_columns],
+        tuple(_columns(line, number, text_columns) for number, line in lines),
+        source=Path("standard input"),
+        places=tuple(f"line {number}" for number, _ in lines),
+    )
 
 
 def _columns(line: str, number: int, text_columns: int) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_v
 from bertender.cli.output import console, print_json, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from serve.config import ServeConfig
+from serve.config import ServeCommandConfig
+from serve.foreground import serve_forever
 from serve.repository import write_repository
-from serve.server import TritonServer, serve_forever
+from serve.server import TritonServer
 from serve.server_log import STANDARD_OUTPUT
 
 __all__ = ["serve_command"]
@@ -28,25 +29,21 @@ def serve_command() -> Callable[..., None]:
             Path, typer.Argument(metavar="ARTIFACT", help="onnx artifact to serve")
         ],
         values: dict[str, Any],
-        repository_only: Annotated[
-            Path | None,
-            typer.Option(metavar="DIRECTORY", help="write the model repository here and stop"),
-        ] = None,
         as_json: JsonFlag = False,
     ) -> None:
-        config = ServeConfig.parse(explicit(option_values(ServeConfig, values)))
+        config = ServeCommandConfig.parse(explicit(option_values(ServeCommandConfig, values)))
         if as_json and config.log_file == STANDARD_OUTPUT:
             raise ConfigError(
                 "log_file=-: with --json, standard output has one line of JSON. Name a file."
             )
         source = Artifact.load(artifact, verify=False)  # checked when the repository is written
-        if repository_only:
-            written = write_repository(source, repository_only, config)
+        if config.repository_only:
+            written = write_repository(source, config.repository_only, config)
             _print_state(as_json, {"repository": str(written)}, f"model repository: {written}")
         else:
             serve_forever(source, config, on_ready=lambda server: _ready(server, as_json))
 
-    return command_with_flags(command, (ServeConfig,))
+    return command_with_flags(command, (ServeCommandConfig,))
 
 
 def _ready(server: TritonServer, as_json: bool) -> None:

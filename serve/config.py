@@ -16,21 +16,31 @@ from serve.advisories import Advisory, by_version, predated
 from serve.installation import installed_version
 from serve.server_log import STANDARD_OUTPUT
 
-__all__ = ["PORT_FIELDS", "RULES", "ServeConfig"]
+__all__ = ["PORT_FIELDS", "RULES", "SERVER_SETTINGS", "ServeCommandConfig", "ServeConfig"]
 
 
 QUEUED_BATCHES = 4
 
 PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
 
+SERVER_SETTINGS = frozenset(
+    {
+        *PORT_FIELDS,
+        *("host", "behind_proxy", "tritonserver", "admin_token_file", "ready_timeout_s"),
+        *("log_file", "log_max_mb", "restart"),
+    }
+)
+"""Settings of the server that are not in a model repository."""
+
 
 def _share_ports(config: ServeConfig) -> bool:
     chosen = [port for name in PORT_FIELDS if (port := getattr(config, name))]
-    return len(set(chosen)) < len(chosen)
+    return config.starts_server and len(set(chosen)) < len(chosen)
 
 
 def _is_exposed(config: ServeConfig) -> bool:
-    return not (config.behind_proxy or _is_loopback(config.host)) and bool(_missing_fixes(config))
+    safe = not config.starts_server or config.behind_proxy or _is_loopback(config.host)
+    return not safe and bool(_missing_fixes(config))
 
 
 def _is_loopback(host: str) -> bool:
@@ -152,6 +162,36 @@ class ServeConfig(Config):
     )
 
     @property
+    def starts_server(self) -> bool:
+        """Whether a server runs with these settings."""
+        return True
+
+    @property
     def queue_texts(self) -> int:
         """`max_queue_texts`, or its default."""
         return self.max_queue_texts or QUEUED_BATCHES * self.max_batch_size
+
+
+COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
+    "a setting of a server that is not started": Rule(
+        lambda config: not config.starts_server,
+        "--repository-only starts no server, and a repository does not hold that. Leave them out, "
+        "and set them when the server is started.",
+        settings=SERVER_SETTINGS,
+        against="repository_only",
+    ),
+}
+
+
+class ServeCommandConfig(ServeConfig):
+    """The settings of `bertender serve`, which may write a repository alone."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = COMMAND_RULES
+
+    repository_only: Path | None = Field(
+        None, description="write the model repository to this directory and stop"
+    )
+
+    @property
+    def starts_server(self) -> bool:
+        return self.repository_only is None

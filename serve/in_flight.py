@@ -15,7 +15,7 @@ from pathlib import Path
 __all__ = ["IN_FLIGHT_PREFIX", "WORKSPACE_VARIABLE", "InFlight"]
 
 WORKSPACE_VARIABLE = "BERTENDER_SERVE_WORKSPACE"
-IN_FLIGHT_PREFIX = "in-flight-"  # the supervisor, which imports nothing of ours, repeats it
+IN_FLIGHT_PREFIX = "in-flight-"  # the supervisor, which imports its own files only, repeats it
 COUNT = struct.Struct("=Q")
 
 

@@ -6,18 +6,15 @@ when bertender ends in any way. Everything listens on the loopback address by de
 
 from __future__ import annotations
 
-import http.client
 import logging
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import NoReturn, Self
 from uuid import uuid4
 
@@ -25,25 +22,19 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
 from serve.administration import admin_token, check_closed, closing_arguments
 from serve.config import ServeConfig
-from serve.in_flight import WORKSPACE_VARIABLE
 from serve.installation import Installation, find_installation
+from serve.launch import STOP_TIMEOUT_S, Place, is_ready, launch
 from serve.ports import with_free_ports
 from serve.repository import write_repository
 from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
 from serve.temporary_folder import check_temporary_folder
-from serve.wire import MODEL_NAME
 
-__all__ = ["TritonServer", "serve_forever", "serving"]
+__all__ = ["TritonServer", "serving"]
 
 logger = logging.getLogger(__name__)
 
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
-HIDDEN_ARGUMENTS = Path(__file__).with_name("hidden_arguments.py")
-IN_FLIGHT_TIMEOUT_S = 10
-STOP_TIMEOUT_S = 20
 POLL_S = 0.05
-PROBE_TIMEOUT_S = 2.0
 
 
 class TritonServer:
@@ -157,54 +148,18 @@ class TritonServer:
         self.workspace.mkdir(mode=0o700, exist_ok=True)
         self.log_start = begin_log(self.log_file)
         installation.assemble(self.workspace)
-        traces = (str(self.workspace), self.shared_memory, str(self.log_file))
-        log_max_bytes = int(self.config.log_max_mb * 2**20)
-        self.supervisor = subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-S", str(SUPERVISOR)),
-                *(["--restart"] if self.config.restart else []),
-                *(*traces, str(log_max_bytes), str(STOP_TIMEOUT_S)),
-                *(sys.executable, "-I", "-S", str(HIDDEN_ARGUMENTS)),
-                *self._command(installation),
-                *(f"@{variable}" for variable in closing),
-            ],
-            stdin=subprocess.PIPE,
-            cwd=self.workspace,  # the stub imports from its folder first: not from the user's
-            env={
-                **installation.environment(self.workspace),
-                **closing,
-                WORKSPACE_VARIABLE: str(self.workspace),
-            },
-            start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
+        self.supervisor = launch(
+            installation,
+            Place(self.repository, self.workspace, self.shared_memory, self.log_file),
+            self.config,
+            closing,
         )
         logger.info("tritonserver is starting, its log is %s", self.log_file)
-
-    def _command(self, installation: Installation) -> list[str]:
-        options = {
-            "model-repository": self.repository,
-            "backend-directory": self.workspace / "backends",
-            "http-address": self.config.host,
-            "grpc-address": self.config.host,
-            "metrics-address": self.config.host,
-            "http-port": self.config.http_port,
-            "grpc-port": self.config.grpc_port,
-            "metrics-port": self.config.metrics_port,
-            "backend-config": f"python,shm-region-prefix-name={self.shared_memory}",
-            "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
-            # other ways to the same routes, which an environment variable may open
-            "allow-sagemaker": "false",
-            "allow-vertex-ai": "false",
-        }
-        return [
-            str(installation.binary),
-            "--disable-auto-complete-config",  # completing would start the stub twice
-            *(f"--{name}={value}" for name, value in options.items()),
-        ]
 
     def _wait_until_ready(self) -> None:
         assert self.supervisor is not None
         deadline = time.monotonic() + self.config.ready_timeout_s
-        while not _is_ready(self._reachable_host, self.config.http_port):
+        while not is_ready(self._reachable_host, self.config.http_port):
             if self.supervisor.poll() is not None:
                 raise ServingError(f"the server did not start: {self._failure_reason()}")
             if time.monotonic() > deadline:
@@ -238,52 +193,3 @@ def serving(artifact: Artifact, config: ServeConfig) -> Iterator[TritonServer]:
             yield server
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
-
-
-def serve_forever(
-    artifact: Artifact,
-    config: ServeConfig,
-    on_ready: Callable[[TritonServer], None] = lambda server: None,
-) -> None:
-    """Serve an ONNX artifact in the foreground; return after SIGINT or SIGTERM and a clean stop.
-
-    Call it from the main thread. Errors as in `serving`.
-
-    Raises:
-        ServingError: the server ended by itself.
-    """
-    try:
-        with _interrupted_by_signals(), serving(artifact, config) as server:
-            on_ready(server)
-            server.wait()
-    except KeyboardInterrupt:
-        logger.info("stopped on request")
-
-
-def _is_ready(host: str, port: int) -> bool:
-    """Ask by plain HTTP: an interrupt inside tritonclient's event loop would print a traceback."""
-    connection = http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_S)
-    try:
-        connection.request("GET", f"/v2/models/{MODEL_NAME}/ready")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):  # nothing listens yet, or a stranger does
-        return False
-    finally:
-        connection.close()
-
-
-@contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Make SIGTERM interrupt the block just as SIGINT (Ctrl-C) does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +18,10 @@ __all__ = [
     "MODEL_NAME",
     "TRUNCATE",
     "TRUNCATED",
+    "RowRefusal",
     "asks_for_truncation",
     "from_arrays",
+    "row_in",
     "to_arrays",
 ]
 
@@ -30,7 +34,30 @@ TRUNCATE = "truncate"
 TRUNCATED = "TRUNCATED"
 """Output of a request that asks for truncation: which of its texts were cut, bool (batch, 1)."""
 
+ROW = re.compile(rf"\b(?:({'|'.join(INPUT_NAMES)}) )?row (\d+) (.*)", re.DOTALL)
+"""How a message names a row of a request, and what is wrong with it."""
+
 BytesArray = npt.NDArray[np.object_]
+
+
+@dataclass(frozen=True)
+class RowRefusal:
+    """The row of a request that cannot be used, by its number in the request."""
+
+    row: int
+    column: int | None
+    """The text that is at fault; None where it is the row as a whole."""
+    reason: str
+
+
+def row_in(message: str) -> RowRefusal | None:
+    """Return the row that an error message names, of the client or of the server; None for none."""
+    if (match := ROW.search(message)) is None:
+        return None
+    name, row, reason = match.groups()
+    if name is None:
+        return RowRefusal(int(row), None, f"the row {reason}")
+    return RowRefusal(int(row), INPUT_NAMES.index(name), f"the text {reason}")
 
 
 def to_arrays(examples: Sequence[Example], text_columns: int) -> list[BytesArray]:
@@ -81,12 +108,15 @@ def _to_bytes(row: int, example: Example, text_columns: int) -> list[bytes]:
         raise DataError(
             f"row {row} has {len(example)} texts, but the model takes {text_columns} an example."
         )
-    try:
-        values = [text.encode() for text in example]
-    except UnicodeEncodeError as error:
-        raise DataError(f"row {row} holds a lone surrogate, which is not text: {error}") from None
-    for name, value in zip(INPUT_NAMES, values, strict=False):
-        _to_text(name, row, value)
+    values = []
+    for name, text in zip(INPUT_NAMES, example, strict=False):
+        try:
+            values.append(text.encode())
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{name} row {row} holds a lone surrogate, which is not text: {error}"
+            ) from None
+        _to_text(name, row, values[-1])
     return values
 
 

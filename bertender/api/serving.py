@@ -45,16 +45,20 @@ def classify(
     batch_size: int | None = None,
     timeout_s: float = 60.0,
     retries: int | None = None,
+    **access: Any,
 ) -> list[Classification]:
     """Ask a served model about texts; loads no model library.
 
     Args:
         texts: a text or a pair of texts each.
-        url: `http://host:port` or `grpc://host:port`; the default is that of `bertender serve`.
+        url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; the
+            default is that of `bertender serve`.
         batch_size: texts of a request; by default, and at most, what the model takes.
         timeout_s: longest wait for one request in seconds, its retries included.
         retries: how often a request is sent again where the server rejects it for now, or nothing
             listens there; by default until `timeout_s` is over, and 3 times for the first.
+        access: `ca_file`, `client_certificate`, `client_key` and `api_key_file`, as the options of
+            `bertender classify`.
 
     Raises:
         ServingError: no endpoint responds there (UnreachableError), not in time (DeadlineError),
@@ -66,8 +70,7 @@ def classify(
         print(results[0].label, results[0].score)
     """
     examples = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
-    ask = load_place("serve.client:classify")
-    return cast(
-        "list[Classification]",
-        ask(examples, url, batch_size=batch_size, timeout_s=timeout_s, retries=retries),
-    )
+    settings = {"batch_size": batch_size, "timeout_s": timeout_s, "retries": retries}
+    files = load_place("serve.client:AccessConfig").parse(access)
+    predictions = load_place("serve.client:classify")(examples, url, **settings, access=files)
+    return cast("list[Classification]", predictions)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.core.errors import DataError, RowError
@@ -14,15 +15,30 @@ from bertender.tasks.rows import Row, open_table
 from bertender.tasks.utf8 import lines_of
 from bertender.text.example import Example
 
-__all__ = ["read_texts"]
+__all__ = ["PlacedTexts", "read_placed_texts", "read_texts"]
 
 LINES = (".txt", ".txt.xz")
 """The ends of the names of files with a text a line."""
 
 
+@dataclass(frozen=True)
+class PlacedTexts:
+    """Texts of a file, and where each stands, blank rows and those left out counted."""
+
+    examples: tuple[Example, ...]
+    places: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Their columns; none where the file has a text a line."""
+
+
 def read_texts(
     path: Path, text_columns: Sequence[str], bad: OnBadRow = stop
 ) -> tuple[Example, ...]:
+    """Read texts without labels; arguments and errors as in `read_placed_texts`."""
+    return read_placed_texts(path, text_columns, bad).examples
+
+
+def read_placed_texts(path: Path, text_columns: Sequence[str], bad: OnBadRow = stop) -> PlacedTexts:
     """Read texts without labels: a table with the text columns, or LINES with a text a line.
 
     Args:
@@ -33,33 +49,32 @@ def read_texts(
     Raises:
         DataError: the file is wrong, or it has a text a line and the examples are pairs.
     """
-    if path.name.lower().endswith(LINES):
-        return _lines(path, text_columns, bad)
+    has_lines = path.name.lower().endswith(LINES)
+    rows = [*(_lines if has_lines else _rows)(path, text_columns, bad)]
+    if not rows:
+        raise DataError(f"{path}: it holds no text.")
+    places, examples = zip(*rows, strict=True)
+    return PlacedTexts(examples, places, () if has_lines else tuple(text_columns))
+
+
+def _rows(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[tuple[str, Example]]:
     table = open_table(path, bad)
     table.require(text_columns)
-    examples = []
     for row in table.rows:
         try:
-            examples.append(_example(path, row, text_columns))
+            yield row.place, _example(path, row, text_columns)
         except RowError as error:
             bad(error)
-    return _some(path, tuple(examples))
 
 
-def _lines(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> tuple[Example, ...]:
+def _lines(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[tuple[str, Example]]:
     if len(text_columns) > 1:
         raise DataError(
             f"{path}: a line holds one text, and the examples have {', '.join(text_columns)}. "
             "Give a table with these columns: CSV, TSV, JSONL or Parquet."
         )
-    lines = (line.strip() for line in lines_of(path, bad))
-    return _some(path, tuple((line,) for line in lines if line))
-
-
-def _some(path: Path, examples: tuple[Example, ...]) -> tuple[Example, ...]:
-    if not examples:
-        raise DataError(f"{path}: it holds no text.")
-    return examples
+    lines = ((place, line.strip()) for place, line in lines_of(path, bad))
+    return ((place, (line,)) for place, line in lines if line)
 
 
 def _example(path: Path, row: Row, columns: Sequence[str]) -> Example:

@@ -48,13 +48,13 @@ def text_of(path: Path) -> str:
     return text
 
 
-def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file."""
+def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a UTF-8 file, each with its place."""
     for number, line in enumerate(decoded_bytes(path).splitlines(), start=1):
         if match := NOT_UTF8.search(line):
             bad(not_utf8(path, f"line {number}", match))
         else:
-            yield line
+            yield f"line {number}", line
 
 
 def decoded_bytes(path: Path) -> str:

@@ -1,24 +1,53 @@
-"""Texts of a file that has no labels to read."""
+"""Texts that have no labels to read, and where each stands."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.core.card import LeftOutRows
-from bertender.core.errors import ConfigError
+from bertender.core.errors import BertenderError, ConfigError, RowError
 from bertender.text.example import Example
+from serve.wire import row_in
 
 __all__ = ["Texts", "read_file"]
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts to classify, and the names of their columns."""
+    """Texts to classify, the names of their columns, and their places."""
 
     columns: tuple[str, ...]
+    """Of the output."""
     texts: tuple[Example, ...]
+    source: Path
+    """A file, or words for where else they come from."""
+    places: tuple[str, ...]
+    """One for each of the texts: "line 7"."""
+    has_columns: bool = False
+    """Whether the source has these columns."""
+    skips_bad_rows: bool = False
     left_out: LeftOutRows | None = None
+    """Rows that were left out when they were read."""
+
+    def error_of(self, error: BertenderError, rows: Sequence[int]) -> tuple[int, RowError] | None:
+        """Return the row that an error is about, and an error that has its place.
+
+        Args:
+            error: of a request.
+            rows: the rows of that request.
+
+        Returns:
+            None for an error that is not about one row.
+        """
+        refusal = row_in(str(error))
+        if refusal is None or refusal.row >= len(rows):
+            return None
+        row, place = rows[refusal.row], self.places[rows[refusal.row]]
+        if self.has_columns and refusal.column is not None:
+            place = f"{place}, column {self.columns[refusal.column]!r}"
+        return row, RowError(self.source, place, refusal.reason)
 
 
 def read_file(
@@ -43,7 +72,7 @@ def read_file(
     """
     # here, because they load pyarrow, which a few texts of a command line do not need
     from bertender.tasks.bad_rows import SkippedRows, stop
-    from bertender.tasks.texts import read_texts
+    from bertender.tasks.texts import read_placed_texts
 
     columns = (text_column, *(() if pair_column is None else (pair_column,)))
     if len(columns) != text_columns:
@@ -52,5 +81,13 @@ def read_file(
             f"{', '.join(columns)}. --pair-column names that of the second text."
         )
     skipped = SkippedRows()
-    texts = read_texts(path, columns, skipped if skip_bad_rows else stop)
-    return Texts(columns, texts, skipped.report())
+    read = read_placed_texts(path, columns, skipped if skip_bad_rows else stop)
+    return Texts(
+        columns,
+        read.examples,
+        source=path,
+        places=read.places,
+        has_columns=bool(read.columns),
+        skips_bad_rows=skip_bad_rows,
+        left_out=skipped.report(),
+    )

@@ -3,6 +3,7 @@
 A file a protocol (`http.py`, `grpc.py`), and one each for `Endpoint` and `AsyncEndpoint`.
 """
 
+from serve.client.access import AccessConfig
 from serve.client.address import DEFAULT_URL, PROTOCOLS
 from serve.client.async_endpoint import DEFAULT_CONCURRENCY, AsyncEndpoint
 from serve.client.endpoint import DEFAULT_TIMEOUT_S, Endpoint, ServedPredictor, classify
@@ -16,6 +17,7 @@ __all__ = [
     "DEFAULT_TIMEOUT_S",
     "DEFAULT_URL",
     "PROTOCOLS",
+    "AccessConfig",
     "AsyncEndpoint",
     "Classification",
     "Endpoint",

@@ -1,8 +1,9 @@
-"""Addresses of endpoints, and PROTOCOLS by their scheme."""
+"""Addresses of endpoints, by SCHEMES: those of PROTOCOLS, and each of them with TLS."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from bertender.core.errors import ConfigError, UnknownNameError
@@ -10,29 +11,51 @@ from serve.client.grpc import GRPC
 from serve.client.http import HTTP
 from serve.client.protocol import Protocol
 
-__all__ = ["DEFAULT_URL", "PROTOCOLS", "parse_url"]
+__all__ = ["DEFAULT_URL", "PROTOCOLS", "SCHEMES", "Address", "Scheme", "parse_url"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 PROTOCOLS: Mapping[str, Protocol] = {each.name: each for each in (HTTP, GRPC)}
 
+TLS_PORT = 443
 
-def parse_url(url: str) -> tuple[Protocol, str]:
-    """Return the protocol of a url, and its `host:port`.
+
+@dataclass(frozen=True)
+class Scheme:
+    """A row of SCHEMES."""
+
+    protocol: Protocol
+    tls: bool
+    default_port: int
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    **{name: Scheme(each, False, each.default_port) for name, each in PROTOCOLS.items()},
+    **{f"{name}s": Scheme(each, True, TLS_PORT) for name, each in PROTOCOLS.items()},
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an endpoint is, and how it is spoken to."""
+
+    protocol: Protocol
+    tls: bool
+    host: str
+    host_and_port: str
+
+
+def parse_url(url: str) -> Address:
+    """Return the address of a url; without a scheme it is http.
 
     Raises:
-        ConfigError: its scheme is not a row of PROTOCOLS, it has no host, or it has a user or a
+        ConfigError: its scheme is not a row of SCHEMES, it has no host, or it has a user or a
             path.
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme == "https":
-        raise ConfigError(
-            f"url {url!r}: this client speaks neither TLS nor API keys yet. Give the address "
-            "behind the proxy, http://host:port, or ask the proxy with another client."
-        )
-    if parts.scheme not in PROTOCOLS:
-        raise UnknownNameError("protocol", parts.scheme, PROTOCOLS)
-    protocol = PROTOCOLS[parts.scheme]
+    if parts.scheme not in SCHEMES:
+        raise UnknownNameError("protocol", parts.scheme, SCHEMES)
+    scheme = SCHEMES[parts.scheme]
     try:
         host, port = parts.netloc, parts.port
     except ValueError as error:
@@ -40,7 +63,8 @@ def parse_url(url: str) -> tuple[Protocol, str]:
     if not host:
         raise ConfigError(f"url {url!r} names no host. Write http://host:port.")
     _check_unused(parts)
-    return protocol, host if port else f"{host}:{protocol.default_port}"
+    place = host if port else f"{host}:{scheme.default_port}"
+    return Address(scheme.protocol, scheme.tls, parts.hostname or host, place)
 
 
 def _check_unused(parts: SplitResult) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from bertender.text.example import Example
-from serve.client.address import DEFAULT_URL, parse_url
+from serve.client.access import NO_ACCESS, AccessConfig
+from serve.client.address import DEFAULT_URL
+from serve.client.connection import Connection
 from serve.client.endpoint import DEFAULT_TIMEOUT_S
 from serve.client.retries import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
@@ -16,19 +18,18 @@ __all__ = ["DEFAULT_CONCURRENCY", "AsyncEndpoint"]
 
 DEFAULT_CONCURRENCY = 4
 
-Result = TypeVar("Result")
 
-
-class AsyncEndpoint:
+class AsyncEndpoint(Connection):
     """Connections to a served classifier, for `async with`. It belongs to one event loop.
 
     Args:
-        url: `http://host:port` or `grpc://host:port`; without a scheme it is http.
+        url: as in `Endpoint`.
         batch_size: texts a request; by default, and at most, what the model takes.
         concurrency: most requests at a time, of all callers together.
         timeout_s: longest wait for the response to one request, its retries included; it begins
             when the request is sent, not while it waits for others.
         retries: as in `Endpoint`.
+        access: as in `Endpoint`.
 
     Raises (on entering): as `Endpoint`.
     """
@@ -41,21 +42,18 @@ class AsyncEndpoint:
         concurrency: int = DEFAULT_CONCURRENCY,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retries: int | None = None,
+        access: AccessConfig = NO_ACCESS,
     ) -> None:
-        self.url = url
-        self.timeout_s = timeout_s
-        self.retries = retries
-        self.protocol, self.address = parse_url(url)
+        super().__init__(url, timeout_s, retries, access)
         self.concurrency = concurrency
         self.turns = asyncio.Semaphore(concurrency)
         self.asked_batch_size = batch_size
-        self.client: Any = None
 
     async def __aenter__(self) -> Self:
-        self.client = self.protocol.connect_async(self.address)
+        self.client = self.protocol.connect_async(self.address.host_and_port, self.access)
         try:
-            config = await self._call(self.protocol.model_config_async, on_opening(self.retries))
-            self.model = ServedModel.from_model_config(config)
+            response = await self._call(self.ask_for_config, on_opening(self.retries))
+            self.model = ServedModel.from_model_config(self.protocol.config_of(response))
         except BaseException:
             await self.close()
             raise
@@ -90,22 +88,21 @@ class AsyncEndpoint:
         inputs = self.model.tensors(columns, self.protocol.tensor)
         async with self.turns:
             result = await self._call(
-                lambda client, timeout_s: self.protocol.infer_async(client, inputs, timeout_s),
+                lambda client, timeout_s: self.protocol.infer(
+                    client, inputs, timeout_s, self.access.headers
+                ),
                 self.retries,
             )
         return self.model.response(result)
 
-    async def _call(
-        self, ask: Callable[[Any, float], Awaitable[Result]], retries: int | None
-    ) -> Result:
+    async def _call(self, ask: Callable[[Any, float], Awaitable[Any]], retries: int | None) -> Any:
         """Return what one request gets, after as many tries as it needs and may have."""
         tries = Tries(self.timeout_s, retries)
         while True:
+            remaining_s = tries.remaining_s
             try:
-                return await ask(self.client, tries.remaining_s)
+                async with self.protocol.limit_async(remaining_s):
+                    return await ask(self.client, remaining_s)
             except Exception as error:
-                failure = self.protocol.failure(error)
-                if failure is None:
-                    raise
-                wait_s = tries.wait_after(failure, failure.explained(self.url, error))
+                wait_s = self.wait_after(error, tries)
             await asyncio.sleep(wait_s)

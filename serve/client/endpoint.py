@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,9 @@ import numpy.typing as npt
 from bertender.core.errors import BertenderError, DeadlineError
 from bertender.text.batch import Batch
 from bertender.text.example import Example
-from serve.client.address import DEFAULT_URL, parse_url
+from serve.client.access import NO_ACCESS, AccessConfig
+from serve.client.address import DEFAULT_URL
+from serve.client.connection import Connection
 from serve.client.retries import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
 
@@ -20,26 +22,27 @@ __all__ = ["DEFAULT_TIMEOUT_S", "Endpoint", "ServedPredictor", "classify"]
 
 DEFAULT_TIMEOUT_S = 60.0
 
-Result = TypeVar("Result")
 
-
-class Endpoint:
+class Endpoint(Connection):
     """A connection to a served classifier. It belongs to the thread that opened it.
 
     Args:
-        url: `http://host:port` or `grpc://host:port`; without a scheme it is http.
+        url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; without a
+            scheme it is http.
         batch_size: texts a request; by default, and at most, what the model takes.
         timeout_s: longest wait for the response to one request, its retries included.
         retries: how often a request is sent again where the server rejects it for now, or nothing
             listens; by default until `timeout_s` is over, and OPENING_RETRIES times on opening.
             Other failures are never retried.
+        access: files of TLS and of an API key, for a server behind a proxy.
 
     Raises:
         OverloadedError: the server rejects the request for now.
         UnreachableError: no endpoint responds at the url.
         DeadlineError: the response takes longer than `timeout_s`.
         ServingError: the server refuses, or serves no classifier; the root of the three above.
-        ConfigError: the url is none; its scheme is neither http nor grpc.
+        ConfigError: the url is none, its scheme is not a row of SCHEMES, or a file of the access
+            cannot be used.
     """
 
     def __init__(
@@ -49,15 +52,12 @@ class Endpoint:
         batch_size: int | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retries: int | None = None,
+        access: AccessConfig = NO_ACCESS,
     ) -> None:
-        self.url = url
-        self.timeout_s = timeout_s
-        self.retries = retries
-        self.protocol, self.address = parse_url(url)
-        self.client: Any = None
+        super().__init__(url, timeout_s, retries, access)
         try:
-            config = self._call(self.protocol.model_config, on_opening(retries))
-            self.model = ServedModel.from_model_config(config)
+            response = self._call(self.ask_for_config, on_opening(retries))
+            self.model = ServedModel.from_model_config(self.protocol.config_of(response))
         except BertenderError:
             self.close()
             raise
@@ -100,29 +100,34 @@ class Endpoint:
     def _ask(self, columns: Columns) -> ResponseTensors:
         inputs = self.model.tensors(columns, self.protocol.tensor)
         result = self._call(
-            lambda client, timeout_s: self.protocol.infer(client, inputs, timeout_s), self.retries
+            lambda client, timeout_s: self.protocol.infer(
+                client, inputs, timeout_s, self.access.headers
+            ),
+            self.retries,
         )
         return self.model.response(result)
 
-    def _call(self, ask: Callable[[Any, float], Result], retries: int | None) -> Result:
+    def _call(self, ask: Callable[[Any, float], Any], retries: int | None) -> Any:
         """Return what one request gets, after as many tries as it needs and may have."""
         tries = Tries(self.timeout_s, retries)
         while True:
             if self.client is None:
-                self.client = self.protocol.connect(self.address, self.timeout_s)
+                self.client = self.protocol.connect(
+                    self.address.host_and_port, self.access, self.timeout_s
+                )
+            remaining_s = tries.remaining_s
             try:
-                return ask(self.client, tries.remaining_s)
+                with self.protocol.limit(remaining_s):
+                    return ask(self.client, remaining_s)
             except Exception as error:
-                time.sleep(self._wait_after(error, tries))
+                time.sleep(self.wait_after(error, tries))
 
-    def _wait_after(self, error: Exception, tries: Tries) -> float:
-        """Return how long to wait before the next try, or raise an error with the next step."""
-        failure = self.protocol.failure(error)
-        if failure is None:
-            raise error
-        if failure.error is DeadlineError:
+    def wait_after(self, error: Exception, tries: Tries) -> float:
+        try:
+            return super().wait_after(error, tries)
+        except DeadlineError:
             self.close()  # a response that comes yet would be taken for that of the next request
-        return tries.wait_after(failure, failure.explained(self.url, error))
+            raise
 
 
 class ServedPredictor:
@@ -142,7 +147,10 @@ def classify(
     batch_size: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     retries: int | None = None,
+    access: AccessConfig = NO_ACCESS,
 ) -> list[Classification]:
     """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
-    with Endpoint(url, batch_size=batch_size, timeout_s=timeout_s, retries=retries) as endpoint:
+    with Endpoint(
+        url, batch_size=batch_size, timeout_s=timeout_s, retries=retries, access=access
+    ) as endpoint:
         return endpoint.classify(examples)

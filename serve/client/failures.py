@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from bertender.core.errors import DeadlineError, OverloadedError, ServingError, UnreachableError
 
-__all__ = ["ABSENT", "BROKEN", "CLOSED", "LATE", "OVERLOADED", "REFUSED", "Failure"]
+__all__ = [
+    "ABSENT",
+    "BROKEN",
+    "CLOSED",
+    "LATE",
+    "OVERLOADED",
+    "REFUSED",
+    "UNAUTHORIZED",
+    "UNTRUSTED",
+    "Failure",
+]
 
 
 @dataclass(frozen=True)
@@ -58,3 +68,14 @@ LATE = Failure(
     "(--timeout-s), or send fewer texts in a request.",
 )
 REFUSED = Failure(ServingError, "the server at {url} refused: {reason}")
+UNAUTHORIZED = Failure(
+    ServingError,
+    "the server at {url} takes no request without a key that it knows. Give the file that holds "
+    "one with api_key_file (--api-key-file).",
+)
+UNTRUSTED = Failure(
+    UnreachableError,
+    "no trusted TLS connection to {url} ({reason}). Name who signed its certificate with ca_file "
+    "(--ca-file), and the server as the certificate names it. A server without TLS is at http:// "
+    "or grpc://.",
+)

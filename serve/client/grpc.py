@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import tritonclient.grpc
 import tritonclient.grpc.aio
 from tritonclient.utils import InferenceServerException
 
-from serve.client.failures import ABSENT, BROKEN, CLOSED, LATE, OVERLOADED, Failure
-from serve.client.protocol import TRUNCATING, Protocol, failure_of
+from serve.client.failures import (
+    ABSENT,
+    BROKEN,
+    CLOSED,
+    LATE,
+    OVERLOADED,
+    UNAUTHORIZED,
+    UNTRUSTED,
+    Failure,
+)
+from serve.client.protocol import TRUNCATING, Headers, Protocol, failure_of
 from serve.client.retries import LONGEST_WAIT_S
 from serve.wire import MODEL_NAME
 
-__all__ = ["CHANNEL_OPTIONS", "GRPC", "STATUSES", "TRANSPORT_FAILURES"]
+if TYPE_CHECKING:
+    from serve.client.access import Access
+
+__all__ = ["CHANNEL_OPTIONS", "GRPC", "STATUSES", "TRANSPORT_FAILURES", "credentials"]
 
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -32,6 +46,8 @@ STATUSES = {
     UNAVAILABLE: OVERLOADED,
     "StatusCode.RESOURCE_EXHAUSTED": OVERLOADED,
     "StatusCode.DEADLINE_EXCEEDED": LATE,
+    "StatusCode.UNAUTHENTICATED": UNAUTHORIZED,
+    "StatusCode.PERMISSION_DENIED": UNAUTHORIZED,
 }
 
 TRANSPORT_FAILURES = {
@@ -48,39 +64,58 @@ TRANSPORT_FAILURES = {
 }
 """How the messages of grpcio begin where UNAVAILABLE does not come from a server."""
 
+HANDSHAKE_FAILURES = ("handshake failed", "Hostname Verification", "peer certificate")
+"""Words of grpcio's messages where TLS is at fault, which it counts among unreachable addresses."""
+
 KINDS = (((OSError, RuntimeError, ValueError), BROKEN),)
 
 
-def _connect(address: str, timeout_s: float) -> Any:
-    return tritonclient.grpc.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
+def credentials(access: Access) -> Any:
+    """Return the credentials of a channel; None for one without TLS."""
+    if access.context is None:
+        return None
+    trusted, own = access.config.ca_file, access.certificate_files
+    return grpc.ssl_channel_credentials(
+        root_certificates=trusted and trusted.read_bytes(),
+        private_key=own and own[1].read_bytes(),
+        certificate_chain=own and own[0].read_bytes(),
+    )
 
 
-def _model_config(client: Any, timeout_s: float) -> dict[str, Any]:
-    response = client.get_model_config(MODEL_NAME, as_json=True, client_timeout=timeout_s)
-    return dict(response["config"])
+def _connect(address: str, access: Access, timeout_s: float) -> Any:
+    return tritonclient.grpc.InferenceServerClient(
+        address, creds=credentials(access), channel_args=CHANNEL_OPTIONS
+    )
 
 
-def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING, client_timeout=timeout_s)
+def _connect_async(address: str, access: Access) -> Any:
+    return tritonclient.grpc.aio.InferenceServerClient(
+        address, creds=credentials(access), channel_args=CHANNEL_OPTIONS
+    )
 
 
-def _connect_async(address: str) -> Any:
-    return tritonclient.grpc.aio.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
+def _model_config(client: Any, timeout_s: float, headers: Headers) -> Any:
+    return client.get_model_config(
+        MODEL_NAME, as_json=True, client_timeout=timeout_s, headers=dict(headers)
+    )
 
 
-async def _model_config_async(client: Any, timeout_s: float) -> dict[str, Any]:
-    response = await client.get_model_config(MODEL_NAME, as_json=True, client_timeout=timeout_s)
-    return dict(response["config"])
-
-
-async def _infer_async(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    return await client.infer(MODEL_NAME, inputs, parameters=TRUNCATING, client_timeout=timeout_s)
+def _infer(client: Any, inputs: Sequence[Any], timeout_s: float, headers: Headers) -> Any:
+    return client.infer(
+        MODEL_NAME,
+        inputs,
+        parameters=TRUNCATING,
+        client_timeout=timeout_s,
+        headers=dict(headers),
+    )
 
 
 def _failure(error: Exception) -> Failure | None:
     """Return what an error means; grpcio says UNAVAILABLE itself where it has no connection."""
     if isinstance(error, InferenceServerException) and error.status() == UNAVAILABLE:
         message = error.message() or ""
+        if any(words in message for words in HANDSHAKE_FAILURES):
+            return UNTRUSTED
         for beginning, failure in TRANSPORT_FAILURES.items():
             if message.startswith(beginning):
                 return failure
@@ -92,10 +127,11 @@ GRPC = Protocol(
     default_port=8001,
     tensor=tritonclient.grpc.InferInput,
     connect=_connect,
-    model_config=_model_config,
-    infer=_infer,
     connect_async=_connect_async,
-    model_config_async=_model_config_async,
-    infer_async=_infer_async,
+    model_config=_model_config,
+    config_of=lambda response: dict(response["config"]),
+    infer=_infer,
+    limit=nullcontext,
+    limit_async=nullcontext,
     failure=_failure,
 )

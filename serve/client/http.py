@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import gevent
@@ -13,15 +14,29 @@ import tritonclient.http.aio
 from geventhttpclient import HTTPParseError
 from geventhttpclient.response import HTTPConnectionClosed
 
-from serve.client.failures import ABSENT, BROKEN, CLOSED, LATE, OVERLOADED, Failure
-from serve.client.protocol import TRUNCATING, Protocol, failure_of
+from serve.client.failures import (
+    ABSENT,
+    BROKEN,
+    CLOSED,
+    LATE,
+    OVERLOADED,
+    UNAUTHORIZED,
+    UNTRUSTED,
+    Failure,
+)
+from serve.client.protocol import TRUNCATING, Headers, Protocol, failure_of
 from serve.wire import MODEL_NAME
+
+if TYPE_CHECKING:
+    from serve.client.access import Access
 
 __all__ = ["HTTP", "STATUSES"]
 
 MOST_CONNECTIONS = 1000
 
 STATUSES = {
+    "401": UNAUTHORIZED,
+    "403": UNAUTHORIZED,
     "429": OVERLOADED,
     "502": CLOSED,
     "503": OVERLOADED,
@@ -31,6 +46,8 @@ STATUSES = {
 
 KINDS = (
     (TimeoutError, LATE),
+    ((ssl.SSLEOFError, ssl.SSLZeroReturnError), CLOSED),
+    ((ssl.SSLError, aiohttp.ClientSSLError), UNTRUSTED),
     ((ConnectionRefusedError, aiohttp.ClientConnectorError), ABSENT),
     ((ConnectionResetError, BrokenPipeError, aiohttp.ClientOSError), CLOSED),
     ((HTTPConnectionClosed, aiohttp.ServerDisconnectedError), CLOSED),
@@ -38,41 +55,45 @@ KINDS = (
 )
 
 
-def _connect(address: str, timeout_s: float) -> Any:
+def _connect(address: str, access: Access, timeout_s: float) -> Any:
     return tritonclient.http.InferenceServerClient(
-        address, connection_timeout=timeout_s, network_timeout=timeout_s
+        address,
+        connection_timeout=timeout_s,
+        network_timeout=timeout_s,
+        ssl=access.context is not None,
+        ssl_options=_ssl_options(access),
     )
 
 
-def _late(timeout_s: float) -> gevent.Timeout:
+def _ssl_options(access: Access) -> dict[str, str]:
+    """Return the files of TLS: geventhttpclient makes a context of its own, for its sockets."""
+    files = {"ca_certs": access.config.ca_file}
+    if own := access.certificate_files:
+        files |= dict(zip(("certfile", "keyfile"), own, strict=True))
+    return {name: str(file) for name, file in files.items() if file}
+
+
+def _connect_async(address: str, access: Access) -> Any:
+    return tritonclient.http.aio.InferenceServerClient(
+        address,
+        conn_limit=MOST_CONNECTIONS,
+        conn_timeout=None,
+        ssl=access.context is not None,
+        ssl_context=access.context,
+    )
+
+
+def _model_config(client: Any, timeout_s: float, headers: Headers) -> Any:
+    return client.get_model_config(MODEL_NAME, headers=dict(headers))
+
+
+def _infer(client: Any, inputs: Sequence[Any], timeout_s: float, headers: Headers) -> Any:
+    return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING, headers=dict(headers))
+
+
+def _limit(timeout_s: float) -> gevent.Timeout:
     """Return a limit on the block as a whole: the connection's own is one for each read."""
     return gevent.Timeout(timeout_s, TimeoutError(f"no response within {timeout_s:.3g} s"))
-
-
-def _model_config(client: Any, timeout_s: float) -> dict[str, Any]:
-    with _late(timeout_s):
-        return dict(client.get_model_config(MODEL_NAME))
-
-
-def _infer(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    with _late(timeout_s):
-        return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING)
-
-
-def _connect_async(address: str) -> Any:
-    return tritonclient.http.aio.InferenceServerClient(
-        address, conn_limit=MOST_CONNECTIONS, conn_timeout=None
-    )
-
-
-async def _model_config_async(client: Any, timeout_s: float) -> dict[str, Any]:
-    async with asyncio.timeout(timeout_s):
-        return dict(await client.get_model_config(MODEL_NAME))
-
-
-async def _infer_async(client: Any, inputs: Sequence[Any], timeout_s: float) -> Any:
-    async with asyncio.timeout(timeout_s):
-        return await client.infer(MODEL_NAME, inputs, parameters=TRUNCATING)
 
 
 def _failure(error: Exception) -> Failure | None:
@@ -84,10 +105,11 @@ HTTP = Protocol(
     default_port=8000,
     tensor=tritonclient.http.InferInput,
     connect=_connect,
-    model_config=_model_config,
-    infer=_infer,
     connect_async=_connect_async,
-    model_config_async=_model_config_async,
-    infer_async=_infer_async,
+    model_config=_model_config,
+    config_of=dict,
+    infer=_infer,
+    limit=_limit,
+    limit_async=asyncio.timeout,
     failure=_failure,
 )

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tritonclient.utils import InferenceServerException
 
 from serve.client.failures import REFUSED, Failure
 from serve.wire import TRUNCATE
 
-__all__ = ["TRUNCATING", "Protocol", "StatusFailures", "failure_of"]
+if TYPE_CHECKING:  # which needs the protocols of addresses
+    from serve.client.access import Access
+
+__all__ = ["TRUNCATING", "Headers", "Protocol", "StatusFailures", "failure_of"]
 
 TRUNCATING = {TRUNCATE: True}
 """Parameters of a request whose texts may be longer than the model's input, as locally."""
+
+Headers = Mapping[str, str]
+"""Of one request: the key of the server."""
 
 StatusFailures = Mapping[str, Failure]
 """Status of a response -> what it means; others are refusals."""
@@ -25,18 +32,22 @@ class Protocol:
     """A row of PROTOCOLS."""
 
     name: str
-    """The scheme of its urls."""
+    """The scheme of its urls, which ends in `s` with TLS."""
     default_port: int
     tensor: Callable[..., Any]
-    connect: Callable[[str, float], Any]
-    """(address, timeout in seconds) -> a client"""
-    model_config: Callable[[Any, float], dict[str, Any]]
-    """(client, timeout in seconds) -> the configuration of the served model"""
-    infer: Callable[[Any, Sequence[Any], float], Any]
-    """(client, input tensors, timeout in seconds) -> the result"""
-    connect_async: Callable[[str], Any]
-    model_config_async: Callable[[Any, float], Awaitable[dict[str, Any]]]
-    infer_async: Callable[[Any, Sequence[Any], float], Awaitable[Any]]
+    connect: Callable[[str, Access, float], Any]
+    """(host:port, access, timeout in seconds) -> a client"""
+    connect_async: Callable[[str, Access], Any]
+    """(host:port, access) -> a client whose methods are awaited"""
+    model_config: Callable[[Any, float, Headers], Any]
+    """(client of either kind, timeout in seconds, headers) -> the response about the model"""
+    config_of: Callable[[Any], dict[str, Any]]
+    """that response -> the configuration in it"""
+    infer: Callable[[Any, Sequence[Any], float, Headers], Any]
+    """(client of either kind, input tensors, timeout in seconds, headers) -> the result"""
+    limit: Callable[[float], AbstractContextManager[Any]]
+    """timeout in seconds -> ends a block that takes longer, where the client itself does not"""
+    limit_async: Callable[[float], AbstractAsyncContextManager[Any]]
     failure: Callable[[Exception], Failure | None]
     """What an error of these clients means; None for an error that is not theirs."""
 

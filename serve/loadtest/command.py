@@ -10,18 +10,21 @@ import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
 from bertender.cli.output import print_json, print_words
+from bertender.core.errors import LoadTestError
 from bertender.core.saving import check_savable, save_result, save_text
 from bertender.text.example import Example
 from serve.bulk.texts import read_file
+from serve.client import AccessConfig
 from serve.loadtest.config import LoadConfig
 from serve.loadtest.measure import load_test
 from serve.loadtest.plot import load_svg
-from serve.loadtest.records import LoadRun, LoadTest
+from serve.loadtest.records import Limit, LoadRun, LoadTest
 
 __all__ = ["lines_of_test", "loadtest_command"]
 
 UrlArgument = Annotated[
-    str, typer.Argument(metavar="URL", help="address of the endpoint, http://... or grpc://...")
+    str,
+    typer.Argument(metavar="URL", help="address of the endpoint, http(s)://... or grpc(s)://..."),
 ]
 OutFile = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="write the result to this JSON file")
@@ -44,7 +47,8 @@ def loadtest_command() -> Callable[..., None]:
         check_savable("--out", out, "JSON")
         check_savable("--plot", plot, "SVG")
         config = LoadConfig.parse(explicit(option_values(LoadConfig, values)))
-        test = load_test(url, lambda columns: _texts(config, columns), config)
+        access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
+        test = load_test(url, lambda columns: _texts(config, columns), config, access)
         if out:
             save_result(test, out)
         if plot:
@@ -54,8 +58,10 @@ def loadtest_command() -> Callable[..., None]:
         else:
             for line in lines_of_test(test):
                 print_words(line)
+        if test.limit and test.limit.lower_bound:
+            raise LoadTestError(f"the search ended before the limit: {test.limit.lower_bound}")
 
-    return command_with_flags(command, (LoadConfig,))
+    return command_with_flags(command, (LoadConfig, AccessConfig))
 
 
 def _texts(config: LoadConfig, text_columns: int) -> Sequence[Example]:
@@ -75,13 +81,19 @@ def lines_of_test(test: LoadTest) -> Iterator[str]:
     for run in test.runs:
         yield _run_line(run)
     if test.limit:
-        texts = test.runs[0].texts_per_request
-        yield (
-            f"limit: {test.limit.rate:.4g} requests/s ({test.limit.rate * texts:.4g} texts/s) hold "
-            f"a p99 of {test.limit.slo_p99_ms:g} ms; {test.limit.above:.4g} do not"
-        )
+        yield _limit_line(test.limit, test.runs[0].texts_per_request)
     noisy = ": noisy, these figures are not reliable" if test.load.noisy else ""
     yield f"{test.protocol}; before and after, {test.load}{noisy}"
+
+
+def _limit_line(limit: Limit, texts: int) -> str:
+    bound = "at least " if limit.lower_bound else ""
+    above = f"; {limit.above:.4g} do not" if limit.above else ""
+    ended = ": a lower bound, since the search ended early" if limit.lower_bound else ""
+    return (
+        f"limit: {bound}{limit.rate:.4g} requests/s ({limit.rate * texts:.4g} texts/s) hold a p99 "
+        f"of {limit.slo_p99_ms:g} ms{ended}{above}"
+    )
 
 
 def _run_line(run: LoadRun) -> str:

@@ -22,12 +22,15 @@ def find_limit(
     """Double the rate until it does not hold (or halve it until it does), then bisect.
 
     Args:
-        probe: measures a rate.
+        probe: measures a rate, or raises LoadTestError.
         slo_p99_ms: what must hold; a request without a response breaks it.
         first_rate: where to begin.
 
+    Returns:
+        The limit; a lower bound where a rate cannot be measured.
+
     Raises:
-        LoadTestError: no rate holds it.
+        LoadTestError: no rate holds it, or none could be measured that does.
     """
     holds, breaks = 0.0, math.inf
     rate = first_rate
@@ -37,10 +40,14 @@ def find_limit(
                 f"even {breaks:.3g} requests/s do not hold a p99 of {slo_p99_ms:g} ms. Allow more "
                 "with --slo-p99-ms, or send fewer --texts-per-request."
             )
-        if probe(rate).holds(slo_p99_ms):
-            holds = rate
-        else:
-            breaks = rate
+        try:
+            is_held = probe(rate).holds(slo_p99_ms)
+        except LoadTestError as error:
+            if not holds:
+                raise
+            above = None if math.isinf(breaks) else breaks
+            return Limit(slo_p99_ms=slo_p99_ms, rate=holds, above=above, lower_bound=str(error))
+        holds, breaks = (rate, breaks) if is_held else (holds, rate)
         rate = _between(holds, breaks)
     return Limit(slo_p99_ms=slo_p99_ms, rate=holds, above=breaks)
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertender.core.environment import environment
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, MachineBusyError
 from bertender.core.machine_load import MachineLoad
 from bertender.core.progress import progress_bar
 from bertender.measure.load import busiest, check_load, load_now
 from bertender.text.example import Example
-from serve.client.address import parse_url
+from serve.client.access import NO_ACCESS, AccessConfig
 from serve.client.async_endpoint import AsyncEndpoint
 from serve.client.served_model import ServedModel
 from serve.loadtest.config import LoadConfig
@@ -47,21 +47,28 @@ class Target:
         return await self.sender.send(self.requests[number % len(self.requests)])
 
 
-def load_test(url: str, read: Read, config: LoadConfig) -> LoadTest:
+def load_test(
+    url: str, read: Read, config: LoadConfig, access: AccessConfig = NO_ACCESS
+) -> LoadTest:
     """Send requests to an endpoint as the settings say, and return what was measured.
 
+    A search that ends early leaves a lower bound of the limit.
+
     Raises:
-        MachineBusyError: other work disturbs this machine.
+        MachineBusyError: other work disturbs this machine, and there is no such bound.
         ServingError: no endpoint responds at the url, or it refuses a text.
         LoadTestError: requests were not sent in time, or no rate holds the p99.
     """
-    before = _undisturbed(config)
+    before = load_now()
+    check_load(before, config.noisy)
     with asyncio.Runner(loop_factory=precise_loop) as runner:
-        target = runner.run(_open(url, read, config))
+        target = runner.run(_open(url, read, config, access))
         try:
             runs, limit = _measure(runner, target, config)
         finally:
             runner.run(target.sender.close())
+    after = load_now()
+    limit = _undisturbed(limit, after, config)
     return LoadTest(
         protocol=target.protocol,
         model=target.model.digest,
@@ -70,25 +77,30 @@ def load_test(url: str, read: Read, config: LoadConfig) -> LoadTest:
         runs=tuple(runs),
         limit=limit,
         environment=environment(),
-        load=busiest([before, _undisturbed(config)]),
+        load=busiest([before, after]),
     )
 
 
-def _undisturbed(config: LoadConfig) -> MachineLoad:
-    load = load_now()
-    check_load(load, config.noisy)
-    return load
+def _undisturbed(limit: Limit | None, load: MachineLoad, config: LoadConfig) -> Limit | None:
+    """Return a limit, a lower bound where other work may have made the server slower."""
+    try:
+        check_load(load, config.noisy)
+    except MachineBusyError as error:
+        if limit is None:
+            raise
+        return limit.model_copy(update={"above": None, "lower_bound": str(error)})
+    return limit
 
 
-async def _open(url: str, read: Read, config: LoadConfig) -> Target:
+async def _open(url: str, read: Read, config: LoadConfig, access: AccessConfig) -> Target:
     """Connect, and prepare the requests; the first is sent to see that the server takes it."""
-    protocol, address = parse_url(url)
-    async with AsyncEndpoint(url, timeout_s=config.timeout_s) as endpoint:
+    async with AsyncEndpoint(url, timeout_s=config.timeout_s, access=access) as endpoint:
         texts = read(endpoint.model.text_columns)
         _check_batch(endpoint.model, config)
         drawn = _drawn(texts, config)
         await endpoint.classify(drawn[0])
-    sender = SENDERS[protocol.name](address, config.timeout_s)
+    protocol = endpoint.protocol.name
+    sender = SENDERS[protocol](endpoint.address, endpoint.access, config.timeout_s)
     try:
         requests = [
             sender.prepare(endpoint.model, columns)
@@ -98,7 +110,7 @@ async def _open(url: str, read: Read, config: LoadConfig) -> Target:
     except BaseException:
         await sender.close()
         raise
-    return Target(protocol.name, endpoint.model, len(texts), sender, requests)
+    return Target(protocol, endpoint.model, len(texts), sender, requests)
 
 
 def _check_batch(model: ServedModel, config: LoadConfig) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 import numpy as np
 
-from serve.loadtest.records import LoadRun, LoadTest
+from serve.loadtest.records import Limit, LoadRun, LoadTest
 
 __all__ = ["Chart", "Line", "load_svg"]
 
 WIDTH, HEIGHT, MARGIN = 560, 320, 48
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#666666"
+BLUE, ORANGE, GREY, BLACK = "#0072b2", "#d55e00", "#666666", "#000000"
 """Distinct also for those who see no red or green (Okabe and Ito)."""
 NINES = (0.0, 50.0, 90.0, 99.0, 99.9)
 POINTS = 60
@@ -42,7 +42,8 @@ class Chart:
 def load_svg(test: LoadTest) -> str:
     """Draw a load test: of several rates, p50 and p99 by rate; of one, latency by percentile."""
     several = [run for run in test.runs if run.rate is not None]
-    return _svg(_by_rate(test, several) if len(several) > 1 else _by_percentile(test.runs[0]))
+    by_rate = len(several) > 1 or test.limit
+    return _svg(_by_rate(test, several) if by_rate else _by_percentile(test.runs[0]))
 
 
 def _by_rate(test: LoadTest, runs: Sequence[LoadRun]) -> Chart:
@@ -52,12 +53,20 @@ def _by_rate(test: LoadTest, runs: Sequence[LoadRun]) -> Chart:
     p99 = [(run.rate or 0.0, run.p99_ms) for run in ordered if run.p99_ms is not None]
     lines = [Line("p50", BLUE, p50), Line("p99", ORANGE, p99)]
     if test.limit:
-        limit_ms = test.limit.slo_p99_ms
-        ends = [(0.0, limit_ms), (rates[-1], limit_ms)]
-        lines.append(Line(f"limit of the p99: {limit_ms:g} ms", GREY, ends, dashed=True))
+        lines.extend(_limit_lines(test.limit, rates[-1]))
     texts = ordered[0].texts_per_request
     marks = {part * rates[-1]: f"{part * rates[-1]:.3g}" for part in (0.0, 0.25, 0.5, 0.75, 1.0)}
     return Chart(f"latency (ms) by requests a second, {texts} texts each", lines, marks)
+
+
+def _limit_lines(limit: Limit, furthest: float) -> Iterator[Line]:
+    """Yield the p99 that must hold, and the rate that holds it where that is a lower bound."""
+    p99_ms = limit.slo_p99_ms
+    ends = [(0.0, p99_ms), (furthest, p99_ms)]
+    yield Line(f"limit of the p99: {p99_ms:g} ms", GREY, ends, dashed=True)
+    if limit.lower_bound:
+        words = f"at least {limit.rate:.4g} requests/s: a lower bound"
+        yield Line(words, BLACK, [(limit.rate, 0.0), (limit.rate, p99_ms)], dashed=True)
 
 
 def _by_percentile(run: LoadRun) -> Chart:

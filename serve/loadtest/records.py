@@ -66,7 +66,14 @@ class Limit(Record):
 
     slo_p99_ms: float
     rate: float = Field(description="requests a second that hold it")
-    above: float = Field(description="the next rate that was measured, which does not")
+    above: float | None = Field(
+        description="the next rate that was measured, which does not; None where none is known"
+    )
+    lower_bound: str | None = Field(
+        None,
+        description="why the search ended early, so that the limit may be higher; None where it "
+        "did not",
+    )
 
 
 class LoadTest(Record):

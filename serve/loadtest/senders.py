@@ -13,8 +13,10 @@ import tritonclient.http
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
+from serve.client.access import Access
+from serve.client.address import Address
 from serve.client.failures import LATE, OVERLOADED, Failure
-from serve.client.grpc import CHANNEL_OPTIONS, GRPC
+from serve.client.grpc import CHANNEL_OPTIONS, GRPC, credentials
 from serve.client.http import HTTP
 from serve.client.protocol import TRUNCATING
 from serve.client.served_model import Columns, ServedModel
@@ -54,12 +56,15 @@ def _outcome(failure: Failure | None) -> Outcome:
 class HttpSender:
     """Over HTTP/1.1, a connection for each request that is under way."""
 
-    def __init__(self, address: str, timeout_s: float) -> None:
-        self.url = f"http://{address}/v2/models/{MODEL_NAME}/infer"
+    def __init__(self, address: Address, access: Access, timeout_s: float) -> None:
+        scheme = "https" if address.tls else "http"
+        self.url = f"{scheme}://{address.host_and_port}/v2/models/{MODEL_NAME}/infer"
         self.timeout_s = timeout_s
-        connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS)
         self.session = aiohttp.ClientSession(
-            connector=connector, timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False
+            connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS, ssl=access.context or True),
+            headers=access.headers,
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
         )
 
     def prepare(self, model: ServedModel, columns: Columns) -> Request:
@@ -87,9 +92,15 @@ class HttpSender:
 class GrpcSender:
     """Over one HTTP/2 connection."""
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(self, address: Address, access: Access, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.metadata = tuple(access.headers.items())
+        tls, place = credentials(access), address.host_and_port
+        self.channel = (
+            grpc.aio.secure_channel(place, tls, options=CHANNEL_OPTIONS)
+            if tls
+            else grpc.aio.insecure_channel(place, options=CHANNEL_OPTIONS)
+        )
         self.infer: Any = self.channel.unary_unary(INFER)  # bytes in, bytes out
 
     def prepare(self, model: ServedModel, columns: Columns) -> Request:
@@ -103,7 +114,7 @@ class GrpcSender:
 
     async def send(self, request: Request) -> Outcome:
         try:
-            await self.infer(request.body, timeout=self.timeout_s)
+            await self.infer(request.body, timeout=self.timeout_s, metadata=self.metadata)
         except grpc.aio.AioRpcError as error:
             status = InferenceServerException(error.details(), status=str(error.code()))
             return _outcome(GRPC.failure(status))
@@ -113,5 +124,8 @@ class GrpcSender:
         await self.channel.close()
 
 
-SENDERS: Mapping[str, Callable[[str, float], Sender]] = {"http": HttpSender, "grpc": GrpcSender}
-"""By the scheme of the url: (address, timeout in seconds) -> a sender."""
+SENDERS: Mapping[str, Callable[[Address, Access, float], Sender]] = {
+    "http": HttpSender,
+    "grpc": GrpcSender,
+}
+"""By the name of the protocol: (address, access, timeout in seconds) -> a sender."""

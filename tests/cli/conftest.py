@@ -6,10 +6,11 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
-from serve import classify_command
-from tests.cli.fakes import FakeEndpoint
+from tests.cli.fakes import endpoint
 from tests.cli.made import QUICK, Made
 from tests.front import succeed, write_toy_files
+
+__all__ = ["endpoint", "made"]
 
 
 @pytest.fixture(scope="session")
@@ -25,14 +26,3 @@ def made(tmp_path_factory: pytest.TempPathFactory, task: Task, teacher: Artifact
     succeed("export", made["student"], "--out", made["onnx"])
     succeed("quantize", made["onnx"], "--out", made["int8"])
     return made
-
-
-@pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
-    """A fake endpoint in place of the one that `bertender classify` asks."""
-
-    monkeypatch.setattr(FakeEndpoint, "asked", [])
-    monkeypatch.setattr(FakeEndpoint, "urls", [])
-    monkeypatch.setattr(FakeEndpoint, "settings", [])
-    monkeypatch.setattr(classify_command, "AsyncEndpoint", FakeEndpoint)
-    return FakeEndpoint

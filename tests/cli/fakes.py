@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+import pytest
+
+from bertender.core.errors import ServingError
 from bertender.problems import SINGLE_LABEL
 from bertender.text.example import Example
+from serve import classify_command
 from serve.client import Classification
 from serve.client.served_model import ServedModel
+
+__all__ = ["TOO_LONG", "FakeEndpoint", "endpoint"]
+
+
+TOO_LONG = "huge"
+"""A text that the endpoint refuses, as the real one does a text over its limit."""
 
 
 class FakeEndpoint:
@@ -37,7 +47,22 @@ class FakeEndpoint:
         if self.requests == self.fails_after:
             raise KeyboardInterrupt
         self.requests += 1
+        self.model.requests(examples, self.batch_size)  # raises for what no model can read
+        for row, example in enumerate(examples):
+            if TOO_LONG in example:
+                name = "TEXT_PAIR" if example.index(TOO_LONG) else "TEXT"
+                reason = f"{name} row {row} has 9 bytes, allowed 8. Split the text."
+                raise ServingError(f"the server at http://x refused: {reason}")
         self.asked.extend(examples)
         return [
             Classification(label=e[0].split()[0], score=0.5, logits=(0.0, 1.0)) for e in examples
         ]
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
+    """A fake endpoint in place of the one that `bertender classify` asks."""
+    for name in ("asked", "urls", "settings"):
+        monkeypatch.setattr(FakeEndpoint, name, [])
+    monkeypatch.setattr(classify_command, "AsyncEndpoint", FakeEndpoint)
+    return FakeEndpoint

@@ -20,7 +20,8 @@ from distill.distillation.distiller import DistillConfig
 from distill.distillation.general import GeneralConfig
 from distill.methods import GENERAL_METHODS
 from serve.bulk.config import ClassifyConfig
-from serve.config import ServeConfig
+from serve.client import AccessConfig
+from serve.config import ServeCommandConfig
 from serve.loadtest.config import LoadConfig
 from tests.front import WRITERS, succeed
 
@@ -109,9 +110,10 @@ CONFIGS = {
     "task": TaskConfig,
     "verify": VerifyConfig,
     "compare": CompareConfig,
-    "serve": ServeConfig,
+    "serve": ServeCommandConfig,
     "classify": ClassifyConfig,
     "loadtest": LoadConfig,
+    "access": AccessConfig,
 }
 TABLES_OF_ONE_ROW = [("quantize", "scheme")]
 BESIDE_ANOTHER = {

@@ -27,7 +27,8 @@ from bertender.measure.comparison import CompareConfig
 from bertender.measure.verify import VerifyConfig
 from bertender.tasks.task import Task, TaskConfig
 from serve.bulk.config import ClassifyConfig
-from serve.config import ServeConfig
+from serve.client import AccessConfig
+from serve.config import ServeCommandConfig
 from serve.loadtest.config import LoadConfig
 from tests.forked import command, start
 from tests.front import WRITERS, fail, invoke, succeed, write_toy_files
@@ -41,9 +42,9 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     "verify": (TaskConfig, VerifyConfig),
     "compare": (TaskConfig, CompareConfig),
     "compress": (TaskConfig, CompressConfig),
-    "serve": (ServeConfig,),
-    "classify": (ClassifyConfig,),
-    "loadtest": (LoadConfig,),
+    "serve": (ServeCommandConfig,),
+    "classify": (ClassifyConfig, AccessConfig),
+    "loadtest": (LoadConfig, AccessConfig),
 }
 """The configs whose fields are a command's flags; commands that are not here have none."""
 
@@ -60,7 +61,6 @@ OWN_FLAGS = {
     "verify": {"--out"},
     "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},
     "compress": {"--out", "--teacher", "--dry-run"},
-    "serve": {"--repository-only"},
     "classify": {"--pair", "--url"},
     "loadtest": {"--out", "--plot"},
 }

@@ -39,8 +39,8 @@ def test_a_repository_is_written_and_nothing_is_started(made: Made, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["teacher", "student"])
 def test_a_torch_artifact_is_refused(name: str, made: Made, tmp_path: Path) -> None:
-    for more in ((), ("--repository-only", tmp_path / "models")):
-        said = fail("serve", made[name], *ANY_PORTS, *more)
+    for flags in (ANY_PORTS, ("--repository-only", tmp_path / "models")):
+        said = fail("serve", made[name], *flags)
         assert "'torch' artifact; only 'onnx' artifacts are served" in said
         assert "bertender export" in said
     assert list(tmp_path.iterdir()) == []
@@ -71,6 +71,12 @@ def test_without_the_binary_it_says_what_to_install(
 
     monkeypatch.setattr(server, "find_installation", absent)
     assert "pip install 'bertender[serve]'" in fail("serve", made["int8"], *ANY_PORTS)
+
+
+def test_what_a_repository_does_not_hold_is_refused(made: Made, tmp_path: Path) -> None:
+    said = fail("serve", made["int8"], "--repository-only", tmp_path / "models", "--restart")
+    assert "restart=True: --repository-only starts no server" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_json_and_the_log_do_not_share_an_output(made: Made) -> None:

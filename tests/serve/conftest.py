@@ -1,7 +1,11 @@
-"""Tiny ONNX artifacts, and one running server that the tests share."""
+"""Tiny ONNX artifacts, and the running servers that tests share, one for each kind of settings.
+
+A test that ends its server, or that needs other settings, starts one of its own.
+"""
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +24,14 @@ from bertender.text.example import Example
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
+from tests.cli.fakes import endpoint
+from tests.serve.marked_model import BATCH, QUEUE, marked_server
+from tests.serve.proxies import SECRET, Proxy, proxy_before
+from tests.serve.scripted import make_certificate
 from tests.served import ANY_PORTS
 from tests.toys import NoConfig, toy_task
+
+__all__ = ["endpoint"]
 
 
 def write_onnx(teacher: Artifact, out: Path, task: TaskRecord) -> Artifact:
@@ -85,3 +95,49 @@ def served(
     directory = tmp_path_factory.mktemp("served") / "models"
     with TritonServer(write_repository(onnx_artifact, directory, config), config) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def administered(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    """A running server whose administrative routes are open to the token in a file."""
+    folder = tmp_path_factory.mktemp("administered")
+    files = {"admin_token_file": folder / "token", "log_file": folder / "server.log"}
+    config = ServeConfig(**ANY_PORTS, threads_per_instance=1, **files)
+    with TritonServer(write_repository(onnx_artifact, folder / "models", config), config) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def proxy(administered: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """The nginx of deploy/ in front of that server."""
+    config = administered.config
+    folder = tmp_path_factory.mktemp("nginx")
+    with proxy_before(config.http_port, config.grpc_port, folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def marked(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    """A running server with a short queue, whose runs obey marked words."""
+    folder = tmp_path_factory.mktemp("marked")
+    settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE, "queue_timeout_ms": 3000}
+    with marked_server(onnx_artifact, folder, **settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of this machine, which signs itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here, so no certificate for TLS")
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    (tmp_path / "key").write_text(f"{SECRET}\n")
+    return tmp_path / "key"

@@ -24,6 +24,8 @@ from tests.served import ANY_PORTS
 
 HOLD_S = 0.4
 """Seconds of a run with the word HOLD."""
+BATCH, QUEUE = 4, 8
+"""Most texts in a batch, and most that wait, where tests share a server."""
 
 MARKED = (
     MODEL_FILE

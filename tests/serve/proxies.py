@@ -17,16 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests.packages import ROOT
+from tests.serve.scripted import make_certificate
 
-__all__ = ["KEY", "Proxy", "nginx_binary", "proxy_before"]
+__all__ = ["KEY", "SECRET", "Proxy", "nginx_binary", "proxy_before"]
 
 DEPLOY = ROOT / "deploy" / "nginx"
-KEY = f"Bearer {'0123456789abcdef' * 4}"  # as long as that of the documented command
-CERTIFICATE = (
-    *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
-    *("-keyout", "server.key", "-out", "server.pem", "-subj", "/CN=localhost"),
-    *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-)
+SECRET = "0123456789abcdef" * 4  # as long as that of the documented command
+KEY = f"Bearer {SECRET}"
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def proxy_before(http_port: int, grpc_port: int, folder: Path) -> Iterator[Proxy
         pytest.skip("no openssl here, so no certificate for TLS")
     binary = nginx_binary()
     proxy = Proxy(_free_port(), folder)
-    subprocess.run(CERTIFICATE, cwd=folder, check=True, capture_output=True)
+    make_certificate(folder)
     (folder / "api-keys.conf").write_text(f'"{KEY}" shop;\n')
     _write_config(proxy, {8000: http_port, 8001: grpc_port})
     command = [binary, "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
 import grpc
@@ -18,6 +21,11 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 HANG_S = 1.0
+CERTIFICATE = (
+    *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
+    *("-keyout", "server.key", "-out", "server.pem", "-subj", "/CN=localhost"),
+    *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+)
 TYPES = {"LABEL": "BYTES", "SCORE": "FP32", "LOGITS": "FP32"}
 FAILURES = {
     "reject": (503, b'{"error": "Exceeds maximum queue size"}'),
@@ -35,6 +43,8 @@ class Script:
     asked: int = 0
     """Requests to classify that arrived."""
     connections: set[object] = field(default_factory=set)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+    """Of each request to classify, their names in lower case."""
 
     def step(self) -> str:
         self.asked += 1
@@ -51,8 +61,28 @@ def outputs(texts: list[bytes]) -> dict[str, np.ndarray]:
     }
 
 
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for this machine that signs itself, and its key."""
+    subprocess.run(CERTIFICATE, cwd=folder, check=True, capture_output=True)
+    return folder / "server.pem", folder / "server.key"
+
+
+def encrypt(server: ThreadingHTTPServer, tls: tuple[Path, Path] | None) -> None:
+    """Let a server speak TLS, to clients that show its own certificate."""
+    if tls is None:
+        return
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls[0])
+    context.load_cert_chain(*tls)
+    context.verify_mode = ssl.CERT_REQUIRED
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
+
+
 @contextmanager
-def http_server(script: Script, port: int = 0) -> Iterator[str]:
+def http_server(
+    script: Script, port: int = 0, tls: tuple[Path, Path] | None = None
+) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -61,6 +91,7 @@ def http_server(script: Script, port: int = 0) -> Iterator[str]:
             self.send(200, json.dumps(CONFIG).encode())
 
         def do_POST(self) -> None:
+            script.headers.append({name.lower(): value for name, value in self.headers.items()})
             script.connections.add(self.client_address)
             body = self.rfile.read(int(self.headers["Content-Length"]))
             step = script.step()
@@ -88,9 +119,10 @@ def http_server(script: Script, port: int = 0) -> Iterator[str]:
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
+    encrypt(server, tls)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'s' * bool(tls)}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
@@ -145,6 +177,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
 
     def ModelInfer(self, request, context):  # type: ignore[no-untyped-def] # noqa: N802
         self.script.connections.add(context.peer())
+        self.script.headers.append(dict(context.invocation_metadata()))
         step = self.script.step()
         if step == "reject":
             context.abort(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
@@ -162,13 +195,23 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
 
 
 @contextmanager
-def grpc_server(script: Script, port: int = 0) -> Iterator[str]:
+def grpc_server(
+    script: Script, port: int = 0, tls: tuple[Path, Path] | None = None
+) -> Iterator[str]:
     server = grpc.server(ThreadPoolExecutor(8))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(script), server)
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    place = f"127.0.0.1:{port}"
+    if tls:
+        certificate, key = (file.read_bytes() for file in tls)
+        credentials = grpc.ssl_server_credentials(
+            [(key, certificate)], root_certificates=certificate, require_client_auth=True
+        )
+        port = server.add_secure_port(place, credentials)
+    else:
+        port = server.add_insecure_port(place)
     server.start()
     try:
-        yield f"grpc://127.0.0.1:{port}"
+        yield f"grpc{'s' * bool(tls)}://127.0.0.1:{port}"
     finally:
         server.stop(None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -12,7 +11,6 @@ import grpc
 import psutil
 import pytest
 
-from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from bertender.models.predictor import Classifier
 from serve.administration import (
@@ -25,29 +23,10 @@ from serve.administration import (
     new_token,
 )
 from serve.client import classify
-from serve.config import ServeConfig
-from serve.repository import write_repository
 from serve.server import TritonServer
 from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES, ask_grpc, ask_http
-from tests.served import ANY_PORTS
 
 OPEN_ROUTES = ("/v2/health/live", "/v2/health/ready", "/v2/models/classifier/ready", "/v2")
-
-
-@pytest.fixture(scope="module")
-def administered(
-    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TritonServer]:
-    """A running server whose token is in a file."""
-    folder = tmp_path_factory.mktemp("administered")
-    config = ServeConfig(
-        **ANY_PORTS,
-        threads_per_instance=1,
-        admin_token_file=folder / "token",
-        log_file=folder / "server.log",
-    )
-    with TritonServer(write_repository(onnx_artifact, folder / "models", config), config) as server:
-        yield server
 
 
 def token_of(server: TritonServer) -> str:

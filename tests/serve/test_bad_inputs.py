@@ -18,11 +18,10 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from bertender.core.artifact import Artifact
 from serve.client import PROTOCOLS
 from serve.server import TritonServer
 from serve.wire import MODEL_NAME
-from tests.serve.marked_model import ask_grpc, ask_http, marked_server
+from tests.serve.marked_model import BATCH, ask_grpc, ask_http
 
 pytestmark = pytest.mark.server
 
@@ -73,7 +72,7 @@ OFFENDERS: Mapping[str, Offender] = {
     "shape [0,1]": text(),
     "unknown input": Offender({"WORDS": strings(b"a")}),
     "missing input": Offender({}),
-    "batch over the limit": text(*[b"a"] * 17),
+    "batch over the limit": text(*[b"a"] * (BATCH + 1)),
     "a pair to a single-text model": Offender({"TEXT": strings(b"a"), "TEXT_PAIR": strings(b"b")}),
     "unknown model": text(b"a", model="nobody"),
 }
@@ -154,18 +153,9 @@ class Traffic:
 
 
 @pytest.fixture(scope="module")
-def server(
-    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TritonServer]:
-    folder = tmp_path_factory.mktemp("bad")
-    with marked_server(onnx_artifact, folder, max_batch_size=16) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def traffic(server: TritonServer) -> Iterator[Traffic]:
+def traffic(marked: TritonServer) -> Iterator[Traffic]:
     traffic = Traffic()
-    thread = threading.Thread(target=traffic.send, args=(server,))
+    thread = threading.Thread(target=traffic.send, args=(marked,))
     thread.start()
     yield traffic
     traffic.ended.set()
@@ -197,10 +187,10 @@ def status_of(server: TritonServer, protocol: str, offender: Offender) -> str:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", OFFENDERS)
 def test_an_offender_alone_gets_an_error(
-    name: str, protocol: str, server: TritonServer, traffic: Traffic
+    name: str, protocol: str, marked: TritonServer, traffic: Traffic
 ) -> None:
     offender = OFFENDERS[name]
-    assert status_of(server, protocol, offender) in offender.answers
+    assert status_of(marked, protocol, offender) in offender.answers
     traffic.check()
 
 
@@ -220,15 +210,15 @@ def exchange(server: TritonServer, content: bytes, closes: bool) -> str:
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_bad_body_is_an_error_or_silence(
-    name: str, server: TritonServer, traffic: Traffic
+    name: str, marked: TritonServer, traffic: Traffic
 ) -> None:
     content, answers = BODIES[name]
-    assert exchange(server, content, closes=answers >= SILENCE) in answers
+    assert exchange(marked, content, closes=answers >= SILENCE) in answers
     traffic.check()
 
 
-def test_slow_and_idle_clients_delay_nobody(server: TritonServer, traffic: Traffic) -> None:
-    address = ("127.0.0.1", server.config.http_port)
+def test_slow_and_idle_clients_delay_nobody(marked: TritonServer, traffic: Traffic) -> None:
+    address = ("127.0.0.1", marked.config.http_port)
     with ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(address)) for _ in range(500)]
         slow = stack.enter_context(socket.create_connection(address))

@@ -14,25 +14,18 @@ import pytest
 
 from bertender.core.errors import BusyError
 from bertender.tasks.rows import READERS, open_table
-from serve import classify_command
 from serve.bulk.files import WRITERS
 from serve.bulk.journal import Journal, journal_of, open_journal
-from serve.client import Classification
+from serve.client import AccessConfig, Classification
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 from tests.packages import ROOT
 from tests.serve.scripted import SERVERS, Script
 
+pytestmark = pytest.mark.usefixtures("endpoint")
+
 WORDS = [f'w{row}, with "quotes"\tand {row}' for row in range(7)]
 PREDICTION = Classification(label="a", score=0.5, logits=(0.25, 1.0))
-
-
-@pytest.fixture(autouse=True)
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
-    for name in ("asked", "urls", "settings"):
-        monkeypatch.setattr(FakeEndpoint, name, [])
-    monkeypatch.setattr(classify_command, "AsyncEndpoint", FakeEndpoint)
-    return FakeEndpoint
 
 
 def write_input(path: Path, texts: list[str] = WORDS) -> Path:
@@ -93,6 +86,7 @@ def test_settings_reach_the_endpoint(tmp_path: Path, endpoint: type[FakeEndpoint
     sending = ("--batch-size", "3", "--concurrency", "2", "--timeout-s", "5", "--retries", "0")
     succeed("classify", "a", *sending)
     settings = {"batch_size": 3, "concurrency": 2, "timeout_s": 5.0, "retries": 0}
+    settings["access"] = AccessConfig()
     assert endpoint.settings == [settings]
 
 

@@ -176,7 +176,7 @@ def test_nothing_at_the_url_is_explained(protocol: str) -> None:
     [
         ("htp://127.0.0.1:8000", "no protocol 'htp'. Did you mean 'http'"),
         ("http://", "names no host"),
-        ("https://127.0.0.1:8443", "neither TLS nor API keys yet"),
+        ("httpss://127.0.0.1:8443", "no protocol 'httpss'. Did you mean 'https'"),
         ("http://127.0.0.1:8000/v2", "the path 'v2', which no request"),
         ("127.0.0.1:8000/v2", "the path 'v2', which no request"),
         ("grpc://shop@127.0.0.1:8001", "the user 'shop', which no request"),

@@ -22,7 +22,7 @@ import json, sys
 from bertender.core.artifact import Artifact
 from serve import repository
 from serve.config import ServeConfig
-from serve.server import serve_forever
+from serve.foreground import serve_forever
 
 def say(server):
     print(json.dumps([server.config.http_port, server.config.grpc_port]), flush=True)

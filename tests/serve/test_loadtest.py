@@ -16,7 +16,7 @@ from bertender.text.example import Example
 from serve.client import PROTOCOLS
 from serve.loadtest.config import LOWEST_RATE, LoadConfig
 from serve.loadtest.generator import MOST_LAG, check_lag, closed_run, open_run
-from serve.loadtest.limit import WITHIN, find_limit
+from serve.loadtest.limit import find_limit
 from serve.loadtest.loops import Send, arrivals
 from serve.loadtest.measure import load_test
 from serve.loadtest.plot import load_svg
@@ -144,38 +144,6 @@ def test_nothing_to_measure_is_said() -> None:
         at_rate(OneServer(0.01).send, 0.001)
 
 
-@pytest.mark.parametrize("first_rate", [1.0, 16.0, 200.0])
-def test_the_limit_of_a_known_queue(first_rate: float) -> None:
-    """10 ms for each: what is found holds, a little more does not.
-
-    By theory: of waits in this queue, a share of about (1 - r) / (r e^t - 1) e^(-4 t) is above four
-    services, where r (e^t - 1) = t; it is 1 % at a use r of 0.56.
-    """
-    runs: dict[float, LoadRun] = {}
-
-    def probe(rate: float) -> LoadRun:
-        runs[rate] = at_rate(OneServer(0.01).send, rate, duration_s=100)
-        return runs[rate]
-
-    limit = find_limit(probe, 50.0, first_rate)
-    assert runs[limit.rate].holds(50.0) and not runs[limit.above].holds(50.0)
-    assert limit.rate < limit.above <= limit.rate * (1 + WITHIN)
-    assert limit.rate == pytest.approx(56, rel=0.1)
-    assert len(runs) < 20
-
-
-def test_no_rate_that_holds() -> None:
-    asked = []
-
-    def probe(rate: float) -> LoadRun:
-        asked.append(rate)
-        return at_rate(OneServer(0.01).send, 10)
-
-    with pytest.raises(LoadTestError, match="--slo-p99-ms"):
-        find_limit(probe, 1.0)
-    assert min(asked) >= LOWEST_RATE
-
-
 OUTCOME_OF = {"ok": "ok", "reject": "rejected", "hang": "late", "refuse": "failed"}
 
 
@@ -206,7 +174,7 @@ def test_a_sender_is_closed_where_a_request_cannot_be_prepared(
     closed = []
 
     class Broken:
-        def __init__(self, address: str, timeout_s: float) -> None: ...
+        def __init__(self, address: object, access: object, timeout_s: float) -> None: ...
 
         def prepare(self, model: object, columns: object) -> None:
             raise ValueError("too long")

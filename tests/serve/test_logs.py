@@ -2,107 +2,28 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import psutil
 import pytest
-import tritonclient.grpc
-from tritonclient.utils import InferenceServerException
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
-from tests.serve.routes import ask_http
+from tests.packages import ROOT
+from tests.serve.secret_texts import SECRET
 from tests.served import ANY_PORTS
-
-SECRET = "MARKED8c1f"
-INFER = "/v2/models/classifier/infer"
-
-
-def request_of(data: Any, name: str = "TEXT", **changes: Any) -> bytes:
-    tensor = {"name": name, "datatype": "BYTES", "shape": [1, 1], "data": data, **changes}
-    return json.dumps({"inputs": [tensor]}, ensure_ascii=False).encode()
-
-
-BODIES: Mapping[str, tuple[str, bytes, Mapping[str, str]]] = {
-    "a text": (INFER, request_of([SECRET]), {}),
-    "emoji and right to left": (INFER, request_of([f"🍐 {SECRET} שלום"]), {}),
-    "a text longer than the model takes": (INFER, request_of([f"{SECRET} " * 999]), {}),
-    "a megabyte": (INFER, request_of([SECRET * 2**17]), {}),
-    "NUL bytes": (INFER, request_of([f"\0{SECRET}\0"]), {}),
-    "bytes that are no UTF-8": (INFER, request_of([SECRET]).replace(b"8c", b"\xff\xfe"), {}),
-    "JSON that is not": (INFER, request_of([SECRET])[:-2], {}),
-    "deep JSON": (INFER, b"[" * 60 + SECRET.encode() + b"]" * 60, {}),
-    "an input of another name": (INFER, request_of([SECRET], name=SECRET), {}),
-    "another type": (INFER, request_of([SECRET], datatype="FP32"), {}),
-    "another shape": (INFER, request_of([SECRET], shape=[1, 2]), {}),
-    "no text at all": (INFER, request_of([SECRET], shape=[0, 1]), {}),
-    "a batch over the limit": (INFER, request_of([SECRET] * 999, shape=[999, 1]), {}),
-    "a pair": (INFER, request_of([SECRET] * 2, shape=[2]), {}),
-    "another model": (f"/v2/models/{SECRET}/infer", request_of([SECRET]), {}),
-    "a parameter": (f"{INFER}?{SECRET}={SECRET}", request_of([SECRET]), {SECRET: SECRET}),
-    "a compressed body": (
-        INFER,
-        gzip.compress(request_of([SECRET])),
-        {"Content-Encoding": "gzip"},
-    ),
-    "a compressed body that is not": (INFER, request_of([SECRET]), {"Content-Encoding": "gzip"}),
-    "a header without its JSON": (
-        INFER,
-        SECRET.encode() * 9,
-        {"Inference-Header-Content-Length": "9"},
-    ),
-}
-"""Path, body and headers of requests over HTTP, right ones and wrong ones."""
-
-TENSORS = {
-    "a text": [[SECRET.encode()]],
-    "bytes that are no UTF-8": [[b"\xff\xfe" + SECRET.encode()]],
-    "NUL bytes": [[b"\0" + SECRET.encode()]],
-    "a batch over the limit": [[SECRET.encode()]] * 999,
-    "a wrong shape": [[SECRET.encode()] * 3],
-}
-"""Texts over gRPC."""
-
-
-def text_statuses(server: TritonServer) -> Iterator[int]:
-    for path, body, headers in BODIES.values():
-        yield ask_http(server.config.http_port, "POST", path, body, headers)[0]
-    with tritonclient.grpc.InferenceServerClient(server.grpc_url[7:]) as client:
-        for texts in TENSORS.values():
-            array = np.array(texts, dtype=np.object_)
-            tensor = tritonclient.grpc.InferInput("TEXT", array.shape, "BYTES")
-            tensor.set_data_from_numpy(array)
-            try:
-                client.infer("classifier", [tensor])
-                yield 200
-            except InferenceServerException:
-                yield 400
 
 
 @pytest.fixture
 def repository(onnx_artifact: Artifact, tmp_path: Path) -> Path:
     return write_repository(onnx_artifact, tmp_path / "models", ServeConfig(**ANY_PORTS))
-
-
-@pytest.mark.server
-def test_no_text_is_in_the_log(repository: Path, tmp_path: Path) -> None:
-    config = ServeConfig(**ANY_PORTS, log_file=tmp_path / "server.log")
-    with TritonServer(repository, config) as server:
-        statuses = list(text_statuses(server))
-    log = (tmp_path / "server.log").read_text(errors="replace")
-    assert statuses.count(200) >= 6 and len([each for each in statuses if each >= 400]) >= 12
-    assert "Started HTTPService" in log
-    assert SECRET not in log and SECRET[:6] not in log
 
 
 @pytest.mark.server
@@ -119,24 +40,48 @@ def test_the_log_of_a_crash_is_there_after_it(repository: Path) -> None:
 
 
 STARTED = """
-import sys
+import json, sys
 from pathlib import Path
 from serve.config import ServeConfig
 from serve.server import TritonServer
+from tests.serve.secret_texts import text_statuses
 
 config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, log_file=Path("-"))
-with TritonServer(Path(sys.argv[1]), config):
-    pass
+with TritonServer(Path(sys.argv[1]), config) as server:
+    statuses = list(text_statuses(server))
+print(json.dumps(statuses), file=sys.stderr)
 """
 
 
-@pytest.mark.server
-@pytest.mark.slow
-def test_the_log_goes_to_standard_output(repository: Path) -> None:
+@dataclass(frozen=True)
+class Ended:
+    """A process that has served the texts, and the log of its server on standard output."""
+
+    log: str
+    statuses: list[int]
+
+
+@pytest.fixture(scope="module")
+def ended(onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    folder = tmp_path_factory.mktemp("logged") / "models"
+    repository = write_repository(onnx_artifact, folder, ServeConfig(**ANY_PORTS))
     command = [sys.executable, "-c", STARTED, str(repository)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "Started HTTPService" in done.stdout
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, timeout=120)
+    errors = done.stderr.decode()
+    assert done.returncode == 0, errors
+    return Ended(done.stdout.decode(errors="replace"), json.loads(errors.splitlines()[-1]))
+
+
+@pytest.mark.server
+def test_no_text_is_in_the_log(ended: Ended) -> None:
+    assert ended.statuses.count(200) >= 6
+    assert len([each for each in ended.statuses if each >= 400]) >= 12
+    assert SECRET not in ended.log and SECRET[:6] not in ended.log
+
+
+@pytest.mark.server
+def test_the_log_goes_to_standard_output(ended: Ended) -> None:
+    assert "Started HTTPService" in ended.log
 
 
 def test_a_greatest_size_is_of_a_file() -> None:

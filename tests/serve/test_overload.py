@@ -17,22 +17,9 @@ from serve.client import PROTOCOLS
 from serve.probe import main as probe
 from serve.server import TritonServer
 from serve.wire import MODEL_NAME
-from tests.serve.marked_model import ASK, HOLD_S, SAYS, Answer, marked_server
+from tests.serve.marked_model import ASK, HOLD_S, QUEUE, SAYS, Answer, marked_server
 
 pytestmark = pytest.mark.server
-
-QUEUE = 8
-
-
-@pytest.fixture(scope="module")
-def server(
-    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TritonServer]:
-    folder = tmp_path_factory.mktemp("overload")
-    with marked_server(
-        onnx_artifact, folder, max_batch_size=4, max_queue_texts=QUEUE, queue_timeout_ms=3000
-    ) as server:
-        yield server
 
 
 @pytest.fixture
@@ -50,13 +37,13 @@ def hold(server: TritonServer, pool: ThreadPoolExecutor) -> Future[Answer]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_overload_is_rejected_at_once(
-    server: TritonServer, pool: ThreadPoolExecutor, protocol: str
+    marked: TritonServer, pool: ThreadPoolExecutor, protocol: str
 ) -> None:
     ask, says = ASK[protocol], SAYS[protocol]
-    holding = hold(server, pool)
-    waiting = [pool.submit(ask, server, ["pear", "apple"]) for _ in range(QUEUE // 2)]
+    holding = hold(marked, pool)
+    waiting = [pool.submit(ask, marked, ["pear", "apple"]) for _ in range(QUEUE // 2)]
     time.sleep(HOLD_S / 4)
-    rejected = [ask(server, ["pear"]) for _ in range(5)]
+    rejected = [ask(marked, ["pear"]) for _ in range(5)]
     assert {answer.status for answer in rejected} == {says["late"]}
     assert f"the queue is full: {QUEUE} texts wait at most" in rejected[0].content
     assert statistics.median(answer.seconds for answer in rejected) < 0.05
@@ -80,11 +67,11 @@ def test_a_model_that_hangs_fails_the_probe(server: TritonServer, pool: ThreadPo
 
 
 def test_a_request_that_came_during_a_run_follows_it(
-    server: TritonServer, pool: ThreadPoolExecutor
+    marked: TritonServer, pool: ThreadPoolExecutor
 ) -> None:
     """Triton's own queue policy would let it wait for half a second, or for another request."""
-    hold(server, pool)
-    assert ASK["http"](server, ["pear"]).seconds < HOLD_S + 0.2
+    hold(marked, pool)
+    assert ASK["http"](marked, ["pear"]).seconds < HOLD_S + 0.2
 
 
 def test_a_request_that_waits_for_too_long_is_rejected(
@@ -98,11 +85,11 @@ def test_a_request_that_waits_for_too_long_is_rejected(
         assert ASK["http"](server, ["pear"]).status == "200"
 
 
-def test_what_nobody_waits_for_is_not_run(server: TritonServer, pool: ThreadPoolExecutor) -> None:
-    client = tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.config.grpc_port}")
+def test_what_nobody_waits_for_is_not_run(marked: TritonServer, pool: ThreadPoolExecutor) -> None:
+    client = tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{marked.config.grpc_port}")
     tensor = tritonclient.grpc.InferInput("TEXT", [1, 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[b"HOLD"]], np.object_))
-    hold(server, pool)
+    hold(marked, pool)
     ended = threading.Semaphore(0)
     calls = [
         client.async_infer(MODEL_NAME, [tensor], lambda result, error: ended.release())
@@ -112,7 +99,7 @@ def test_what_nobody_waits_for_is_not_run(server: TritonServer, pool: ThreadPool
     for call in calls:
         call.cancel()
     assert all(ended.acquire(timeout=10) for _ in calls)
-    follower = ASK["http"](server, ["pear"])
+    follower = ASK["http"](marked, ["pear"])
     assert follower.status == "200"
     assert follower.seconds < 2 * HOLD_S, "two batches of cancelled requests would take longer"
     client.close()
@@ -123,12 +110,12 @@ def test_what_nobody_waits_for_is_not_run(server: TritonServer, pool: ThreadPool
     ("word", "said"), [("BREAK", "RuntimeError: the runtime has a bad day"), ("NAN", "not finite")]
 )
 def test_a_failing_run_fails_its_own_requests_alone(
-    server: TritonServer, pool: ThreadPoolExecutor, protocol: str, word: str, said: str
+    marked: TritonServer, pool: ThreadPoolExecutor, protocol: str, word: str, said: str
 ) -> None:
     ask, says = ASK[protocol], SAYS[protocol]
-    hold(server, pool)
+    hold(marked, pool)
     texts = ["apple", "pear", word, "saw"]
-    answers = list(pool.map(lambda text: ask(server, [text]), texts))
+    answers = list(pool.map(lambda text: ask(marked, [text]), texts))
     assert [answer.status for answer in answers] == [
         says["broken" if text == word else "fine"] for text in texts
     ]

@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -20,15 +20,12 @@ import tritonclient.grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier
 from serve.administration import GRPC_HEADER, HTTP_HEADER
 from serve.config import ServeConfig
-from serve.repository import write_repository
 from serve.server import TritonServer
 from tests.serve.proxies import KEY, Proxy, proxy_before
 from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES
-from tests.served import ANY_PORTS
 
 pytestmark = pytest.mark.server
 
@@ -43,25 +40,6 @@ WRONG_KEYS: tuple[Mapping[str, str], ...] = (
     {"Authorization": "Bearer "},
     {"X-Api-Key": KEY},
 )
-
-
-@pytest.fixture(scope="module")
-def administered(
-    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TritonServer]:
-    """A server whose administrative routes are open to the token in a file."""
-    folder = tmp_path_factory.mktemp("behind")
-    config = ServeConfig(**ANY_PORTS, threads_per_instance=1, admin_token_file=folder / "token")
-    with TritonServer(write_repository(onnx_artifact, folder / "models", config), config) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def proxy(administered: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    config = administered.config
-    folder = tmp_path_factory.mktemp("nginx")
-    with proxy_before(config.http_port, config.grpc_port, folder) as running:
-        yield running
 
 
 def request_of(texts: Sequence[str]) -> bytes:

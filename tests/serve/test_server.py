@@ -32,7 +32,7 @@ import json, sys
 from pathlib import Path
 from bertender.core.artifact import Artifact
 from serve.config import ServeConfig
-from serve.server import serve_forever
+from serve.foreground import serve_forever
 
 def say(server):
     print(json.dumps([server.grpc_url, str(server.workspace), server.shared_memory]), flush=True)

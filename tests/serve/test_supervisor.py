@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from serve.in_flight import InFlight
-from serve.server import SUPERVISOR
+from serve.launch import SUPERVISOR
 from serve.supervisor import STUB_DIED, STUB_NAME, Rotation
 from tests.serve.processes import assert_gone
 
@@ -178,16 +178,19 @@ def test_what_was_never_ready_is_not_started_again(tmp_path: Path) -> None:
 
 
 def test_it_is_not_started_again_for_ever(tmp_path: Path) -> None:
-    """The delays are cut short here, in a copy of the file."""
-    text = SUPERVISOR.read_text().replace("(0.5, 1.0, 2.0, 4.0, 8.0)", "(0.05, 0.1)")
-    assert text != SUPERVISOR.read_text()
-    (tmp_path / "supervisor.py").write_text(text)
+    """The delays are cut short here, in a copy of the files."""
+    shutil.copytree(SUPERVISOR.parent, tmp_path / "serve" / "supervisor")
+    run = tmp_path / "serve" / "supervisor" / "run.py"
+    text = run.read_text().replace("(0.5, 1.0, 2.0, 4.0, 8.0)", "(0.05, 0.1)")
+    assert text != run.read_text()
+    run.write_text(text)
+    program = tmp_path / "serve" / "supervisor" / "__main__.py"
     (tmp_path / "work").mkdir()
     log = tmp_path / "work" / "log"
     traces = (str(tmp_path / "work"), f"test-{uuid4()}", str(log), str(2**20), "0.3")
     command = ["sh", "-c", "sleep 0.3; echo again; exit 7"]
     supervisor = subprocess.Popen(
-        [sys.executable, "-I", "-S", tmp_path / "supervisor.py", "--restart", *traces, *command],
+        [sys.executable, "-I", "-S", program, "--restart", *traces, *command],
         stdin=subprocess.PIPE,
     )
     assert supervisor.stdin is not None

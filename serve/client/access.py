@@ -1,0 +1,146 @@
+"""Access to a server behind a proxy: whom TLS trusts, and the key that every request carries."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from bertender.core.config import Config, Rule
+from bertender.core.errors import ConfigError
+from serve.client.address import Address
+
+__all__ = ["ACCESS_RULES", "NO_ACCESS", "Access", "AccessConfig", "open_access"]
+
+KEY = re.compile(r"[\x21-\x7e]{1,4096}")
+TLS_SETTINGS = ("ca_file", "client_certificate", "client_key")
+
+ACCESS_RULES: Mapping[str, Rule[Any]] = {
+    "a key of no certificate": Rule(
+        lambda config: config.client_certificate is None,
+        "it is the key of --client-certificate FILE. Give it as well, or leave this out.",
+        settings=frozenset({"client_key"}),
+    ),
+}
+"""Conflicts of settings."""
+
+
+class AccessConfig(Config):
+    """Files with which a client trusts a server, and is known to it."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = ACCESS_RULES
+
+    ca_file: Path | None = Field(
+        None,
+        description="PEM file of the authority that signed the server's certificate, for https:// "
+        "and grpcs://; by default those that this machine trusts",
+    )
+    client_certificate: Path | None = Field(
+        None, description="PEM file of the certificate that tells the server who asks"
+    )
+    client_key: Path | None = Field(
+        None, description="PEM file of its private key; by default it is in the same file"
+    )
+    api_key_file: Path | None = Field(
+        None,
+        description="send the key in this file with every request, as Authorization: Bearer KEY",
+    )
+
+
+NO_ACCESS = AccessConfig()
+"""For a server that trusts who reaches it."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a connection takes from the files; no secret is in its representation."""
+
+    config: AccessConfig
+    context: ssl.SSLContext | None
+    """None for a connection without TLS."""
+    headers: Mapping[str, str] = field(repr=False)
+    """Of every request."""
+
+    @property
+    def certificate_files(self) -> tuple[Path, Path] | None:
+        """The client's certificate and its key."""
+        if (certificate := self.config.client_certificate) is None:
+            return None
+        return certificate, self.config.client_key or certificate
+
+
+def open_access(address: Address, config: AccessConfig) -> Access:
+    """Read and check the files that a connection to an address needs.
+
+    Raises:
+        ConfigError: a file cannot be used, or the address has no use for it.
+    """
+    if not address.tls:
+        _check_plain(address, config)
+    context = _context(config) if address.tls else None
+    headers = {} if config.api_key_file is None else _bearer(config.api_key_file)
+    return Access(config, context, headers)
+
+
+def _check_plain(address: Address, config: AccessConfig) -> None:
+    """Raise ConfigError for settings of TLS without TLS, or a key that a network would see."""
+    name = address.protocol.name
+    if unused := [each for each in TLS_SETTINGS if getattr(config, each)]:
+        raise ConfigError(
+            f"{config.as_set(unused)}: {name}:// has no TLS. Write {name}s://, or leave it out."
+        )
+    if config.api_key_file and not _is_loopback(address.host):
+        raise ConfigError(
+            f"api_key_file={config.api_key_file}: {name}:// would send the key to {address.host} "
+            f"without encryption. Write {name}s://, or use a proxy on this machine."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _context(config: AccessConfig) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=config.ca_file)
+    except OSError as error:
+        raise _unusable(config, "ca_file", "certificate", error) from None
+    if certificate := config.client_certificate:
+        try:  # an encrypted key would otherwise be asked for on the terminal
+            context.load_cert_chain(certificate, config.client_key, password="")
+        except OSError as error:
+            name = "client_key" if config.client_key else "client_certificate"
+            raise _unusable(config, name, "certificate with its unencrypted key", error) from None
+    return context
+
+
+def _unusable(config: AccessConfig, name: str, content: str, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{config.as_set([name])}: {error.strerror or error}. Name a PEM file that this user can "
+        f"read and that holds a {content}."
+    )
+
+
+def _bearer(file: Path) -> dict[str, str]:
+    """Return the header of a key, which no error shows."""
+    try:
+        key = file.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ConfigError(f"api_key_file={file}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        key = ""
+    if not KEY.fullmatch(key):
+        raise ConfigError(
+            f"api_key_file={file}: no key in it. It holds the key alone, without the word Bearer: "
+            "one line of ASCII without white space."
+        )
+    return {"authorization": f"Bearer {key}"}

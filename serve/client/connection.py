@@ -1,0 +1,42 @@
+"""Connection: what endpoints with and without asyncio have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serve.client.access import AccessConfig, open_access
+from serve.client.address import parse_url
+from serve.client.retries import Tries
+
+__all__ = ["Connection"]
+
+
+class Connection:
+    """A client of one server, what its requests may take, and what its errors mean."""
+
+    def __init__(
+        self, url: str, timeout_s: float, retries: int | None, access: AccessConfig
+    ) -> None:
+        self.url = url
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self.address = parse_url(url)
+        self.protocol = self.address.protocol
+        self.access = open_access(self.address, access)
+        self.client: Any = None
+
+    def ask_for_config(self, client: Any, timeout_s: float) -> Any:
+        """Ask about the served model; an awaitable, where the client is one of asyncio."""
+        return self.protocol.model_config(client, timeout_s, self.access.headers)
+
+    def wait_after(self, error: Exception, tries: Tries) -> float:
+        """Return how long to wait before the next try of a request.
+
+        Raises:
+            ServingError: there is none; the error has the next step.
+            Exception: the error itself, where it is not one of the client.
+        """
+        failure = self.protocol.failure(error)
+        if failure is None:
+            raise error
+        return tries.wait_after(failure, failure.explained(self.url, error))

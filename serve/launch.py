@@ -1,0 +1,105 @@
+"""The start of Triton: its options, behind the supervisor and the program that hides its token."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from serve.config import ServeConfig
+from serve.in_flight import WORKSPACE_VARIABLE
+from serve.installation import Installation
+from serve.wire import MODEL_NAME
+
+__all__ = ["STOP_TIMEOUT_S", "SUPERVISOR", "Place", "is_ready", "launch"]
+
+SUPERVISOR = Path(__file__).with_name("supervisor") / "__main__.py"
+HIDDEN_ARGUMENTS = Path(__file__).with_name("hidden_arguments.py")
+IN_FLIGHT_TIMEOUT_S = 10
+STOP_TIMEOUT_S = 20
+PROBE_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a server reads and leaves behind."""
+
+    repository: Path
+    workspace: Path
+    shared_memory: str
+    """How the names of its regions begin."""
+    log_file: Path
+
+
+def launch(
+    installation: Installation, place: Place, config: ServeConfig, closing: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start Triton behind its supervisor, and return that.
+
+    Args:
+        installation: the server, assembled in the workspace.
+        place: what it reads and leaves behind.
+        config: its ports, and how it is watched.
+        closing: variables whose values are arguments that nobody may read in a command line.
+    """
+    traces = (str(place.workspace), place.shared_memory, str(place.log_file))
+    log_max_bytes = int(config.log_max_mb * 2**20)
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-I", "-S", str(SUPERVISOR)),
+            *(["--restart"] if config.restart else []),
+            *(*traces, str(log_max_bytes), str(STOP_TIMEOUT_S)),
+            *(sys.executable, "-I", "-S", str(HIDDEN_ARGUMENTS)),
+            *_command(installation, place, config),
+            *(f"@{variable}" for variable in closing),
+        ],
+        stdin=subprocess.PIPE,
+        cwd=place.workspace,  # the stub imports from its folder first: not from the user's
+        env={
+            **installation.environment(place.workspace),
+            **closing,
+            WORKSPACE_VARIABLE: str(place.workspace),
+        },
+        start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
+    )
+
+
+def _command(installation: Installation, place: Place, config: ServeConfig) -> list[str]:
+    options = {
+        "model-repository": place.repository,
+        "backend-directory": place.workspace / "backends",
+        "http-address": config.host,
+        "grpc-address": config.host,
+        "metrics-address": config.host,
+        "http-port": config.http_port,
+        "grpc-port": config.grpc_port,
+        "metrics-port": config.metrics_port,
+        "backend-config": f"python,shm-region-prefix-name={place.shared_memory}",
+        "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
+        # other ways to the same routes, which an environment variable may open
+        "allow-sagemaker": "false",
+        "allow-vertex-ai": "false",
+    }
+    return [
+        str(installation.binary),
+        "--disable-auto-complete-config",  # completing would start the stub twice
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
+
+
+def is_ready(host: str, port: int) -> bool:
+    """Return whether the model is ready.
+
+    Asked by plain HTTP: an interrupt inside tritonclient's event loop would print a traceback.
+    """
+    connection = http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", f"/v2/models/{MODEL_NAME}/ready")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):  # nothing listens yet, or a stranger does
+        return False
+    finally:
+        connection.close()

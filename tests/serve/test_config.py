@@ -1,0 +1,71 @@
+"""Conflicts of the settings of `serve`: none is read and then unused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from serve.config import RULES, SERVER_SETTINGS, ServeCommandConfig, ServeConfig
+from serve.triton_config import model_config
+
+FIELDS = sorted(ServeConfig.model_fields)
+OTHER_VALUES = {
+    "host": "127.0.0.2",
+    "tritonserver": "/opt/tritonserver/bin/tritonserver",
+    "max_length": 64,
+    "max_queue_texts": 5,
+    "admin_token_file": "token",
+    "log_file": "server.log",
+}
+"""For those that no number can be added to."""
+
+
+def other_value(name: str) -> Any:
+    """Return an allowed value of a setting that is not its default."""
+    default = ServeConfig.model_fields[name].default
+    return OTHER_VALUES[name] if name in OTHER_VALUES else default + 10 if default else 1
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_repository_takes_every_setting_or_refuses_it(name: str, onnx_artifact: Artifact) -> None:
+    """A setting changes what is written, or it is a row of the table and refused by its name."""
+    values = {name: other_value(name)}
+    assert ServeConfig.parse(values) != ServeConfig()
+    repository = {**values, "repository_only": "models"}
+    if name in SERVER_SETTINGS:
+        with pytest.raises(ConfigError, match=f"repository_only=models and {name}=.*starts no"):
+            ServeCommandConfig.parse(repository)
+        return
+    written = model_config(onnx_artifact.card, ServeCommandConfig.parse(repository))
+    assert written != model_config(onnx_artifact.card, ServeConfig())
+
+
+def test_the_table_has_settings_only() -> None:
+    assert set(FIELDS) > SERVER_SETTINGS
+
+
+def test_all_of_them_are_named_at_once() -> None:
+    values = {"repository_only": "models", "restart": True, "http_port": 9000}
+    with pytest.raises(ConfigError, match=r"http_port=9000, restart=True: .*Leave them out"):
+        ServeCommandConfig.parse(values)
+
+
+def test_a_host_of_a_server_that_is_not_started_exposes_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"repository_only=models and host=0\.0\.0\.0"):
+        ServeCommandConfig.parse({"repository_only": "models", "host": "0.0.0.0"})
+
+
+def test_without_a_repository_the_rules_are_those_of_a_server() -> None:
+    assert ServeCommandConfig.all_rules().keys() > RULES.keys()
+    assert ServeCommandConfig.parse({"restart": True}).repository_only is None
+    with pytest.raises(ConfigError, match="the ports must differ"):
+        ServeCommandConfig.parse({"grpc_port": 8000})
+
+
+def test_the_folder_is_a_path() -> None:
+    config = ServeCommandConfig.parse({"repository_only": "models"})
+    assert config.repository_only == Path("models")
