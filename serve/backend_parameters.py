@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from bertender.core.config import Config
+from bertender.models.runtimes import DEFAULT_RUNTIME, RuntimeName
 from bertender.problems import PROBLEMS, SINGLE_LABEL
 from serve.config import ServeConfig
 
@@ -27,6 +28,7 @@ class BackendParameters(Config):
         description="of the artifact's files when their digests were checked; while they have it, "
         "they are not read again",
     )
+    runtime: RuntimeName = DEFAULT_RUNTIME
     threads: int = Field(description="of one instance; 0 shares the cores out evenly")
     max_length: int | None = None
     max_text_bytes: int = ServeConfig().max_text_bytes

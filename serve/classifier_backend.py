@@ -29,7 +29,8 @@ import numpy as np
 from bertender.core.artifact import Artifact
 from bertender.core.cores import usable_cores
 from bertender.core.errors import DataError
-from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
+from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.runtimes import RUNTIMES
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer_file import open_tokenizer
 from serve.backend_metrics import (
@@ -65,7 +66,8 @@ class TritonPythonModel:
 
         Raises:
             DamagedArtifactError: a file of the artifact is missing or changed.
-            ModelError: ONNX Runtime or the tokenizer cannot open it.
+            RuntimeMissingError: the runtime is not installed.
+            ModelError: the runtime or the tokenizer cannot open it.
         """
         self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
         config = json.loads(args["model_config"])
@@ -206,7 +208,7 @@ def open_artifact(
     return BucketedClassifier(
         problem.encoder(open_tokenizer(artifact.path), parameters.max_length),
         # spinning threads take the cores that the server needs: it cost half the throughput
-        OnnxPredictor(artifact.path / ONNX_NAME, threads, spinning=False),
+        RUNTIMES[parameters.runtime].open(artifact.path / ONNX_NAME, threads, spinning=False),
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
         problem,

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from bertender.core.config import Config, Rule
 from bertender.core.errors import ServerMissingError
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 from serve.advisories import Advisory, by_version, predated
 from serve.installation import installed_version
 from serve.server_log import STANDARD_OUTPUT
@@ -116,6 +117,9 @@ class ServeConfig(Config):
     # 256 was the fastest of 64 to 4096 on two cores, twice as fast as 4096 (SST-2, MiniLM int8)
     tokens_per_bucket: int = Field(
         256, ge=1, description="most tokens, padding included, that the model sees at once"
+    )
+    runtime: RuntimeName = Field(
+        DEFAULT_RUNTIME, description=f"the runtime of the model: {', '.join(RUNTIMES)}"
     )
     instances: int = Field(1, ge=1, description="copies of the model that run in parallel")
     threads_per_instance: int = Field(

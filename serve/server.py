@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
+from bertender.measure.runtimes import check_installed
 from serve.administration import admin_token, check_closed, closing_arguments
 from serve.config import ServeConfig
 from serve.installation import Installation, find_installation
@@ -141,6 +142,7 @@ class TritonServer:
         return f" The log is in {place}."
 
     def _start(self, installation: Installation) -> None:
+        check_installed(self.config.runtime)
         self.config = with_free_ports(self.config)
         check_shared_memory(self.config)
         check_temporary_folder()

@@ -71,6 +71,7 @@ def model_config(
         digest=digest,
         stamp=stamp,
         tokens_per_bucket=config.tokens_per_bucket,
+        runtime=config.runtime,
         threads=config.threads_per_instance,
         max_length=config.max_length,
         max_text_bytes=config.max_text_bytes,

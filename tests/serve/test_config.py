@@ -20,6 +20,7 @@ OTHER_VALUES = {
     "max_queue_texts": 5,
     "admin_token_file": "token",
     "log_file": "server.log",
+    "runtime": "openvino",
 }
 """For those that no number can be added to."""
 
