@@ -73,6 +73,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     "static-percentile": {"scheme": "static", "calibrator": "percentile"},
     "static-entropy": {"scheme": "static", "calibrator": "entropy"},
     "mixed": {"scheme": "mixed", "max_drop": 1.0, "sensitivity_texts": 64},
+    "four-bit-embeddings": {"scheme": "four-bit-embeddings"},
     "four-bit": {"scheme": "four-bit"},
 }
 """Name -> the settings of its quantization; the float graph has none."""

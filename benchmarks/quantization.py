@@ -55,6 +55,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
         "sensitivity": "hessian-trace",
         "max_drop": 0.3,
     },
+    "four-bit-embeddings": {"scheme": "four-bit-embeddings"},
     "four-bit": {"scheme": "four-bit"},
     "four-bit-eigenvalue": {
         "scheme": "four-bit",

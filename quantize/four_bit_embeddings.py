@@ -30,7 +30,7 @@ DOMAIN = "com.microsoft"
 """The set of operators that FOUR_BIT_LOOKUP is of."""
 LEAST, MOST = -8, 7
 """Of the integers of 4 bits."""
-WORTHWHILE = 0.1
+WORTHWHILE = 0.5
 """Share of the largest table's values from which on a table gets 4 bits: every text reads the same
 rows of small ones (positions, segments), whose error adds up, and they weigh little."""
 CLIPPED = np.linspace(LEAST / -MOST, 0.5, 25)

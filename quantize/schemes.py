@@ -78,6 +78,7 @@ SCHEMES = Table(
             summary="as dynamic, and embedding tables of 4 bits in groups: smaller, and as fast",
             write=on_demand("quantize.four_bit_embeddings:write_four_bit_embeddings"),
             reads=frozenset({"block_size"}),
+            precision="int4",
             then=(DYNAMIC, STATIC),
         ),
         "four-bit": Scheme(

@@ -14,16 +14,19 @@ __all__ = ["bert_base_reading"]
 SCORE, SMALLER, FASTER = 0.985, 40, 40
 """The aims: share of the teacher's score; how many times fewer bytes, and as fast in PyTorch."""
 
+SMALL = ("int8", "int4")
+"""Precisions of the models to deploy."""
+
 
 def bert_base_reading(files: Mapping[str, Path]) -> str:
-    """Return a line for each 8-bit model: its score, bytes and time against the teacher's.
+    """Return a line for each quantized model: its score, bytes and time against the teacher's.
 
     The comparison must have the rows teacher and teacher-onnx.
     """
     (path,) = files.values()
     comparison = Comparison.model_validate_json(path.read_text(encoding="utf-8"))
     rows = {row.name: row for row in comparison.rows}
-    small = [row for row in comparison.rows if row.precision == "int8"]
+    small = [row for row in comparison.rows if row.precision in SMALL]
     aims = paragraph(
         f"The aims are {SCORE:.1%} of the teacher's score, {SMALLER} times fewer bytes, and "
         f"{FASTER} times its speed in PyTorch for one text:"

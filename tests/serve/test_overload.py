@@ -51,18 +51,18 @@ def test_overload_is_rejected_at_once(
     assert holding.result().status == "200"
 
 
-def test_load_alone_does_not_fail_the_probe(server: TritonServer, pool: ThreadPoolExecutor) -> None:
-    holding = hold(server, pool)
-    waiting = [pool.submit(ASK["http"], server, ["pear", "apple"]) for _ in range(QUEUE // 2)]
+def test_load_alone_does_not_fail_the_probe(marked: TritonServer, pool: ThreadPoolExecutor) -> None:
+    holding = hold(marked, pool)
+    waiting = [pool.submit(ASK["http"], marked, ["pear", "apple"]) for _ in range(QUEUE // 2)]
     time.sleep(HOLD_S / 4)
-    assert probe(["--url", server.http_url, "--timeout-s", "0.1"]) == 1, "it was rejected"
-    assert probe(["--url", server.http_url]) == 0
+    assert probe(["--url", marked.http_url, "--timeout-s", "0.1"]) == 1, "it was rejected"
+    assert probe(["--url", marked.http_url]) == 0
     assert {each.result().status for each in (holding, *waiting)} == {"200"}
 
 
-def test_a_model_that_hangs_fails_the_probe(server: TritonServer, pool: ThreadPoolExecutor) -> None:
-    holding = hold(server, pool)
-    assert probe(["--url", server.http_url, "--timeout-s", str(HOLD_S / 4)]) == 1
+def test_a_model_that_hangs_fails_the_probe(marked: TritonServer, pool: ThreadPoolExecutor) -> None:
+    holding = hold(marked, pool)
+    assert probe(["--url", marked.http_url, "--timeout-s", str(HOLD_S / 4)]) == 1
     assert holding.result().status == "200"
 
 
