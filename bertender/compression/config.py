@@ -98,7 +98,8 @@ class CompressConfig(Config):
     vocab_size: int = Field(
         12_000,
         ge=1,
-        description="most entries of a vocabulary that is cut: the most frequent tokens stay",
+        description="most entries of a vocabulary that is cut: the most frequent tokens stay; "
+        "by default at least twice as many as always stay",
     )
     schemes: Names = Field(
         ("dynamic", "four-bit-embeddings"),
