@@ -2,9 +2,9 @@
 
 Half of a small encoder's bytes are its table of tokens, of which a text looks up a few rows. So
 fewer bits cost no time there, while products of 4 bits do. Shen et al. 2020 (Q-BERT, arXiv
-1909.05840) find that embeddings are more sensitive than other weights, and positions the most: so
+1909.05840) find embeddings more sensitive than other weights, and positions more than tokens: so
 each `block_size` values of a row have a scale of their own, the one with the least squared error,
-and small tables stay at 8 bits.
+and small tables have 8 bits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def write_four_bit_embeddings(context: QuantizationContext, target: Path) -> Wri
     _replace_tables(model, small, context.config.block_size)
     save_graph(model, target, MOST_MB)
     quantized = (*products, *inventory.lstms)
-    return Written(quantized, context.reasons, tables_of_4_bits=len(small))
+    tables = {context.inventory.tables[name] for name in small}  # two texts look up in one
+    return Written(quantized, context.reasons, tables_of_4_bits=len(tables))
 
 
 def in_groups(table: FloatArray, size: int) -> tuple[npt.NDArray[np.int8], FloatArray]:

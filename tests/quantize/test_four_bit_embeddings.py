@@ -77,6 +77,17 @@ def test_the_largest_table_alone_has_4_bits(context: QuantizationContext, tmp_pa
     assert not names & {tables[node] for node in small}, "the float tables are gone"
 
 
+def test_a_table_that_two_texts_look_up_in_is_one(task: Task, tmp_path: Path) -> None:
+    source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
+    floats = export(source, task, ExportConfig(), tmp_path / "onnx")
+    context = context_of(floats, task, tmp_path, scheme="four-bit-embeddings")
+    written = write_four_bit_embeddings(context, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    lookups = [node for node in graph.node if node.op_type == FOUR_BIT_LOOKUP]
+    assert len(lookups) == 2 and len({node.input[0] for node in lookups}) == 1
+    assert written.tables_of_4_bits == 1
+
+
 def test_a_table_of_an_odd_width_has_8_bits(task: Task, tmp_path: Path) -> None:
     model = tiny_classifier("bert", hidden_size=33, num_attention_heads=3)
     source = save_artifact(model, task, tmp_path / "source")
