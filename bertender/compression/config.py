@@ -103,7 +103,8 @@ class CompressConfig(Config):
     )
     schemes: Names = Field(
         ("dynamic", "four-bit-embeddings"),
-        description="ways to quantize to choose from, of `bertender schemes` that train nothing",
+        description="ways to quantize to choose from, the preferred first, of `bertender schemes` "
+        "that train nothing",
     )
     candidates: int = Field(6, ge=1, description="candidates to train, at most")
     method: str | None = Field(
