@@ -92,7 +92,8 @@ def needed_tokens(
         DataError: there is no text.
         ConfigError: the tokens that always stay are more than `size`.
     """
-    description, kind = _described(tokenizer)
+    fast = _fast(tokenizer)
+    description, kind = _described(fast)
     _check_gaps(description["model"])
     counts = _counted(tokenizer, texts)
     if not counts:
@@ -104,7 +105,7 @@ def needed_tokens(
         return _closed(description, kind, {*often[:count], *special})
 
     rows = first(len(often) if size is None else _most_that_fit(first, len(often), size))
-    return RemainingTokens(_rebuilt(tokenizer, description, kind, rows), tuple(rows))
+    return RemainingTokens(_rebuilt(fast, description, kind, rows), tuple(rows))
 
 
 def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -113,17 +114,22 @@ def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
     Raises:
         ModelError: its tokens cannot be pruned.
     """
-    description, kind = _described(tokenizer)
+    description, kind = _described(_fast(tokenizer))
     return len(_closed(description, kind, set(tokenizer.all_special_ids)))
 
 
-def _described(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, Any], _Kind]:
-    """Return a tokenizer's tokenizer.json, and its row of KINDS."""
+def _fast(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
+    """Return the tokenizer, or raise ModelError for one without a tokenizer.json."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(
             f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its tokens "
             "cannot be pruned. Give a model with one."
         )
+    return tokenizer
+
+
+def _described(tokenizer: PreTrainedTokenizerFast) -> tuple[dict[str, Any], _Kind]:
+    """Return a tokenizer's tokenizer.json, and its row of KINDS."""
     description = json.loads(tokenizer.backend_tokenizer.to_str())
     name = description["model"]["type"]
     if name not in KINDS:
