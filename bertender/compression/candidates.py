@@ -26,6 +26,7 @@ class Start(Record):
     layers: int = Field(description="all that it has; 0 of a kind without layers")
     encoder: str | None = Field(None, description="None: the teacher's own layers, or none")
     method: str | None = Field(None, description="of `bertender methods`, of a kind of its own")
+    least_entries: int = Field(0, description="of its vocabulary, that stay whatever is cut")
 
 
 class Candidate(Record):

@@ -26,6 +26,8 @@ from bertender.tasks.task import Task
 __all__ = ["Built", "build", "check_settings", "graph_steps", "probe_steps", "student_steps"]
 
 TEACHER = "teacher"
+ROOM = 2
+"""Times the entries that always stay is a vocabulary's default size at least."""
 HARDLY_TRAINED = {"epochs": 1, "learning_rate": 1e-5}
 """Of a probe: what it weighs and takes does not depend on what it has learned."""
 
@@ -201,5 +203,15 @@ def _cuts(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
     cut = {name: share for name, share in shares.items() if share}
     if not candidate.vocab:
         return cut
-    limits = {"vocab_floor": config.vocab_floor, "vocab_size": config.vocab_size}
-    return {**cut, "vocab": "task", **limits}
+    size = _vocabulary_size(candidate, config)
+    return {**cut, "vocab": "task", "vocab_floor": config.vocab_floor, "vocab_size": size}
+
+
+def _vocabulary_size(candidate: Candidate, config: CompressConfig) -> int:
+    """Return the most entries of a candidate's vocabulary.
+
+    The default leaves room beside single characters where these are many, as in Chinese.
+    """
+    if config.is_explicit("vocab_size"):
+        return config.vocab_size
+    return max(config.vocab_size, ROOM * candidate.start.least_entries)

@@ -98,11 +98,13 @@ class CompressConfig(Config):
     vocab_size: int = Field(
         12_000,
         ge=1,
-        description="most entries of a vocabulary that is cut: the most frequent tokens stay",
+        description="most entries of a vocabulary that is cut: the most frequent tokens stay; "
+        "by default at least twice as many as always stay",
     )
     schemes: Names = Field(
         ("dynamic", "four-bit-embeddings"),
-        description="ways to quantize to choose from, of `bertender schemes` that train nothing",
+        description="ways to quantize to choose from, the preferred first, of `bertender schemes` "
+        "that train nothing",
     )
     candidates: int = Field(6, ge=1, description="candidates to train, at most")
     method: str | None = Field(

@@ -2,7 +2,8 @@
 
 All start on a small part of the texts; the better half of each round goes on, on twice as many,
 until one is left, which learns from all. The first part is so small that all the choosing takes as
-long as that last training, so that half of the time goes to the model that will serve.
+long as that last training, so that half of the time goes to the model that will serve. Where the
+texts are few, a part has FEWEST_TEXTS, rounds of equal parts are one, and choosing takes longer.
 """
 
 from __future__ import annotations

@@ -142,9 +142,13 @@ def entrants(results: Sequence[CandidateResult], config: CompressConfig) -> list
 
     More weights score better as a rule, so that a candidate that fits with more of them left takes
     the place of the others of its start and depth; of two that have as many, the one with the
-    whole vocabulary, then the faster. Starts have turns, the one with the most weights left first.
+    whole vocabulary, then the one whose scheme is listed first: two schemes may differ in time by
+    no more than noise, and then in what they lose. Starts have turns, the one with the most weights
+    left first.
     """
-    fitting = [result for result in results if result.fits]
+    order = {name: place for place, name in enumerate(config.schemes)}
+    listed = sorted(results, key=lambda result: order[result.candidate.scheme])
+    fitting = [result for result in listed if result.fits]
     best = [_first(group) for group in _grouped(fitting, _start_and_depth)]
     by_start = [sorted(group, key=_preference) for group in _grouped(best, _start)]
     by_start.sort(key=lambda group: _preference(group[0]))
@@ -156,9 +160,9 @@ def _first(results: Iterable[CandidateResult]) -> CandidateResult:
     return min(results, key=_preference)
 
 
-def _preference(result: CandidateResult) -> tuple[float, bool, float]:
-    candidate = result.candidate
-    return -candidate.remaining, candidate.vocab, result.predicted.single_ms
+def _preference(result: CandidateResult) -> tuple[float, bool]:
+    """Return what sorts candidates, the preferred first; of equal ones the first stays first."""
+    return -result.candidate.remaining, result.candidate.vocab
 
 
 def _start(result: CandidateResult) -> str:

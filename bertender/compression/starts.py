@@ -27,7 +27,9 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
         ModelError, HubUnreachableError: one that the user named cannot be had.
         ConfigError: a method that the user named does not train on such a task.
     """
-    starts = [Start(name=OWN, layers=provided_by("distill.depth")(str(teacher.path)))]
+    depth, least = provided_by("distill.depth"), provided_by("prune.least_entries")
+    own = str(teacher.path)
+    starts = [Start(name=OWN, layers=depth(own), least_entries=least(own))]
     for name in dict.fromkeys(config.students):
         try:
             made = _start(name, task)
@@ -37,7 +39,8 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
             logger.warning("no student starts from %s: %s", name, error)
             continue
         free = _free_name(made.name, [start.name for start in starts])
-        starts.append(made.model_copy(update={"name": free}))
+        entries = least(made.encoder or own)  # a kind without layers reads the teacher's tokens
+        starts.append(made.model_copy(update={"name": free, "least_entries": entries}))
     return starts
 
 

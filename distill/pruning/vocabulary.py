@@ -25,7 +25,7 @@ from bertender.core.findings import VocabularyReading
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.own_models import OWN_MODELS
 
-__all__ = ["RemainingTokens", "cut_vocabulary", "needed_tokens", "read"]
+__all__ = ["RemainingTokens", "cut_vocabulary", "least_entries", "needed_tokens", "read"]
 
 TEXTS_AT_ONCE = 1000
 NOT_OF_A_TOKENIZER = frozenset(
@@ -92,17 +92,8 @@ def needed_tokens(
         DataError: there is no text.
         ConfigError: the tokens that always stay are more than `size`.
     """
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ModelError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its tokens "
-            "cannot be pruned. Give a model with one."
-        )
-    description = json.loads(tokenizer.backend_tokenizer.to_str())
-    name = description["model"]["type"]
-    if name not in KINDS:
-        raise ModelError(
-            f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: {', '.join(KINDS)}."
-        )
+    fast = _fast(tokenizer)
+    description, kind = _described(fast)
     _check_gaps(description["model"])
     counts = _counted(tokenizer, texts)
     if not counts:
@@ -111,10 +102,41 @@ def needed_tokens(
     special = set(tokenizer.all_special_ids)
 
     def first(count: int) -> list[int]:
-        return _closed(description, KINDS[name], {*often[:count], *special})
+        return _closed(description, kind, {*often[:count], *special})
 
     rows = first(len(often) if size is None else _most_that_fit(first, len(often), size))
-    return RemainingTokens(_rebuilt(tokenizer, description, KINDS[name], rows), tuple(rows))
+    return RemainingTokens(_rebuilt(fast, description, kind, rows), tuple(rows))
+
+
+def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many entries stay whatever is cut: single characters and special tokens.
+
+    Raises:
+        ModelError: its tokens cannot be pruned.
+    """
+    description, kind = _described(_fast(tokenizer))
+    return len(_closed(description, kind, set(tokenizer.all_special_ids)))
+
+
+def _fast(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
+    """Return the tokenizer, or raise ModelError for one without a tokenizer.json."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ModelError(
+            f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its tokens "
+            "cannot be pruned. Give a model with one."
+        )
+    return tokenizer
+
+
+def _described(tokenizer: PreTrainedTokenizerFast) -> tuple[dict[str, Any], _Kind]:
+    """Return a tokenizer's tokenizer.json, and its row of KINDS."""
+    description = json.loads(tokenizer.backend_tokenizer.to_str())
+    name = description["model"]["type"]
+    if name not in KINDS:
+        raise ModelError(
+            f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: {', '.join(KINDS)}."
+        )
+    return description, KINDS[name]
 
 
 def _most_that_fit(first: Callable[[int], list[int]], most: int, size: int) -> int:

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
 from bertender.pipeline.named_files import ArtifactFolder, NamedFile, TextFile
 from bertender.pipeline.products import TORCH_CLASSIFIER, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
 from distill.corpora.corpus import Corpus
 from distill.distillation.unlabelled import texts_of_task
 from distill.pruning.config import OF_THE_TASK, PruneConfig
@@ -23,7 +25,9 @@ from distill.pruning.pruner import (
     prune,
 )
 from distill.pruning.recovery_texts import check_unlabelled_read
+from distill.pruning.vocabulary import least_entries
 from distill.stages.corpus_text import CorpusText
+from distill.teachers.encoders import located
 
 __all__ = ["PRUNE"]
 
@@ -57,6 +61,17 @@ def _wants(config: PruneConfig, position: int) -> Want:
     )
 
 
+def _least_entries(name: str) -> int:
+    """Return how many entries of an encoder's vocabulary stay whatever is cut.
+
+    0 where it cannot be cut: a step that shall cut it says why.
+    """
+    try:
+        return least_entries(load_tokenizer(located(name)))
+    except ModelError:
+        return 0
+
+
 PRUNE = Stage(
     name="prune",
     config=PruneConfig,
@@ -70,4 +85,5 @@ PRUNE = Stage(
     texts=texts_of_task,
     files=_files,
     check=_check,
+    provides={"least_entries": _least_entries},
 )

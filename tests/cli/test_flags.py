@@ -138,6 +138,7 @@ BESIDE_ANOTHER = {
     ("prune", "max_drop"): ("--rounds=2", "0.5"),
     ("quantize", "max_drop"): ("--scheme=mixed", "0.5"),
     ("prune", "target_latency"): ("--importance=taylor", "2.5x"),
+    ("prune", "vocab_size"): ("--vocab=task", "150"),
 }
 """Fields that are refused without another flag: that flag, and a value."""
 SWITCHES = [

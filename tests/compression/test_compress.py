@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bertender.compression.candidates import Candidate, Start
+from bertender.compression.chain import student_steps
 from bertender.compression.compress import MODEL, REPORT, TABLE, Compression
 from bertender.compression.config import CompressConfig
 from bertender.compression.records import CompressionReport
@@ -18,6 +20,8 @@ from bertender.core.lineage import lineage
 from bertender.measure.comparison import Comparison
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+from distill.pruning.vocabulary import needed_tokens
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
 
@@ -130,6 +134,28 @@ def test_the_vocabulary_is_predicted_from_all_texts(
         sizes[name] = cut.predicted.model_mb
     assert sizes["labelled"] < sizes["all"]
     assert sizes["most"] < sizes["all"]
+
+
+def test_a_vocabulary_of_many_characters_is_cut_by_default(trained: Artifact, task: Task) -> None:
+    """Chinese has more of them than the default size: they stay, and the start has candidates."""
+    small = {"students": ("static",), "layers": (1,), "schemes": ("dynamic",)}
+    config = CompressConfig.parse(small)
+    own, static = starts_of(trained, task, config)
+    least = own.least_entries
+    assert static.least_entries == least > 3
+    with pytest.raises(ConfigError, match=rf"Give {least} or more"):
+        needed_tokens(load_tokenizer(trained.path), ["plum"], size=least - 1)
+    assert vocabulary_size(own, config) == config.vocab_size
+    of_chinese = own.model_copy(update={"least_entries": 15_000})
+    assert vocabulary_size(of_chinese, config) == 30_000
+    explicit = CompressConfig.parse({**small, "vocab_size": 20_000})
+    assert vocabulary_size(of_chinese, explicit) == 20_000
+
+
+def vocabulary_size(start: Start, config: CompressConfig) -> int:
+    shape = {"layers": 1, "heads": 0.0, "ffn": 0.0, "vocab": True, "scheme": "dynamic"}
+    *_, pruned = student_steps(Candidate(start=start, **shape), config, 0)
+    return int(pruned.settings["vocab_size"])
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,12 @@ def test_one_candidate_learns_from_all_texts_at_once() -> None:
     assert trainer.trainings == [(1, 1.0)]
 
 
+def test_choosing_among_few_texts_takes_longer_than_the_last_training() -> None:
+    trainer = _Trainer()
+    halved(ENTRANTS, 1000, trainer, Budget(None))
+    assert [share for _, share in trainer.trainings] == [0.5] * 6 + [1.0]
+
+
 def test_few_texts_are_not_divided_to_nothing() -> None:
     assert parts_of_texts(8, 600) == [500 / 600, 1.0]
     assert parts_of_texts(8, 100) == [1.0]

@@ -74,6 +74,23 @@ def test_the_least_cut_of_each_start_and_depth_enters() -> None:
     assert set(chosen) == {candidate(6, heads=0.5), candidate(3), candidate(3, ENCODER)}
 
 
+@pytest.mark.parametrize("schemes", [("dynamic", "static"), ("static", "dynamic")])
+def test_of_schemes_that_fit_the_first_that_is_listed_enters(schemes: tuple[str, str]) -> None:
+    """Their times may differ by noise alone; 4 bits of a table are as fast, and lose more."""
+    fast = cost(candidate()).model_copy(update={"single_ms": 0.01})
+    results = [
+        result(candidate(scheme="static"), predicted=fast),
+        result(candidate()),
+        result(candidate(3), fits=False),
+        result(candidate(3, scheme="static")),
+    ]
+    chosen = entrants(results, CompressConfig.parse({"schemes": schemes}))
+    assert [each.candidate for each in chosen] == [
+        candidate(scheme=schemes[0]),
+        candidate(3, scheme="static"),
+    ]
+
+
 def test_no_more_enter_than_are_asked_for_and_starts_have_turns() -> None:
     results = [result(candidate(layers)) for layers in (6, 5, 4)]
     results.append(result(candidate(3, ENCODER)))

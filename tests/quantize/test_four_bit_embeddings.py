@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
+from packaging.requirements import Requirement
 
+from benchmarks.readme import ROOT
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
@@ -23,6 +28,7 @@ from quantize.quantizer import QuantizeConfig
 from tests.quantize.contexts import context_of
 from tests.toy_models import save_artifact, tiny_classifier
 
+Array = npt.NDArray[Any]
 TOKENS = "/bert/embeddings/word_embeddings/Gather"
 
 
@@ -60,15 +66,26 @@ def test_rows_of_zeros_stay_zeros() -> None:
 
 
 def test_the_largest_table_alone_has_4_bits(context: QuantizationContext, tmp_path: Path) -> None:
-    """The segments are two rows, which every token reads: their error would add up."""
+    """Every text reads the same positions and segments: their error would add up."""
     written = write_four_bit_embeddings(context, tmp_path / "model.onnx")
     graph = onnx.load(tmp_path / "model.onnx").graph
     small = [node.name for node in graph.node if node.op_type == FOUR_BIT_LOOKUP]
-    assert TOKENS in small and len(small) == written.tables_of_4_bits
-    assert "/bert/embeddings/token_type_embeddings/Gather" not in small
+    assert small == [TOKENS] and written.tables_of_4_bits == 1
+    assert len(context.tables) == 3, "the others have 8 bits"
     tables = take_inventory(context.graph).tables
     names = {item.name for item in graph.initializer}
     assert not names & {tables[node] for node in small}, "the float tables are gone"
+
+
+def test_a_table_that_two_texts_look_up_in_is_one(task: Task, tmp_path: Path) -> None:
+    source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
+    floats = export(source, task, ExportConfig(), tmp_path / "onnx")
+    context = context_of(floats, task, tmp_path, scheme="four-bit-embeddings")
+    written = write_four_bit_embeddings(context, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    lookups = [node for node in graph.node if node.op_type == FOUR_BIT_LOOKUP]
+    assert len(lookups) == 2 and len({node.input[0] for node in lookups}) == 1
+    assert written.tables_of_4_bits == 1
 
 
 def test_a_table_of_an_odd_width_has_8_bits(task: Task, tmp_path: Path) -> None:
@@ -82,18 +99,46 @@ def test_a_table_of_an_odd_width_has_8_bits(task: Task, tmp_path: Path) -> None:
     assert kinds == {"8-bit", "table"}
 
 
-@pytest.mark.parametrize("factor", [0.9, 1.1])
-def test_scales_that_are_a_tenth_off_are_found(
-    factor: float, context: QuantizationContext, tmp_path: Path
+def _swapped(integers: Array, scales: Array) -> tuple[Array, Array]:
+    return integers >> 4 | integers << 4, scales
+
+
+def _one_row_moved(integers: Array, scales: Array) -> tuple[Array, Array]:
+    integers[[7, 8]] = integers[[8, 7]]
+    return integers, scales
+
+
+def _one_row_of_other_scales(integers: Array, scales: Array) -> tuple[Array, Array]:
+    scales[7] *= -1
+    return integers, scales
+
+
+FAULTS = {
+    "scales a tenth too small": lambda integers, scales: (integers, scales * np.float32(0.9)),
+    "scales a tenth too large": lambda integers, scales: (integers, scales * np.float32(1.1)),
+    "halves of bytes swapped": _swapped,
+    "rows off by one": lambda integers, scales: (np.roll(integers, 1, axis=0), scales),
+    "scales off by one": lambda integers, scales: (integers, np.roll(scales, 1, axis=0)),
+    "groups off by one": lambda integers, scales: (integers, np.roll(scales, 1, axis=1)),
+    "two rows exchanged": _one_row_moved,
+    "the sign of one row": _one_row_of_other_scales,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_table_is_found(
+    fault: str, context: QuantizationContext, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.onnx"
     write_four_bit_embeddings(context, path)
     assert not [each for each in _compared(context, path) if each.failures]
     model = onnx.load(path)
     (lookup,) = [node for node in model.graph.node if node.name == TOKENS]
-    (scales,) = [item for item in model.graph.initializer if item.name == lookup.input[2]]
-    wrong = numpy_helper.to_array(scales) * np.float32(factor)
-    scales.CopyFrom(numpy_helper.from_array(wrong, scales.name))
+    stored = {item.name: item for item in model.graph.initializer}
+    parts = [stored[lookup.input[place]] for place in (0, 2)]
+    wrong = FAULTS[fault](*(numpy_helper.to_array(each).copy() for each in parts))
+    for part, values in zip(parts, wrong, strict=True):
+        part.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), part.name))
     onnx.save(model, path)
     (failed,) = [each for each in _compared(context, path) if each.failures]
     assert (failed.node, failed.kind) == (TOKENS, "4-bit table")
@@ -106,3 +151,13 @@ def test_tables_in_float_are_another_scheme() -> None:
 
 def _compared(context: QuantizationContext, graph: Path):  # type: ignore[no-untyped-def]
     return compare_products(context.graph, graph, context.texts(16, ""))
+
+
+def test_the_runtime_that_is_required_has_the_look_up() -> None:
+    """The operator reads bytes of two values from ONNX Runtime 1.23 on."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    required = [Requirement(line) for lines in lists for line in lines]
+    runtimes = [each.specifier for each in required if each.name == "onnxruntime"]
+    assert len(runtimes) == 2
+    assert not any(each.contains("1.22.1") for each in runtimes)
