@@ -134,7 +134,6 @@ BESIDE_ANOTHER = {
     ("prune", "heads"): ("--rounds=2", "0.5"),  # a share here, a number in other stages
     ("prune", "ffn"): ("--rounds=2", "0.5"),
     ("prune", "layers"): ("--rounds=2", "3"),
-    ("prune", "vocab_size"): ("--vocab=task", "150"),
     ("prune", "max_drop"): ("--rounds=2", "0.5"),
     ("quantize", "max_drop"): ("--scheme=mixed", "0.5"),
     ("prune", "target_latency"): ("--importance=taylor", "2.5x"),

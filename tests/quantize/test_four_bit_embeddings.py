@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
+from quantize import dynamic, four_bit_embeddings
 from quantize.context import QuantizationContext
 from quantize.four_bit_embeddings import in_groups, write_four_bit_embeddings
 from quantize.graph import FOUR_BIT_LOOKUP, take_inventory
@@ -142,6 +144,27 @@ def test_a_fault_of_a_table_is_found(
     onnx.save(model, path)
     (failed,) = [each for each in _compared(context, path) if each.failures]
     assert (failed.node, failed.kind) == (TOKENS, "4-bit table")
+
+
+def test_it_goes_by_graphs_of_two_files(
+    context: QuantizationContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those above 2 GB must."""
+    for name in ("parted", "two"):
+        (tmp_path / name).mkdir()
+    parted = tmp_path / "parted" / "model.onnx"
+    onnx.save(onnx.load(context.graph), parted, save_as_external_data=True, size_threshold=0)
+    write_four_bit_embeddings(context, tmp_path / "one.onnx")
+    for module in (dynamic, four_bit_embeddings):
+        monkeypatch.setattr(module, "MOST_MB", 0)
+    write_four_bit_embeddings(replace(context, graph=parted), tmp_path / "two" / "model.onnx")
+    assert len([*(tmp_path / "two").iterdir()]) == 2
+    one, two = (
+        {item.name: numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer}
+        for path in (tmp_path / "one.onnx", tmp_path / "two" / "model.onnx")
+    )
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[name], two[name]) for name in one)
 
 
 def test_tables_in_float_are_another_scheme() -> None:
