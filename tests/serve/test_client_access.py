@@ -44,6 +44,23 @@ def test_who_has_a_key_gets_predictions_through_the_proxy(
 @pytest.mark.server
 @BOTH
 @EVERY
+def test_who_signed_the_certificate_may_be_trusted_by_the_machine(
+    protocol: str,
+    classify: Classify,
+    proxy: Proxy,
+    key_file: Path,
+    local: Classifier,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(proxy.certificate))  # OpenSSL's own place for them
+    access = AccessConfig(api_key_file=key_file)
+    found = classify(f"{protocol}s://localhost:{proxy.port}", TEXTS, access=access)
+    assert labels(found) == expected_labels(local, TEXTS)
+
+
+@pytest.mark.server
+@BOTH
+@EVERY
 @pytest.mark.parametrize("key", [None, "another0" * 8])
 def test_who_has_no_key_is_told_so_and_nothing_is_retried(
     key: str | None, protocol: str, classify: Classify, proxy: Proxy, key_file: Path
