@@ -97,6 +97,10 @@ def _limit(timeout_s: float) -> gevent.Timeout:
 
 
 def _failure(error: Exception) -> Failure | None:
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(
+        error.os_error, ConnectionResetError
+    ):
+        return CLOSED  # in a handshake of TLS: something listens
     return failure_of(error, STATUSES, KINDS)
 
 

@@ -16,6 +16,7 @@ from bertender.models.predictor import Classifier
 from bertender.text.example import Example
 from serve.client import AccessConfig, Endpoint
 from serve.loadtest.records import LoadTest
+from serve.server import TritonServer
 from tests.front import fail, last_line, succeed
 from tests.serve.proxies import KEY, SECRET, Proxy
 from tests.serve.scripted import SERVERS, Script
@@ -94,6 +95,17 @@ def test_a_server_without_tls_is_explained(protocol: str, classify: Classify) ->
         secure = url.replace("://", "s://")
         with pytest.raises(UnreachableError, match=f"no trusted TLS connection to {secure}"):
             classify(secure, TEXTS, timeout_s=5)
+
+
+@pytest.mark.server
+@BOTH
+def test_triton_itself_closes_a_connection_with_tls(
+    classify: Classify, served: TritonServer
+) -> None:
+    secure = served.http_url.replace("http://", "https://")
+    closed = f"{secure} closed the connection .*may not speak TLS"
+    with pytest.raises(UnreachableError, match=closed):
+        classify(secure, TEXTS, timeout_s=5)
 
 
 @pytest.mark.server
