@@ -124,9 +124,11 @@ class TritonPythonModel:
         try:
             while waiting := self.queue.take(self.max_batch_size):
                 started = time.perf_counter()
-                self._classify([each.request for each in waiting if self._is_wanted(each)])
-                texts = sum(each.texts for each in waiting)
-                self.tally.batch(texts, time.perf_counter() - started)
+                wanted = [each for each in waiting if self._is_wanted(each)]
+                self._classify([each.request for each in wanted])
+                if wanted:
+                    texts = sum(each.texts for each in wanted)
+                    self.tally.batch(texts, time.perf_counter() - started)
                 self._reject_late()
         except BaseException:
             traceback.print_exc()

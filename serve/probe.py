@@ -43,9 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the settings of a command line."""
     parser = argparse.ArgumentParser(prog="python -m serve.probe", description=__doc__)
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the endpoint, HTTP")
+    by_default = "http://127.0.0.1:8000"
+    parser.add_argument("--url", type=_http_url, default=by_default, help="of the endpoint, HTTP")
     parser.add_argument("--timeout-s", type=float, default=20.0, help="longest wait in all")
     return parser.parse_args(arguments)
+
+
+def _http_url(url: str) -> str:
+    address = urlsplit(url)
+    if address.scheme != "http" or not address.hostname:  # TLS would be left out in silence
+        raise argparse.ArgumentTypeError(
+            f"{url}: the probe speaks HTTP alone. Write http://host:port."
+        )
+    return url
 
 
 def request_body(model: Mapping[str, Any]) -> str:

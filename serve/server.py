@@ -190,7 +190,9 @@ def serving(artifact: Artifact, config: ServeConfig) -> Iterator[TritonServer]:
     # the server's own workspace, which goes with the server even when this process is killed
     workspace = Path(tempfile.mkdtemp(prefix="bertender-serve-"))
     try:
-        repository = write_repository(artifact, workspace / "models", config, is_temporary=True)
+        # one that is started again must find its own files, whatever the artifact is by then
+        once = not config.restart
+        repository = write_repository(artifact, workspace / "models", config, is_temporary=once)
         with TritonServer(repository, config, workspace) as server:
             yield server
     finally:

@@ -34,8 +34,13 @@ TRUNCATE = "truncate"
 TRUNCATED = "TRUNCATED"
 """Output of a request that asks for truncation: which of its texts were cut, bool (batch, 1)."""
 
-ROW = re.compile(rf"\b(?:({'|'.join(INPUT_NAMES)}) )?row (\d+) (.*)", re.DOTALL)
-"""How a message names a row of a request, and what is wrong with it."""
+ROW = re.compile(
+    r"(?:\A|refused: (?:\[[\w.]+\] )?)"
+    rf"(?:({'|'.join(INPUT_NAMES)}) )?row (\d+) (.*)",
+    re.DOTALL,
+)
+"""How a message names a row of a request, and what is wrong with it: at its beginning, since a
+library's error, such as one of a failing model, may speak of rows, too."""
 
 BytesArray = npt.NDArray[np.object_]
 

@@ -130,6 +130,8 @@ class FileTokenizer:
         inputs = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         if is_split_into_words:
             encoded = self.tokenizer.encode_batch(inputs, is_pretokenized=True)
+        elif self.tokenizer.post_processor is None:  # the fast one would lose the pair's type ids
+            encoded = self.tokenizer.encode_batch(inputs)
         else:
             encoded = self.tokenizer.encode_batch_fast(inputs)  # without the word of each token
         cut = [cut_encoding(each, max_length, self.truncation_side) for each in encoded]

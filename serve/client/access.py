@@ -68,6 +68,16 @@ class Access:
     """Of every request."""
 
     @property
+    def trusted_file(self) -> Path | None:
+        """Authorities that are trusted: explicit, or those of this machine.
+
+        None where its OpenSSL has no such file. Without one, grpcio and geventhttpclient trust
+        lists of their own.
+        """
+        of_machine = ssl.get_default_verify_paths().cafile
+        return self.config.ca_file or (Path(of_machine) if of_machine else None)
+
+    @property
     def certificate_files(self) -> tuple[Path, Path] | None:
         """The client's certificate and its key."""
         if (certificate := self.config.client_certificate) is None:

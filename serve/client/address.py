@@ -52,19 +52,25 @@ def parse_url(url: str) -> Address:
         ConfigError: its scheme is not a row of SCHEMES, it has no host, or it has a user or a
             path.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+    except ValueError as error:  # of brackets
+        raise ConfigError(f"url {url!r}: {error}. Write http://host:port.") from None
     if parts.scheme not in SCHEMES:
         raise UnknownNameError("protocol", parts.scheme, SCHEMES)
-    scheme = SCHEMES[parts.scheme]
-    try:
-        host, port = parts.netloc, parts.port
-    except ValueError as error:
-        raise ConfigError(f"url {url!r}: {error}. Write http://host:port.") from None
-    if not host:
+    if not (host := parts.netloc):
         raise ConfigError(f"url {url!r} names no host. Write http://host:port.")
-    _check_unused(parts)
+    _check_unused(parts)  # first, so that no other error shows a password
+    scheme, port = SCHEMES[parts.scheme], _port(parts)
     place = host if port else f"{host}:{scheme.default_port}"
     return Address(scheme.protocol, scheme.tls, parts.hostname or host, place)
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError as error:
+        raise ConfigError(f"url {parts.geturl()!r}: {error}. Write http://host:port.") from None
 
 
 def _check_unused(parts: SplitResult) -> None:

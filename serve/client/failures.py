@@ -54,8 +54,8 @@ ABSENT = Failure(UnreachableError, NOBODY, most_retries=math.inf)
 CLOSED = Failure(
     UnreachableError,
     "the server at {url} closed the connection before a response ({reason}). It may have been "
-    "restarted, or this request may have ended it: see its log, and send the texts again one by "
-    "one to find out.",
+    "restarted, it may not speak TLS where the url is https://, or this request may have ended it: "
+    "see its log, and send the texts again one by one to find out.",
     most_retries=1,
 )
 """The connection was closed before the first byte of a response. It may have been unused for too

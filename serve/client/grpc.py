@@ -74,7 +74,7 @@ def credentials(access: Access) -> Any:
     """Return the credentials of a channel; None for one without TLS."""
     if access.context is None:
         return None
-    trusted, own = access.config.ca_file, access.certificate_files
+    trusted, own = access.trusted_file, access.certificate_files
     return grpc.ssl_channel_credentials(
         root_certificates=trusted and trusted.read_bytes(),
         private_key=own and own[1].read_bytes(),

@@ -67,7 +67,7 @@ def _connect(address: str, access: Access, timeout_s: float) -> Any:
 
 def _ssl_options(access: Access) -> dict[str, str]:
     """Return the files of TLS: geventhttpclient makes a context of its own, for its sockets."""
-    files = {"ca_certs": access.config.ca_file}
+    files = {"ca_certs": access.trusted_file}
     if own := access.certificate_files:
         files |= dict(zip(("certfile", "keyfile"), own, strict=True))
     return {name: str(file) for name, file in files.items() if file}
@@ -97,6 +97,10 @@ def _limit(timeout_s: float) -> gevent.Timeout:
 
 
 def _failure(error: Exception) -> Failure | None:
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(
+        error.os_error, ConnectionResetError
+    ):
+        return CLOSED  # in a handshake of TLS: something listens
     return failure_of(error, STATUSES, KINDS)
 
 

@@ -90,16 +90,19 @@ def test_texts_of_no_file_have_places_too() -> None:
     assert "command line, text 2: the text has 9" in fail("classify", "a", TOO_LONG)
 
 
+@pytest.mark.parametrize(
+    "reason", ["it is full of row boats", "[500] the model failed: Fail: row 0 is out of bounds"]
+)
 def test_errors_of_no_row_stay_as_they_are(
-    tmp_path: Path, endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch
+    reason: str, tmp_path: Path, endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(self: FakeEndpoint, examples: object) -> None:
-        raise ServingError("the server at http://x refused: it is full of row boats")
+        raise ServingError(f"the server at http://x refused: {reason}")
 
     monkeypatch.setattr(endpoint, "classify", refused)
     source = write_input(tmp_path / "texts.csv")
     message = fail("classify", "--input", source, "--skip-bad-rows")
-    assert "refused: it is full of row boats" in message and "line" not in message
+    assert f"refused: {reason}" in message and "line" not in message
 
 
 @pytest.mark.parametrize("bad", [("",), ("\ud800",), ("a", "b"), ()], ids=repr)

@@ -340,6 +340,7 @@ def test_a_request_that_waits_too_long_is_rejected(
 def test_a_request_whose_client_has_gone_is_not_run(
     backend: TritonPythonModel, busy: threading.Event
 ) -> None:
+    SENT.clear()
     gone, there = raw(b"pear"), raw(b"pear")
     gone.cancelled = True
     backend.execute([gone, there])
@@ -351,6 +352,9 @@ def test_a_request_whose_client_has_gone_is_not_run(
     assert error is not None and error.code == TritonError.CANCELLED
     assert there.response().error is None
     assert predictor.runs == before + 1
+    backend.finalize()
+    texts = [SENT[key] for key in SENT if key[0] == "bertender_batch_texts_total"]
+    assert sum(texts) == 2, "that of the client, and the one that kept the model busy"
 
 
 def test_what_is_rejected_is_counted_by_its_reason(

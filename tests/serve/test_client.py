@@ -181,8 +181,16 @@ def test_nothing_at_the_url_is_explained(protocol: str) -> None:
         ("127.0.0.1:8000/v2", "the path 'v2', which no request"),
         ("grpc://shop@127.0.0.1:8001", "the user 'shop', which no request"),
         ("http://127.0.0.1:99999", "Port out of range"),
+        ("http://[::1:8000", "Invalid IPv6 URL"),
     ],
 )
 def test_what_is_no_url_is_refused(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Endpoint(url)
+
+
+@pytest.mark.parametrize("port", ["8443", "99999", "none"])
+def test_a_password_in_a_url_is_not_shown(port: str) -> None:
+    with pytest.raises(ConfigError, match="the user 'shop', which no request") as raised:
+        Endpoint(f"https://shop:hidden@example.com:{port}")
+    assert "hidden" not in str(raised.value)

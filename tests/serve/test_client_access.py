@@ -16,6 +16,7 @@ from bertender.models.predictor import Classifier
 from bertender.text.example import Example
 from serve.client import AccessConfig, Endpoint
 from serve.loadtest.records import LoadTest
+from serve.server import TritonServer
 from tests.front import fail, last_line, succeed
 from tests.serve.proxies import KEY, SECRET, Proxy
 from tests.serve.scripted import SERVERS, Script
@@ -39,6 +40,23 @@ def test_who_has_a_key_gets_predictions_through_the_proxy(
     for host in ("localhost", "127.0.0.1"):
         url = f"{protocol}s://{host}:{proxy.port}"
         assert labels(classify(url, TEXTS, access=access)) == expected_labels(local, TEXTS)
+
+
+@pytest.mark.server
+@BOTH
+@EVERY
+def test_who_signed_the_certificate_may_be_trusted_by_the_machine(
+    protocol: str,
+    classify: Classify,
+    proxy: Proxy,
+    key_file: Path,
+    local: Classifier,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(proxy.certificate))  # OpenSSL's own place for them
+    access = AccessConfig(api_key_file=key_file)
+    found = classify(f"{protocol}s://localhost:{proxy.port}", TEXTS, access=access)
+    assert labels(found) == expected_labels(local, TEXTS)
 
 
 @pytest.mark.server
@@ -77,6 +95,17 @@ def test_a_server_without_tls_is_explained(protocol: str, classify: Classify) ->
         secure = url.replace("://", "s://")
         with pytest.raises(UnreachableError, match=f"no trusted TLS connection to {secure}"):
             classify(secure, TEXTS, timeout_s=5)
+
+
+@pytest.mark.server
+@BOTH
+def test_triton_itself_closes_a_connection_with_tls(
+    classify: Classify, served: TritonServer
+) -> None:
+    secure = served.http_url.replace("http://", "https://")
+    closed = f"{secure} closed the connection .*may not speak TLS"
+    with pytest.raises(UnreachableError, match=closed):
+        classify(secure, TEXTS, timeout_s=5)
 
 
 @pytest.mark.server

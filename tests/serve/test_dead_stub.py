@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from bertender.core.errors import ServingError
 from serve.client import Endpoint
 from serve.config import ServeConfig
 from serve.repository import write_repository
-from serve.server import TritonServer
+from serve.server import TritonServer, serving
 from serve.supervisor import STUB_DIED, STUB_NAME
 from tests.serve.processes import assert_gone
 from tests.served import ANY_PORTS
@@ -58,12 +60,24 @@ def test_a_dead_stub_ends_the_server(onnx_artifact: Artifact, tmp_path: Path) ->
         assert_gone(family)
 
 
-def test_a_dead_stub_is_replaced_on_request(onnx_artifact: Artifact, tmp_path: Path) -> None:
-    with running(onnx_artifact, tmp_path, restart=True) as server:
+def without_links(source: Path, target: Path) -> None:
+    raise OSError("another file system")
+
+
+def test_a_dead_stub_is_replaced_on_request(
+    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the model that it had, though another version has replaced the artifact meanwhile."""
+    shutil.copytree(onnx_artifact.path, tmp_path / "artifact")
+    artifact = Artifact.load(tmp_path / "artifact")
+    monkeypatch.setattr(os, "link", without_links)
+    config = ServeConfig(**ANY_PORTS, threads_per_instance=1, restart=True)
+    with serving(artifact, config) as server:
         with Endpoint(server.http_url) as endpoint:
             before = endpoint.logits([("apple",)])
+        (artifact.path / "model.onnx").write_bytes(b"another version")
         stub_of(server).kill()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 20
         while True:
             try:
                 with Endpoint(server.http_url, timeout_s=2) as endpoint:

@@ -49,6 +49,13 @@ def test_its_default_is_the_servers() -> None:
     assert (settings.url, settings.timeout_s) == ("http://127.0.0.1:8000", 20)
 
 
+@pytest.mark.parametrize("url", ["https://127.0.0.1:8000", "grpc://127.0.0.1:8001", "localhost:80"])
+def test_what_it_does_not_speak_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--url", url])
+    assert f"--url: {url}: the probe speaks HTTP alone" in capsys.readouterr().err
+
+
 def test_it_needs_the_standard_library_alone() -> None:
     command = [sys.executable, "-S", "-m", "serve.probe", "--url", "http://127.0.0.1:9"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

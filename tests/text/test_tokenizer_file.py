@@ -214,6 +214,16 @@ def test_the_same_type_ids_of_padding_and_of_second_texts(tmp_path: Path) -> Non
     assert batch.arrays["attention_mask"][0, 0] == 0
 
 
+def test_the_same_type_ids_of_pairs_that_nothing_is_put_around(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "post_processor": None}))
+    _set(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
+    batch = Both.of(tmp_path).batch([("saw apple", "plum saw"), ("saw " * 9, "apple")], 8)
+    assert batch.arrays["token_type_ids"][0].tolist()[:4] == [0, 0, 1, 1]
+
+
 @pytest.mark.parametrize("block", ["padding", "truncation"])
 def test_what_a_tokenizer_file_says_of_padding_and_truncation(tmp_path: Path, block: str) -> None:
     """Published tokenizers often have it; their numbers are of a training, but the sides count."""
