@@ -37,10 +37,19 @@ def comparison_block(file: str, path: Path) -> str:
     return f"{table}\n{seed_summary(comparison)}\nRaw: `{file}`\n"
 
 
+LONG_TABLE = ("static", "static-onnx")
+"""Rows that only the full table has."""
+
+
 def short_block(file: str, path: Path) -> str:
-    """Return six columns of a comparison, and their reading; further seeds are left out."""
+    """Return six columns of a comparison, and their reading.
+
+    Further seeds are left out, and the static student before it is quantized.
+    """
     whole = _read(path)
-    rows = tuple(row for row in whole.rows if not SEED_SUFFIX.search(row.name))
+    rows = tuple(
+        row for row in whole.rows if not (SEED_SUFFIX.search(row.name) or row.name in LONG_TABLE)
+    )
     comparison = whole.model_copy(update={"rows": rows})
     conditions = comparison.circumstances
     table = markdown_rows(

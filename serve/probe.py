@@ -13,6 +13,7 @@ import argparse
 import http.client
 import json
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,15 +30,26 @@ REJECTED = frozenset({http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.TOO_M
 def main(arguments: Sequence[str] | None = None) -> int:
     """Probe once; return the exit status."""
     settings = parse(arguments)
+    failures: list[str] = []
+    # a socket's own timeout begins again with every byte
+    worker = threading.Thread(target=lambda: failures.append(_failure(settings)), daemon=True)
+    worker.start()
+    worker.join(settings.timeout_s)
+    failure = failures[0] if failures else f"no response in {settings.timeout_s:g} s"
+    if failure:
+        print(f"{settings.url}: {failure}", file=sys.stderr)
+    return int(bool(failure))
+
+
+def _failure(settings: argparse.Namespace) -> str:
+    """Return why a text cannot be classified; nothing where it can."""
     try:
         status = _classify(settings.url, settings.timeout_s)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        print(f"{settings.url}: {error or type(error).__name__}", file=sys.stderr)
-        return 1
-    if status != http.HTTPStatus.OK:
-        print(f"{settings.url}: status {status}", file=sys.stderr)
-        return 1
-    return 0
+    except (OSError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
+    except (ValueError, LookupError, TypeError):
+        return "what responds is no classifier"
+    return "" if status == http.HTTPStatus.OK else f"status {status}"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -87,11 +87,16 @@ def _below_transformers(comparison: Comparison) -> str:
     scores = {row.name: row.score.value for row in comparison.rows}
     worst = min(value for name, value in scores.items() if not name.startswith((WORDS, STATIC)))
     names = {WORDS: "bag of words", STATIC: "static student"}
-    return " ".join(
+    sentences = [
         f"The {words} is {_points_away(scores[name] - worst)} the worst transformer."
         for name, words in names.items()
         if name in scores
-    )
+    ]
+    if scores.get(STATIC, 1.0) < scores.get(WORDS, 0.0):
+        sentences.append(
+            "So the static student, which learned from the same texts, loses to the bag of words."
+        )
+    return " ".join(sentences)
 
 
 def _points_away(gap: float) -> str:

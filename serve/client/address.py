@@ -74,11 +74,19 @@ def _port(parts: SplitResult) -> int | None:
 
 
 def _check_unused(parts: SplitResult) -> None:
-    """Raise ConfigError for a part of a url that no request would have; a password is not shown."""
-    unused = {"user": parts.username, "path": parts.path.strip("/"), "query": parts.query}
+    """Raise ConfigError for a part of a url that no request would have.
+
+    A password is not shown, nor a query, which may hold a key.
+    """
+    path, user = parts.path.strip("/"), parts.username
+    unused = {
+        "user": user and f" {user!r}",
+        "path": path and f" {path!r}",
+        "query": parts.query and " after its question mark",
+    }
     for name, value in unused.items():
         if value:
             raise ConfigError(
-                f"the url of {parts.hostname} has the {name} {value!r}, which no request would "
-                "have. Write http://host:port."
+                f"the url of {parts.hostname} has the {name}{value}, which no request would have. "
+                "Write http://host:port."
             )

@@ -38,6 +38,8 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", int(1000 * LONGEST_WAIT_S)),
     ("grpc.use_local_subchannel_pool", 1),  # else endpoints would share one connection
+    # as over HTTP: what is sent to this machine, an API key among it, must not go by another one
+    ("grpc.enable_http_proxy", 0),
 )
 
 UNAVAILABLE = "StatusCode.UNAVAILABLE"

@@ -180,6 +180,7 @@ def test_nothing_at_the_url_is_explained(protocol: str) -> None:
         ("http://127.0.0.1:8000/v2", "the path 'v2', which no request"),
         ("127.0.0.1:8000/v2", "the path 'v2', which no request"),
         ("grpc://shop@127.0.0.1:8001", "the user 'shop', which no request"),
+        ("http://127.0.0.1:8000?key=hidden", "the query after its question mark, which"),
         ("http://127.0.0.1:99999", "Port out of range"),
         ("http://[::1:8000", "Invalid IPv6 URL"),
     ],

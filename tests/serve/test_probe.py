@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -35,6 +39,35 @@ def test_where_nothing_listens_it_fails_at_once(capsys: pytest.CaptureFixture[st
     assert main(["--url", "http://127.0.0.1:9"]) == 1
     assert time.monotonic() - started < 1
     assert "http://127.0.0.1:9: " in capsys.readouterr().err
+
+
+def _slowly(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+    with suppress(OSError):
+        for _ in range(100):
+            connection.sendall(b" ")
+            time.sleep(0.1)
+
+
+def _otherwise(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+@pytest.mark.parametrize(
+    ("respond", "message"),
+    [(_slowly, "no response in 0.5 s"), (_otherwise, "what responds is no classifier")],
+)
+def test_odd_servers_fail_in_time(
+    respond: Callable[[socket.socket], None], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        worker = threading.Thread(target=lambda: respond(listener.accept()[0]), daemon=True)
+        worker.start()
+        started = time.monotonic()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert main(["--url", url, "--timeout-s", "0.5"]) == 1
+        assert time.monotonic() - started < 3
+    assert capsys.readouterr().err == f"{url}: {message}\n"
 
 
 def test_it_has_a_text_for_each_input() -> None:
