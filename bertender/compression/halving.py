@@ -3,7 +3,8 @@
 All start on a small part of the texts; the better half of each round goes on, on twice as many,
 until one is left, which learns from all. The first part is so small that all the choosing takes as
 long as that last training, so that half of the time goes to the model that will serve. Where the
-texts are few, a part has FEWEST_TEXTS, rounds of equal parts are one, and choosing takes longer.
+texts are few, a part has FEWEST_TEXTS, rounds of nearly equal parts are one, and choosing takes
+longer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ __all__ = ["Budget", "Train", "halved", "parts_of_texts"]
 
 FEWEST_TEXTS = 500
 """Below it a part says little about a candidate."""
+LEAST_GROWTH = 1.5
+"""Of the texts from round to round: on hardly more texts, a training says the same again."""
 PART_OF_ONE = 0.1
 """Where one candidate alone shows what all texts would take."""
 
@@ -74,8 +77,11 @@ def parts_of_texts(candidates: int, texts: int, *, budgeted: bool = False) -> li
     trainings = sum(2**number * math.ceil(candidates / 2**number) for number in rounds)
     first = 1 / trainings if candidates > 1 else PART_OF_ONE
     fewest = min(FEWEST_TEXTS / max(texts, 1), 1.0)
-    choosing = (2**number * first for number in rounds)
-    return [*dict.fromkeys((*(max(share, fewest) for share in choosing), 1.0))]
+    shares: list[float] = []
+    for share in (max(2**number * first, fewest) for number in rounds):
+        if not shares or share >= LEAST_GROWTH * shares[-1]:
+            shares.append(share)
+    return [*dict.fromkeys((*shares, 1.0))]
 
 
 def halved(

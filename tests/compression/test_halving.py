@@ -58,6 +58,8 @@ def test_choosing_among_few_texts_takes_longer_than_the_last_training() -> None:
 def test_few_texts_are_not_divided_to_nothing() -> None:
     assert parts_of_texts(8, 600) == [500 / 600, 1.0]
     assert parts_of_texts(8, 100) == [1.0]
+    assert parts_of_texts(3, 2000) == [0.25, 1.0], "the next would be 0.29 of them"
+    assert parts_of_texts(8, 4000) == pytest.approx([0.125, 1.0]), "and 0.167 here"
     assert parts_of_texts(1, 16_000) == [1.0]
     assert parts_of_texts(1, 16_000, budgeted=True) == [0.1, 1.0]
 
