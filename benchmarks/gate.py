@@ -51,7 +51,8 @@ from bertender.text.batch import Batch
 from quantize.calibrators import Range
 from quantize.context import QuantizationContext
 from quantize.cuts import run_cut
-from quantize.products import check_products, judge_products
+from quantize.part_findings import check_products
+from quantize.products import judge_products
 from quantize.proof import PROBED_TEXTS
 from quantize.quantizer import QuantizeConfig
 from quantize.rest import check_rest, compare_rest

@@ -43,8 +43,7 @@ def write_four_bit_embeddings(context: QuantizationContext, target: Path) -> Wri
     """Quantize the float graph into `target`: tables to 4 bits, products as `dynamic` does."""
     inventory = context.inventory
     products = [each.node for each in inventory.products]
-    model = onnx.load(context.graph)
-    small, large = _small_and_large(model.graph, context.tables)
+    small, large = _small_and_large(context)
     nodes = [*products, *inventory.lstms, *large]
     quantize_nodes(context.graph, target, nodes, context.target.weights)
     model = onnx.load(target)
@@ -79,33 +78,32 @@ def _rounded(groups: FloatArray, scales: FloatArray) -> FloatArray:
     return np.clip(np.rint(groups / scales[..., None]), LEAST, MOST)
 
 
-def _small_and_large(graph: onnx.GraphProto, lookups: Sequence[str]) -> tuple[list[str], list[str]]:
+def _small_and_large(context: QuantizationContext) -> tuple[list[str], list[str]]:
     """Return the look-ups in tables that get 4 bits, and those in tables that get 8."""
-    shapes = {item.name: tuple(item.dims) for item in graph.initializer if item.dims}
-    tables = {node.name: shapes[node.input[0]] for node in graph.node if node.name in {*lookups}}
+    graph = onnx.load(context.graph, load_external_data=False).graph
+    shapes = {item.name: tuple(item.dims) for item in graph.initializer}
+    tables = {lookup: shapes[context.inventory.tables[lookup]] for lookup in context.tables}
     enough = WORTHWHILE * max(map(math.prod, tables.values()), default=0)
     small = [
-        name
-        for name in lookups
-        if math.prod(tables[name]) >= enough and tables[name][-1] % 2 == 0  # rows of whole bytes
+        lookup
+        for lookup, shape in tables.items()
+        if math.prod(shape) >= enough and shape[-1] % 2 == 0  # rows of whole bytes
     ]
-    return small, [name for name in lookups if name not in small]
+    return small, [lookup for lookup in tables if lookup not in small]
 
 
 def _replace_tables(model: onnx.ModelProto, lookups: Sequence[str], size: int) -> None:
     """Make look-ups of few bits of some look-ups, and drop the tables that nothing reads then."""
     graph = model.graph
     tables = {item.name: item for item in graph.initializer}
-    written: set[str] = set()
-    for node in graph.node:
-        if node.name in {*lookups}:
-            name = node.input[0]
-            if name not in written:
-                graph.initializer.extend(_packed(name, numpy_helper.to_array(tables[name]), size))
-                written.add(name)
-            node.CopyFrom(_lookup(node, size))
+    nodes = [node for node in graph.node if node.name in lookups]
+    names = dict.fromkeys(node.input[0] for node in nodes)
+    for name in names:
+        graph.initializer.extend(_packed(name, numpy_helper.to_array(tables[name]), size))
+    for node in nodes:
+        node.CopyFrom(_lookup(node, size))
     read = {name for node in graph.node for name in node.input}
-    for name in written - read:
+    for name in names.keys() - read:
         graph.initializer.remove(tables[name])
     if DOMAIN not in {each.domain for each in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))

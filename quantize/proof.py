@@ -10,7 +10,8 @@ from bertender.core.errors import AccuracyError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
 from quantize.context import QuantizationContext, Written
 from quantize.kernels import KERNELS, check_kernels, operators
-from quantize.products import check_products, judge_products, summary_of
+from quantize.part_findings import check_products, summary_of
+from quantize.products import judge_products
 from quantize.rest import check_rest, compare_rest
 from quantize.saturation import probe
 from quantize.targets import runs_here

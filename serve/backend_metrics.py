@@ -119,7 +119,7 @@ Series = tuple[str, str]
 
 
 class Tally:
-    """What has happened since the last flush; several threads may add to it."""
+    """Counts since the last flush; several threads may add to them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -25,7 +25,7 @@ PROBE_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class Place:
-    """What a server reads and leaves behind."""
+    """Files and folders of a server."""
 
     repository: Path
     workspace: Path

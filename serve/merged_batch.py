@@ -46,7 +46,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What is predicted for the examples of a request, in their order."""
+    """Predictions for the examples of a request, in their order."""
 
     tensors: Tensors
     """Of the response, by name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,9 @@ PORTS = ServeConfig(**ANY_PORTS, threads_per_instance=1)
 
 
 @contextmanager
-def served(artifact: Artifact, folder: Path) -> Iterator[TritonServer]:
-    repository = write_repository(artifact, folder / "models", PORTS)
-    with TritonServer(repository, PORTS) as server:
+def served(artifact: Artifact, folder: Path, **settings: Any) -> Iterator[TritonServer]:
+    config = PORTS.model_copy(update=settings)
+    with TritonServer(write_repository(artifact, folder / "models", config), config) as server:
         yield server
 
 

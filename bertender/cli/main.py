@@ -44,7 +44,7 @@ class Command:
     builder: str
     arguments: tuple[str, ...] = ()
     extra: str = "train"
-    """What has to be installed for it."""
+    """The extra with the packages that it needs."""
 
 
 def _stage(name: str) -> Command:

@@ -19,7 +19,7 @@ SPECIAL = -1
 
 @dataclass(frozen=True)
 class Padding:
-    """What shorter texts of a batch are filled with, and on which side."""
+    """The padding of the shorter texts of a batch: its tokens, and the side."""
 
     side: str = "right"
     type_id: int = 0

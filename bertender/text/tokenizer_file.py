@@ -60,8 +60,8 @@ def open_tokenizer(directory: Path) -> FileTokenizer | PreTrainedTokenizerBase:
     """Open a saved tokenizer: from its file, or by transformers if only that gives its tokens.
 
     Raises:
-        ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where
-            transformers is needed and the config next to it names code of the hub.
+        ModelError: no tokenizer, or unreadable files; HubCodeError where transformers is needed
+            and the config refers to code of the hub.
     """
     name = _class_name(directory)
     if name in CLASSES and (directory / TOKENIZER_NAME).is_file():
@@ -85,7 +85,7 @@ class FileTokenizer:
         directory: has `tokenizer.json`, and `tokenizer_config.json` with a class of CLASSES.
 
     Raises:
-        ModelError: a file is missing or cannot be read, or there is no padding token.
+        ModelError: a missing or unreadable file, or no padding token.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -7,16 +7,13 @@ not.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -24,32 +21,18 @@ from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import VocabularyReading
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.own_models import OWN_MODELS
+from distill.pruning.tokenizer_kinds import (
+    check_gaps,
+    closed,
+    described,
+    fast_tokenizer,
+    rebuilt,
+)
 
 __all__ = ["RemainingTokens", "cut_vocabulary", "least_entries", "needed_tokens", "read"]
 
 TEXTS_AT_ONCE = 1000
-NOT_OF_A_TOKENIZER = frozenset(
-    {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
-)
-"""Settings that number the tokens of a tokenizer or state where it came from."""
 OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
-
-TokenizerModel = dict[str, Any]
-"""The `model` of a tokenizer.json."""
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A row of KINDS: how the tokens of one kind of tokenizer hang together."""
-
-    tokens: Callable[[TokenizerModel], list[str]]
-    """Its tokens in the order of their numbers."""
-    mark: str
-    """Prefix of tokens that does not count as a character of theirs."""
-    parts: Callable[[TokenizerModel], Mapping[str, list[str]]]
-    """The parts that each token is merged from, where tokens are merged."""
-    keep: Callable[[TokenizerModel, list[int]], TokenizerModel]
-    """(model, numbers that stay, in order) -> the model with these alone"""
 
 
 @dataclass(frozen=True)
@@ -92,20 +75,20 @@ def needed_tokens(
         DataError: there is no text.
         ConfigError: the tokens that always stay are more than `size`.
     """
-    fast = _fast(tokenizer)
-    description, kind = _described(fast)
-    _check_gaps(description["model"])
+    fast = fast_tokenizer(tokenizer)
+    description, kind = described(fast)
+    check_gaps(description["model"])
     counts = _counted(tokenizer, texts)
     if not counts:
-        raise DataError("there is no text to find the needed tokens in. Give some.")
+        raise DataError("no text to count tokens in. Give some.")
     often = [token for token, count in counts.most_common() if count >= floor]
     special = set(tokenizer.all_special_ids)
 
     def first(count: int) -> list[int]:
-        return _closed(description, kind, {*often[:count], *special})
+        return closed(description, kind, {*often[:count], *special})
 
     rows = first(len(often) if size is None else _most_that_fit(first, len(often), size))
-    return RemainingTokens(_rebuilt(fast, description, kind, rows), tuple(rows))
+    return RemainingTokens(rebuilt(fast, description, kind, rows), tuple(rows))
 
 
 def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -114,29 +97,8 @@ def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
     Raises:
         ModelError: its tokens cannot be pruned.
     """
-    description, kind = _described(_fast(tokenizer))
-    return len(_closed(description, kind, set(tokenizer.all_special_ids)))
-
-
-def _fast(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
-    """Return the tokenizer, or raise ModelError for one without a tokenizer.json."""
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ModelError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its tokens "
-            "cannot be pruned. Give a model with one."
-        )
-    return tokenizer
-
-
-def _described(tokenizer: PreTrainedTokenizerFast) -> tuple[dict[str, Any], _Kind]:
-    """Return a tokenizer's tokenizer.json, and its row of KINDS."""
-    description = json.loads(tokenizer.backend_tokenizer.to_str())
-    name = description["model"]["type"]
-    if name not in KINDS:
-        raise ModelError(
-            f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: {', '.join(KINDS)}."
-        )
-    return description, KINDS[name]
+    description, kind = described(fast_tokenizer(tokenizer))
+    return len(closed(description, kind, set(tokenizer.all_special_ids)))
 
 
 def _most_that_fit(first: Callable[[int], list[int]], most: int, size: int) -> int:
@@ -154,16 +116,6 @@ def _most_that_fit(first: Callable[[int], list[int]], most: int, size: int) -> i
             f"always stay. Give {always} or more."
         )
     return bisect_right(range(most + 1), size, key=lambda count: len(first(count))) - 1
-
-
-def _check_gaps(model: TokenizerModel) -> None:
-    """Raise ModelError where the tokens are not numbered one after another."""
-    vocabulary = model["vocab"]
-    if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
-        raise ModelError(
-            "the numbers of the tokenizer's tokens have gaps (a line of its vocabulary is there "
-            "twice, perhaps), so that it cannot be pruned. Save it again without them."
-        )
 
 
 def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
@@ -217,106 +169,3 @@ def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counte
         for ids in tokens["input_ids"]:
             counts.update(ids)
     return counts
-
-
-def _closed(description: dict[str, Any], kind: _Kind, used: set[int]) -> list[int]:
-    """Return the ids that stay: also characters, added tokens, and the parts of tokens."""
-    tokens = kind.tokens(description["model"])
-    numbers = {token: number for number, token in enumerate(tokens)}
-    added = {token["id"] for token in description["added_tokens"]}
-    characters = {
-        number
-        for number, token in enumerate(tokens)
-        if len(token.removeprefix(kind.mark)) <= 1 or token.startswith("<0x")  # a byte's own
-    }
-    parts = kind.parts(description["model"])
-    waiting = [tokens[number] for number in used if number < len(tokens)]
-    remaining = used | added | characters
-    while waiting:
-        for part in parts.get(waiting.pop(), ()):
-            if numbers[part] not in remaining:
-                remaining.add(numbers[part])
-                waiting.append(part)
-    return sorted(remaining)
-
-
-def _rebuilt(
-    tokenizer: PreTrainedTokenizerFast, description: dict[str, Any], kind: _Kind, rows: list[int]
-) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with some of its tokens, renumbered in the same order."""
-    numbers = {row: number for number, row in enumerate(rows)}
-    of_model = len(kind.tokens(description["model"]))
-    description["model"] = kind.keep(description["model"], [row for row in rows if row < of_model])
-    for token in description["added_tokens"]:
-        token["id"] = numbers[token["id"]]
-    _renumber(description["post_processor"] or {}, numbers)
-    settings = {
-        name: value
-        for name, value in tokenizer.init_kwargs.items()
-        if name not in NOT_OF_A_TOKENIZER and not name.endswith("_file")
-    }
-    backend = Tokenizer.from_str(json.dumps(description))
-    return type(tokenizer)(tokenizer_object=backend, **settings)
-
-
-def _renumber(processor: dict[str, Any], numbers: Mapping[int, int]) -> None:
-    """Give the special tokens that are put around texts their new numbers."""
-    for token in processor.get("special_tokens", {}).values():
-        token["ids"] = [numbers[number] for number in token["ids"]]
-    for name in ("cls", "sep"):
-        if name in processor:
-            token, number = processor[name]
-            processor[name] = [token, numbers[number]]
-    for part in processor.get("processors", ()):
-        _renumber(part, numbers)
-
-
-def _by_number(model: TokenizerModel) -> list[str]:
-    return sorted(model["vocab"], key=model["vocab"].__getitem__)
-
-
-def _keep_mapping(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
-    tokens = _by_number(model)
-    return {**model, "vocab": {tokens[row]: number for number, row in enumerate(rows)}}
-
-
-def _keep_scores(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
-    unknown = model["unk_id"]
-    return {
-        **model,
-        "vocab": [model["vocab"][row] for row in rows],
-        "unk_id": None if unknown is None else rows.index(unknown),
-    }
-
-
-def _keep_merges(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
-    smaller = _keep_mapping(model, rows)
-    merges = [pair for pair in map(_pair, model["merges"]) if _merged(pair) in smaller["vocab"]]
-    whole = [pair for pair in merges if set(pair) <= smaller["vocab"].keys()]
-    return {**smaller, "merges": whole}
-
-
-def _pair(merge: str | list[str]) -> list[str]:
-    return merge.split(" ") if isinstance(merge, str) else list(merge)
-
-
-def _merged(pair: list[str]) -> str:
-    return "".join(pair)
-
-
-def _merge_parts(model: TokenizerModel) -> Mapping[str, list[str]]:
-    """Return what each token is merged from, by every merge that gives it."""
-    parts: dict[str, list[str]] = {}
-    for pair in map(_pair, model["merges"]):
-        parts.setdefault(_merged(pair), []).extend(pair)
-    return parts
-
-
-KINDS: Mapping[str, _Kind] = {
-    "WordPiece": _Kind(_by_number, "##", lambda model: {}, _keep_mapping),
-    "Unigram": _Kind(
-        lambda model: [token for token, _ in model["vocab"]], "▁", lambda model: {}, _keep_scores
-    ),
-    "BPE": _Kind(_by_number, "Ġ", _merge_parts, _keep_merges),
-}
-"""By the type that tokenizer.json states."""

@@ -1,9 +1,10 @@
 """Parts of a list of texts: the outputs on each are computed and cached by themselves.
 
-A killed run continues after the last part that it has finished, and a run on more texts, or on
-most of them, computes only the parts that are new. For that, a part ends where the tokens of a
-text say so, wherever it stands in the list: what is added or left out changes the part that it is
-in and not those behind it. The outputs on a part depend on nothing but its own texts.
+A killed run continues after the last part that it has finished, and a run on more texts, or without
+some that stand together, computes little besides the parts that are new. For that, a part ends
+where the tokens of a text say so, wherever it stands in the list: what is added or left out changes
+the part that it is in, and seldom those behind it. The outputs on a part depend on nothing but its
+own texts.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ ONE_OF gives, sentences need 4 % more tokens with padding than in one list, and 
 2,048 they need 21 %."""
 ONE_OF = 8192
 """One text of so many ends the part that it is in, if this is long enough. Were the least length
-the larger of the two, ends would depend on where the part before has begun: with 8,192 texts at
-least and one of 2,048, a list of 100,000 without its first 777 had half of its parts again."""
+the larger of the two, ends would depend mostly on where the part before has begun."""
 MOST_TEXTS = 4 * ONE_OF
 
 

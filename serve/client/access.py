@@ -59,7 +59,7 @@ NO_ACCESS = AccessConfig()
 
 @dataclass(frozen=True)
 class Access:
-    """What a connection takes from the files; no secret is in its representation."""
+    """TLS settings and API key, read from their files; no secret is in the representation."""
 
     config: AccessConfig
     context: ssl.SSLContext | None

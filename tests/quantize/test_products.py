@@ -12,14 +12,14 @@ from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize import quantizer
 from quantize.context import QuantizationContext, Written
-from quantize.products import (
+from quantize.part_findings import (
     BOUNDS,
     WRONG,
     ProductFindings,
     check_products,
-    compare_products,
     summary_of,
 )
+from quantize.products import compare_products
 from quantize.quantizer import QuantizeConfig
 from quantize.schemes import SCHEMES
 from tests.quantize.contexts import context_of

@@ -29,7 +29,7 @@ from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
 from quantize import proof, quantizer
 from quantize.kernels import check_kernels
-from quantize.products import ProductFindings, check_products
+from quantize.part_findings import ProductFindings, check_products
 from quantize.quantizer import QuantizeConfig
 from quantize.rest import RestFinding, check_rest
 from quantize.saturation import Deviation, check_saturation

@@ -21,14 +21,12 @@ from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
-from serve.config import ServeConfig
-from serve.repository import write_repository
 from serve.server import TritonServer
 from tests.cli.fakes import endpoint
 from tests.serve.marked_model import BATCH, QUEUE, marked_server
 from tests.serve.proxies import SECRET, Proxy, proxy_before
 from tests.serve.scripted import make_certificate
-from tests.served import ANY_PORTS
+from tests.served import served as running
 from tests.toys import NoConfig, toy_task
 
 __all__ = ["endpoint"]
@@ -91,9 +89,7 @@ def served(
     onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TritonServer]:
     """A running server of the tiny ONNX model, on free ports."""
-    config = ServeConfig(**ANY_PORTS, max_batch_size=16, threads_per_instance=1)
-    directory = tmp_path_factory.mktemp("served") / "models"
-    with TritonServer(write_repository(onnx_artifact, directory, config), config) as server:
+    with running(onnx_artifact, tmp_path_factory.mktemp("served"), max_batch_size=16) as server:
         yield server
 
 
@@ -104,8 +100,7 @@ def administered(
     """A running server whose administrative routes are open to the token in a file."""
     folder = tmp_path_factory.mktemp("administered")
     files = {"admin_token_file": folder / "token", "log_file": folder / "server.log"}
-    config = ServeConfig(**ANY_PORTS, threads_per_instance=1, **files)
-    with TritonServer(write_repository(onnx_artifact, folder / "models", config), config) as server:
+    with running(onnx_artifact, folder, **files) as server:
         yield server
 
 

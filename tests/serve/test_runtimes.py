@@ -18,7 +18,7 @@ from serve.repository import write_repository
 from serve.server import TritonServer
 from serve.supervisor import STUB_NAME
 from tests.runtimes import needs
-from tests.served import ANY_PORTS, ask_one_by_one, one_by_one
+from tests.served import ANY_PORTS, ask_one_by_one, one_by_one, served
 
 
 @pytest.mark.server
@@ -26,10 +26,9 @@ from tests.served import ANY_PORTS, ask_one_by_one, one_by_one
 def test_it_serves_in_openvino(
     onnx_artifact: Artifact, texts: tuple[Example, ...], tmp_path: Path
 ) -> None:
-    config = ServeConfig(**ANY_PORTS, threads_per_instance=1, runtime="openvino")
     local = open_classifier(onnx_artifact, threads=1, runtime="openvino")
     few = [example for example in texts if len(example[0]) < 200][:12]
-    with TritonServer(write_repository(onnx_artifact, tmp_path / "models", config), config) as run:
+    with served(onnx_artifact, tmp_path, runtime="openvino") as run:
         labels, logits = ask_one_by_one(run.grpc_url, few)
         assert run.supervisor is not None
         processes = psutil.Process(run.supervisor.pid).children(recursive=True)
