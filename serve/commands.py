@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from serve.config import ServeCommandConfig
 from serve.foreground import serve_forever
+from serve.page import PageServer
 from serve.repository import write_repository
 from serve.server import TritonServer
 from serve.server_log import STANDARD_OUTPUT
@@ -40,19 +42,35 @@ def serve_command() -> Callable[..., None]:
         if config.repository_only:
             written = write_repository(source, config.repository_only, config)
             _print_state(as_json, {"repository": str(written)}, f"model repository: {written}")
-        else:
-            serve_forever(source, config, on_ready=lambda server: _ready(server, as_json))
+            return
+        with ExitStack() as stack:
+
+            def report_ready(server: TritonServer) -> None:
+                _ready(server, _page(stack, source, server, config), as_json)
+
+            serve_forever(source, config, on_ready=report_ready)
 
     return command_with_flags(command, (ServeCommandConfig,))
 
 
-def _ready(server: TritonServer, as_json: bool) -> None:
+def _page(
+    stack: ExitStack, source: Artifact, server: TritonServer, config: ServeCommandConfig
+) -> dict[str, str]:
+    """Start the page where it is asked for, until the stack is left; return its address."""
+    if not config.page:
+        return {}
+    page = stack.enter_context(PageServer(source, server.http_url, config.page_port))
+    return {"page": page.url}
+
+
+def _ready(server: TritonServer, page: Mapping[str, str], as_json: bool) -> None:
     urls = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
+    shown = "".join(f"\nthe page: {url}" for url in page.values())
     _print_state(
         as_json,
-        urls,
+        {**urls, **page},
         f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.\n"
-        f'try it: bertender classify "a text of yours" --url {server.http_url}',
+        f'try it: bertender classify "a text of yours" --url {server.http_url}{shown}',
     )
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
 

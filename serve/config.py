@@ -176,13 +176,21 @@ class ServeConfig(Config):
         return self.max_queue_texts or QUEUED_BATCHES * self.max_batch_size
 
 
+PAGE_SETTINGS = frozenset({"page", "page_port"})
+
 COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
     "a setting of a server that is not started": Rule(
         lambda config: not config.starts_server,
         "--repository-only starts no server, and a repository does not hold that. Leave them out, "
         "and set them when the server is started.",
-        settings=SERVER_SETTINGS,
+        settings=SERVER_SETTINGS | PAGE_SETTINGS,
         against="repository_only",
+    ),
+    "a port of a page that is not there": Rule(
+        lambda config: not config.page,
+        "there is a page with --page alone. Add it, or leave the port out.",
+        settings=frozenset({"page_port"}),
+        against="page",
     ),
 }
 
@@ -195,6 +203,13 @@ class ServeCommandConfig(ServeConfig):
     repository_only: Path | None = Field(
         None, description="write the model repository to this directory and stop"
     )
+
+    page: bool = Field(
+        False,
+        description="show a page to try the model on, on this machine alone: a text box, the "
+        "scores, the lineage",
+    )
+    page_port: int = Field(8080, ge=0, le=65535, description="its port; 0 takes any free one")
 
     @property
     def starts_server(self) -> bool:

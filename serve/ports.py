@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from bertender.core.errors import PortTakenError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
 
-__all__ = ["PORT_FIELDS", "with_free_ports"]
+__all__ = ["PORT_FIELDS", "listening_error", "with_free_ports"]
 
 
 def with_free_ports(config: ServeConfig) -> ServeConfig:
@@ -46,11 +46,12 @@ def _bound(host: str, name: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise _refusal(host, name, port, error) from None
+        raise listening_error(host, name, port, error) from None
     return bound
 
 
-def _refusal(host: str, name: str, port: int, error: OSError) -> ServingError:
+def listening_error(host: str, name: str, port: int, error: OSError) -> ServingError:
+    """Return the error for a port of the setting `name` that cannot be listened on."""
     option = f"--{name.replace('_', '-')}"
     if error.errno == errno.EADDRINUSE:
         return PortTakenError(

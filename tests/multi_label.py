@@ -55,8 +55,15 @@ def _arrays(
     outputs: Sequence[Outputs], examples: Sequence[Example], labels: npt.NDArray[np.object_]
 ) -> dict[str, npt.NDArray[Any]]:
     logits = np.concatenate([each.logits for each in outputs])
-    scores = (1 / (1 + np.exp(-logits))).astype(np.float32)
-    return {"LABEL": np.where(logits > 0, labels, b""), "SCORE": scores, "LOGITS": logits}
+    return {
+        "LABEL": np.where(logits > 0, labels, b""),
+        "SCORE": _sigmoid(logits),
+        "LOGITS": logits,
+    }
+
+
+def _sigmoid(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return (1 / (1 + np.exp(-logits))).astype(np.float32)
 
 
 def _read_response(
@@ -100,6 +107,7 @@ MULTI_LABEL: ProblemType[Targets] = replace(
         ),
         arrays=_arrays,
         read=_read_response,
+        probabilities=_sigmoid,
     ),
     model_settings={"problem_type": "multi_label_classification"},
 )

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("bertender", "distill", "export", "quantize", "serve")
-PACKAGED_SUFFIXES = (".py", ".yaml")
+PACKAGED_SUFFIXES = (".py", ".yaml", ".html", ".css", ".js")
 
 
 @pytest.fixture(scope="module")

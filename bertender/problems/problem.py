@@ -34,6 +34,7 @@ __all__ = [
     "divergence_of_softmax",
     "half_the_gap",
     "largest",
+    "softmax",
     "softmax_of_largest",
 ]
 
@@ -86,6 +87,12 @@ def _same_rows(
     return {name: array[rows] for name, array in tensors.items()}
 
 
+def softmax(logits: FloatArray) -> FloatArray:
+    """Return the probability of each label, (rows, labels) -> (rows, labels)."""
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True), dtype=np.float32)
+
+
 @dataclass(frozen=True)
 class Endpoint(Generic[Target]):
     """Tensors of requests and responses besides the logits: texts in, predictions out."""
@@ -111,6 +118,8 @@ class Endpoint(Generic[Target]):
     ] = _same_rows
     """(tensors of a merged batch, rows of a request, its examples) -> the tensors of its response;
     by default these rows of each"""
+    probabilities: Callable[[FloatArray], FloatArray] = softmax
+    """logits (rows, labels) -> the probability of each label (rows, labels)"""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,224 @@
+"""The server of the page, on the loopback address, next to the endpoint that it asks.
+
+It has files and two routes of JSON. Another site that a user visits must not reach it through the
+browser: the Host header has to name this machine, a request with a body has to be JSON (which
+browsers send to another origin only where that allows it), and the page may load and be framed by
+nothing but itself. Texts are in no log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from pydantic import ValidationError
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record
+from bertender.core.errors import (
+    BertenderError,
+    DataError,
+    DeadlineError,
+    OverloadedError,
+    ServingError,
+    UnreachableError,
+)
+from serve.client import Endpoint
+from serve.page.content import about, classify
+from serve.ports import listening_error
+
+__all__ = ["PageServer"]
+
+logger = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+LONGEST_BODY_BYTES = 1_000_000
+SOCKET_TIMEOUT_S = 10.0
+ENDPOINT_TIMEOUT_S = 10.0
+RETRIES = 2
+"""Of a request that the endpoint rejects for now: somebody waits in front of the page."""
+
+FILES: Mapping[str, tuple[str, str]] = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+"""path -> (file, content type)"""
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+STATUSES: Mapping[type[BertenderError], HTTPStatus] = {
+    OverloadedError: HTTPStatus.SERVICE_UNAVAILABLE,
+    UnreachableError: HTTPStatus.BAD_GATEWAY,
+    DeadlineError: HTTPStatus.GATEWAY_TIMEOUT,
+    ServingError: HTTPStatus.BAD_REQUEST,
+    DataError: HTTPStatus.BAD_REQUEST,
+}
+"""Of errors of the endpoint, a class before those that it is derived from."""
+
+
+class _Request(Record):
+    """The body of a request to classify."""
+
+    texts: tuple[str, ...]
+
+
+class PageServer:
+    """A context manager: the page is there inside the block.
+
+    Args:
+        artifact: what is served; it is shown with its lineage.
+        endpoint_url: of the running endpoint.
+        port: where the page listens; 0 takes any free port.
+
+    Raises (on entering):
+        PortTakenError: another process listens on the port.
+    """
+
+    def __init__(self, artifact: Artifact, endpoint_url: str, port: int) -> None:
+        self.about = about(artifact)
+        self.endpoint_url = endpoint_url
+        self.port = port
+        self.server: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    def __enter__(self) -> Self:
+        handler = type("Handler", (_Handler,), {"page": self})
+        try:
+            self.server = ThreadingHTTPServer((HOST, self.port), handler)
+        except OSError as error:
+            raise listening_error(HOST, "page_port", self.port, error) from None
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
+
+    def is_addressed(self, host: str) -> bool:
+        """Return whether a Host header names this page, and not a name that points here."""
+        return host in {f"{name}:{self.port}" for name in (HOST, "localhost")}
+
+    def classify(self, body: bytes) -> Record:
+        """Return the predictions that a request asks for.
+
+        Raises:
+            DataError: the body is not as it must be.
+            ServingError: the endpoint refuses, or is not there.
+        """
+        try:
+            request = _Request.model_validate_json(body)
+        except ValidationError:
+            raise DataError('the body must be JSON: {"texts": ["a text"]}.') from None
+        # a connection belongs to a thread, and each request has one
+        with Endpoint(self.endpoint_url, timeout_s=ENDPOINT_TIMEOUT_S, retries=RETRIES) as endpoint:
+            return classify(endpoint, self.about.labels, request.texts)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    page: ClassVar[PageServer]
+    timeout = SOCKET_TIMEOUT_S
+    server_version = "bertender"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if not self._may_ask():
+            return
+        if path == "/about":
+            self._send_json(HTTPStatus.OK, self.page.about.model_dump(mode="json"))
+        elif path in FILES:
+            name, content_type = FILES[path]
+            content = resources.files(__package__).joinpath("files", name).read_bytes()
+            self._send(HTTPStatus.OK, content, content_type)
+        else:
+            self._send_error(HTTPStatus.NOT_FOUND, f"there is no {path}. The page is at /.")
+
+    def do_POST(self) -> None:
+        if not self._may_ask():
+            return
+        if self.path != "/classify":
+            self._send_error(HTTPStatus.NOT_FOUND, f"there is no {self.path} to post to.")
+        elif (length := self._body_length()) is not None:
+            self._respond(lambda: self.page.classify(self.rfile.read(length)))
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        """Log nothing: a path may hold a text."""
+
+    def _may_ask(self) -> bool:
+        """Return whether the request is for this page; send an error otherwise."""
+        if self.page.is_addressed(self.headers.get("Host", "")):
+            return True
+        self._send_error(HTTPStatus.MISDIRECTED_REQUEST, f"this page is at {self.page.url} alone.")
+        return False
+
+    def _body_length(self) -> int | None:
+        """Return the size of the body in bytes; send an error where there is no usable one."""
+        length = self.headers.get("Content-Length", "")
+        if self.headers.get_content_type() != "application/json":
+            self._send_error(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be application/json."
+            )
+        elif not (length.isascii() and length.isdigit()):
+            self._send_error(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing.")
+        elif int(length) > LONGEST_BODY_BYTES:
+            self._send_error(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {LONGEST_BODY_BYTES} bytes."
+            )
+        else:
+            return int(length)
+        return None
+
+    def _respond(self, ask: Callable[[], Record]) -> None:
+        try:
+            shown = ask().model_dump(mode="json")
+        except BertenderError as error:
+            statuses = (STATUSES[kind] for kind in STATUSES if isinstance(error, kind))
+            self._send_error(next(statuses, HTTPStatus.INTERNAL_SERVER_ERROR), str(error))
+        else:
+            self._send_json(HTTPStatus.OK, shown)
+
+    def _send_error(self, status: HTTPStatus, reason: str) -> None:
+        self.close_connection = True  # its body may not have been read
+        self._send_json(status, {"error": reason})
+
+    def _send_json(self, status: HTTPStatus, content: Mapping[str, Any]) -> None:
+        self._send(status, json.dumps(content).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, content: bytes, content_type: str) -> None:
+        self.send_response(status)
+        headers = {
+            **HEADERS,
+            "Content-Type": f"{content_type}; charset=utf-8",
+            "Content-Length": str(len(content)),
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
