@@ -31,7 +31,9 @@ def _known_block(size: int) -> int:
 class SchemeConfig(GateConfig, TrainingConfig):
     """Settings of every scheme. Those of training are read by `qat`."""
 
-    judging: ClassVar[frozenset[str]] = frozenset({"max_drop", "parity_texts", "runtime"})
+    judging: ClassVar[frozenset[str]] = frozenset(
+        {"max_drop", "golden_texts", "parity_texts", "runtime"}
+    )
 
     target: Annotated[str, TARGETS.validator(AUTO)] = Field(
         AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"

@@ -22,6 +22,7 @@ from bertender.core.errors import (
     ParityError,
 )
 from bertender.core.findings import TriedScheme
+from bertender.core.golden import GOLDEN_NAME
 from bertender.core.work import work_directory
 from bertender.measure.gate import GraphWriter, Proof, write_proven
 from bertender.measure.runtimes import check_installed
@@ -253,9 +254,9 @@ def check_same_task(source: Artifact, task: Task) -> None:
 
 
 def copy_companions(source: Artifact, directory: Path) -> None:
-    """Copy everything but the model and the card: config.json and the tokenizer."""
+    """Copy config.json and the tokenizer: everything but the card, the model and its outputs."""
     for name in source.card.files:
-        if name not in (ONNX_NAME, ONNX_DATA_NAME, "model.safetensors"):
+        if name not in (ONNX_NAME, ONNX_DATA_NAME, "model.safetensors", GOLDEN_NAME):
             target = directory / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.path / name, target)

@@ -101,7 +101,10 @@ SCHEMES = Table(
 )
 
 SHARED = frozenset(
-    {"scheme", "target", "runtime", "no_embeddings", "max_drop", "parity_texts", "seed"}
+    {
+        *("scheme", "target", "runtime", "no_embeddings", "max_drop", "parity_texts"),
+        *("golden_texts", "seed"),
+    }
 )
 """Settings that every scheme reads."""
 

@@ -24,7 +24,7 @@ from serve.client import DEFAULT_URL, AccessConfig, AsyncEndpoint, Classificatio
 
 __all__ = ["classify_command", "lines_of"]
 
-SENDING = {"batch_size", "concurrency", "timeout_s", "retries"}
+SENDING = {"model", "batch_size", "concurrency", "timeout_s", "retries"}
 """Settings of the endpoint."""
 STANDARD_INPUT = ("text", "pair")
 """Names of columns for texts that no file has."""

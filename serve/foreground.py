@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from bertender.core.artifact import Artifact
 from serve.config import ServeConfig
+from serve.repository import Models
 from serve.server import TritonServer, serving
 
 __all__ = ["serve_forever"]
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 def serve_forever(
-    artifact: Artifact,
+    models: Models,
     config: ServeConfig,
     on_ready: Callable[[TritonServer], None] = lambda server: None,
 ) -> None:
-    """Serve an ONNX artifact in the foreground; return after SIGINT or SIGTERM and a clean stop.
+    """Serve ONNX artifacts in the foreground; return after SIGINT or SIGTERM and a clean stop.
 
     Call it from the main thread. Errors as in `serving`.
 
@@ -31,7 +31,7 @@ def serve_forever(
         ServingError: the server ended by itself.
     """
     try:
-        with _interrupted_by_signals(), serving(artifact, config) as server:
+        with _interrupted_by_signals(), serving(models, config) as server:
             on_ready(server)
             server.wait()
     except KeyboardInterrupt:

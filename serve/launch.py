@@ -5,14 +5,13 @@ from __future__ import annotations
 import http.client
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from serve.config import ServeConfig
 from serve.in_flight import WORKSPACE_VARIABLE
 from serve.installation import Installation
-from serve.wire import MODEL_NAME
 
 __all__ = ["STOP_TIMEOUT_S", "SUPERVISOR", "Place", "is_ready", "launch"]
 
@@ -28,6 +27,8 @@ class Place:
     """Files and folders of a server."""
 
     repository: Path
+    models: tuple[str, ...]
+    """Names of those that are loaded at the start."""
     workspace: Path
     shared_memory: str
     """How the names of its regions begin."""
@@ -86,20 +87,28 @@ def _command(installation: Installation, place: Place, config: ServeConfig) -> l
     return [
         str(installation.binary),
         "--disable-auto-complete-config",  # completing would start the stub twice
+        "--model-control-mode=explicit",  # its routes are closed to who has no token
+        *(f"--load-model={name}" for name in place.models),
         *(f"--{name}={value}" for name, value in options.items()),
     ]
 
 
-def is_ready(host: str, port: int) -> bool:
-    """Return whether the model is ready.
+def is_ready(host: str, port: int, models: Sequence[str]) -> bool:
+    """Return whether all models are ready.
 
     Asked by plain HTTP: an interrupt inside tritonclient's event loop would print a traceback.
     """
     connection = http.client.HTTPConnection(host, port, timeout=PROBE_TIMEOUT_S)
     try:
-        connection.request("GET", f"/v2/models/{MODEL_NAME}/ready")
-        return connection.getresponse().status == http.HTTPStatus.OK
+        return all(_is_model_ready(connection, name) for name in models)
     except (OSError, http.client.HTTPException):  # nothing listens yet, or a stranger does
         return False
     finally:
         connection.close()
+
+
+def _is_model_ready(connection: http.client.HTTPConnection, name: str) -> bool:
+    connection.request("GET", f"/v2/models/{name}/ready")
+    response = connection.getresponse()
+    response.read()  # the connection has the next request
+    return response.status == http.HTTPStatus.OK

@@ -1,8 +1,10 @@
 """The Triton model repository: a folder that holds all that the endpoint serves.
 
-    DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend
+    DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend, and which version
     DIRECTORY/classifier/1/model.py        imports `serve.classifier_backend`
     DIRECTORY/classifier/1/artifact/       the artifact's files, digests included
+
+with a folder for each model. `serve.deployment` adds versions.
 
 The model's data is all inside, as hard links where the file system has them; only a repository that
 goes with its server may have symbolic links. Its code is not: model.py imports the installed
@@ -12,6 +14,7 @@ that Triton runs must therefore have bertender installed; `serve.server` sees to
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
@@ -21,12 +24,25 @@ from bertender.core.errors import ArtifactError, ModelError
 from bertender.problems import PROBLEMS
 from serve.config import ServeConfig
 from serve.placing import place_artifact
-from serve.triton_config import model_config, write_model_config
-from serve.wire import MODEL_NAME
+from serve.triton_config import FIRST_VERSION, model_config, write_model_config
+from serve.wire import CANDIDATE_SUFFIX, MODEL_NAME
 
-__all__ = ["is_repository", "write_repository"]
+__all__ = [
+    "CONFIG_NAME",
+    "Models",
+    "by_name",
+    "cannot_be_written",
+    "check_servable",
+    "fill_version",
+    "is_repository",
+    "model_names",
+    "write_repository",
+]
 
-VERSION = "1"
+CONFIG_NAME = "config.pbtxt"
+
+Models = Artifact | Mapping[str, Artifact]
+"""What to serve: one artifact as the model `classifier`, or several by the names of models."""
 
 MODEL_FILE = '''\
 """The Python side of this Triton model. Its code is bertender's, as installed with Triton."""
@@ -43,56 +59,86 @@ __all__ = ["TritonPythonModel"]
 '''
 
 
+def by_name(models: Models) -> Mapping[str, Artifact]:
+    """Return the artifacts by the names of their models."""
+    return {MODEL_NAME: models} if isinstance(models, Artifact) else models
+
+
 def write_repository(
-    artifact: Artifact, directory: Path, config: ServeConfig, *, is_temporary: bool = False
+    models: Models, directory: Path, config: ServeConfig, *, is_temporary: bool = False
 ) -> Path:
-    """Write the model repository of an ONNX artifact at `directory`, and return its path.
+    """Write the model repository of ONNX artifacts at `directory`, and return its path.
 
     All of it appears at once and replaces a repository written before, or nothing does.
 
     Args:
-        artifact: what to serve; its digests are checked here.
+        models: what to serve; digests are checked here.
         directory: where to.
         config: settings of Triton and the backend.
-        is_temporary: the repository goes with its server, while the artifact is still there.
+        is_temporary: the repository goes with its server, while the artifacts are still there.
 
     Raises:
-        ModelError: the artifact is not an ONNX classifier.
-        DamagedArtifactError: the artifact's files differ from its card.
+        ModelError: an artifact is not an ONNX classifier.
+        DamagedArtifactError: an artifact's files differ from its card.
         ArtifactError: `directory` exists and is not such a repository, or it cannot be written.
     """
-    _check_servable(artifact)
+    artifacts = by_name(models)
+    for artifact in artifacts.values():
+        check_servable(artifact)
     directory = directory.resolve()
     _check_foreign(directory)
     try:
         with replacing_directory(directory) as draft:
-            _fill(draft / MODEL_NAME / VERSION, artifact, config, is_temporary)
+            for name, artifact in artifacts.items():
+                _fill(draft / name, artifact, config, is_temporary)
     except OSError as error:
-        size_mb = sum(file.size_bytes for file in artifact.card.files.values()) / 1e6
-        raise ArtifactError(
-            f"the model repository {directory} cannot be written: {error.strerror}. It takes "
-            f"{size_mb:.1f} MB. Make room, or choose another directory (TMPDIR for `serve`). "
-            "Nothing has changed there."
-        ) from error
+        raise cannot_be_written(directory, [*artifacts.values()], error) from error
     return directory
 
 
-def _fill(version: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
-    stamp = place_artifact(artifact, version / "artifact", is_temporary=is_temporary)
-    write_model_config(
-        version.parent / "config.pbtxt",
-        model_config(artifact.card, config, artifact.digest, stamp),
+def cannot_be_written(
+    directory: Path, artifacts: Sequence[Artifact], error: OSError
+) -> ArtifactError:
+    """Return the error for files of artifacts that find no place in a repository."""
+    files = [file for artifact in artifacts for file in artifact.card.files.values()]
+    size_mb = sum(file.size_bytes for file in files) / 1e6
+    return ArtifactError(
+        f"the model repository {directory} cannot be written: {error.strerror}. It takes "
+        f"{size_mb:.1f} MB. Make room, or choose another directory (TMPDIR for `serve`). "
+        "Nothing has changed there."
     )
+
+
+def fill_version(version: Path, artifact: Artifact, *, is_temporary: bool) -> str:
+    """Fill the folder of a model's version; return the stamp of the artifact's files in it."""
+    stamp = place_artifact(artifact, version / "artifact", is_temporary=is_temporary)
     (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+    return stamp
+
+
+def _fill(model: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
+    stamp = fill_version(model / str(FIRST_VERSION), artifact, is_temporary=is_temporary)
+    settings = model_config(artifact.card, config, artifact.digest, stamp, name=model.name)
+    write_model_config(model / CONFIG_NAME, settings)
 
 
 def is_repository(directory: Path) -> bool:
     """Return whether `directory` holds a repository that `write_repository` wrote, and no more."""
-    return (
-        directory.is_dir()
-        and [path.name for path in directory.iterdir()] == [MODEL_NAME]
-        and (directory / MODEL_NAME / VERSION / "artifact" / CARD_NAME).is_file()
-    )
+    if not directory.is_dir():
+        return False
+    models = [*directory.iterdir()]
+    return bool(models) and all(map(_is_model, models))
+
+
+def model_names(repository: Path) -> tuple[str, ...]:
+    """Return the names of the models that a repository is for, without candidates."""
+    names = sorted(path.parent.name for path in repository.glob(f"*/{CONFIG_NAME}"))
+    return tuple(name for name in names if not name.endswith(CANDIDATE_SUFFIX))
+
+
+def _is_model(path: Path) -> bool:
+    cards = path.glob(f"*/artifact/{CARD_NAME}")
+    return (path / CONFIG_NAME).is_file() and any(card.is_file() for card in cards)
 
 
 def _check_foreign(directory: Path) -> None:
@@ -103,7 +149,8 @@ def _check_foreign(directory: Path) -> None:
         )
 
 
-def _check_servable(artifact: Artifact) -> None:
+def check_servable(artifact: Artifact) -> None:
+    """Raise ModelError unless an artifact is an ONNX classifier."""
     card = artifact.card
     if card.kind != "onnx":
         raise ModelError(

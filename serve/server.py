@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import NoReturn, Self
 from uuid import uuid4
 
-from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
 from bertender.measure.runtimes import check_installed
 from serve.administration import admin_token, check_closed, closing_arguments
@@ -26,10 +25,11 @@ from serve.config import ServeConfig
 from serve.installation import Installation, find_installation
 from serve.launch import STOP_TIMEOUT_S, Place, is_ready, launch
 from serve.ports import with_free_ports
-from serve.repository import write_repository
+from serve.repository import Models, model_names, write_repository
 from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
 from serve.temporary_folder import check_temporary_folder
+from serve.wire import MODEL_NAME
 
 __all__ = ["TritonServer", "serving"]
 
@@ -58,6 +58,7 @@ class TritonServer:
         self, repository: Path, config: ServeConfig, workspace: Path | None = None
     ) -> None:
         self.repository = repository.resolve()
+        self.models = model_names(self.repository) or (MODEL_NAME,)  # whose absence is reported
         self.config = config
         self.shared_memory = f"bertender-serve-{uuid4()}"
         self.workspace = workspace or Path(tempfile.gettempdir(), self.shared_memory)
@@ -144,7 +145,7 @@ class TritonServer:
     def _start(self, installation: Installation) -> None:
         check_installed(self.config.runtime)
         self.config = with_free_ports(self.config)
-        check_shared_memory(self.config)
+        check_shared_memory(self.config, len(self.models))
         check_temporary_folder()
         closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.workspace.mkdir(mode=0o700, exist_ok=True)
@@ -152,7 +153,7 @@ class TritonServer:
         installation.assemble(self.workspace)
         self.supervisor = launch(
             installation,
-            Place(self.repository, self.workspace, self.shared_memory, self.log_file),
+            Place(self.repository, self.models, self.workspace, self.shared_memory, self.log_file),
             self.config,
             closing,
         )
@@ -161,7 +162,7 @@ class TritonServer:
     def _wait_until_ready(self) -> None:
         assert self.supervisor is not None
         deadline = time.monotonic() + self.config.ready_timeout_s
-        while not is_ready(self._reachable_host, self.config.http_port):
+        while not is_ready(self._reachable_host, self.config.http_port, self.models):
             if self.supervisor.poll() is not None:
                 raise ServingError(f"the server did not start: {self._failure_reason()}")
             if time.monotonic() > deadline:
@@ -180,11 +181,11 @@ class TritonServer:
 
 
 @contextmanager
-def serving(artifact: Artifact, config: ServeConfig) -> Iterator[TritonServer]:
-    """Serve an ONNX artifact inside the block; its model repository is temporary.
+def serving(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
+    """Serve ONNX artifacts inside the block; their model repository is temporary.
 
     Raises:
-        ModelError: the artifact is not an ONNX classifier.
+        ModelError: an artifact is not an ONNX classifier.
         ServingError: the server cannot start.
     """
     # the server's own workspace, which goes with the server even when this process is killed
@@ -192,7 +193,7 @@ def serving(artifact: Artifact, config: ServeConfig) -> Iterator[TritonServer]:
     try:
         # one that is started again must find its own files, whatever the artifact is by then
         once = not config.restart
-        repository = write_repository(artifact, workspace / "models", config, is_temporary=once)
+        repository = write_repository(models, workspace / "models", config, is_temporary=once)
         with TritonServer(repository, config, workspace) as server:
             yield server
     finally:

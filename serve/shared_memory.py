@@ -16,12 +16,14 @@ REGION_BYTES = 2 * 1024 * 1024
 """What Triton takes for each stub before the first request, and a little more."""
 
 
-def needed_bytes(config: ServeConfig) -> int:
+def needed_bytes(config: ServeConfig, models: int = 1) -> int:
     """Return the least that a server takes: for each stub, a full batch of the longest texts."""
-    return config.instances * (REGION_BYTES + config.max_batch_size * config.max_text_bytes)
+    return (
+        models * config.instances * (REGION_BYTES + config.max_batch_size * config.max_text_bytes)
+    )
 
 
-def check_shared_memory(config: ServeConfig) -> None:
+def check_shared_memory(config: ServeConfig, models: int = 1) -> None:
     """Check that there is room, before a request meets a stub that dies for want of it.
 
     Raises:
@@ -31,7 +33,7 @@ def check_shared_memory(config: ServeConfig) -> None:
         free = shutil.disk_usage(SHARED_MEMORY).free
     except OSError as error:
         raise ServingError(f"no shared memory at {SHARED_MEMORY}: {error.strerror}.") from None
-    needed = needed_bytes(config)
+    needed = needed_bytes(config, models)
     if free < needed:
         raise ServingError(
             f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, and the server takes "

@@ -1,4 +1,4 @@
-"""config.pbtxt of the one Triton model, through protobuf so that it cannot be misspelt.
+"""config.pbtxt of a Triton model, through protobuf so that it cannot be misspelt.
 
 Input `TEXT` (and `TEXT_PAIR` for pair tasks), strings of shape [1]; outputs `LABEL` (string [1]),
 `SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS` (fp32 [labels]). Where words
@@ -26,7 +26,19 @@ from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as triton
 
-__all__ = ["model_config", "read_model_config", "write_model_config"]
+__all__ = [
+    "FIRST_VERSION",
+    "config_of_version",
+    "model_config",
+    "only_version",
+    "read_model_config",
+    "write_model_config",
+]
+
+FIRST_VERSION = 1
+
+OF_THE_ARTIFACT = ("digest", "stamp", "problem_type")
+"""Parameters that are no settings."""
 
 
 CLASSES = "tritonclient.grpc.model_config_pb2"
@@ -57,7 +69,12 @@ WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", lambda labels: (1,))
 
 
 def model_config(
-    card: Card, config: ServeConfig, digest: str | None = None, stamp: str | None = None
+    card: Card,
+    config: ServeConfig,
+    digest: str | None = None,
+    stamp: str | None = None,
+    *,
+    name: str = MODEL_NAME,
 ) -> triton.ModelConfig:
     """Return the Triton configuration of an artifact with this card and digest.
 
@@ -66,6 +83,7 @@ def model_config(
         config: settings of Triton and the backend.
         digest: of the artifact.
         stamp: of its files, where their digests were checked.
+        name: of the model on the server.
     """
     parameters = BackendParameters(
         digest=digest,
@@ -80,8 +98,9 @@ def model_config(
         problem_type=card.task.problem_type,
     )
     return triton.ModelConfig(
-        name=MODEL_NAME,
+        name=name,
         backend="python",
+        version_policy=only_version(FIRST_VERSION),
         max_batch_size=config.max_batch_size,
         input=[_input(name) for name in INPUT_NAMES[: len(card.task.text_columns)]],
         output=[
@@ -101,6 +120,35 @@ def model_config(
             for name, value in parameters.model_dump(exclude_none=True).items()
         },
     )
+
+
+def only_version(version: int) -> triton.ModelVersionPolicy:
+    """Return the policy that serves one version: a newer one next to it changes nothing yet."""
+    specific = triton.ModelVersionPolicy.Specific(versions=[version])
+    return triton.ModelVersionPolicy(specific=specific)
+
+
+def config_of_version(
+    served: triton.ModelConfig, fresh: triton.ModelConfig, name: str, version: int
+) -> triton.ModelConfig:
+    """Return the configuration of another artifact with the settings of a served one.
+
+    Args:
+        served: its settings stay: batches, copies of the model, bounds of the queue.
+        fresh: of the new artifact, by `model_config`: its inputs, outputs and digest are taken.
+        name: of the model on the server.
+        version: that shall be served.
+    """
+    config = triton.ModelConfig()
+    config.CopyFrom(served)
+    config.name = name
+    config.version_policy.CopyFrom(only_version(version))
+    for tensors in ("input", "output"):
+        config.ClearField(tensors)
+        getattr(config, tensors).extend(getattr(fresh, tensors))
+    for parameter in OF_THE_ARTIFACT:
+        config.parameters[parameter].CopyFrom(fresh.parameters[parameter])
+    return config
 
 
 def write_model_config(path: Path, config: triton.ModelConfig) -> None:

@@ -14,6 +14,7 @@ from bertender.core.errors import DataError
 from bertender.text.example import Example
 
 __all__ = [
+    "CANDIDATE_SUFFIX",
     "INPUT_NAMES",
     "MODEL_NAME",
     "TRUNCATE",
@@ -26,6 +27,10 @@ __all__ = [
 ]
 
 MODEL_NAME = "classifier"
+"""Of the served model, where no other name is set."""
+
+CANDIDATE_SUFFIX = "-candidate"
+"""Of a model that may take the place of the one without it."""
 INPUT_NAMES = ("TEXT", "TEXT_PAIR")
 
 TRUNCATE = "truncate"

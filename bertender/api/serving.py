@@ -42,6 +42,7 @@ def classify(
     texts: Sequence[str | tuple[str, ...]],
     url: str = "http://127.0.0.1:8000",
     *,
+    model: str = "classifier",
     batch_size: int | None = None,
     timeout_s: float = 60.0,
     retries: int | None = None,
@@ -53,6 +54,7 @@ def classify(
         texts: a text or a pair of texts each.
         url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; the
             default is that of `bertender serve`.
+        model: its name on the server.
         batch_size: texts of a request; by default, and at most, what the model takes.
         timeout_s: longest wait for one request in seconds, its retries included.
         retries: how often a request is sent again where the server rejects it for now, or nothing
@@ -70,7 +72,8 @@ def classify(
         print(results[0].label, results[0].score)
     """
     examples = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
-    settings = {"batch_size": batch_size, "timeout_s": timeout_s, "retries": retries}
+    sending = {"batch_size": batch_size, "timeout_s": timeout_s, "retries": retries}
+    settings = {"model": model, **sending}
     files = load_place("serve.client:AccessConfig").parse(access)
     predictions = load_place("serve.client:classify")(examples, url, **settings, access=files)
     return cast("list[Classification]", predictions)

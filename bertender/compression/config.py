@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Config, Rule, parts_of
+from bertender.measure.gate_config import GOLDEN_TEXTS
 
 __all__ = ["RULES", "CompressConfig"]
 
@@ -115,6 +116,12 @@ class CompressConfig(Config):
     learning_rate: float = Field(1e-4, gt=0, description="peak learning rate of the students")
     budget_minutes: float | None = Field(
         None, gt=0, description="train for so long at most; candidates that do not fit are left out"
+    )
+    golden_texts: int = Field(
+        GOLDEN_TEXTS,
+        ge=0,
+        description="of the texts to choose by to store in the model, which `bertender deploy` "
+        "asks it about again; 0 for none, where texts must not leave this machine",
     )
     threads: int = Field(0, ge=0, description="to time with; 0: every core")
     processes: int = Field(3, ge=1, description="fresh processes that time the chosen models")

@@ -171,7 +171,8 @@ def _made(
     students, cuts = probe_steps(probe, config)
     built = build(students, {"teacher": teacher}, few, folder)
     built = build(cuts, built.artifacts, all_texts, folder)  # which the vocabulary is cut for
-    export, _ = graph_steps(probe, [*built.artifacts][-1], parity_texts=TEXTS)
+    settings = {"parity_texts": TEXTS, "golden_texts": 0}
+    export, _ = graph_steps(probe, [*built.artifacts][-1], **settings)
     exported = build([export], built.artifacts, few, folder).last
     graph = (folder / f"{probe.scheme}.onnx").resolve()
     write = provided_by("quantize.write")

@@ -75,7 +75,8 @@ class Training:
             GateError, ParityError: a gate refuses a graph.
         """
         trained = self._student(candidate, last.texts, last.unlabelled)
-        export, quantize = graph_steps(candidate, [*trained.artifacts][-1])
+        settings = {"golden_texts": self.config.golden_texts}
+        export, quantize = graph_steps(candidate, [*trained.artifacts][-1], **settings)
         part, folder = self._part(last.texts), self._folder(candidate, last.texts, last.unlabelled)
         exported = build([export], trained.artifacts, part, folder)
         return build([quantize], exported.artifacts, part, folder / candidate.scheme)

@@ -12,7 +12,9 @@ from pathlib import Path
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings
+from bertender.core.golden import write_golden
 from bertender.measure.gate_config import GateConfig
+from bertender.measure.golden import Conditions, golden_examples, golden_texts
 from bertender.measure.parity import (
     TOLERANCES,
     Arrangement,
@@ -107,6 +109,10 @@ def write_proven(
         require_parity(parity)
         measured = {"parameters": opened.parameters, "parity": parity.summary()}
         draft.findings = proof.findings.model_copy(update=measured)
+        if chosen := golden_examples(examples, config.golden_texts, config.seed):
+            # another machine rounds as far as the precision lets it
+            conditions = Conditions(writer.runtime, writer.precision, parity)
+            write_golden(golden_texts(candidate, chosen, conditions), draft.directory)
     return Artifact.load(out)
 
 

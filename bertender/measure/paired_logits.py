@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bertender.measure.parity_cases import Case, Question
 from bertender.measure.tolerances import Tolerance
 from bertender.problems import SINGLE_LABEL, ProblemType
+
+if TYPE_CHECKING:  # it loads PyTorch, and golden texts are compared where a model is served
+    from bertender.measure.parity_cases import Case, Question
 
 __all__ = ["FloatArray", "IntArray", "NOBODY", "PairedLogits", "no_logits"]
 

@@ -12,6 +12,7 @@ from bertender.core.config import Config, Rule
 from serve.client.async_endpoint import DEFAULT_CONCURRENCY
 from serve.client.endpoint import DEFAULT_TIMEOUT_S
 from serve.client.retries import OPENING_RETRIES
+from serve.wire import MODEL_NAME
 
 __all__ = ["RULES", "ClassifyConfig"]
 
@@ -45,6 +46,7 @@ class ClassifyConfig(Config):
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
+    model: str = Field(MODEL_NAME, description="name of the model on the server")
     input: Path | None = Field(
         None,
         description="read texts from this file: CSV, TSV, JSONL, Parquet, or .txt with a text "

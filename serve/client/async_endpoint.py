@@ -13,6 +13,7 @@ from serve.client.connection import Connection
 from serve.client.endpoint import DEFAULT_TIMEOUT_S
 from serve.client.retries import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
+from serve.wire import MODEL_NAME
 
 __all__ = ["DEFAULT_CONCURRENCY", "AsyncEndpoint"]
 
@@ -23,7 +24,7 @@ class AsyncEndpoint(Connection):
     """Connections to a served classifier, for `async with`. It belongs to one event loop.
 
     Args:
-        url: as in `Endpoint`.
+        url, model: as in `Endpoint`.
         batch_size: texts a request; by default, and at most, what the model takes.
         concurrency: most requests at a time, of all callers together.
         timeout_s: longest wait for the response to one request, its retries included; it begins
@@ -38,13 +39,14 @@ class AsyncEndpoint(Connection):
         self,
         url: str = DEFAULT_URL,
         *,
+        model: str = MODEL_NAME,
         batch_size: int | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retries: int | None = None,
         access: AccessConfig = NO_ACCESS,
     ) -> None:
-        super().__init__(url, timeout_s, retries, access)
+        super().__init__(url, model, timeout_s, retries, access)
         self.concurrency = concurrency
         self.turns = asyncio.Semaphore(concurrency)
         self.asked_batch_size = batch_size
@@ -89,7 +91,7 @@ class AsyncEndpoint(Connection):
         async with self.turns:
             result = await self._call(
                 lambda client, timeout_s: self.protocol.infer(
-                    client, inputs, timeout_s, self.access.headers
+                    client, self.model_name, inputs, timeout_s, self.access.headers
                 ),
                 self.retries,
             )

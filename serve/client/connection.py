@@ -12,12 +12,13 @@ __all__ = ["Connection"]
 
 
 class Connection:
-    """A client of one server, what its requests may take, and what its errors mean."""
+    """A client of one model of a server, what its requests may take, and what its errors mean."""
 
     def __init__(
-        self, url: str, timeout_s: float, retries: int | None, access: AccessConfig
+        self, url: str, model: str, timeout_s: float, retries: int | None, access: AccessConfig
     ) -> None:
         self.url = url
+        self.model_name = model
         self.timeout_s = timeout_s
         self.retries = retries
         self.address = parse_url(url)
@@ -27,7 +28,7 @@ class Connection:
 
     def ask_for_config(self, client: Any, timeout_s: float) -> Any:
         """Ask about the served model; an awaitable, where the client is one of asyncio."""
-        return self.protocol.model_config(client, timeout_s, self.access.headers)
+        return self.protocol.model_config(client, self.model_name, timeout_s, self.access.headers)
 
     def wait_after(self, error: Exception, tries: Tries) -> float:
         """Return how long to wait before the next try of a request.

@@ -17,6 +17,7 @@ from serve.client.address import DEFAULT_URL
 from serve.client.connection import Connection
 from serve.client.retries import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
+from serve.wire import MODEL_NAME
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Endpoint", "ServedPredictor", "classify"]
 
@@ -29,6 +30,7 @@ class Endpoint(Connection):
     Args:
         url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; without a
             scheme it is http.
+        model: its name on the server.
         batch_size: texts a request; by default, and at most, what the model takes.
         timeout_s: longest wait for the response to one request, its retries included.
         retries: how often a request is sent again where the server rejects it for now, or nothing
@@ -49,12 +51,13 @@ class Endpoint(Connection):
         self,
         url: str = DEFAULT_URL,
         *,
+        model: str = MODEL_NAME,
         batch_size: int | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retries: int | None = None,
         access: AccessConfig = NO_ACCESS,
     ) -> None:
-        super().__init__(url, timeout_s, retries, access)
+        super().__init__(url, model, timeout_s, retries, access)
         try:
             response = self._call(self.ask_for_config, on_opening(retries))
             self.model = ServedModel.from_model_config(self.protocol.config_of(response))
@@ -101,7 +104,7 @@ class Endpoint(Connection):
         inputs = self.model.tensors(columns, self.protocol.tensor)
         result = self._call(
             lambda client, timeout_s: self.protocol.infer(
-                client, inputs, timeout_s, self.access.headers
+                client, self.model_name, inputs, timeout_s, self.access.headers
             ),
             self.retries,
         )
@@ -144,6 +147,7 @@ def classify(
     examples: Sequence[Example],
     url: str = DEFAULT_URL,
     *,
+    model: str = MODEL_NAME,
     batch_size: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     retries: int | None = None,
@@ -151,6 +155,11 @@ def classify(
 ) -> list[Classification]:
     """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
     with Endpoint(
-        url, batch_size=batch_size, timeout_s=timeout_s, retries=retries, access=access
+        url,
+        model=model,
+        batch_size=batch_size,
+        timeout_s=timeout_s,
+        retries=retries,
+        access=access,
     ) as endpoint:
         return endpoint.classify(examples)

@@ -23,7 +23,6 @@ from serve.client.failures import (
 )
 from serve.client.protocol import TRUNCATING, Headers, Protocol, failure_of
 from serve.client.retries import LONGEST_WAIT_S
-from serve.wire import MODEL_NAME
 
 if TYPE_CHECKING:
     from serve.client.access import Access
@@ -96,15 +95,17 @@ def _connect_async(address: str, access: Access) -> Any:
     )
 
 
-def _model_config(client: Any, timeout_s: float, headers: Headers) -> Any:
+def _model_config(client: Any, model: str, timeout_s: float, headers: Headers) -> Any:
     return client.get_model_config(
-        MODEL_NAME, as_json=True, client_timeout=timeout_s, headers=dict(headers)
+        model, as_json=True, client_timeout=timeout_s, headers=dict(headers)
     )
 
 
-def _infer(client: Any, inputs: Sequence[Any], timeout_s: float, headers: Headers) -> Any:
+def _infer(
+    client: Any, model: str, inputs: Sequence[Any], timeout_s: float, headers: Headers
+) -> Any:
     return client.infer(
-        MODEL_NAME,
+        model,
         inputs,
         parameters=TRUNCATING,
         client_timeout=timeout_s,

@@ -25,7 +25,6 @@ from serve.client.failures import (
     Failure,
 )
 from serve.client.protocol import TRUNCATING, Headers, Protocol, failure_of
-from serve.wire import MODEL_NAME
 
 if TYPE_CHECKING:
     from serve.client.access import Access
@@ -83,12 +82,14 @@ def _connect_async(address: str, access: Access) -> Any:
     )
 
 
-def _model_config(client: Any, timeout_s: float, headers: Headers) -> Any:
-    return client.get_model_config(MODEL_NAME, headers=dict(headers))
+def _model_config(client: Any, model: str, timeout_s: float, headers: Headers) -> Any:
+    return client.get_model_config(model, headers=dict(headers))
 
 
-def _infer(client: Any, inputs: Sequence[Any], timeout_s: float, headers: Headers) -> Any:
-    return client.infer(MODEL_NAME, inputs, parameters=TRUNCATING, headers=dict(headers))
+def _infer(
+    client: Any, model: str, inputs: Sequence[Any], timeout_s: float, headers: Headers
+) -> Any:
+    return client.infer(model, inputs, parameters=TRUNCATING, headers=dict(headers))
 
 
 def _limit(timeout_s: float) -> gevent.Timeout:

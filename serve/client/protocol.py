@@ -39,12 +39,14 @@ class Protocol:
     """(host:port, access, timeout in seconds) -> a client"""
     connect_async: Callable[[str, Access], Any]
     """(host:port, access) -> a client whose methods are awaited"""
-    model_config: Callable[[Any, float, Headers], Any]
-    """(client of either kind, timeout in seconds, headers) -> the response about the model"""
+    model_config: Callable[[Any, str, float, Headers], Any]
+    """(client of either kind, name of the model, timeout in seconds, headers) -> the response about
+    the model"""
     config_of: Callable[[Any], dict[str, Any]]
     """that response -> the configuration in it"""
-    infer: Callable[[Any, Sequence[Any], float, Headers], Any]
-    """(client of either kind, input tensors, timeout in seconds, headers) -> the result"""
+    infer: Callable[[Any, str, Sequence[Any], float, Headers], Any]
+    """(client of either kind, name of the model, input tensors, timeout in seconds, headers) -> the
+    result"""
     limit: Callable[[float], AbstractContextManager[Any]]
     """timeout in seconds -> ends a block that takes longer, where the client itself does not"""
     limit_async: Callable[[float], AbstractAsyncContextManager[Any]]

@@ -15,7 +15,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
 from bertender.text.example import Example
-from serve.wire import INPUT_NAMES, to_arrays
+from serve.wire import INPUT_NAMES, MODEL_NAME, to_arrays
 
 __all__ = ["Classification", "Columns", "ResponseTensors", "ServedModel"]
 
@@ -42,6 +42,7 @@ class ServedModel:
     problem: ProblemType[Any]
     digest: str
     """Of the artifact; of the configuration, where an earlier version wrote the repository."""
+    name: str = MODEL_NAME
 
     @classmethod
     def from_model_config(cls, config: Mapping[str, Any]) -> Self:
@@ -53,6 +54,7 @@ class ServedModel:
             max_batch_size=int(config["max_batch_size"]),
             text_columns=len(config["input"]),
             problem=PROBLEMS[parameters.get("problem_type", SINGLE_LABEL.name)],
+            name=config.get("name") or MODEL_NAME,
             digest=parameters.get("digest") or hashlib.sha256(plain.encode()).hexdigest(),
         )
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from bertender.core.config import Config, Rule
+from serve.wire import MODEL_NAME
 
 __all__ = ["LOWEST_RATE", "RULES", "LoadConfig"]
 
@@ -67,6 +68,7 @@ class LoadConfig(Config):
         False, description="look for the highest rate whose p99 holds --slo-p99-ms"
     )
     slo_p99_ms: float = Field(50.0, gt=0, description="p99 that must hold, in milliseconds")
+    model: str = Field(MODEL_NAME, description="name of the model on the server")
     texts_per_request: int = Field(1, ge=1, description="texts in each request")
     task: str | None = Field(None, description="send the held-out texts of this task")
     input: Path | None = Field(

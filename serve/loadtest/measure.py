@@ -94,7 +94,9 @@ def _undisturbed(limit: Limit | None, load: MachineLoad, config: LoadConfig) -> 
 
 async def _open(url: str, read: Read, config: LoadConfig, access: AccessConfig) -> Target:
     """Connect, and prepare the requests; the first is sent to see that the server takes it."""
-    async with AsyncEndpoint(url, timeout_s=config.timeout_s, access=access) as endpoint:
+    async with AsyncEndpoint(
+        url, model=config.model, timeout_s=config.timeout_s, access=access
+    ) as endpoint:
         texts = read(endpoint.model.text_columns)
         _check_batch(endpoint.model, config)
         drawn = _drawn(texts, config)

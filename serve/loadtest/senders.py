@@ -21,7 +21,7 @@ from serve.client.http import HTTP
 from serve.client.protocol import TRUNCATING
 from serve.client.served_model import Columns, ServedModel
 from serve.loadtest.records import Outcome
-from serve.wire import INPUT_NAMES, MODEL_NAME
+from serve.wire import INPUT_NAMES
 
 __all__ = ["SENDERS", "GrpcSender", "HttpSender", "Request", "Sender"]
 
@@ -34,6 +34,8 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 class Request:
     """A request that only needs to be sent."""
 
+    model: str
+    """Its name on the server."""
     body: bytes
     headers: Mapping[str, str]
 
@@ -58,7 +60,7 @@ class HttpSender:
 
     def __init__(self, address: Address, access: Access, timeout_s: float) -> None:
         scheme = "https" if address.tls else "http"
-        self.url = f"{scheme}://{address.host_and_port}/v2/models/{MODEL_NAME}/infer"
+        self.url = f"{scheme}://{address.host_and_port}/v2/models"
         self.timeout_s = timeout_s
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS, ssl=access.context or True),
@@ -71,13 +73,13 @@ class HttpSender:
         inputs = model.tensors(columns, HTTP.tensor)
         generate = tritonclient.http.InferenceServerClient.generate_request_body
         body, json_size = generate(inputs, parameters=TRUNCATING)
-        return Request(body, {"Inference-Header-Content-Length": str(json_size)})
+        return Request(model.name, body, {"Inference-Header-Content-Length": str(json_size)})
 
     async def send(self, request: Request) -> Outcome:
         try:
             async with asyncio.timeout(self.timeout_s):
-                posted = self.session.post(self.url, data=request.body, headers=request.headers)
-                async with posted as response:
+                url, headers = f"{self.url}/{request.model}/infer", request.headers
+                async with self.session.post(url, data=request.body, headers=headers) as response:
                     await response.read()
         except (OSError, aiohttp.ClientError) as error:
             return _outcome(HTTP.failure(error))
@@ -104,13 +106,13 @@ class GrpcSender:
         self.infer: Any = self.channel.unary_unary(INFER)  # bytes in, bytes out
 
     def prepare(self, model: ServedModel, columns: Columns) -> Request:
-        request = service_pb2.ModelInferRequest(model_name=MODEL_NAME)
+        request = service_pb2.ModelInferRequest(model_name=model.name)
         for name, value in TRUNCATING.items():
             request.parameters[name].bool_param = value
         for name, column in zip(INPUT_NAMES, columns, strict=False):
             request.inputs.add(name=name, datatype="BYTES", shape=column.shape)
             request.raw_input_contents.append(serialize_byte_tensor(column).item())
-        return Request(request.SerializeToString(), {})
+        return Request(model.name, request.SerializeToString(), {})
 
     async def send(self, request: Request) -> Outcome:
         try:

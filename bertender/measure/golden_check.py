@@ -1,0 +1,162 @@
+"""Do a model's answers to its golden texts, given elsewhere, agree with what it said when made?
+
+By the arithmetic of the parity gate and the tolerance that the artifact names: predictions that are
+not near-ties must be equal, and logits must be as near as TOLERANCES lets them be. Nothing here
+loads PyTorch, and no message has a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.golden import GoldenText, GoldenTexts
+from bertender.measure.paired_logits import FloatArray, PairedLogits
+from bertender.measure.tolerances import TOLERANCES, Tolerance
+from bertender.problems import ProblemType
+
+__all__ = ["BOUNDS", "Answer", "GoldenCheck", "check_golden"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A model's answer to a golden text."""
+
+    label: str | tuple[str, ...]
+    logits: npt.NDArray[np.float64]
+    """(rows, labels), at the places of the golden text"""
+
+
+class GoldenCheck(Record):
+    """Result of a comparison."""
+
+    texts: int
+    max_abs_difference: float | None = Field(description="of logits; None where none compare")
+    failures: tuple[str, ...] = Field(description="what is wrong; empty where the answers agree")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A row of BOUNDS: a bound of the tolerance on the distances of all texts."""
+
+    name: str
+    distances: Callable[[PairedLogits], FloatArray]
+    """(rows,), in units of the bound"""
+    figure: Callable[[FloatArray], float]
+    unit: str
+
+    def failure(self, paired: PairedLogits, golden: GoldenTexts, bounds: Tolerance) -> str | None:
+        """Return what was measured, what is allowed, and the golden text that is furthest."""
+        if (allowed := getattr(bounds, self.name)) is None:
+            return None
+        distances = self.distances(paired)
+        value = self.figure(distances)
+        if value <= allowed:
+            return None
+        worst = _name(int(paired.text_ids[int(distances.argmax())]), golden)
+        return (
+            f"{self.name} of the logits' differences is {value:.3g} times {self.unit}, allowed at "
+            f"most {allowed:g}; the furthest is {worst}, by {float(distances.max()):.3g}"
+        )
+
+
+BOUNDS = (
+    Bound(
+        "max_abs",
+        lambda paired: np.asarray(paired.differences.max(axis=1) / (paired.scale or 1.0)),
+        lambda distances: float(distances.max()),
+        "the largest logit",
+    ),
+    Bound(
+        "max_median",
+        lambda paired: paired.relative_differences,
+        lambda distances: float(np.median(distances)),
+        "the spread of logits over texts",
+    ),
+    Bound(
+        "max_p95",
+        lambda paired: paired.relative_differences,
+        lambda distances: float(np.quantile(distances, 0.95)),
+        "the spread of logits over texts",
+    ),
+)
+"""Of the bounds of a Tolerance, those that a few texts can break."""
+
+
+def check_golden(
+    golden: GoldenTexts, answers: Sequence[Answer], problem: ProblemType[Any]
+) -> GoldenCheck:
+    """Compare answers with golden texts, both in one order."""
+    shapes = [_shape_failure(golden, row, answer) for row, answer in enumerate(answers)]
+    if failures := tuple(filter(None, shapes)):
+        return GoldenCheck(texts=len(answers), max_abs_difference=None, failures=failures)
+    paired, bounds = _paired(golden, answers, problem), TOLERANCES[golden.tolerance]
+    return GoldenCheck(
+        texts=len(answers),
+        max_abs_difference=float(paired.differences.max(initial=0.0)),
+        failures=(
+            *_other_labels(golden, answers, paired, bounds),
+            *filter(None, (bound.failure(paired, golden, bounds) for bound in BOUNDS)),
+        ),
+    )
+
+
+def _shape_failure(golden: GoldenTexts, row: int, answer: Answer) -> str | None:
+    wanted = (len(golden.texts[row].places), len(golden.texts[row].logits[0]))
+    if answer.logits.shape == wanted and np.isfinite(answer.logits).all():
+        return None
+    found = answer.logits.shape if answer.logits.shape != wanted else "not finite"
+    return f"{_name(row, golden)}: its logits (rows, labels) are {found}, must be {wanted}"
+
+
+def _paired(
+    golden: GoldenTexts, answers: Sequence[Answer], problem: ProblemType[Any]
+) -> PairedLogits:
+    rows = [len(answer.logits) for answer in answers]
+    return PairedLogits(
+        texts=(),
+        cases=(),
+        text_ids=np.repeat(np.arange(len(answers)), rows),
+        case_ids=np.zeros(sum(rows), dtype=np.int64),
+        expected=np.concatenate([np.array(text.logits) for text in golden.texts]),
+        actual=np.concatenate([answer.logits for answer in answers]),
+        scale=golden.logit_scale,
+        spread=golden.logit_spread,
+        problems=(),
+        places=np.concatenate([np.array(text.places) for text in golden.texts]),
+        problem=problem,
+    )
+
+
+def _other_labels(
+    golden: GoldenTexts, answers: Sequence[Answer], paired: PairedLogits, bounds: Tolerance
+) -> list[str]:
+    """Return the texts with another prediction, unless it was a near-tie."""
+    decided = paired.decided(bounds)
+    failures = []
+    for row, (text, answer) in enumerate(zip(golden.texts, answers, strict=True)):
+        own = paired.text_ids == row
+        turned = bool((decided & own & ~paired.agrees).any())
+        misnamed = bool(decided[own].all()) and answer.label != text.label
+        if turned or misnamed:
+            moved = float(paired.differences[own].max())
+            failures.append(
+                f"{_name(row, golden)} is predicted {_shown(answer.label)}; its logits differ by "
+                f"{moved:.3g} at most"
+            )
+    return failures
+
+
+def _name(row: int, golden: GoldenTexts) -> str:
+    text: GoldenText = golden.texts[row]
+    return f"golden text {row + 1} of {len(golden.texts)} (label {_shown(text.label)})"
+
+
+def _shown(label: str | tuple[str, ...]) -> str:
+    return repr(label if isinstance(label, str) else " ".join(label))
