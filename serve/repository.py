@@ -14,6 +14,7 @@ that Triton runs must therefore have bertender installed; `serve.server` sees to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 CONFIG_NAME = "config.pbtxt"
+DRAFT = re.compile(r"\..+\.draft-")
+"""Name of a folder that a killed deployment has left."""
 
 Models = Artifact | Mapping[str, Artifact]
 """What to serve: one artifact as the model `classifier`, or several by the names of models."""
@@ -126,7 +129,7 @@ def is_repository(directory: Path) -> bool:
     """Return whether `directory` holds a repository that `write_repository` wrote, and no more."""
     if not directory.is_dir():
         return False
-    models = [*directory.iterdir()]
+    models = [path for path in directory.iterdir() if not DRAFT.match(path.name)]
     return bool(models) and all(map(_is_model, models))
 
 

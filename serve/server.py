@@ -26,6 +26,7 @@ from serve.installation import Installation, find_installation
 from serve.launch import STOP_TIMEOUT_S, Place, is_ready, launch
 from serve.ports import with_free_ports
 from serve.repository import Models, model_names, write_repository
+from serve.running_servers import WORKSPACE_PREFIX, RunningServer, note_server
 from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
 from serve.temporary_folder import check_temporary_folder
@@ -60,7 +61,7 @@ class TritonServer:
         self.repository = repository.resolve()
         self.models = model_names(self.repository) or (MODEL_NAME,)  # whose absence is reported
         self.config = config
-        self.shared_memory = f"bertender-serve-{uuid4()}"
+        self.shared_memory = f"{WORKSPACE_PREFIX}{uuid4()}"
         self.workspace = workspace or Path(tempfile.gettempdir(), self.shared_memory)
         self.supervisor: subprocess.Popen[bytes] | None = None
         self.log_start = 0
@@ -157,7 +158,20 @@ class TritonServer:
             self.config,
             closing,
         )
+        self._note()
         logger.info("tritonserver is starting, its log is %s", self.log_file)
+
+    def _note(self) -> None:
+        """Let `bertender deploy` find the server."""
+        assert self.supervisor is not None
+        running = RunningServer(
+            supervisor=self.supervisor.pid,
+            host=self._reachable_host,
+            http_port=self.config.http_port,
+            grpc_port=self.config.grpc_port,
+            repository=self.repository,
+        )
+        note_server(running, self.workspace)
 
     def _wait_until_ready(self) -> None:
         assert self.supervisor is not None
@@ -189,7 +203,7 @@ def serving(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
         ServingError: the server cannot start.
     """
     # the server's own workspace, which goes with the server even when this process is killed
-    workspace = Path(tempfile.mkdtemp(prefix="bertender-serve-"))
+    workspace = Path(tempfile.mkdtemp(prefix=WORKSPACE_PREFIX))
     try:
         # one that is started again must find its own files, whatever the artifact is by then
         once = not config.restart

@@ -73,6 +73,12 @@ COMMANDS: Mapping[str, Command] = {
     "serve": _command(
         "serve.commands", "serve", "Serve a model through Triton Inference Server.", "serve"
     ),
+    "deploy": _command(
+        "serve.deployment.command",
+        "deploy",
+        "Replace a served model by a new version, once that answers as when it was made.",
+        "serve",
+    ),
     "classify": _command("serve.classify_command", "classify", "Ask a served model about texts."),
     "loadtest": _command(
         "serve.loadtest.command", "loadtest", "Measure an endpoint under load, and find its limit."

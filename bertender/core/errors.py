@@ -19,6 +19,7 @@
     ├── AccuracyError              a model lost more of its score than was allowed
     ├── MachineBusyError           other work disturbs what is timed
     ├── LoadTestError              a load test has no figure that can be trusted
+    ├── DeploymentError            a model does not take the place of the served one
     └── ServingError               the inference server cannot start or respond
         ├── ServerMissingError     there is no Triton binary
         ├── PortTakenError         another process listens on the port
@@ -44,6 +45,7 @@ __all__ = [
     "DamagedArtifactError",
     "DataError",
     "DeadlineError",
+    "DeploymentError",
     "GateError",
     "HubCodeError",
     "HubUnreachableError",
@@ -158,6 +160,10 @@ class MachineBusyError(BertenderError):
 
 class LoadTestError(BertenderError):
     """A load test has no figure that can be trusted: its generator was late, or no rate holds."""
+
+
+class DeploymentError(BertenderError):
+    """A model does not take the place of the served one, which goes on."""
 
 
 class ServingError(BertenderError):

@@ -1,5 +1,6 @@
 """The Python stubs of a command, and whether one of them has died."""
 
+import os
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -10,9 +11,15 @@ STUB_DIED = 70
 """Exit status: a process of the command died, and the command went on without it."""
 
 STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
+CANDIDATE_SUFFIX = "-candidate"  # of `serve.wire`, which is not imported here
 DISCOVERY_S = 1.0
-GRACE_S = 0.5
+GRACE_S = 1.5
+"""Triton notices within a second that a stub has died while its model was loaded."""
+GRACE_UNSEEN_S = 5.0
+"""Of a stub that nobody has seen alive: most likely one of a model that did not load."""
 PROCESSES = Path("/proc")
+UNNAMED = "?"
+"""Of a stub with other arguments than Triton's."""
 
 
 class _Process(NamedTuple):
@@ -24,11 +31,14 @@ class _Process(NamedTuple):
 
 
 class Stubs:
-    """The Python stubs that a command has started, looked up now and then."""
+    """The Python stubs that a command has started, looked up now and then.
+
+    Those of candidates, which `bertender deploy` tries, may die: nobody else waits for them.
+    """
 
     def __init__(self, command: int) -> None:
         self.command = command
-        self.known: list[int] = []
+        self.known: dict[int, str] = {}
         self.dead_since: dict[int, float] = {}
         self.next_discovery = 0.0
 
@@ -37,15 +47,37 @@ class Stubs:
         now = time.monotonic()
         if now >= self.next_discovery:
             numbers = [int(path.name) for path in PROCESSES.iterdir() if path.name.isdigit()]
-            self.known = [number for number in numbers if self._is_own(_process(number))]
+            own = [number for number in numbers if self._is_own(_process(number))]
+            self.known = {number: self.known.get(number) or _model(number) for number in own}
             self.next_discovery = now + DISCOVERY_S
-        looked_up = {number: _process(number) for number in self.known}
+        watched = [each for each, model in self.known.items() if not _is_candidate(model)]
+        looked_up = {number: _process(number) for number in watched}
         dead = [each for each, its in looked_up.items() if self._is_own(its) and its.state == "Z"]
         self.dead_since = {each: self.dead_since.get(each, now) for each in dead}
-        return next((each for each in dead if now - self.dead_since[each] > GRACE_S), None)
+        return next(
+            (each for each in dead if now - self.dead_since[each] > self._grace(each)), None
+        )
+
+    def _grace(self, number: int) -> float:
+        return GRACE_S if self.known[number] else GRACE_UNSEEN_S
 
     def _is_own(self, process: _Process) -> bool:
         return process.parent == self.command and STUB_NAME.startswith(process.name)
+
+
+def _model(number: int) -> str:
+    """Return the name of the model whose stub a process is; nothing of one that has died."""
+    try:
+        words = (PROCESSES / str(number) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    # MODEL/VERSION/model.py is the first argument
+    parts = Path(os.fsdecode(words[1])).parts if len(words) > 1 else ()
+    return parts[-3] if len(parts) > 2 else UNNAMED if words[0] else ""
+
+
+def _is_candidate(model: str) -> bool:
+    return model.endswith(CANDIDATE_SUFFIX)
 
 
 def _process(number: int) -> _Process:

@@ -138,7 +138,7 @@ def test_a_command_does_not_outlive_its_stub(tmp_path: Path, stub: str) -> None:
     supervisor = supervise(tmp_path / "work", ["sh", "-c", f"{stub} 60 & exec sleep 60"])
     members = family(supervisor.pid, 2)
     stub_of(supervisor).kill()
-    assert supervisor.wait(3) == STUB_DIED
+    assert supervisor.wait(15) == STUB_DIED
     assert_gone(members)
     assert "stub, process" in (tmp_path / "work" / "log").read_text()
     supervisor.communicate()

@@ -1,0 +1,70 @@
+"""bertender deploy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.output import print_json, print_words
+from bertender.core.artifact import Artifact
+from serve.deployment.config import DeployConfig
+from serve.deployment.deploy import Deployment, deploy
+
+__all__ = ["deploy_command", "lines_of_deployment"]
+
+NEXT_STEPS = {
+    "serving": "every request is answered by it now",
+    "written": "a server that polls the repository loads it; another has to be told, or started "
+    "again",
+}
+"""By the state of a deployment."""
+
+
+def deploy_command() -> Callable[..., None]:
+    """Build `bertender deploy`."""
+
+    def command(
+        artifact: Annotated[
+            Path, typer.Argument(metavar="ARTIFACT", help="onnx artifact to deploy")
+        ],
+        to: Annotated[
+            str,
+            typer.Option(
+                metavar="DIR_OR_URL",
+                help="a running `bertender serve` of this machine, http://... or grpc://..., or "
+                "the directory of a model repository",
+            ),
+        ],
+        values: dict[str, Any],
+        as_json: JsonFlag = False,
+    ) -> None:
+        config = DeployConfig.parse(explicit(option_values(DeployConfig, values)))
+        source = Artifact.load(artifact, verify=False)  # checked when its files are placed
+        deployment = deploy(source, to, config)
+        if as_json:
+            print_json(deployment.model_dump(mode="json"))
+            return
+        for line in lines_of_deployment(deployment):
+            print_words(line)
+
+    return command_with_flags(command, (DeployConfig,))
+
+
+def lines_of_deployment(deployment: Deployment) -> Iterator[str]:
+    """Return the lines that show a deployment."""
+    golden = deployment.golden
+    yield (
+        f"{deployment.model}: version {deployment.version} is {deployment.state}; "
+        f"{NEXT_STEPS[deployment.state]}"
+    )
+    yield (
+        f"  {golden.texts} golden texts answered as when it was made, logits within "
+        f"{golden.max_abs_difference:.2g}"
+    )
+    for version in deployment.earlier_versions:
+        place = Path(deployment.repository, deployment.model, str(version), "artifact")
+        yield f"  to go back to version {version}: deploy {place}"

@@ -1,0 +1,157 @@
+"""deploy: a candidate takes the place of the served model once it answers as when it was made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+
+from pydantic import Field
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record
+from bertender.core.errors import BertenderError, ConfigError, DeploymentError, ServingError
+from bertender.core.golden import GoldenTexts, read_golden
+from bertender.core.progress import progress_bar
+from bertender.measure.golden_check import GoldenCheck
+from serve.deployment.asking import ask_golden, readable
+from serve.deployment.config import DeployConfig
+from serve.deployment.model_folder import ModelFolder, Version, held, model_folder
+from serve.deployment.targets import Target, target_of
+from serve.repository import check_servable
+
+__all__ = ["Deployment", "deploy"]
+
+logger = logging.getLogger(__name__)
+
+
+class Deployment(Record):
+    """A model that has taken the place of another."""
+
+    model: str
+    version: int
+    digest: str = Field(description="of the artifact")
+    state: str = Field(
+        description="serving, by the server at the url; or written, for a server that reads the "
+        "repository"
+    )
+    golden: GoldenCheck
+    repository: str
+    earlier_versions: tuple[int, ...] = Field(description="that stay there, to go back to")
+
+
+def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
+    """Try an artifact as a candidate, and let it take the place of a served model.
+
+    Args:
+        artifact: an onnx classifier with golden texts; its digests are checked.
+        to: address of a running `bertender serve` of this machine, or directory of a repository.
+        config: which model, and what is allowed.
+
+    Raises:
+        ModelError, ArtifactError: the artifact cannot be served, or has no golden texts.
+        ConfigError: the address, the token or the name of the model is wrong; or the artifact is
+            of another task.
+        BusyError: another process deploys there.
+        DeploymentError: the candidate does not load, or does not answer as it should. The served
+            model goes on, and nothing of the candidate is left.
+    """
+    check_servable(artifact)
+    golden = read_golden(artifact)
+    target = target_of(to, config)
+    folder = model_folder(target.repository, config.model)
+    if not config.other_task:
+        _check_same_task(folder.artifact(folder.served), artifact, folder.name)
+    with held(target.repository), progress_bar(f"deploy {folder.name}", STEPS) as bar:
+        target.prepare(folder)
+        folder.sweep()
+        bar.note("try the candidate")
+        check = _tried(target, folder, artifact, golden, config)
+        bar.advance()
+        bar.note("replace the served model")
+        version = _replaced(target, folder, artifact)
+        bar.advance()
+        return Deployment(
+            model=folder.name,
+            version=version.number,
+            digest=artifact.digest,
+            state=target.state,
+            golden=check,
+            repository=str(target.repository),
+            earlier_versions=tuple(folder.prune(config.keep)),
+        )
+
+
+STEPS = 2
+
+
+def _tried(
+    target: Target,
+    folder: ModelFolder,
+    artifact: Artifact,
+    golden: GoldenTexts,
+    config: DeployConfig,
+) -> GoldenCheck:
+    """Return what the candidate says to its golden texts, which must be right."""
+    known = readable(golden, _limits(folder))
+    try:
+        with target.candidate(folder, artifact) as place:
+            check = ask_golden(place.url, place.model, known, config.timeout_s)
+    except (DeploymentError, ServingError) as error:
+        raise _refused(folder, artifact, str(error)) from None
+    if check.failures:
+        raise _refused(folder, artifact, "; ".join(check.failures))
+    return check
+
+
+def _replaced(target: Target, folder: ModelFolder, artifact: Artifact) -> Version:
+    """Add the artifact as the served version; take it back where the server does not load it."""
+    before, version = folder.config, folder.add(artifact)
+    try:
+        folder.select(version.config)
+        target.activate(folder)
+    except BaseException as error:
+        folder.select(before)
+        with suppress(BertenderError):  # the first error counts
+            target.restore(folder, version.number)
+        folder.remove(version.number)
+        if isinstance(error, BertenderError):
+            raise _refused(folder, artifact, str(error)) from error
+        raise
+    _settle(target, folder)
+    return version
+
+
+def _settle(target: Target, folder: ModelFolder) -> None:
+    try:
+        target.settle(folder)
+    except DeploymentError as error:  # new requests do not meet the old version any more
+        logger.warning("%s", error)
+
+
+def _refused(folder: ModelFolder, artifact: Artifact, reason: str) -> DeploymentError:
+    return DeploymentError(
+        f"{artifact.path} does not take the place of {folder.name!r}, version {folder.served}, "
+        f"which goes on: {reason}"
+    )
+
+
+def _limits(folder: ModelFolder) -> Mapping[str, str]:
+    return {name: each.string_value for name, each in folder.config.parameters.items()}
+
+
+def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
+    """Raise ConfigError for an artifact of which clients of the served one expect nothing."""
+    ours, theirs = served.card.task, artifact.card.task
+    pairs = {
+        "labels": (", ".join(ours.labels), ", ".join(theirs.labels)),
+        "task": (ours.name, theirs.name),
+        "problem type": (ours.problem_type, theirs.problem_type),
+        "number of texts": (len(ours.text_columns), len(theirs.text_columns)),
+    }
+    differing = [f"{name} {new}, served {old}" for name, (old, new) in pairs.items() if old != new]
+    if differing:
+        raise ConfigError(
+            f"{artifact.path} is not of the task of {model!r}: {'; '.join(differing)}. Its clients "
+            "would get other answers than they ask for. Set --other-task if that is meant."
+        )

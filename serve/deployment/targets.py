@@ -1,0 +1,222 @@
+"""Where a model is deployed to: a running server, or a repository that another server reads."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import BertenderError, ConfigError
+from serve.administration import admin_token
+from serve.client.address import SCHEMES, parse_url
+from serve.config import ServeConfig
+from serve.deployment.candidate_stubs import end_stubs
+from serve.deployment.config import DeployConfig
+from serve.deployment.control import ModelControl
+from serve.deployment.model_folder import ModelFolder
+from serve.running_servers import RunningServer, running_servers
+from serve.server import TritonServer
+from serve.shared_memory import check_shared_memory
+
+__all__ = ["Folder", "Server", "Target", "target_of"]
+
+
+class Target(Protocol):
+    """A place to deploy to."""
+
+    @property
+    def repository(self) -> Path: ...
+
+    @property
+    def state(self) -> str:
+        """What a deployment has reached there, in one word."""
+        ...
+
+    def prepare(self, folder: ModelFolder) -> None:
+        """Undo what a killed deployment has left on a server."""
+        ...
+
+    def candidate(self, folder: ModelFolder, artifact: Artifact) -> AbstractContextManager[Place]:
+        """Run an artifact with the settings of a model inside the block, and remove it then."""
+        ...
+
+    def activate(self, folder: ModelFolder) -> None:
+        """Let the version that config.pbtxt names now answer, and no other."""
+        ...
+
+    def settle(self, folder: ModelFolder) -> None:
+        """Wait until other versions have answered what they had begun, and are gone."""
+        ...
+
+    def restore(self, folder: ModelFolder, refused: int) -> None:
+        """Let the version that config.pbtxt names again answer, and not the refused one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model on a server."""
+
+    url: str
+    model: str
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server of this machine: the candidate is a model next to the one that answers."""
+
+    url: str
+    repository: Path
+    control: ModelControl
+    state: str = "serving"
+
+    def prepare(self, folder: ModelFolder) -> None:
+        self.control.check_token()
+        end_stubs(folder.candidate)
+        self.control.unload(folder.candidate.name)
+
+    @contextmanager
+    def candidate(self, folder: ModelFolder, artifact: Artifact) -> Iterator[Place]:
+        check_shared_memory(_settings(folder))
+        name = folder.candidate.name
+        try:
+            folder.write_candidate(artifact, folder.candidate)
+            self.control.load(name)
+            yield Place(self.url, name)
+        except BaseException:
+            end_stubs(folder.candidate)  # one that hangs would never be unloaded
+            raise
+        finally:
+            with suppress(BertenderError):  # the first error counts, and the next one sweeps
+                self.control.unload(name)
+            shutil.rmtree(folder.candidate, ignore_errors=True)
+
+    def activate(self, folder: ModelFolder) -> None:
+        self.control.load(folder.name)
+
+    def settle(self, folder: ModelFolder) -> None:
+        self.control.wait_for(folder.name, folder.served)
+
+    def restore(self, folder: ModelFolder, refused: int) -> None:
+        # a load that took too long, or was interrupted here, goes on there
+        if refused in self.control.versions(folder.name):
+            self.control.load(folder.name)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A repository: the candidate runs in a server of its own, which goes again."""
+
+    repository: Path
+    config: DeployConfig
+    state: str = "written"
+
+    def prepare(self, folder: ModelFolder) -> None: ...
+
+    @contextmanager
+    def candidate(self, folder: ModelFolder, artifact: Artifact) -> Iterator[Place]:
+        settings = _settings(folder).model_copy(
+            update={
+                "tritonserver": self.config.tritonserver,
+                "ready_timeout_s": self.config.timeout_s,
+            }
+        )
+        with tempfile.TemporaryDirectory(prefix="bertender-deploy-") as workspace:
+            repository = Path(workspace, "models")
+            folder.write_candidate(artifact, repository / folder.name)
+            with TritonServer(repository, settings) as server:
+                yield Place(server.http_url, folder.name)
+
+    def activate(self, folder: ModelFolder) -> None: ...
+
+    def settle(self, folder: ModelFolder) -> None: ...
+
+    def restore(self, folder: ModelFolder, refused: int) -> None: ...
+
+
+def target_of(to: str, config: DeployConfig) -> Target:
+    """Return what a url or a directory stands for.
+
+    Raises:
+        ConfigError: neither, or settings of the other kind.
+    """
+    if urlsplit(to).scheme in SCHEMES:
+        return _server(to, config)
+    if Path(to).is_dir():
+        return _folder(Path(to), config)
+    raise ConfigError(
+        f"--to {to}: no such directory, and no url. Give the directory of a model repository "
+        "(`bertender serve --repository-only`), or the address of a running `bertender serve`, as "
+        "http://127.0.0.1:8000."
+    )
+
+
+def _folder(directory: Path, config: DeployConfig) -> Folder:
+    if config.admin_token_file:
+        raise ConfigError(
+            f"admin_token_file={config.admin_token_file}: it is for a running server, and --to "
+            f"{directory} is a directory. Leave it out, or give the server's address."
+        )
+    return Folder(directory.resolve(), config)
+
+
+def _server(url: str, config: DeployConfig) -> Server:
+    if config.tritonserver:
+        raise ConfigError(
+            f"tritonserver={config.tritonserver}: the model is tried on the running server. Leave "
+            "it out."
+        )
+    if config.admin_token_file is None or not config.admin_token_file.is_file():
+        raise ConfigError(
+            f"admin_token_file={config.admin_token_file}: models are loaded by who has the "
+            "server's token. Start it with `bertender serve --admin-token-file FILE`, and name "
+            "the same file here."
+        )
+    running = _running(url)
+    token = admin_token(config.admin_token_file)
+    control = ModelControl(running.host, running.http_port, token, config.timeout_s)
+    return Server(f"http://{running.host}:{running.http_port}", running.repository, control)
+
+
+def _running(url: str) -> RunningServer:
+    """Return the server of this user on this machine that listens at a url."""
+    address = parse_url(url)
+    port = urlsplit(f"//{address.host_and_port}").port
+    for server in running_servers():
+        if port in (server.http_port, server.grpc_port) and _is_at(address.host, server.host):
+            return server
+    raise ConfigError(
+        f"--to {url}: no `bertender serve` of this user listens there on this machine, as far as "
+        f"the notes in {tempfile.gettempdir()} say. Run `bertender deploy` where the server runs "
+        "(in its container, by its user, with its TMPDIR), and give the server's own address, not "
+        "that of a proxy. For another server, deploy into its repository: --to DIRECTORY."
+    )
+
+
+def _is_at(host: str, server: str) -> bool:
+    with suppress(OSError, UnicodeError):
+        return socket.gethostbyname(host) == socket.gethostbyname(server)
+    return False
+
+
+def _settings(folder: ModelFolder) -> ServeConfig:
+    """Return the settings of a server that runs a model as its repository says."""
+    config, parameters = folder.config, folder.config.parameters
+    return ServeConfig(
+        http_port=0,
+        grpc_port=0,
+        metrics_port=0,
+        runtime=parameters["runtime"].string_value or ServeConfig().runtime,
+        max_batch_size=config.max_batch_size,
+        instances=sum(group.count for group in config.instance_group) or 1,
+        max_text_bytes=int(
+            parameters["max_text_bytes"].string_value or ServeConfig().max_text_bytes
+        ),
+    )

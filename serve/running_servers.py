@@ -1,0 +1,60 @@
+"""The running servers of this user: each notes in its workspace where it listens and what it reads.
+
+The workspace is the user's alone, and goes with the server.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from bertender.core.config import Record
+
+__all__ = ["WORKSPACE_PREFIX", "RunningServer", "note_server", "running_servers"]
+
+WORKSPACE_PREFIX = "bertender-serve-"
+NOTE_NAME = "server.json"
+
+
+class RunningServer(Record):
+    """A server that runs, as it notes."""
+
+    supervisor: int = Field(description="process that started it")
+    host: str = Field(description="address at which this machine reaches it")
+    http_port: int
+    grpc_port: int
+    repository: Path
+
+
+def note_server(server: RunningServer, workspace: Path) -> None:
+    """Write the note of a server into its workspace."""
+    note = workspace / NOTE_NAME
+    note.touch(mode=0o600)
+    note.write_text(server.model_dump_json() + "\n", encoding="utf-8")
+
+
+def running_servers() -> Iterator[RunningServer]:
+    """Yield the running servers of this user that share its folder for temporary files."""
+    folder = Path(tempfile.gettempdir())
+    for note in sorted(folder.glob(f"{WORKSPACE_PREFIX}*/{NOTE_NAME}")):
+        try:
+            if note.stat().st_uid != os.getuid():
+                continue
+            server = RunningServer.model_validate_json(note.read_text(encoding="utf-8"))
+        except (OSError, ValidationError):  # another user's, or it has just ended
+            continue
+        if _is_running(server, note.parent):
+            yield server
+
+
+def _is_running(server: RunningServer, workspace: Path) -> bool:
+    """Return whether the process is there and is that of the workspace: numbers are used again."""
+    try:
+        command = Path(f"/proc/{server.supervisor}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return os.fsencode(workspace.name) in command
