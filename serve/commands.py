@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,10 +14,12 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from serve.config import ServeCommandConfig
 from serve.foreground import serve_forever
+from serve.named_models import named_models
 from serve.page import PageServer
 from serve.repository import write_repository
 from serve.server import TritonServer
 from serve.server_log import STANDARD_OUTPUT
+from serve.wire import MODEL_NAME
 
 __all__ = ["serve_command"]
 
@@ -27,8 +28,13 @@ def serve_command() -> Callable[..., None]:
     """Build `bertender serve`."""
 
     def command(
-        artifact: Annotated[
-            Path, typer.Argument(metavar="ARTIFACT", help="onnx artifact to serve")
+        artifacts: Annotated[
+            list[str],
+            typer.Argument(
+                metavar="ARTIFACT...",
+                help=f"onnx artifact to serve, as the model {MODEL_NAME!r}; several as "
+                "NAME=ARTIFACT",
+            ),
         ],
         values: dict[str, Any],
         as_json: JsonFlag = False,
@@ -38,28 +44,38 @@ def serve_command() -> Callable[..., None]:
             raise ConfigError(
                 "log_file=-: with --json, standard output has one line of JSON. Name a file."
             )
-        source = Artifact.load(artifact, verify=False)  # checked when the repository is written
+        models = {  # checked when the repository is written
+            name: Artifact.load(path, verify=False)
+            for name, path in named_models(artifacts).items()
+        }
         if config.repository_only:
-            written = write_repository(source, config.repository_only, config)
+            written = write_repository(models, config.repository_only, config)
             _print_state(as_json, {"repository": str(written)}, f"model repository: {written}")
             return
         with ExitStack() as stack:
 
             def report_ready(server: TritonServer) -> None:
-                _ready(server, _page(stack, source, server, config), as_json)
+                _ready(server, _page(stack, models, server, config), as_json)
 
-            serve_forever(source, config, on_ready=report_ready)
+            serve_forever(models, config, on_ready=report_ready)
 
     return command_with_flags(command, (ServeCommandConfig,))
 
 
 def _page(
-    stack: ExitStack, source: Artifact, server: TritonServer, config: ServeCommandConfig
+    stack: ExitStack,
+    models: Mapping[str, Artifact],
+    server: TritonServer,
+    config: ServeCommandConfig,
 ) -> dict[str, str]:
-    """Start the page where it is asked for, until the stack is left; return its address."""
+    """Start the page where it is asked for, until the stack is left; return its address.
+
+    Of several models, it is for the first.
+    """
     if not config.page:
         return {}
-    page = stack.enter_context(PageServer(source, server.http_url, config.page_port))
+    name, source = next(iter(models.items()))
+    page = stack.enter_context(PageServer(source, server.http_url, config.page_port, name))
     return {"page": page.url}
 
 
@@ -70,9 +86,15 @@ def _ready(server: TritonServer, page: Mapping[str, str], as_json: bool) -> None
         as_json,
         {**urls, **page},
         f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.\n"
-        f'try it: bertender classify "a text of yours" --url {server.http_url}{shown}',
+        'try it: bertender classify "a text of yours" '
+        f"--url {server.http_url}{_named(server)}{shown}",
     )
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
+
+
+def _named(server: TritonServer) -> str:
+    """Return the option that names a model, where it is not the one that is asked by default."""
+    return "" if MODEL_NAME in server.models else f" --model {server.models[0]}"
 
 
 def _print_state(as_json: bool, result: dict[str, str], words: str) -> None:

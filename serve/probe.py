@@ -1,6 +1,6 @@
 """A probe for containers: classifies a text through the endpoint; exit status 0 when it can.
 
-    python -m serve.probe [--url http://127.0.0.1:8000] [--timeout-s 20]
+    python -m serve.probe [--url http://127.0.0.1:8000] [--model classifier] [--timeout-s 20]
 
 A ready server whose model hangs or whose Python process is gone fails it. One that rejects the
 request for now is asked again until the time is up, so that load alone does not fail it. It uses
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 __all__ = ["main", "parse", "request_body"]
 
-MODEL = "/v2/models/classifier"
+MODEL_NAME = "classifier"
 TEXT = "ready?"
 RETRY_S = 0.1
 REJECTED = frozenset({http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.TOO_MANY_REQUESTS})
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _failure(settings: argparse.Namespace) -> str:
     """Return why a text cannot be classified; nothing where it can."""
     try:
-        status = _classify(settings.url, settings.timeout_s)
+        status = _classify(settings.url, f"/v2/models/{settings.model}", settings.timeout_s)
     except (OSError, http.client.HTTPException) as error:
         return str(error) or type(error).__name__
     except (ValueError, LookupError, TypeError):
@@ -57,6 +57,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m serve.probe", description=__doc__)
     by_default = "http://127.0.0.1:8000"
     parser.add_argument("--url", type=_http_url, default=by_default, help="of the endpoint, HTTP")
+    parser.add_argument("--model", default=MODEL_NAME, help="name of the model on the server")
     parser.add_argument("--timeout-s", type=float, default=20.0, help="longest wait in all")
     return parser.parse_args(arguments)
 
@@ -79,15 +80,15 @@ def request_body(model: Mapping[str, Any]) -> str:
     return json.dumps({"inputs": inputs, "outputs": [{"name": "LABEL"}]})
 
 
-def _classify(url: str, timeout_s: float) -> int:
+def _classify(url: str, model: str, timeout_s: float) -> int:
     """Return the status of a classification, or of the last try that was rejected."""
     deadline = time.monotonic() + timeout_s
-    status, content = _ask(url, "GET", MODEL, None, deadline)
+    status, content = _ask(url, "GET", model, None, deadline)
     if status != http.HTTPStatus.OK:
         return status
     body = request_body(json.loads(content))
     while True:
-        status, _ = _ask(url, "POST", f"{MODEL}/infer", body, deadline)
+        status, _ = _ask(url, "POST", f"{model}/infer", body, deadline)
         if status not in REJECTED or time.monotonic() + RETRY_S >= deadline:
             return status
         time.sleep(RETRY_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["classify", "serve"]
 
 
-def serve(artifact: ArtifactLike, **settings: Any) -> AbstractContextManager[TritonServer]:
+def serve(
+    artifact: ArtifactLike | Mapping[str, ArtifactLike], **settings: Any
+) -> AbstractContextManager[TritonServer]:
     """Serve a model through Triton Inference Server: ready inside the block, stopped after it.
 
     Args:
-        artifact: an onnx classifier.
+        artifact: an onnx classifier, as the model `classifier`; or several by the names of models.
         settings: the options of `bertender serve`; a port 0 takes any free one.
 
     Raises:
@@ -33,8 +35,13 @@ def serve(artifact: ArtifactLike, **settings: Any) -> AbstractContextManager[Tri
     from bertender.pipeline.calls import opened, plain
 
     config = load_place("serve.config:ServeConfig").parse(plain(settings))
-    source = opened(artifact, verify=False)  # it is when the repository is written
-    serving = load_place("serve.server:serving")(source, config)
+    if not isinstance(artifact, Mapping):
+        artifact = {"classifier": artifact}
+    # they are verified when the repository is written
+    models = {name: opened(each, verify=False) for name, each in artifact.items()}
+    for name in models:
+        load_place("serve.named_models:check_name")(name)
+    serving = load_place("serve.server:serving")(models, config)
     return cast("AbstractContextManager[TritonServer]", serving)
 
 

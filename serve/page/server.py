@@ -31,8 +31,10 @@ from bertender.core.errors import (
     UnreachableError,
 )
 from serve.client import Endpoint
+from serve.client.connection import ConnectionSettings
 from serve.page.content import about, classify
 from serve.ports import listening_error
+from serve.wire import MODEL_NAME
 
 __all__ = ["PageServer"]
 
@@ -83,14 +85,18 @@ class PageServer:
         artifact: what is served; it is shown with its lineage.
         endpoint_url: of the running endpoint.
         port: where the page listens; 0 takes any free port.
+        model: its name on the server.
 
     Raises (on entering):
         PortTakenError: another process listens on the port.
     """
 
-    def __init__(self, artifact: Artifact, endpoint_url: str, port: int) -> None:
+    def __init__(
+        self, artifact: Artifact, endpoint_url: str, port: int, model: str = MODEL_NAME
+    ) -> None:
         self.about = about(artifact)
         self.endpoint_url = endpoint_url
+        self.model = model
         self.port = port
         self.server: ThreadingHTTPServer | None = None
 
@@ -135,7 +141,8 @@ class PageServer:
         except ValidationError:
             raise DataError('the body must be JSON: {"texts": ["a text"]}.') from None
         # a connection belongs to a thread, and each request has one
-        with Endpoint(self.endpoint_url, timeout_s=ENDPOINT_TIMEOUT_S, retries=RETRIES) as endpoint:
+        settings: ConnectionSettings = {"timeout_s": ENDPOINT_TIMEOUT_S, "retries": RETRIES}
+        with Endpoint(self.endpoint_url, model=self.model, **settings) as endpoint:
             return classify(endpoint, self.about.labels, request.texts)
 
 

@@ -1,0 +1,61 @@
+"""Models on a command line: an artifact, or several, each as NAME=ARTIFACT."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bertender.core.errors import ConfigError
+from serve.wire import CANDIDATE_SUFFIX, MODEL_NAME
+
+__all__ = ["check_name", "named_models"]
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+NAMED = re.compile(r"([^=/]*)=(.+)")
+
+
+def named_models(words: Sequence[str]) -> Mapping[str, Path]:
+    """Return the paths of artifacts by the names of their models.
+
+    A path alone is the model `classifier`; so is one with an equals sign that leads to a folder.
+
+    Raises:
+        ConfigError: a name cannot be that of a model, or is there twice.
+    """
+    models: dict[str, Path] = {}
+    for word in words:
+        name, path = _named(word)
+        if name in models:
+            raise ConfigError(
+                f"{word}: another artifact is called {name!r} already, {models[name]}. Give each "
+                "a name of its own, as NAME=ARTIFACT."
+            )
+        models[name] = path
+    return models
+
+
+def check_name(name: str) -> str:
+    """Return the name of a model.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is no name of a model: it begins with a letter, and has at most 64 letters, "
+            "digits, _ and -."
+        )
+    if name.endswith(CANDIDATE_SUFFIX):
+        raise ConfigError(
+            f"{name!r}: names that end with {CANDIDATE_SUFFIX!r} are for what `bertender deploy` "
+            "tries. Choose another."
+        )
+    return name
+
+
+def _named(word: str) -> tuple[str, Path]:
+    match = NAMED.fullmatch(word)
+    if match is None or Path(word).exists():
+        return MODEL_NAME, Path(word)
+    return check_name(match[1]), Path(match[2])
