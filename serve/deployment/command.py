@@ -18,8 +18,7 @@ __all__ = ["deploy_command", "lines_of_deployment"]
 
 NEXT_STEPS = {
     "serving": "every request is answered by it now",
-    "written": "a server that polls the repository loads it; another has to be told, or started "
-    "again",
+    "written": "a server that reads the repository has to be told to load it, or started again",
 }
 """By the state of a deployment."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 
 from pydantic import Field
 
@@ -112,8 +111,6 @@ def _replaced(target: Target, folder: ModelFolder, artifact: Artifact) -> Versio
         target.activate(folder)
     except BaseException as error:
         folder.select(before)
-        with suppress(BertenderError):  # the first error counts
-            target.restore(folder, version.number)
         folder.remove(version.number)
         if isinstance(error, BertenderError):
             raise _refused(folder, artifact, str(error)) from error

@@ -48,15 +48,15 @@ class Target(Protocol):
         ...
 
     def activate(self, folder: ModelFolder) -> None:
-        """Let the version that config.pbtxt names now answer, and no other."""
+        """Let the version that config.pbtxt names now answer, and no other.
+
+        Raises:
+            DeploymentError: it does not; the server is as it was.
+        """
         ...
 
     def settle(self, folder: ModelFolder) -> None:
         """Wait until other versions have answered what they had begun, and are gone."""
-        ...
-
-    def restore(self, folder: ModelFolder, refused: int) -> None:
-        """Let the version that config.pbtxt names again answer, and not the refused one."""
         ...
 
 
@@ -99,15 +99,23 @@ class Server:
             shutil.rmtree(folder.candidate, ignore_errors=True)
 
     def activate(self, folder: ModelFolder) -> None:
-        self.control.load(folder.name)
+        try:
+            self.control.load(folder.name)
+        except BaseException:
+            if not self._is_active(folder):
+                raise  # else it is done, and an interruption that came too late changes nothing
 
     def settle(self, folder: ModelFolder) -> None:
         self.control.wait_for(folder.name, folder.served)
 
-    def restore(self, folder: ModelFolder, refused: int) -> None:
-        # a load that took too long, or was interrupted here, goes on there
-        if refused in self.control.versions(folder.name):
-            self.control.load(folder.name)
+    def _is_active(self, folder: ModelFolder) -> bool:
+        """Return whether a load that failed here has ended well there; else it is ended there."""
+        if self.control.is_ready(folder.name, folder.served):
+            return True
+        end_stubs(folder.path / str(folder.served))
+        others = self.control.versions(folder.name) - {folder.served}
+        self.control.wait_for(folder.name, *others)
+        return False
 
 
 @dataclass(frozen=True)
@@ -137,8 +145,6 @@ class Folder:
     def activate(self, folder: ModelFolder) -> None: ...
 
     def settle(self, folder: ModelFolder) -> None: ...
-
-    def restore(self, folder: ModelFolder, refused: int) -> None: ...
 
 
 def target_of(to: str, config: DeployConfig) -> Target:
@@ -181,7 +187,7 @@ def _server(url: str, config: DeployConfig) -> Server:
         )
     running = _running(url)
     token = admin_token(config.admin_token_file)
-    control = ModelControl(running.host, running.http_port, token, config.timeout_s)
+    control = ModelControl(f"{running.host}:{running.grpc_port}", token, config.timeout_s)
     return Server(f"http://{running.host}:{running.http_port}", running.repository, control)
 
 

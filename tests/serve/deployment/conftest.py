@@ -1,0 +1,195 @@
+"""Artifacts that answer differently, and servers that they are deployed to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+import torch
+
+from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.golden import GoldenTexts, read_golden, write_golden
+from bertender.models.opening import open_classifier
+from bertender.tasks.task import Task
+from bertender.text.example import Example
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import copy_companions
+from serve.client import Endpoint
+from serve.config import ServeConfig
+from serve.deployment import DeployConfig
+from serve.deployment.control import ModelControl
+from serve.repository import write_repository
+from serve.server import TritonServer
+from tests.served import ANY_PORTS
+from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, toy_task, write_model
+
+ASKED: Example = ("apple pear saw number 7",)
+"""What clients ask again and again."""
+
+
+def exported(factor: float, task: Task, folder: Path) -> Artifact:
+    """An export of a model whose logits are its head's times a factor."""
+    tokenizer = tiny_tokenizer()
+    model = tiny_bert(len(tokenizer), task.labels)
+    with torch.no_grad():
+        for weights in model.classifier.parameters():
+            weights.mul_(factor)
+    source = write_model(model, tokenizer, task, folder / "model")
+    return export(source, task, ExportConfig(parity_texts=8), folder / "onnx")
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Two artifacts of one task."""
+
+    old: Artifact
+    new: Artifact
+
+
+@pytest.fixture(scope="session")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Versions:
+    folder, task = tmp_path_factory.mktemp("versions"), toy_task()
+    return Versions(exported(30.0, task, folder / "old"), exported(-50.0, task, folder / "new"))
+
+
+@pytest.fixture(scope="session")
+def of_another_task(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    task = toy_task()
+    other = Task("colours", ("red", "blue"), *[getattr(task, name) for name in REST])
+    return exported(30.0, other, tmp_path_factory.mktemp("other"))
+
+
+REST = ("metric", "text_columns", "train", "dev")
+
+
+def changed(
+    artifact: Artifact,
+    out: Path,
+    golden: Callable[[GoldenTexts], GoldenTexts] = lambda golden: golden,
+    graph: Callable[[bytes], bytes] = lambda graph: graph,
+) -> Artifact:
+    """A whole artifact, its digests right, that differs from one in what it says or holds."""
+    card = artifact.card
+    with new_artifact(
+        out,
+        kind="onnx",
+        family=card.family,
+        task=card.task,
+        stage="export",
+        config=NoConfig(),
+        seed=0,
+    ) as draft:
+        copy_companions(artifact, draft.directory)
+        model = (artifact.path / "model.onnx").read_bytes()
+        (draft.directory / "model.onnx").write_bytes(graph(model))
+        write_golden(golden(read_golden(artifact)), draft.directory)
+        draft.findings = card.findings
+    return Artifact.load(out)
+
+
+def logits_of(artifact: Artifact) -> np.ndarray:
+    return open_classifier(artifact, threads=1).logits([ASKED])[0]
+
+
+@dataclass
+class Deployable:
+    """A running server with a token."""
+
+    server: TritonServer
+    token_file: Path
+
+    @property
+    def config(self) -> DeployConfig:
+        return DeployConfig(admin_token_file=self.token_file, timeout_s=60)
+
+    @property
+    def control(self) -> ModelControl:
+        token = self.token_file.read_text().strip()
+        return ModelControl(self.server.grpc_url.removeprefix("grpc://"), token, 60)
+
+    def loaded(self) -> dict[str, set[int]]:
+        """The versions that take memory, by model."""
+        names = ("classifier", "classifier-candidate")
+        return {name: found for name in names if (found := self.control.versions(name))}
+
+    def answer(self, model: str = "classifier") -> np.ndarray:
+        with Endpoint(self.server.http_url, model=model, retries=0) as endpoint:
+            return endpoint.logits([ASKED])[0]
+
+
+@contextmanager
+def deployable(artifact: Artifact, folder: Path, **settings: object) -> Iterator[Deployable]:
+    """Serve an artifact so that others can be deployed in its place."""
+    files = {"admin_token_file": folder / "token", "log_file": folder / "server.log"}
+    config = ServeConfig.parse({**ANY_PORTS, "threads_per_instance": 1, **files, **settings})
+    with TritonServer(write_repository(artifact, folder / "models", config), config) as server:
+        yield Deployable(server, folder / "token")
+
+
+@pytest.fixture(scope="module")
+def running(versions: Versions, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployable]:
+    """A server of the old version, on which tests deploy what is refused."""
+    with deployable(versions.old, tmp_path_factory.mktemp("deployable")) as server:
+        yield server
+
+
+class Clients:
+    """Threads that ask one text without a pause, and note every answer and every error."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.answers: list[tuple[float, ...]] = []
+        self.errors: list[str] = []
+        self.longest_s = 0.0
+        self.stop = Event()
+        self.threads = [Thread(target=self._ask, args=(url,)) for url in urls]
+
+    def _ask(self, url: str) -> None:
+        with Endpoint(url, retries=0, timeout_s=60) as endpoint:
+            while not self.stop.is_set():
+                started = time.monotonic()
+                try:
+                    (answer,) = endpoint.classify([ASKED])
+                    self.longest_s = max(self.longest_s, time.monotonic() - started)
+                    self.answers.append(tuple(np.ravel(answer.logits).tolist()))
+                except Exception as error:  # whatever it is, a request was dropped
+                    self.errors.append(repr(error))
+
+
+@contextmanager
+def asking(*urls: str) -> Iterator[Clients]:
+    """Ask servers inside the block; no request may be without an answer."""
+    clients = Clients(list(urls))
+    for thread in clients.threads:
+        thread.start()
+    try:
+        yield clients
+    finally:
+        clients.stop.set()
+        for thread in clients.threads:
+            thread.join(90)
+    assert clients.errors == []
+
+
+def answered_by(answers: list[tuple[float, ...]], *artifacts: Artifact) -> list[bool]:
+    """Whether each of some artifacts gave any of the answers; none may be of another."""
+    known = np.array([logits_of(each) for each in artifacts])  # (artifacts, labels)
+    found = np.array(answers)
+    distances = np.abs(found[:, None] - known[None]).max(axis=2)
+    assert (distances.min(axis=1) < 1e-4).all(), "an answer is of none of them"
+    return [bool((distances.argmin(axis=1) == row).any()) for row in range(len(artifacts))]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """The content of all files, but for what Python caches."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in files
+        if "__pycache__" not in path.parts
+    }

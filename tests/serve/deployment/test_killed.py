@@ -1,0 +1,70 @@
+"""A deployment that is killed half-way: the served model goes on, and the next one cleans up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serve.deployment import deploy
+from tests.serve.deployment.conftest import (
+    Deployable,
+    Versions,
+    answered_by,
+    asking,
+    deployable,
+    logits_of,
+)
+
+pytestmark = pytest.mark.server
+
+HANGING = """
+import sys
+from pathlib import Path
+from bertender.core.artifact import Artifact
+from serve import repository
+from serve.deployment import DeployConfig, deploy
+
+repository.MODEL_FILE += "\\nimport time\\ntime.sleep(1000)\\n"
+artifact, url, token = sys.argv[1:]
+print("begun", flush=True)
+deploy(Artifact.load(artifact), url, DeployConfig(admin_token_file=Path(token)))
+"""
+
+
+def kill_while_the_candidate_loads(versions: Versions, running: Deployable) -> None:
+    words = (versions.new.path, running.server.http_url, running.token_file)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGING, *map(str, words)], stdout=subprocess.PIPE, text=True
+    )
+    candidate = running.server.repository / "classifier-candidate"
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+        deadline = time.monotonic() + 60
+        while "classifier-candidate" not in running.loaded():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.communicate()
+    assert candidate.is_dir()
+
+
+@pytest.mark.slow
+def test_the_next_deployment_sweeps_what_a_killed_one_left(
+    versions: Versions, tmp_path: Path
+) -> None:
+    with deployable(versions.old, tmp_path) as running:
+        with asking(running.server.http_url) as clients:
+            kill_while_the_candidate_loads(versions, running)
+            time.sleep(0.2)
+        assert answered_by(clients.answers, versions.old) == [True]
+        done = deploy(versions.new, running.server.http_url, running.config)
+        assert running.loaded() == {"classifier": {done.version}}
+        np.testing.assert_allclose(running.answer(), logits_of(versions.new), atol=1e-4)
+        repository = running.server.repository
+        assert [path.name for path in repository.iterdir()] == ["classifier"]

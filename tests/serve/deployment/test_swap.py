@@ -1,0 +1,89 @@
+"""Versions that take each other's place under load: no request is dropped."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serve.deployment import DeployConfig, deploy
+from serve.deployment.model_folder import ModelFolder
+from serve.server import TritonServer
+from serve.triton_config import read_model_config
+from tests.serve.deployment.conftest import (
+    ASKED,
+    Versions,
+    answered_by,
+    asking,
+    deployable,
+    logits_of,
+)
+from tests.served import PORTS, ask_one_by_one
+
+pytestmark = pytest.mark.server
+
+
+def test_no_request_is_dropped_while_versions_are_swapped(
+    versions: Versions, tmp_path: Path
+) -> None:
+    assert np.abs(logits_of(versions.old) - logits_of(versions.new)).max() > 0.1
+    with deployable(versions.old, tmp_path) as running:
+        urls = [running.server.http_url, running.server.grpc_url]
+        with asking(*urls, *urls) as clients:
+            for number, artifact in enumerate((versions.new, versions.old), start=2):
+                before = len(clients.answers)
+                done = deploy(artifact, urls[number % 2], running.config)
+                after = len(clients.answers)
+                assert (done.version, done.state, done.golden.failures) == (number, "serving", ())
+                assert done.digest == artifact.digest
+                assert after > before, "nobody asked meanwhile"
+                time.sleep(0.3)
+                # a request of before may have its answer noted only now
+                late = clients.answers[after + len(clients.threads) :]
+                assert late and answered_by(late, artifact) == [True]
+                assert running.loaded() == {"classifier": {number}}
+        assert answered_by(clients.answers, versions.old, versions.new) == [True, True]
+        names = sorted(path.name for path in (running.server.repository / "classifier").iterdir())
+        assert names == ["2", "3", "config.pbtxt"], "one earlier version stays"
+
+
+@pytest.mark.slow
+def test_a_server_that_starts_again_has_the_new_version(versions: Versions, tmp_path: Path) -> None:
+    with deployable(versions.old, tmp_path) as running:
+        deploy(versions.new, running.server.http_url, running.config)
+    with TritonServer(running.server.repository, PORTS) as server:
+        _, logits = ask_one_by_one(server.http_url, [ASKED])
+    np.testing.assert_allclose(logits[0], logits_of(versions.new), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_settings_of_the_served_model_stay(versions: Versions, tmp_path: Path) -> None:
+    with deployable(versions.old, tmp_path, max_batch_size=5, max_queue_texts=17) as running:
+        deploy(versions.new, running.server.http_url, running.config)
+        config = read_model_config(running.server.repository / "classifier" / "config.pbtxt")
+    assert config.max_batch_size == 5
+    assert config.parameters["max_queue_texts"].string_value == "17"
+    assert config.parameters["digest"].string_value == versions.new.digest
+
+
+@pytest.mark.slow
+def test_a_server_of_ones_own_loads_what_a_directory_got(
+    versions: Versions, tmp_path: Path
+) -> None:
+    """The server stands for any that is told to load: `deploy` only knows its directory."""
+    with deployable(versions.old, tmp_path) as running:
+        repository = running.server.repository
+        with asking(running.server.http_url, running.server.grpc_url) as clients:
+            done = deploy(versions.new, str(repository), DeployConfig())
+            assert (done.version, done.state) == (2, "written")
+            assert running.loaded() == {"classifier": {1}}, "nobody has told it yet"
+            assert answered_by(clients.answers, versions.old, versions.new) == [True, False]
+            control = running.control
+            control.load("classifier")
+            control.wait_for("classifier", 2)
+            after = len(clients.answers) + len(clients.threads)
+            time.sleep(0.3)
+        assert answered_by(clients.answers[after:], versions.new) == [True]
+        assert ModelFolder(repository / "classifier").served == 2
