@@ -14,7 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from serve.config import ServeCommandConfig
 from serve.foreground import serve_forever
-from serve.named_models import named_models
+from serve.model_arguments import models_by_name
 from serve.page import PageServer
 from serve.repository import write_repository
 from serve.server import TritonServer
@@ -46,7 +46,7 @@ def serve_command() -> Callable[..., None]:
             )
         models = {  # checked when the repository is written
             name: Artifact.load(path, verify=False)
-            for name, path in named_models(artifacts).items()
+            for name, path in models_by_name(artifacts).items()
         }
         if config.repository_only:
             written = write_repository(models, config.repository_only, config)
@@ -87,12 +87,12 @@ def _ready(server: TritonServer, page: Mapping[str, str], as_json: bool) -> None
         {**urls, **page},
         f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.\n"
         'try it: bertender classify "a text of yours" '
-        f"--url {server.http_url}{_named(server)}{shown}",
+        f"--url {server.http_url}{_model_option(server)}{shown}",
     )
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
 
 
-def _named(server: TritonServer) -> str:
+def _model_option(server: TritonServer) -> str:
     """Return the option that names a model, where it is not the one that is asked by default."""
     return "" if MODEL_NAME in server.models else f" --model {server.models[0]}"
 

@@ -40,7 +40,7 @@ def serve(
     # they are verified when the repository is written
     models = {name: opened(each, verify=False) for name, each in artifact.items()}
     for name in models:
-        load_place("serve.named_models:check_name")(name)
+        load_place("serve.model_arguments:check_name")(name)
     serving = load_place("serve.server:serving")(models, config)
     return cast("AbstractContextManager[TritonServer]", serving)
 
@@ -49,11 +49,10 @@ def classify(
     texts: Sequence[str | tuple[str, ...]],
     url: str = "http://127.0.0.1:8000",
     *,
-    model: str = "classifier",
     batch_size: int | None = None,
     timeout_s: float = 60.0,
     retries: int | None = None,
-    **access: Any,
+    **settings: Any,
 ) -> list[Classification]:
     """Ask a served model about texts; loads no model library.
 
@@ -61,13 +60,12 @@ def classify(
         texts: a text or a pair of texts each.
         url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; the
             default is that of `bertender serve`.
-        model: its name on the server.
         batch_size: texts of a request; by default, and at most, what the model takes.
         timeout_s: longest wait for one request in seconds, its retries included.
         retries: how often a request is sent again where the server rejects it for now, or nothing
             listens there; by default until `timeout_s` is over, and 3 times for the first.
-        access: `ca_file`, `client_certificate`, `client_key` and `api_key_file`, as the options of
-            `bertender classify`.
+        settings: `model`, its name on the server; `ca_file`, `client_certificate`, `client_key` and
+            `api_key_file`; as the options of `bertender classify`.
 
     Raises:
         ServingError: no endpoint responds there (UnreachableError), not in time (DeadlineError),
@@ -80,7 +78,8 @@ def classify(
     """
     examples = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
     sending = {"batch_size": batch_size, "timeout_s": timeout_s, "retries": retries}
-    settings = {"model": model, **sending}
-    files = load_place("serve.client:AccessConfig").parse(access)
-    predictions = load_place("serve.client:classify")(examples, url, **settings, access=files)
+    if "model" in settings:
+        sending["model"] = settings.pop("model")
+    files = load_place("serve.client:AccessConfig").parse(settings)
+    predictions = load_place("serve.client:classify")(examples, url, **sending, access=files)
     return cast("list[Classification]", predictions)

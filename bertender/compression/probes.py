@@ -40,6 +40,8 @@ __all__ = ["CostModels", "Measured", "cost_of", "measured", "probes_of"]
 
 TEXTS = 64
 """Of each split, that a probe reads."""
+OF_NO_USE = {"parity_texts": TEXTS, "golden_texts": 0}
+"""Settings of graphs that are only weighed and timed."""
 ROUNDS = 6
 
 CostModels = dict[tuple[str, str], CostModel]
@@ -171,8 +173,7 @@ def _made(
     students, cuts = probe_steps(probe, config)
     built = build(students, {"teacher": teacher}, few, folder)
     built = build(cuts, built.artifacts, all_texts, folder)  # which the vocabulary is cut for
-    settings = {"parity_texts": TEXTS, "golden_texts": 0}
-    export, _ = graph_steps(probe, [*built.artifacts][-1], **settings)
+    export, _ = graph_steps(probe, [*built.artifacts][-1], **OF_NO_USE)
     exported = build([export], built.artifacts, few, folder).last
     graph = (folder / f"{probe.scheme}.onnx").resolve()
     write = provided_by("quantize.write")

@@ -1,4 +1,4 @@
-"""Do a model's answers to its golden texts, given elsewhere, agree with what it said when made?
+"""Whether a model predicts elsewhere, for its golden texts, what it predicted when it was made.
 
 By the arithmetic of the parity gate and the tolerance that the artifact names: predictions that are
 not near-ties must be equal, and logits must be as near as TOLERANCES lets them be. Nothing here
@@ -21,12 +21,12 @@ from bertender.measure.paired_logits import FloatArray, PairedLogits
 from bertender.measure.tolerances import TOLERANCES, Tolerance
 from bertender.problems import ProblemType
 
-__all__ = ["BOUNDS", "Answer", "GoldenCheck", "check_golden"]
+__all__ = ["BOUNDS", "Bound", "GoldenCheck", "GoldenPrediction", "check_golden"]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A model's answer to a golden text."""
+class GoldenPrediction:
+    """A model's prediction for a golden text."""
 
     label: str | tuple[str, ...]
     logits: npt.NDArray[np.float64]
@@ -38,7 +38,9 @@ class GoldenCheck(Record):
 
     texts: int
     max_abs_difference: float | None = Field(description="of logits; None where none compare")
-    failures: tuple[str, ...] = Field(description="what is wrong; empty where the answers agree")
+    failures: tuple[str, ...] = Field(
+        description="what is wrong; empty where the predictions agree"
+    )
 
 
 @dataclass(frozen=True)
@@ -90,42 +92,42 @@ BOUNDS = (
 
 
 def check_golden(
-    golden: GoldenTexts, answers: Sequence[Answer], problem: ProblemType[Any]
+    golden: GoldenTexts, predictions: Sequence[GoldenPrediction], problem: ProblemType[Any]
 ) -> GoldenCheck:
-    """Compare answers with golden texts, both in one order."""
-    shapes = [_shape_failure(golden, row, answer) for row, answer in enumerate(answers)]
+    """Compare predictions with those of golden texts, both in one order."""
+    shapes = [_shape_failure(golden, row, prediction) for row, prediction in enumerate(predictions)]
     if failures := tuple(filter(None, shapes)):
-        return GoldenCheck(texts=len(answers), max_abs_difference=None, failures=failures)
-    paired, bounds = _paired(golden, answers, problem), TOLERANCES[golden.tolerance]
+        return GoldenCheck(texts=len(predictions), max_abs_difference=None, failures=failures)
+    paired, bounds = _paired(golden, predictions, problem), TOLERANCES[golden.tolerance]
     return GoldenCheck(
-        texts=len(answers),
+        texts=len(predictions),
         max_abs_difference=float(paired.differences.max(initial=0.0)),
         failures=(
-            *_other_labels(golden, answers, paired, bounds),
+            *_other_labels(golden, predictions, paired, bounds),
             *filter(None, (bound.failure(paired, golden, bounds) for bound in BOUNDS)),
         ),
     )
 
 
-def _shape_failure(golden: GoldenTexts, row: int, answer: Answer) -> str | None:
+def _shape_failure(golden: GoldenTexts, row: int, prediction: GoldenPrediction) -> str | None:
     wanted = (len(golden.texts[row].places), len(golden.texts[row].logits[0]))
-    if answer.logits.shape == wanted and np.isfinite(answer.logits).all():
+    if prediction.logits.shape == wanted and np.isfinite(prediction.logits).all():
         return None
-    found = answer.logits.shape if answer.logits.shape != wanted else "not finite"
-    return f"{_name(row, golden)}: its logits (rows, labels) are {found}, must be {wanted}"
+    shape = prediction.logits.shape if prediction.logits.shape != wanted else "not finite"
+    return f"{_name(row, golden)}: its logits (rows, labels) are {shape}, must be {wanted}"
 
 
 def _paired(
-    golden: GoldenTexts, answers: Sequence[Answer], problem: ProblemType[Any]
+    golden: GoldenTexts, predictions: Sequence[GoldenPrediction], problem: ProblemType[Any]
 ) -> PairedLogits:
-    rows = [len(answer.logits) for answer in answers]
+    rows = [len(prediction.logits) for prediction in predictions]
     return PairedLogits(
         texts=(),
         cases=(),
-        text_ids=np.repeat(np.arange(len(answers)), rows),
+        text_ids=np.repeat(np.arange(len(predictions)), rows),
         case_ids=np.zeros(sum(rows), dtype=np.int64),
         expected=np.concatenate([np.array(text.logits) for text in golden.texts]),
-        actual=np.concatenate([answer.logits for answer in answers]),
+        actual=np.concatenate([prediction.logits for prediction in predictions]),
         scale=golden.logit_scale,
         spread=golden.logit_spread,
         problems=(),
@@ -135,20 +137,23 @@ def _paired(
 
 
 def _other_labels(
-    golden: GoldenTexts, answers: Sequence[Answer], paired: PairedLogits, bounds: Tolerance
+    golden: GoldenTexts,
+    predictions: Sequence[GoldenPrediction],
+    paired: PairedLogits,
+    bounds: Tolerance,
 ) -> list[str]:
     """Return the texts with another prediction, unless it was a near-tie."""
     decided = paired.decided(bounds)
     failures = []
-    for row, (text, answer) in enumerate(zip(golden.texts, answers, strict=True)):
+    for row, (text, prediction) in enumerate(zip(golden.texts, predictions, strict=True)):
         own = paired.text_ids == row
         turned = bool((decided & own & ~paired.agrees).any())
-        misnamed = bool(decided[own].all()) and answer.label != text.label
+        misnamed = bool(decided[own].all()) and prediction.label != text.label
         if turned or misnamed:
             moved = float(paired.differences[own].max())
             failures.append(
-                f"{_name(row, golden)} is predicted {_shown(answer.label)}; its logits differ by "
-                f"{moved:.3g} at most"
+                f"{_name(row, golden)} is predicted {_shown(prediction.label)}; its logits differ "
+                f"by {moved:.3g} at most"
             )
     return failures
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from bertender.text.example import Example
-from serve.client.access import NO_ACCESS, AccessConfig
 from serve.client.address import DEFAULT_URL
-from serve.client.connection import Connection
-from serve.client.endpoint import DEFAULT_TIMEOUT_S
+from serve.client.connection import Connection, ConnectionSettings
 from serve.client.retries import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
-from serve.wire import MODEL_NAME
 
 __all__ = ["DEFAULT_CONCURRENCY", "AsyncEndpoint"]
 
@@ -39,14 +36,11 @@ class AsyncEndpoint(Connection):
         self,
         url: str = DEFAULT_URL,
         *,
-        model: str = MODEL_NAME,
         batch_size: int | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        retries: int | None = None,
-        access: AccessConfig = NO_ACCESS,
+        **settings: Unpack[ConnectionSettings],
     ) -> None:
-        super().__init__(url, model, timeout_s, retries, access)
+        super().__init__(url, **settings)
         self.concurrency = concurrency
         self.turns = asyncio.Semaphore(concurrency)
         self.asked_batch_size = batch_size

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
-from serve.client.access import AccessConfig, open_access
+from serve.client.access import NO_ACCESS, AccessConfig, open_access
 from serve.client.address import parse_url
 from serve.client.retries import Tries
+from serve.wire import MODEL_NAME
 
-__all__ = ["Connection"]
+__all__ = ["DEFAULT_TIMEOUT_S", "Connection", "ConnectionSettings"]
+
+DEFAULT_TIMEOUT_S = 60.0
+
+
+class ConnectionSettings(TypedDict, total=False):
+    """Settings of every connection, by name; `Endpoint` explains them."""
+
+    model: str
+    timeout_s: float
+    retries: int | None
+    access: AccessConfig
 
 
 class Connection:
     """A client of one model of a server, what its requests may take, and what its errors mean."""
 
     def __init__(
-        self, url: str, model: str, timeout_s: float, retries: int | None, access: AccessConfig
+        self,
+        url: str,
+        *,
+        model: str = MODEL_NAME,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retries: int | None = None,
+        access: AccessConfig = NO_ACCESS,
     ) -> None:
         self.url = url
         self.model_name = model

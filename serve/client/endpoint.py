@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +12,12 @@ import numpy.typing as npt
 from bertender.core.errors import BertenderError, DeadlineError
 from bertender.text.batch import Batch
 from bertender.text.example import Example
-from serve.client.access import NO_ACCESS, AccessConfig
 from serve.client.address import DEFAULT_URL
-from serve.client.connection import Connection
+from serve.client.connection import DEFAULT_TIMEOUT_S, Connection, ConnectionSettings
 from serve.client.retries import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
-from serve.wire import MODEL_NAME
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Endpoint", "ServedPredictor", "classify"]
-
-DEFAULT_TIMEOUT_S = 60.0
 
 
 class Endpoint(Connection):
@@ -51,15 +47,12 @@ class Endpoint(Connection):
         self,
         url: str = DEFAULT_URL,
         *,
-        model: str = MODEL_NAME,
         batch_size: int | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        retries: int | None = None,
-        access: AccessConfig = NO_ACCESS,
+        **settings: Unpack[ConnectionSettings],
     ) -> None:
-        super().__init__(url, model, timeout_s, retries, access)
+        super().__init__(url, **settings)
         try:
-            response = self._call(self.ask_for_config, on_opening(retries))
+            response = self._call(self.ask_for_config, on_opening(self.retries))
             self.model = ServedModel.from_model_config(self.protocol.config_of(response))
         except BertenderError:
             self.close()
@@ -147,19 +140,9 @@ def classify(
     examples: Sequence[Example],
     url: str = DEFAULT_URL,
     *,
-    model: str = MODEL_NAME,
     batch_size: int | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    retries: int | None = None,
-    access: AccessConfig = NO_ACCESS,
+    **settings: Unpack[ConnectionSettings],
 ) -> list[Classification]:
     """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
-    with Endpoint(
-        url,
-        model=model,
-        batch_size=batch_size,
-        timeout_s=timeout_s,
-        retries=retries,
-        access=access,
-    ) as endpoint:
+    with Endpoint(url, batch_size=batch_size, **settings) as endpoint:
         return endpoint.classify(examples)

@@ -8,7 +8,7 @@ import numpy as np
 
 from bertender.core.errors import BertenderError, DeploymentError
 from bertender.core.golden import GoldenText, GoldenTexts
-from bertender.measure.golden_check import Answer, GoldenCheck, check_golden
+from bertender.measure.golden_check import GoldenCheck, GoldenPrediction, check_golden
 from serve.client import Endpoint
 
 __all__ = ["ask_golden", "readable"]
@@ -40,23 +40,23 @@ def readable(golden: GoldenTexts, limits: Mapping[str, str]) -> GoldenTexts:
 
 
 def ask_golden(url: str, model: str, golden: GoldenTexts, timeout_s: float) -> GoldenCheck:
-    """Ask a model about golden texts, and compare its answers.
+    """Ask a model about golden texts, and compare its predictions.
 
     Raises:
         DeploymentError: it does not answer; the number of the text is named.
     """
     with Endpoint(url, model=model, batch_size=1, timeout_s=timeout_s) as endpoint:
-        answers = [_answer(endpoint, row, text) for row, text in enumerate(golden.texts)]
-        return check_golden(golden, answers, endpoint.problem)
+        predictions = [_predicted(endpoint, row, text) for row, text in enumerate(golden.texts)]
+        return check_golden(golden, predictions, endpoint.problem)
 
 
-def _answer(endpoint: Endpoint, row: int, text: GoldenText) -> Answer:
+def _predicted(endpoint: Endpoint, row: int, text: GoldenText) -> GoldenPrediction:
     try:
-        (answer,) = endpoint.classify([text.example])
-        logits = np.atleast_2d(np.array(answer.logits))[list(text.places)]
+        (classification,) = endpoint.classify([text.example])
+        logits = np.atleast_2d(np.array(classification.logits))[list(text.places)]
     except (BertenderError, IndexError) as error:
         raise DeploymentError(f"golden text {row + 1} gets no answer: {error}") from None
-    return Answer(answer.label, logits)
+    return GoldenPrediction(classification.label, logits)
 
 
 def _bytes(text: GoldenText) -> int:

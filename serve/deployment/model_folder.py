@@ -83,8 +83,8 @@ class ModelFolder:
     @property
     def served(self) -> int:
         """The version that config.pbtxt names; the latest in a repository of an earlier version."""
-        named = self.config.version_policy.specific.versions
-        return max(named) if named else max(self.versions)
+        versions = self.config.version_policy.specific.versions
+        return max(versions or self.versions)
 
     def artifact(self, version: int) -> Artifact:
         """Return the artifact of a version, its digests unchecked."""

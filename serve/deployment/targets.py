@@ -25,7 +25,7 @@ from serve.running_servers import RunningServer, running_servers
 from serve.server import TritonServer
 from serve.shared_memory import check_shared_memory
 
-__all__ = ["Folder", "Server", "Target", "target_of"]
+__all__ = ["Folder", "Place", "Server", "Target", "target_of"]
 
 
 class Target(Protocol):

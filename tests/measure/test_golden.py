@@ -16,7 +16,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError
 from bertender.core.golden import GOLDEN_NAME, GoldenTexts, read_golden, write_golden
 from bertender.measure.golden import MOST_BYTES, golden_examples
-from bertender.measure.golden_check import Answer, check_golden
+from bertender.measure.golden_check import GoldenPrediction, check_golden
 from bertender.measure.tolerances import TOLERANCES
 from bertender.models.opening import open_classifier
 from bertender.problems import SINGLE_LABEL
@@ -29,8 +29,8 @@ def exported(source: Artifact, task: Task, out: Path, count: int) -> Artifact:
     return export(source, task, ExportConfig(parity_texts=8, golden_texts=count), out)
 
 
-def answers_of(golden: GoldenTexts) -> list[Answer]:
-    return [Answer(text.label, np.array(text.logits)) for text in golden.texts]
+def answers_of(golden: GoldenTexts) -> list[GoldenPrediction]:
+    return [GoldenPrediction(text.label, np.array(text.logits)) for text in golden.texts]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_equal_answers_agree(name: str, golden: GoldenTexts) -> None:
     assert check.failures == () and check.max_abs_difference == 0
 
 
-def _moved(answer: Answer, by: float) -> Answer:
+def _moved(answer: GoldenPrediction, by: float) -> GoldenPrediction:
     shift = np.array([[by, -by]])
     return replace(answer, logits=answer.logits + shift)
 
@@ -138,7 +138,7 @@ def test_a_rounded_model_may_move_by_a_share_of_the_spread(
 def test_another_label_is_named_without_its_text(golden: GoldenTexts) -> None:
     answers = answers_of(golden)
     other = {"fruit": "tool", "tool": "fruit"}[str(answers[1].label)]
-    answers[1] = Answer(other, answers[1].logits[:, ::-1])
+    answers[1] = GoldenPrediction(other, answers[1].logits[:, ::-1])
     check = check_golden(golden, answers, SINGLE_LABEL)
     assert check.failures[0].startswith(
         f"golden text 2 of 6 (label '{golden.texts[1].label}') is predicted '{other}'; its logits "
@@ -153,7 +153,7 @@ def test_the_names_of_labels_count(golden: GoldenTexts) -> None:
     assert len(check_golden(golden, answers, SINGLE_LABEL).failures) == len(answers)
 
 
-BROKEN: dict[str, Callable[[Answer], Answer]] = {
+BROKEN: dict[str, Callable[[GoldenPrediction], GoldenPrediction]] = {
     "another number of labels": lambda answer: replace(answer, logits=np.zeros((1, 3))),
     "not finite": lambda answer: replace(answer, logits=answer.logits * np.nan),
 }

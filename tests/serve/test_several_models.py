@@ -14,7 +14,7 @@ from bertender.core.errors import ConfigError, ServingError
 from bertender.models.opening import open_classifier
 from serve.client import PROTOCOLS, AsyncEndpoint, Endpoint
 from serve.config import ServeConfig
-from serve.named_models import check_name, named_models
+from serve.model_arguments import check_name, models_by_name
 from serve.probe import main as probe
 from serve.repository import is_repository, model_names, write_repository
 from serve.server import TritonServer
@@ -34,7 +34,7 @@ from tests.served import PORTS
     ],
 )
 def test_a_command_line_names_models(words: list[str], models: dict[str, str]) -> None:
-    assert named_models(words) == {name: Path(path) for name, path in models.items()}
+    assert models_by_name(words) == {name: Path(path) for name, path in models.items()}
 
 
 def test_a_folder_with_an_equals_sign_is_a_folder(
@@ -42,7 +42,7 @@ def test_a_folder_with_an_equals_sign_is_a_folder(
 ) -> None:
     (tmp_path / "seed=1").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert named_models(["seed=1"]) == {"classifier": Path("seed=1")}
+    assert models_by_name(["seed=1"]) == {"classifier": Path("seed=1")}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_folder_with_an_equals_sign_is_a_folder(
 )
 def test_a_name_that_cannot_be_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        named_models(words)
+        models_by_name(words)
 
 
 def test_names_have_a_length() -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from bertender.core.errors import ConfigError
 from serve.wire import CANDIDATE_SUFFIX, MODEL_NAME
 
-__all__ = ["check_name", "named_models"]
+__all__ = ["check_name", "models_by_name"]
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-NAMED = re.compile(r"([^=/]*)=(.+)")
+ASSIGNMENT = re.compile(r"([^=/]*)=(.+)")
 
 
-def named_models(words: Sequence[str]) -> Mapping[str, Path]:
+def models_by_name(words: Sequence[str]) -> Mapping[str, Path]:
     """Return the paths of artifacts by the names of their models.
 
     A path alone is the model `classifier`; so is one with an equals sign that leads to a folder.
@@ -25,7 +25,7 @@ def named_models(words: Sequence[str]) -> Mapping[str, Path]:
     """
     models: dict[str, Path] = {}
     for word in words:
-        name, path = _named(word)
+        name, path = _parsed(word)
         if name in models:
             raise ConfigError(
                 f"{word}: another artifact is called {name!r} already, {models[name]}. Give each "
@@ -54,8 +54,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def _named(word: str) -> tuple[str, Path]:
-    match = NAMED.fullmatch(word)
+def _parsed(word: str) -> tuple[str, Path]:
+    match = ASSIGNMENT.fullmatch(word)
     if match is None or Path(word).exists():
         return MODEL_NAME, Path(word)
     return check_name(match[1]), Path(match[2])
