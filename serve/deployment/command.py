@@ -61,7 +61,7 @@ def lines_of_deployment(deployment: Deployment) -> Iterator[str]:
         f"{NEXT_STEPS[deployment.state]}"
     )
     yield (
-        f"  {golden.texts} golden texts answered as when it was made, logits within "
+        f"  {golden.texts} golden texts predicted as when it was made, logits within "
         f"{golden.max_abs_difference:.2g}"
     )
     for version in deployment.earlier_versions:

@@ -22,6 +22,7 @@ from distill.methods import GENERAL_METHODS
 from serve.bulk.config import ClassifyConfig
 from serve.client import AccessConfig
 from serve.config import ServeCommandConfig
+from serve.deployment import DeployConfig
 from serve.loadtest.config import LoadConfig
 from tests.front import WRITERS, succeed
 
@@ -111,6 +112,7 @@ CONFIGS = {
     "verify": VerifyConfig,
     "compare": CompareConfig,
     "serve": ServeCommandConfig,
+    "deploy": DeployConfig,
     "classify": ClassifyConfig,
     "loadtest": LoadConfig,
     "access": AccessConfig,
