@@ -263,3 +263,19 @@ def test_a_log_that_cannot_be_copied_is_left_for_a_minute(
     monkeypatch.undo()
     assert rotation.run(60.5) is False and rotation.run(61.5) is True
     assert log.stat().st_size == 0 and (tmp_path / "log.1").stat().st_size == 9
+
+
+@pytest.mark.parametrize(("model", "status"), [("classifier-candidate", 0), ("classifier", 70)])
+def test_a_candidate_may_die(model: str, status: int, tmp_path: Path) -> None:
+    """Its process is known by the first argument, MODEL/VERSION/model.py."""
+    code = tmp_path / model / "1" / "model.py"
+    code.parent.mkdir(parents=True)
+    code.write_text("sleep 60\n")
+    stub = tmp_path / STUB_NAME
+    stub.symlink_to(shutil.which("dash") or shutil.which("sh") or "")
+    supervisor = supervise(tmp_path / "work", ["sh", "-c", f"{stub} {code} & exec sleep 9"])
+    process = stub_of(supervisor)
+    time.sleep(1.5)  # long enough to be seen alive
+    process.kill()
+    assert supervisor.wait(30) == status
+    supervisor.communicate()
