@@ -77,7 +77,8 @@ def parsed_arguments(words: Sequence[str]) -> tuple[Path, ServeConfig]:
         for name, value in context.params.items()
         if name in fields and context.get_parameter_source(name).name == "COMMANDLINE"
     }
-    return Path(context.params["artifact"]), ServeConfig.parse(explicit)
+    (artifact,) = context.params["artifacts"]
+    return Path(artifact), ServeConfig.parse(explicit)
 
 
 def manifests(path: Path) -> list[Manifest]:

@@ -76,7 +76,7 @@ COMMANDS: Mapping[str, Command] = {
     "deploy": _command(
         "serve.deployment.command",
         "deploy",
-        "Replace a served model by a new version, once that answers as when it was made.",
+        "Replace a served model by a new version that proves itself first.",
         "serve",
     ),
     "classify": _command("serve.classify_command", "classify", "Ask a served model about texts."),

@@ -31,7 +31,6 @@ from bertender.core.errors import (
     UnreachableError,
 )
 from serve.client import Endpoint
-from serve.client.connection import ConnectionSettings
 from serve.page.content import about, classify
 from serve.ports import listening_error
 from serve.wire import MODEL_NAME
@@ -141,8 +140,9 @@ class PageServer:
         except ValidationError:
             raise DataError('the body must be JSON: {"texts": ["a text"]}.') from None
         # a connection belongs to a thread, and each request has one
-        settings: ConnectionSettings = {"timeout_s": ENDPOINT_TIMEOUT_S, "retries": RETRIES}
-        with Endpoint(self.endpoint_url, model=self.model, **settings) as endpoint:
+        with Endpoint(
+            self.endpoint_url, model=self.model, timeout_s=ENDPOINT_TIMEOUT_S, retries=RETRIES
+        ) as endpoint:
             return classify(endpoint, self.about.labels, request.texts)
 
 

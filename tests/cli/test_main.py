@@ -29,6 +29,7 @@ from bertender.tasks.task import Task, TaskConfig
 from serve.bulk.config import ClassifyConfig
 from serve.client import AccessConfig
 from serve.config import ServeCommandConfig
+from serve.deployment import DeployConfig
 from serve.loadtest.config import LoadConfig
 from tests.forked import command, start
 from tests.front import WRITERS, fail, invoke, succeed, write_toy_files
@@ -43,6 +44,7 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     "compare": (TaskConfig, CompareConfig),
     "compress": (TaskConfig, CompressConfig),
     "serve": (ServeCommandConfig,),
+    "deploy": (DeployConfig,),
     "classify": (ClassifyConfig, AccessConfig),
     "loadtest": (LoadConfig, AccessConfig),
 }
@@ -61,6 +63,7 @@ OWN_FLAGS = {
     "verify": {"--out"},
     "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},
     "compress": {"--out", "--teacher", "--dry-run"},
+    "deploy": {"--to"},
     "classify": {"--pair", "--url"},
     "loadtest": {"--out", "--plot"},
 }

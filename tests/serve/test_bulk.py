@@ -84,8 +84,8 @@ def test_standard_input_goes_to_a_file_too(tmp_path: Path) -> None:
 
 def test_settings_reach_the_endpoint(tmp_path: Path, endpoint: type[FakeEndpoint]) -> None:
     sending = ("--batch-size", "3", "--concurrency", "2", "--timeout-s", "5", "--retries", "0")
-    succeed("classify", "a", *sending)
-    settings = {"batch_size": 3, "concurrency": 2, "timeout_s": 5.0, "retries": 0}
+    succeed("classify", "a", "--model", "tone", *sending)
+    settings = {"model": "tone", "batch_size": 3, "concurrency": 2, "timeout_s": 5.0, "retries": 0}
     settings["access"] = AccessConfig()
     assert endpoint.settings == [settings]
 
