@@ -17,8 +17,9 @@ from bertender.core.artifact import Artifact
 from bertender.core.environment import data_directory
 from bertender.models.predictor import Classifier
 from bertender.tasks.loading import load_task
-from bertender.tasks.task import TaskConfig
+from bertender.tasks.task import Task, TaskConfig
 from bertender.text.example import Example
+from export.onnx_export import ExportConfig, export
 from serve.client import Endpoint
 from serve.server import TritonServer
 from tests.fresh_environment import (
@@ -87,7 +88,7 @@ def test_the_client_alone_classifies_files(
     assert pyarrow.parquet.read_table(output).num_rows == 2
 
 
-@pytest.mark.parametrize("words", ["serve --help", *ASKING])
+@pytest.mark.parametrize("words", ["serve --help", "deploy --help", *ASKING])
 def test_it_runs_with_the_extra(
     words: str, environment: FreshEnvironment, onnx_artifact: Artifact
 ) -> None:
@@ -101,6 +102,18 @@ def test_the_extra_writes_a_repository(
     words = ("serve", onnx_artifact.path, "--repository-only", tmp_path / "models", "--json")
     done = environment.run("-m", "bertender", *words)
     assert Path(json.loads(done.stdout)["repository"], "classifier", "config.pbtxt").is_file()
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_the_extra_deploys(
+    environment: FreshEnvironment, teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    artifact = export(teacher, task, ExportConfig(parity_texts=8), tmp_path / "onnx").path
+    repository = tmp_path / "models"
+    environment.run("-m", "bertender", "serve", artifact, "--repository-only", repository)
+    done = environment.run("-m", "bertender", "deploy", artifact, "--to", repository, "--json")
+    assert json.loads(done.stdout)["version"] == 2
 
 
 @pytest.mark.server
