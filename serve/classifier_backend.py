@@ -42,6 +42,7 @@ from serve.backend_metrics import (
 )
 from serve.backend_parameters import BackendParameters
 from serve.bucketing import BucketedClassifier
+from serve.candidate_mark import mark_candidate
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
 from serve.metrics_thread import MetricsThread
@@ -82,6 +83,7 @@ class TritonPythonModel:
         self.classifier = open_artifact(artifact, self.parameters, threads)
         warm_up(self.classifier, len(self.input_names), self.max_batch_size)
         _release_memory()
+        mark_candidate(os.environ.get(WORKSPACE_VARIABLE), config["name"])
         self._start_worker({"model": config["name"], "version": args["model_version"]})
 
     def execute(self, requests: Sequence[Any]) -> None:

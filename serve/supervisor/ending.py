@@ -41,8 +41,9 @@ def kill_group(server: "subprocess.Popen[bytes]") -> None:
 
 
 def remove_traces(shared_memory: str, workspace: Path) -> None:
-    """Remove the shared memory whose name begins so, and the counts of requests."""
-    for left in (*SHARED_MEMORY.glob(f"{shared_memory}*"), *_counts(workspace)):
+    """Remove the shared memory whose name begins so, and what stubs have noted."""
+    marks = workspace.glob("candidate-*")
+    for left in (*SHARED_MEMORY.glob(f"{shared_memory}*"), *_counts(workspace), *marks):
         left.unlink(missing_ok=True)
 
 

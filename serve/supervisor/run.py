@@ -74,7 +74,8 @@ def _run(options: argparse.Namespace, owner: Owner, log: BinaryIO) -> int:
         preexec_fn=functools.partial(_prepare, os.getpid()),
     )
     try:
-        stubs, rotation = Stubs(server.pid), Rotation(Path(options.log), options.log_max_bytes)
+        stubs = Stubs(server.pid, Path(options.workspace))
+        rotation = Rotation(Path(options.log), options.log_max_bytes)
         while server.poll() is None:
             if owner.wait(POLL_S):
                 server.terminate()

@@ -12,6 +12,7 @@ STUB_DIED = 70
 
 STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
 CANDIDATE_SUFFIX = "-candidate"  # of `serve.wire`, which is not imported here
+CANDIDATE_PREFIX = "candidate-"  # of `serve.candidate_mark`, likewise
 DISCOVERY_S = 1.0
 GRACE_S = 2.5
 """Triton notices within a second that a stub has died while its model was loaded."""
@@ -36,8 +37,9 @@ class Stubs:
     Those of candidates, which `bertender deploy` tries, may die: nobody else waits for them.
     """
 
-    def __init__(self, command: int) -> None:
+    def __init__(self, command: int, workspace: Path) -> None:
         self.command = command
+        self.workspace = workspace
         self.known: dict[int, str] = {}
         self.dead_since: dict[int, float] = {}
         self.next_discovery = 0.0
@@ -50,13 +52,16 @@ class Stubs:
             own = [number for number in numbers if self._is_own(_process(number))]
             self.known = {number: self.known.get(number) or _model(number) for number in own}
             self.next_discovery = now + DISCOVERY_S
-        watched = [each for each, model in self.known.items() if not _is_candidate(model)]
-        looked_up = {number: _process(number) for number in watched}
+        looked_up = {number: _process(number) for number in self.known}
         dead = [each for each, its in looked_up.items() if self._is_own(its) and its.state == "Z"]
         self.dead_since = {each: self.dead_since.get(each, now) for each in dead}
-        return next(
-            (each for each in dead if now - self.dead_since[each] > self._grace(each)), None
-        )
+        late = [each for each in dead if now - self.dead_since[each] > self._grace(each)]
+        return next((each for each in late if not self._is_candidate(each)), None)
+
+    def _is_candidate(self, number: int) -> bool:
+        """Return whether a stub is one of a candidate: by its command line, or by its own mark."""
+        marked = (self.workspace / f"{CANDIDATE_PREFIX}{number}").exists()
+        return marked or self.known[number].endswith(CANDIDATE_SUFFIX)
 
     def _grace(self, number: int) -> float:
         return GRACE_S if self.known[number] else GRACE_UNSEEN_S
@@ -74,10 +79,6 @@ def _model(number: int) -> str:
     # MODEL/VERSION/model.py is the first argument
     parts = Path(os.fsdecode(words[1])).parts if len(words) > 1 else ()
     return parts[-3] if len(parts) > 2 else UNNAMED if words[0] else ""
-
-
-def _is_candidate(model: str) -> bool:
-    return model.endswith(CANDIDATE_SUFFIX)
 
 
 def _process(number: int) -> _Process:

@@ -265,6 +265,17 @@ def test_a_log_that_cannot_be_copied_is_left_for_a_minute(
     assert log.stat().st_size == 0 and (tmp_path / "log.1").stat().st_size == 9
 
 
+@pytest.mark.parametrize("mark", [False, True])
+def test_a_candidate_that_dies_at_once_is_known_by_its_mark(mark: bool, tmp_path: Path) -> None:
+    """Nobody has seen its command line."""
+    stub = tmp_path / STUB_NAME
+    stub.write_text(f"#!/bin/sh\n{'touch ' + str(tmp_path) + '/work/candidate-$$' * mark}\n")
+    stub.chmod(0o755)
+    supervisor = supervise(tmp_path / "work", ["sh", "-c", f"{stub} & exec sleep 9"])
+    assert supervisor.wait(30) == (0 if mark else STUB_DIED)
+    supervisor.communicate()
+
+
 @pytest.mark.parametrize(("model", "status"), [("classifier-candidate", 0), ("classifier", 70)])
 def test_a_candidate_may_die(model: str, status: int, tmp_path: Path) -> None:
     """Its process is known by the first argument, MODEL/VERSION/model.py."""
