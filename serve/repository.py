@@ -4,6 +4,12 @@
     DIRECTORY/classifier/1/model.py        imports `serve.classifier_backend`
     DIRECTORY/classifier/1/artifact/       the artifact's files, digests included
 
+Where a backend of Triton runs the graph (`--runtime triton-onnxruntime`), the artifact is another
+model, which `classifier` calls, and reads for its tokenizer:
+
+    DIRECTORY/classifier-encoder/config.pbtxt
+    DIRECTORY/classifier-encoder/1/        the artifact's files; Triton reads model.onnx
+
 The model's data is all inside, as hard links where the file system has them; only a repository that
 goes with its server may have symbolic links. Its code is not: model.py imports the installed
 `serve` package, so that code exists once and a repaired backend needs no new repository. The Python
@@ -12,21 +18,33 @@ that Triton runs must therefore have bertender installed; `serve.server` sees to
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.core.atomic import replacing_directory
 from bertender.core.card import CARD_NAME
 from bertender.core.errors import ArtifactError, ModelError
+from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.problems import PROBLEMS
+from bertender.text.tokenizer_file import open_tokenizer
 from serve.config import ServeConfig
+from serve.encoder_config import encoder_config
+from serve.encoder_predictor import ENCODER_OUTPUT
+from serve.graph_signature import read_signature
 from serve.placing import place_artifact
-from serve.triton_config import model_config, write_model_config
+from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
+from serve.triton_config import ENCODER_ARTIFACT, VERSION, model_config, write_model_config
+from serve.warm_up import bucket_shapes
 from serve.wire import MODEL_NAME
 
 __all__ = ["is_repository", "write_repository"]
 
-VERSION = "1"
+LAYOUTS = {
+    frozenset({MODEL_NAME}): "artifact",
+    frozenset({MODEL_NAME, ENCODER_NAME}): ENCODER_ARTIFACT,
+}
+"""Models of a repository -> where the artifact is, from the classifier's version."""
 
 MODEL_FILE = '''\
 """The Python side of this Triton model. Its code is bertender's, as installed with Triton."""
@@ -66,7 +84,7 @@ def write_repository(
     _check_foreign(directory)
     try:
         with replacing_directory(directory) as draft:
-            _fill(draft / MODEL_NAME / VERSION, artifact, config, is_temporary)
+            _fill(draft, artifact, config, is_temporary)
     except OSError as error:
         size_mb = sum(file.size_bytes for file in artifact.card.files.values()) / 1e6
         raise ArtifactError(
@@ -77,22 +95,39 @@ def write_repository(
     return directory
 
 
-def _fill(version: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
-    stamp = place_artifact(artifact, version / "artifact", is_temporary=is_temporary)
+def _fill(repository: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
+    version = repository / MODEL_NAME / VERSION
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+    encoder = SERVED_RUNTIMES[config.runtime].triton_backend
+    place = repository / ENCODER_NAME / VERSION if encoder else version / "artifact"
+    stamp = place_artifact(artifact, place, is_temporary=is_temporary)
+    inputs = _write_encoder(place, artifact, config) if encoder else ()
     write_model_config(
         version.parent / "config.pbtxt",
-        model_config(artifact.card, config, artifact.digest, stamp),
+        model_config(artifact.card, config, artifact.digest, stamp, inputs),
     )
-    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+
+
+def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tuple[str, ...]:
+    """Write the configuration of the model that runs the graph, and return its inputs."""
+    signature = read_signature(version / ONNX_NAME)
+    tokenize = PROBLEMS[artifact.card.task.problem_type].encoder(
+        open_tokenizer(artifact.path), config.max_length
+    )
+    shapes = bucket_shapes(config.tokens_per_bucket, tokenize.max_length, config.max_batch_size)
+    outputs = tuple(each for each in signature.outputs if each.name == ENCODER_OUTPUT)
+    used = replace(signature, outputs=outputs)
+    write_model_config(version.parent / "config.pbtxt", encoder_config(used, config, shapes))
+    return tuple(each.name for each in signature.inputs)
 
 
 def is_repository(directory: Path) -> bool:
     """Return whether `directory` holds a repository that `write_repository` wrote, and no more."""
-    return (
-        directory.is_dir()
-        and [path.name for path in directory.iterdir()] == [MODEL_NAME]
-        and (directory / MODEL_NAME / VERSION / "artifact" / CARD_NAME).is_file()
-    )
+    if not directory.is_dir():
+        return False
+    place = LAYOUTS.get(frozenset(path.name for path in directory.iterdir()))
+    return place is not None and (directory / MODEL_NAME / VERSION / place / CARD_NAME).is_file()
 
 
 def _check_foreign(directory: Path) -> None:

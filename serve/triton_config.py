@@ -13,7 +13,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import text_format  # type: ignore[import-untyped]
 
@@ -21,12 +21,20 @@ from bertender.core.card import Card
 from bertender.problems import PROBLEMS, Tensor
 from serve.backend_parameters import BackendParameters
 from serve.config import ServeConfig
+from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
 from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as triton
 
-__all__ = ["model_config", "read_model_config", "write_model_config"]
+__all__ = [
+    "ENCODER_ARTIFACT",
+    "VERSION",
+    "model_config",
+    "read_model_config",
+    "triton",
+    "write_model_config",
+]
 
 
 CLASSES = "tritonclient.grpc.model_config_pb2"
@@ -53,11 +61,21 @@ def _without_grpc() -> ModuleType:
 if not TYPE_CHECKING:
     triton = _without_grpc()
 
+VERSION = "1"
+"""Of every model of a repository."""
+
+ENCODER_ARTIFACT = f"../../{ENCODER_NAME}/{VERSION}"
+"""From the classifier's version: the artifact is there once, where Triton's backend reads it."""
+
 WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", lambda labels: (1,))
 
 
 def model_config(
-    card: Card, config: ServeConfig, digest: str | None = None, stamp: str | None = None
+    card: Card,
+    config: ServeConfig,
+    digest: str | None = None,
+    stamp: str | None = None,
+    encoder_inputs: tuple[str, ...] = (),
 ) -> triton.ModelConfig:
     """Return the Triton configuration of an artifact with this card and digest.
 
@@ -66,6 +84,7 @@ def model_config(
         config: settings of Triton and the backend.
         digest: of the artifact.
         stamp: of its files, where their digests were checked.
+        encoder_inputs: of the Triton model that runs the graph, where the runtime is Triton's.
     """
     parameters = BackendParameters(
         digest=digest,
@@ -78,6 +97,7 @@ def model_config(
         max_queue_texts=config.queue_texts,
         queue_timeout_ms=config.queue_timeout_ms,
         problem_type=card.task.problem_type,
+        **_encoder(config, encoder_inputs),
     )
     return triton.ModelConfig(
         name=MODEL_NAME,
@@ -97,10 +117,17 @@ def model_config(
             )
         ],
         parameters={
-            name: triton.ModelParameter(string_value=str(value))
-            for name, value in parameters.model_dump(exclude_none=True).items()
+            name: triton.ModelParameter(string_value=value)
+            for name, value in parameters.as_strings().items()
         },
     )
+
+
+def _encoder(config: ServeConfig, inputs: tuple[str, ...]) -> dict[str, Any]:
+    """Return the settings that are there only where another Triton model runs the graph."""
+    if SERVED_RUNTIMES[config.runtime].triton_backend is None:
+        return {}
+    return {"artifact": ENCODER_ARTIFACT, "encoder": ENCODER_NAME, "encoder_inputs": inputs}
 
 
 def write_model_config(path: Path, config: triton.ModelConfig) -> None:
