@@ -32,6 +32,7 @@ from serve.config import ServeConfig
 from serve.encoder_config import encoder_config
 from serve.encoder_predictor import ENCODER_OUTPUT
 from serve.graph_signature import read_signature
+from serve.lint.linting import check_repository
 from serve.placing import place_artifact
 from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
 from serve.triton_config import ENCODER_ARTIFACT, VERSION, model_config, write_model_config
@@ -66,7 +67,8 @@ def write_repository(
 ) -> Path:
     """Write the model repository of an ONNX artifact at `directory`, and return its path.
 
-    All of it appears at once and replaces a repository written before, or nothing does.
+    All of it appears at once and replaces a repository written before, or nothing does. One that no
+    server is started with, which would prove it, is linted first.
 
     Args:
         artifact: what to serve; its digests are checked here.
@@ -77,7 +79,8 @@ def write_repository(
     Raises:
         ModelError: the artifact is not an ONNX classifier.
         DamagedArtifactError: the artifact's files differ from its card.
-        ArtifactError: `directory` exists and is not such a repository, or it cannot be written.
+        ArtifactError: `directory` exists and is not such a repository, it cannot be written, or
+            Triton would not load it.
     """
     _check_servable(artifact)
     directory = directory.resolve()
@@ -85,6 +88,8 @@ def write_repository(
     try:
         with replacing_directory(directory) as draft:
             _fill(draft, artifact, config, is_temporary)
+            if not config.starts_server:
+                check_repository(draft)
     except OSError as error:
         size_mb = sum(file.size_bytes for file in artifact.card.files.values()) / 1e6
         raise ArtifactError(

@@ -38,6 +38,11 @@ def pretrain_words(made: Made, out: Path) -> Words:
     return ("pretrain", "--corpus", made.files.corpus, *shape, "--epochs", "1", "--out", out)
 
 
+def lint_words(made: Made, out: Path) -> Words:
+    succeed("serve", made["int8"], "--repository-only", out)
+    return ("lint-repository", out)
+
+
 @cache
 def toy_server() -> str:
     """The address of a server that runs as long as the tests do."""
@@ -75,6 +80,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
         *("--layers", "1", "--heads", "0", "--ffn", "0", "--noisy"),
     ),
     "serve": lambda made, out: ("serve", made["int8"], "--repository-only", out),
+    "lint-repository": lint_words,
     "classify": lambda made, out: ("classify", "saw drill"),
     "loadtest": lambda made, out: (
         *("loadtest", toy_server(), "--input", made.files.dev, "--concurrency", "1"),
@@ -99,6 +105,7 @@ KEYS: dict[str, Collection[str]] = {
     "compare": {"circumstances", "rows", "constant", "noise_floor"},
     "compress": {"config", "candidates", "probes", "verdict"},
     "serve": {"repository"},
+    "lint-repository": {"repository", "findings"},
     "classify": {"label", "score", "logits"},
     "loadtest": {"config", "runs", "limit", "environment", "load"},
     "tasks": {"task", "summary", "metric", "labels"},
