@@ -20,6 +20,7 @@ from benchmarks.comparison_block import comparison_block, short_block
 from benchmarks.endpoint_table import endpoint_block
 from benchmarks.fusion_table import fusion_block
 from benchmarks.gate_table import bounds_block, gate_block
+from benchmarks.lint_rule_table import lint_rules_block
 from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
 from benchmarks.pruning import PruningBenchmark
@@ -180,6 +181,7 @@ TABLES: Mapping[str, Block] = {
     ),
     "commands": Block("docs/reference.md", (), commands_block),
     "advisories": Block("docs/serving.md", (), advisories_block),
+    "lint-rules": Block("docs/serving.md", (), lint_rules_block),
     "api": Block("docs/api.md", (), api_block),
     "tolerances": Block("docs/gate.md", (), tolerances_block),
     "gate-bounds": Block("docs/quantization.md", (), bounds_block),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from bertender.core.config import Config
-from bertender.models.runtimes import DEFAULT_RUNTIME, RuntimeName
+from bertender.core.config import Config, parts_of
 from bertender.problems import PROBLEMS, SINGLE_LABEL
 from serve.config import ServeConfig
+from serve.served_runtimes import DEFAULT_RUNTIME, ServedRuntimeName
 
 __all__ = ["BackendParameters"]
 
@@ -28,7 +28,13 @@ class BackendParameters(Config):
         description="of the artifact's files when their digests were checked; while they have it, "
         "they are not read again",
     )
-    runtime: RuntimeName = DEFAULT_RUNTIME
+    runtime: ServedRuntimeName = DEFAULT_RUNTIME
+    encoder: str | None = Field(
+        None, description="the Triton model that runs the graph, where the runtime is Triton's"
+    )
+    encoder_inputs: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
+        (), description="names of its inputs, by commas"
+    )
     threads: int = Field(description="of one instance; 0 shares the cores out evenly")
     max_length: int | None = None
     max_text_bytes: int = ServeConfig().max_text_bytes
@@ -37,6 +43,12 @@ class BackendParameters(Config):
     problem_type: Annotated[str, PROBLEMS.validator()] = Field(
         SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
     )
+
+    def as_strings(self) -> dict[str, str]:
+        """Return what is in config.pbtxt: the settings that have a value."""
+        values = self.model_dump(exclude_none=True).items()
+        texts = {name: ",".join(v) if isinstance(v, tuple) else str(v) for name, v in values}
+        return {name: text for name, text in texts.items() if text}
 
     @classmethod
     def from_model_config(cls, config: Mapping[str, Any]) -> Self:

@@ -30,7 +30,6 @@ from bertender.core.artifact import Artifact
 from bertender.core.cores import usable_cores
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME
-from bertender.models.runtimes import RUNTIMES
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer_file import open_tokenizer
 from serve.backend_metrics import (
@@ -48,6 +47,7 @@ from serve.merged_batch import Predictions, Reading, Refusal, predictions
 from serve.metrics_thread import MetricsThread
 from serve.placing import load_checked
 from serve.request_queue import RequestQueue, Waiting
+from serve.served_runtimes import SERVED_RUNTIMES, Opening
 from serve.warm_up import warm_up
 from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
 
@@ -65,6 +65,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the artifact, its digests checked, and run it, so that loading proves it.
 
+        What another Triton model runs is proved there, by its own warm-up.
+
         Raises:
             DamagedArtifactError: a file of the artifact is missing or changed.
             RuntimeMissingError: the runtime is not installed.
@@ -81,7 +83,8 @@ class TritonPythonModel:
         self.labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
         self.input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
         self.classifier = open_artifact(artifact, self.parameters, threads)
-        warm_up(self.classifier, len(self.input_names), self.max_batch_size)
+        if SERVED_RUNTIMES[self.parameters.runtime].runs_while_loading:
+            warm_up(self.classifier, len(self.input_names), self.max_batch_size)
         _release_memory()
         mark_candidate(os.environ.get(WORKSPACE_VARIABLE), config["name"])
         self._start_worker({"model": config["name"], "version": args["model_version"]})
@@ -209,13 +212,15 @@ def open_artifact(
 ) -> BucketedClassifier:
     """Open an ONNX artifact as the endpoint runs it."""
     problem = PROBLEMS[artifact.card.task.problem_type]
+    runtime = SERVED_RUNTIMES[parameters.runtime]
+    graph = artifact.path / ONNX_NAME
     return BucketedClassifier(
         problem.encoder(open_tokenizer(artifact.path), parameters.max_length),
-        # spinning threads take the cores that the server needs: it cost half the throughput
-        RUNTIMES[parameters.runtime].open(artifact.path / ONNX_NAME, threads, spinning=False),
+        runtime.open(Opening(graph, threads, parameters.encoder, parameters.encoder_inputs)),
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
         problem,
+        runtime.mapping(),
     )
 
 

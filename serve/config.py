@@ -12,9 +12,9 @@ from pydantic import Field
 
 from bertender.core.config import Config, Rule
 from bertender.core.errors import ServerMissingError
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 from serve.advisories import Advisory, by_version, predated
-from serve.installation import installed_version
+from serve.installation import find_installation, installed_version
+from serve.served_runtimes import DEFAULT_RUNTIME, SERVED_RUNTIMES, ServedRuntimeName
 from serve.server_log import STANDARD_OUTPUT
 
 __all__ = ["PORT_FIELDS", "RULES", "SERVER_SETTINGS", "ServeCommandConfig", "ServeConfig"]
@@ -68,6 +68,26 @@ def _explain_exposure(config: ServeConfig) -> str:
     )
 
 
+def _lacks_backend(config: ServeConfig) -> bool:
+    backend = SERVED_RUNTIMES[config.runtime].triton_backend
+    if backend is None or not config.starts_server:
+        return False
+    try:
+        return not find_installation(config.tritonserver).has_backend(backend)
+    except ServerMissingError:  # nothing can be started, which the start reports
+        return False
+
+
+def _explain_backend(config: ServeConfig) -> str:
+    backend = SERVED_RUNTIMES[config.runtime].triton_backend
+    folder = find_installation(config.tritonserver).backends
+    return (
+        f"runtime={config.runtime}: the server has no backend {backend!r} in {folder}. Write the "
+        "repository for one that has it, such as NVIDIA's container: --repository-only DIRECTORY; "
+        f"or start it: --tritonserver ROOT/bin/tritonserver, with ROOT/backends/{backend}."
+    )
+
+
 RULES: Mapping[str, Rule[ServeConfig]] = {
     "ports that are the same": Rule(
         _share_ports,
@@ -81,6 +101,15 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
         settings=frozenset({"log_max_mb"}),
         against="log_file",
     ),
+    "a GPU without a runtime for it": Rule(
+        lambda config: config.gpu and SERVED_RUNTIMES[config.runtime].triton_backend is None,
+        lambda config: (
+            f"gpu=True and runtime={config.runtime}, which runs on the CPU, in the process of the "
+            "Python backend. Choose --runtime triton-onnxruntime, for a server that has the "
+            "backend onnxruntime, or leave --gpu out."
+        ),
+    ),
+    "a runtime that the server does not have": Rule(_lacks_backend, _explain_backend),
     "a server with known faults that other machines reach": Rule(_is_exposed, _explain_exposure),
 }
 """Conflicts of settings."""
@@ -118,8 +147,11 @@ class ServeConfig(Config):
     tokens_per_bucket: int = Field(
         256, ge=1, description="most tokens, padding included, that the model sees at once"
     )
-    runtime: RuntimeName = Field(
-        DEFAULT_RUNTIME, description=f"the runtime of the model: {', '.join(RUNTIMES)}"
+    runtime: ServedRuntimeName = Field(
+        DEFAULT_RUNTIME, description=f"the runtime of the model: {', '.join(SERVED_RUNTIMES)}"
+    )
+    gpu: bool = Field(
+        False, description="run the model on a GPU; with the runtime triton-onnxruntime"
     )
     instances: int = Field(1, ge=1, description="copies of the model that run in parallel")
     threads_per_instance: int = Field(

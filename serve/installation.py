@@ -55,18 +55,32 @@ class Installation:
     python_backend: Path
     stub: Path
 
+    @property
+    def backends(self) -> Path:
+        """The folder of its backends."""
+        return self.python_backend.parent
+
+    def has_backend(self, name: str) -> bool:
+        return (self.backends / name).is_dir()
+
     def assemble(self, directory: Path) -> None:
-        """Lay out under `directory` what Triton looks for: backends/python/ and lib/, as links."""
-        backend = directory / "backends" / "python"
-        backend.mkdir(parents=True)
-        for file in (*self.python_backend.glob("*.so"), *self.python_backend.glob("*.py")):
-            (backend / file.name).symlink_to(file)
-        (backend / STUB_NAME).symlink_to(self.stub)
+        """Lay out under `directory` what Triton looks for: backends/ and lib/, as links."""
+        if self.stub.parent == self.python_backend:
+            (directory / "backends").symlink_to(self.backends)
+        else:
+            self._assemble_backend(directory / "backends" / "python")
         libraries = directory / "lib"
         libraries.mkdir()
         own = _own_libpython()
         if own.is_file():  # before the system's, which may be another patch release
             (libraries / own.name).symlink_to(own)
+
+    def _assemble_backend(self, backend: Path) -> None:
+        """Lay out the Python backend, which the wheel has in other folders than its stubs."""
+        backend.mkdir(parents=True)
+        for file in (*self.python_backend.glob("*.so"), *self.python_backend.glob("*.py")):
+            (backend / file.name).symlink_to(file)
+        (backend / STUB_NAME).symlink_to(self.stub)
 
     def environment(self, directory: Path) -> dict[str, str]:
         """Return the environment in which Triton finds its libraries, and its stub this Python."""

@@ -4,7 +4,12 @@
     DIRECTORY/classifier/1/model.py        imports `serve.classifier_backend`
     DIRECTORY/classifier/1/artifact/       the artifact's files, digests included
 
-with a folder for each model. `serve.deployment` adds versions.
+with a folder for each model. `serve.deployment` adds versions. Where a backend of Triton runs the
+graph (`--runtime triton-onnxruntime`), the artifact is another model, which `classifier` calls, and
+reads for its tokenizer:
+
+    DIRECTORY/classifier-encoder/config.pbtxt
+    DIRECTORY/classifier-encoder/1/        the artifact's files; Triton reads model.onnx
 
 The model's data is all inside, as hard links where the file system has them; only a repository that
 goes with its server may have symbolic links. Its code is not: model.py imports the installed
@@ -16,16 +21,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
 from bertender.core.atomic import replacing_directory
 from bertender.core.card import CARD_NAME
-from bertender.core.errors import ArtifactError, ModelError
+from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.problems import PROBLEMS
+from bertender.text.tokenizer_file import open_tokenizer
 from serve.config import ServeConfig
+from serve.encoder_config import encoder_config
+from serve.encoder_predictor import ENCODER_OUTPUT
+from serve.graph_signature import read_signature
+from serve.lint.linting import check_repository
 from serve.placing import place_artifact
+from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
 from serve.triton_config import FIRST_VERSION, model_config, write_model_config
+from serve.warm_up import bucket_shapes
 from serve.wire import CANDIDATE_SUFFIX, MODEL_NAME
 
 __all__ = [
@@ -72,7 +86,8 @@ def write_repository(
 ) -> Path:
     """Write the model repository of ONNX artifacts at `directory`, and return its path.
 
-    All of it appears at once and replaces a repository written before, or nothing does.
+    All of it appears at once and replaces a repository written before, or nothing does. One that no
+    server is started with, which would prove it, is linted first.
 
     Args:
         models: what to serve; digests are checked here.
@@ -81,22 +96,36 @@ def write_repository(
         is_temporary: the repository goes with its server, while the artifacts are still there.
 
     Raises:
+        ConfigError: Triton runs the graph, and there are several, or one of another name.
         ModelError: an artifact is not an ONNX classifier.
         DamagedArtifactError: an artifact's files differ from its card.
-        ArtifactError: `directory` exists and is not such a repository, or it cannot be written.
+        ArtifactError: `directory` exists and is not such a repository, it cannot be written, or
+            Triton would not load it.
     """
     artifacts = by_name(models)
     for artifact in artifacts.values():
         check_servable(artifact)
+    _check_names(artifacts, config)
     directory = directory.resolve()
     _check_foreign(directory)
     try:
         with replacing_directory(directory) as draft:
             for name, artifact in artifacts.items():
                 _fill(draft / name, artifact, config, is_temporary)
+            if not config.starts_server:
+                check_repository(draft)
     except OSError as error:
         raise cannot_be_written(directory, [*artifacts.values()], error) from error
     return directory
+
+
+def _check_names(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None:
+    """Raise ConfigError where Triton would run the graphs of several models, which share a name."""
+    if SERVED_RUNTIMES[config.runtime].triton_backend and [*artifacts] != [MODEL_NAME]:
+        raise ConfigError(
+            f"runtime={config.runtime} serves one artifact, as {MODEL_NAME!r}, and there are "
+            f"{', '.join(artifacts)}. Write a repository for each."
+        )
 
 
 def cannot_be_written(
@@ -115,14 +144,42 @@ def cannot_be_written(
 def fill_version(version: Path, artifact: Artifact, *, is_temporary: bool) -> str:
     """Fill the folder of a model's version; return the stamp of the artifact's files in it."""
     stamp = place_artifact(artifact, version / "artifact", is_temporary=is_temporary)
-    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+    _write_model_file(version)
     return stamp
 
 
+def _write_model_file(version: Path) -> None:
+    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+
+
 def _fill(model: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
-    stamp = fill_version(model / str(FIRST_VERSION), artifact, is_temporary=is_temporary)
-    settings = model_config(artifact.card, config, artifact.digest, stamp, name=model.name)
+    version = model / str(FIRST_VERSION)
+    inputs: tuple[str, ...] = ()
+    if SERVED_RUNTIMES[config.runtime].triton_backend:
+        version.mkdir(parents=True)
+        _write_model_file(version)
+        encoder = model.with_name(ENCODER_NAME) / str(FIRST_VERSION)
+        stamp = place_artifact(artifact, encoder, is_temporary=is_temporary)
+        inputs = _write_encoder(encoder, artifact, config)
+    else:
+        stamp = fill_version(version, artifact, is_temporary=is_temporary)
+    settings = model_config(
+        artifact.card, config, artifact.digest, stamp, name=model.name, encoder_inputs=inputs
+    )
     write_model_config(model / CONFIG_NAME, settings)
+
+
+def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tuple[str, ...]:
+    """Write the configuration of the model that runs the graph, and return its inputs."""
+    signature = read_signature(version / ONNX_NAME)
+    tokenize = PROBLEMS[artifact.card.task.problem_type].encoder(
+        open_tokenizer(artifact.path), config.max_length
+    )
+    shapes = bucket_shapes(config.tokens_per_bucket, tokenize.max_length, config.max_batch_size)
+    outputs = tuple(each for each in signature.outputs if each.name == ENCODER_OUTPUT)
+    used = replace(signature, outputs=outputs)
+    write_model_config(version.parent / CONFIG_NAME, encoder_config(used, config, shapes))
+    return tuple(each.name for each in signature.inputs)
 
 
 def is_repository(directory: Path) -> bool:
@@ -140,7 +197,9 @@ def model_names(repository: Path) -> tuple[str, ...]:
 
 
 def _is_model(path: Path) -> bool:
-    cards = path.glob(f"*/artifact/{CARD_NAME}")
+    cards = [*path.glob(f"*/artifact/{CARD_NAME}")]
+    if path.name in (MODEL_NAME, ENCODER_NAME):  # the artifact of both is in the latter
+        cards += path.with_name(ENCODER_NAME).glob(f"*/{CARD_NAME}")
     return (path / CONFIG_NAME).is_file() and any(card.is_file() for card in cards)
 
 

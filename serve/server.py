@@ -27,6 +27,7 @@ from serve.launch import STOP_TIMEOUT_S, Place, is_ready, launch
 from serve.ports import with_free_ports
 from serve.repository import Models, model_names, write_repository
 from serve.running_servers import WORKSPACE_PREFIX, RunningServer, note_server
+from serve.served_runtimes import SERVED_RUNTIMES
 from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
 from serve.temporary_folder import check_temporary_folder
@@ -144,7 +145,8 @@ class TritonServer:
         return f" The log is in {place}."
 
     def _start(self, installation: Installation) -> None:
-        check_installed(self.config.runtime)
+        if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
+            check_installed(runtime)
         self.config = with_free_ports(self.config)
         check_shared_memory(self.config, len(self.models))
         check_temporary_folder()

@@ -13,7 +13,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import text_format  # type: ignore[import-untyped]
 
@@ -21,17 +21,20 @@ from bertender.core.card import Card
 from bertender.problems import PROBLEMS, Tensor
 from serve.backend_parameters import BackendParameters
 from serve.config import ServeConfig
+from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
 from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as triton
 
 __all__ = [
+    "ENCODER_ARTIFACT",
     "FIRST_VERSION",
     "config_of_version",
     "model_config",
     "only_version",
     "read_model_config",
+    "triton",
     "write_model_config",
 ]
 
@@ -65,6 +68,9 @@ def _without_grpc() -> ModuleType:
 if not TYPE_CHECKING:
     triton = _without_grpc()
 
+ENCODER_ARTIFACT = f"../../{ENCODER_NAME}/{FIRST_VERSION}"
+"""From the classifier's version: the artifact is there once, where Triton's backend reads it."""
+
 WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", lambda labels: (1,))
 
 
@@ -75,6 +81,7 @@ def model_config(
     stamp: str | None = None,
     *,
     name: str = MODEL_NAME,
+    encoder_inputs: tuple[str, ...] = (),
 ) -> triton.ModelConfig:
     """Return the Triton configuration of an artifact with this card and digest.
 
@@ -84,6 +91,7 @@ def model_config(
         digest: of the artifact.
         stamp: of its files, where their digests were checked.
         name: of the model on the server.
+        encoder_inputs: of the Triton model that runs the graph, where the runtime is Triton's.
     """
     parameters = BackendParameters(
         digest=digest,
@@ -96,6 +104,7 @@ def model_config(
         max_queue_texts=config.queue_texts,
         queue_timeout_ms=config.queue_timeout_ms,
         problem_type=card.task.problem_type,
+        **_encoder(config, encoder_inputs),
     )
     return triton.ModelConfig(
         name=name,
@@ -116,8 +125,8 @@ def model_config(
             )
         ],
         parameters={
-            name: triton.ModelParameter(string_value=str(value))
-            for name, value in parameters.model_dump(exclude_none=True).items()
+            name: triton.ModelParameter(string_value=value)
+            for name, value in parameters.as_strings().items()
         },
     )
 
@@ -149,6 +158,13 @@ def config_of_version(
     for parameter in OF_THE_ARTIFACT:
         config.parameters[parameter].CopyFrom(fresh.parameters[parameter])
     return config
+
+
+def _encoder(config: ServeConfig, inputs: tuple[str, ...]) -> dict[str, Any]:
+    """Return the settings that are there only where another Triton model runs the graph."""
+    if SERVED_RUNTIMES[config.runtime].triton_backend is None:
+        return {}
+    return {"artifact": ENCODER_ARTIFACT, "encoder": ENCODER_NAME, "encoder_inputs": inputs}
 
 
 def write_model_config(path: Path, config: triton.ModelConfig) -> None:

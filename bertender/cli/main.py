@@ -79,6 +79,12 @@ COMMANDS: Mapping[str, Command] = {
         "Replace a served model by a new version that proves itself first.",
         "serve",
     ),
+    "lint-repository": Command(
+        "Check a Triton model repository offline, against the graphs in it.",
+        "serve.lint.command",
+        "lint_repository_command",
+        extra="serve",
+    ),
     "classify": _command("serve.classify_command", "classify", "Ask a served model about texts."),
     "loadtest": _command(
         "serve.loadtest.command", "loadtest", "Measure an endpoint under load, and find its limit."

@@ -31,6 +31,7 @@ from serve.repository import (
     is_repository,
     model_names,
 )
+from serve.served_runtimes import ENCODER_NAME
 from serve.triton_config import (
     FIRST_VERSION,
     config_of_version,
@@ -143,7 +144,7 @@ def model_folder(repository: Path, name: str) -> ModelFolder:
 
     Raises:
         ArtifactError: it is not a repository of `bertender serve`.
-        ConfigError: it has no such model.
+        ConfigError: it has no such model, or a backend of Triton runs its graph.
     """
     if not is_repository(repository):
         raise ArtifactError(
@@ -154,6 +155,11 @@ def model_folder(repository: Path, name: str) -> ModelFolder:
         raise ConfigError(
             f"model={name}: {repository} has no such model.{nearest_hint(name, known)} It has "
             f"{', '.join(known)}."
+        )
+    if (repository / ENCODER_NAME).is_dir():
+        raise ConfigError(
+            f"{repository} lets a backend of Triton run the graph, and has one version of it. Write "
+            "another repository: bertender serve ARTIFACT --repository-only DIRECTORY."
         )
     return ModelFolder(repository / name)
 

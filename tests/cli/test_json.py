@@ -43,6 +43,11 @@ def deploy_words(made: Made, out: Path) -> Words:
     return ("deploy", made["int8"], "--to", out)
 
 
+def lint_words(made: Made, out: Path) -> Words:
+    succeed("serve", made["int8"], "--repository-only", out)
+    return ("lint-repository", out)
+
+
 @cache
 def toy_server() -> str:
     """The address of a server that runs as long as the tests do."""
@@ -81,6 +86,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     ),
     "serve": lambda made, out: ("serve", made["int8"], "--repository-only", out),
     "deploy": deploy_words,
+    "lint-repository": lint_words,
     "classify": lambda made, out: ("classify", "saw drill"),
     "loadtest": lambda made, out: (
         *("loadtest", toy_server(), "--input", made.files.dev, "--concurrency", "1"),
@@ -106,6 +112,7 @@ KEYS: dict[str, Collection[str]] = {
     "compress": {"config", "candidates", "probes", "verdict"},
     "serve": {"repository"},
     "deploy": {"model", "version", "digest", "state", "golden", "repository", "earlier_versions"},
+    "lint-repository": {"repository", "findings"},
     "classify": {"label", "score", "logits"},
     "loadtest": {"config", "runs", "limit", "environment", "load"},
     "tasks": {"task", "summary", "metric", "labels"},

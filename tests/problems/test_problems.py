@@ -38,9 +38,12 @@ from serve.backend_parameters import BackendParameters
 from serve.classifier_backend import open_artifact
 from serve.client import Endpoint
 from serve.config import ServeConfig
+from serve.served_runtimes import DEFAULT_RUNTIME
 from serve.server import serving
 from serve.triton_config import model_config
 from serve.wire import TRUNCATED
+from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
+from tests.served import ANY_PORTS
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
 from tests.toys import toy_task
@@ -193,12 +196,16 @@ def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task)
         assert np.all((np.array(answer["score"]) > 0) & (np.array(answer["score"]) <= 1))
 
 
-def test_the_real_endpoint_answers_texts_and_examples_alike(graph: Artifact, task: Task) -> None:
+@pytest.mark.parametrize("runtime", [DEFAULT_RUNTIME, ENCODER_RUNTIME])
+def test_the_real_endpoint_answers_texts_and_examples_alike(
+    graph: Artifact, task: Task, runtime: str, tmp_path: Path
+) -> None:
     """A sentence may come as one text, whatever its words are labelled by."""
     examples = task.dev.examples[:3]
     texts = [" ".join(example) for example in examples]
-    ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
-    with serving(graph, ports) as server:
+    binary = lay_out_with_encoders(tmp_path) if runtime == ENCODER_RUNTIME else None
+    config = ServeConfig(**ANY_PORTS, runtime=runtime, tritonserver=binary)
+    with serving(graph, config) as server:
         answers = bertender.classify(texts, server.http_url)
         with Endpoint(server.grpc_url) as endpoint:
             assert [answer.label for answer in endpoint.classify(examples)] == [

@@ -21,8 +21,10 @@ from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
 from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
+from serve.served_runtimes import DEFAULT_RUNTIME
 from serve.server import TritonServer
 from tests.cli.fakes import endpoint
+from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import BATCH, QUEUE, marked_server
 from tests.serve.proxies import SECRET, Proxy, proxy_before
 from tests.serve.scripted import make_certificate
@@ -113,13 +115,18 @@ def proxy(administered: TritonServer, tmp_path_factory: pytest.TempPathFactory) 
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", params=[DEFAULT_RUNTIME, ENCODER_RUNTIME])
 def marked(
-    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+    onnx_artifact: Artifact,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[TritonServer]:
     """A running server with a short queue, whose runs obey marked words."""
     folder = tmp_path_factory.mktemp("marked")
     settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE, "queue_timeout_ms": 3000}
+    settings |= {"runtime": request.param}
+    if request.param == ENCODER_RUNTIME:
+        settings |= {"tritonserver": lay_out_with_encoders(folder / "root")}
     with marked_server(onnx_artifact, folder, **settings) as server:
         yield server
 

@@ -12,7 +12,10 @@ from bertender.core.errors import ConfigError
 from serve.config import RULES, SERVER_SETTINGS, ServeCommandConfig, ServeConfig
 from serve.triton_config import model_config
 
-FIELDS = sorted(ServeConfig.model_fields)
+OF_THE_ENCODER = {"gpu"}
+"""What is refused but for a runtime whose graph is another Triton model, and is in that alone: see
+test_triton_onnxruntime.py."""
+FIELDS = sorted(ServeConfig.model_fields.keys() - OF_THE_ENCODER)
 OTHER_VALUES = {
     "host": "127.0.0.2",
     "tritonserver": "/opt/tritonserver/bin/tritonserver",

@@ -10,11 +10,14 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from bertender.core.artifact import Artifact
+from serve.served_runtimes import DEFAULT_RUNTIME
+from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import ASK, MARKED, SAYS
 
 OWNER = """
@@ -29,6 +32,7 @@ def say(server):
 
 repository.MODEL_FILE = sys.argv[2]
 settings = dict(threads_per_instance=1, max_batch_size=10, max_queue_texts=100)
+settings.update(json.loads(sys.argv[3]))
 config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, **settings)
 serve_forever(Artifact.load(sys.argv[1]), config, say)
 """
@@ -37,10 +41,16 @@ IN_FLIGHT = 50
 
 
 @pytest.mark.server
-def test_sigterm_answers_what_was_accepted_and_ends(onnx_artifact: Artifact) -> None:
+@pytest.mark.parametrize("runtime", [DEFAULT_RUNTIME, ENCODER_RUNTIME])
+def test_sigterm_answers_what_was_accepted_and_ends(
+    onnx_artifact: Artifact, tmp_path: Path, runtime: str
+) -> None:
+    settings = {"runtime": runtime}
+    if runtime == ENCODER_RUNTIME:
+        settings["tritonserver"] = str(lay_out_with_encoders(tmp_path / "root"))
     with (
         subprocess.Popen(
-            [sys.executable, "-c", OWNER, str(onnx_artifact.path), MARKED],
+            [sys.executable, "-c", OWNER, onnx_artifact.path, MARKED, json.dumps(settings)],
             stdout=subprocess.PIPE,
             text=True,
         ) as owner,

@@ -88,7 +88,9 @@ def test_the_client_alone_classifies_files(
     assert pyarrow.parquet.read_table(output).num_rows == 2
 
 
-@pytest.mark.parametrize("words", ["serve --help", "deploy --help", *ASKING])
+@pytest.mark.parametrize(
+    "words", ["serve --help", "deploy --help", "lint-repository --help", *ASKING]
+)
 def test_it_runs_with_the_extra(
     words: str, environment: FreshEnvironment, onnx_artifact: Artifact
 ) -> None:
@@ -96,12 +98,16 @@ def test_it_runs_with_the_extra(
     assert environment.run("-m", "bertender", *words.split(), *more).stdout
 
 
-def test_the_extra_writes_a_repository(
-    environment: FreshEnvironment, onnx_artifact: Artifact, tmp_path: Path
+@pytest.mark.parametrize("runtime", ["onnxruntime", "triton-onnxruntime"])
+def test_the_extra_writes_a_repository_and_checks_it(
+    environment: FreshEnvironment, onnx_artifact: Artifact, tmp_path: Path, runtime: str
 ) -> None:
     words = ("serve", onnx_artifact.path, "--repository-only", tmp_path / "models", "--json")
-    done = environment.run("-m", "bertender", *words)
-    assert Path(json.loads(done.stdout)["repository"], "classifier", "config.pbtxt").is_file()
+    done = environment.run("-m", "bertender", *words, "--runtime", runtime)
+    repository = Path(json.loads(done.stdout)["repository"])
+    assert (repository / "classifier" / "config.pbtxt").is_file()
+    linted = environment.run("-m", "bertender", "lint-repository", repository, "--json")
+    assert json.loads(linted.stdout) == {"repository": str(repository), "findings": []}
 
 
 @pytest.mark.server

@@ -102,6 +102,19 @@ def test_the_backend_reads_its_parameters_back(
     )
 
 
+def test_the_encoder_is_a_parameter_where_it_is_another_model(onnx_artifact: Artifact) -> None:
+    settings = SETTINGS.model_copy(update={"runtime": "triton-onnxruntime"})
+    inputs = ("input_ids", "attention_mask")
+    config = model_config(onnx_artifact.card, settings, encoder_inputs=inputs)
+    assert config.parameters["encoder_inputs"].string_value == "input_ids,attention_mask"
+    as_triton_gives_it = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    parameters = BackendParameters.from_model_config(as_triton_gives_it)
+    assert (parameters.encoder, parameters.encoder_inputs) == ("classifier-encoder", inputs)
+    assert parameters.artifact == "../../classifier-encoder/1"
+    plain = model_config(onnx_artifact.card, SETTINGS)
+    assert not {"encoder", "encoder_inputs"} & set(plain.parameters)
+
+
 def test_a_misspelt_parameter_is_refused() -> None:
     config = {"parameters": {"tokens_per_buckets": {"string_value": "9"}}}
     with pytest.raises(ConfigError, match="tokens_per_bucket'"):

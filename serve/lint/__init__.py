@@ -1,0 +1,1 @@
+"""Offline checks of Triton model repositories, ours and others: `bertender lint-repository`."""

@@ -1,0 +1,96 @@
+"""SERVED_RUNTIMES: what runs the buckets of an endpoint, behind the one method `Predictor.logits`.
+
+A row of RUNTIMES runs them in the process of the Python backend. `triton-onnxruntime` sends each to
+a model of its own (`classifier-encoder`), which Triton's ONNX Runtime backend runs, on a GPU or on
+the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bertender.core.table import Table, on_demand
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+
+if TYPE_CHECKING:  # at run time it would load PyTorch into the server
+    from bertender.models.predictor import Predictor
+
+__all__ = [
+    "DEFAULT_RUNTIME",
+    "ENCODER_NAME",
+    "SERVED_RUNTIMES",
+    "Opening",
+    "ServedRuntime",
+    "ServedRuntimeName",
+]
+
+ENCODER_NAME = "classifier-encoder"
+"""The Triton model that runs the graph where the Python backend does not."""
+
+BUCKETS_AT_ONCE = 2
+"""Sent to another model: while one runs, the next is on its way."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a runtime is opened with."""
+
+    graph: Path
+    threads: int
+    encoder: str | None = None
+    """The Triton model that runs the graph."""
+    encoder_inputs: tuple[str, ...] = ()
+    """Its inputs, by name."""
+
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""As Python's `map`: results in the order of what they are of."""
+
+
+@dataclass(frozen=True)
+class ServedRuntime:
+    """A row of SERVED_RUNTIMES."""
+
+    summary: str
+    open: Callable[[Opening], Predictor]
+    in_process: str | None = None
+    """The row of RUNTIMES that runs in the Python backend's process."""
+    triton_backend: str | None = None
+    """The backend of Triton that runs the graph, as the model `classifier-encoder`."""
+    mapping: Callable[[], Map] = lambda: map
+    """Returns what runs the buckets of a merged batch: one after another, or several at once."""
+
+    @property
+    def runs_while_loading(self) -> bool:
+        """Whether it can run before Triton has loaded the model: Triton then takes no requests."""
+        return self.triton_backend is None
+
+
+def _open_in_process(name: str, opening: Opening) -> Predictor:
+    # spinning threads take the cores that the server needs: it cost half the throughput
+    return RUNTIMES[name].open(opening.graph, opening.threads, spinning=False)
+
+
+SERVED_RUNTIMES = Table(
+    "runtime",
+    {
+        **{
+            name: ServedRuntime(runtime.summary, partial(_open_in_process, name), in_process=name)
+            for name, runtime in RUNTIMES.items()
+        },
+        "triton-onnxruntime": ServedRuntime(
+            summary="ONNX Runtime as a backend of Triton, on a GPU or on the CPU",
+            open=on_demand("serve.encoder_predictor:EncoderPredictor"),
+            triton_backend="onnxruntime",
+            mapping=lambda: ThreadPoolExecutor(BUCKETS_AT_ONCE, "bucket").map,
+        ),
+    },
+)
+
+ServedRuntimeName = Annotated[str, SERVED_RUNTIMES.validator()]
+"""A row of SERVED_RUNTIMES, as a setting."""
