@@ -16,6 +16,7 @@ from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
 from bertender.text.batch import Batch, Encode
 from bertender.text.batching import length_buckets
 from bertender.text.example import Example
+from serve.bucket_runners import BucketRunner, OneByOne
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.predictor import Predictor
@@ -32,6 +33,7 @@ class BucketedClassifier:
         label_count: the labels of the model.
         tokens_per_bucket: most tokens, padding included, in one run.
         problem: what the logits are predictions of, a row of PROBLEMS.
+        runner: runs the buckets of a batch.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class BucketedClassifier:
         label_count: int,
         tokens_per_bucket: int,
         problem: ProblemType[Any] = SINGLE_LABEL,
+        runner: BucketRunner | None = None,
     ) -> None:
         self.encode = encode
         self.predictor = predictor
         self.label_count = label_count
         self.tokens_per_bucket = tokens_per_bucket
         self.problem = problem
+        self.runner = runner or OneByOne()
 
     def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
         """Return the logits of any number of examples, below one another, in their order."""
@@ -59,13 +63,17 @@ class BucketedClassifier:
 
     def run(self, batch: Batch, rows: Sequence[int]) -> list[Outputs]:
         """Return the outputs of some rows of an encoded batch, in the order of `rows`."""
-        by_row = dict[int, Outputs]()
         lengths = batch.arrays["attention_mask"][list(rows)].sum(axis=1)
-        for bucket in length_buckets(lengths.tolist(), self.tokens_per_bucket):
-            own = [rows[place] for place in bucket]
-            narrowed = _narrowed(batch, own)
-            outputs = self.problem.outputs(self.predictor.logits(narrowed), narrowed)
-            by_row.update(zip(own, outputs, strict=True))
+        places = length_buckets(lengths.tolist(), self.tokens_per_bucket)
+        buckets = [[rows[place] for place in bucket] for bucket in places]
+
+        def outputs_of(bucket: list[int]) -> Sequence[Outputs]:
+            narrowed = _narrowed(batch, bucket)
+            return self.problem.outputs(self.predictor.logits(narrowed), narrowed)
+
+        by_row = dict[int, Outputs]()
+        for bucket, outputs in zip(buckets, self.runner.run(outputs_of, buckets), strict=True):
+            by_row.update(zip(bucket, outputs, strict=True))
         return [by_row[row] for row in rows]
 
 

@@ -41,6 +41,7 @@ from serve.backend_metrics import (
     Tally,
 )
 from serve.backend_parameters import BackendParameters
+from serve.bucket_runners import bucket_runner
 from serve.bucketing import BucketedClassifier
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
@@ -73,8 +74,10 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self.parameters = BackendParameters.from_model_config(config)
         self.max_batch_size = int(config["max_batch_size"])
-        threads = self.parameters.threads or share_of_cores(config["instance_group"][0]["count"])
-        os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's share
+        at_once = self.parameters.concurrent_buckets
+        runs = at_once * int(config["instance_group"][0]["count"])
+        threads = self.parameters.threads or share_of_cores(runs)
+        os.environ["RAYON_NUM_THREADS"] = str(threads * at_once)  # no bucket runs meanwhile
         folder = Path(args["model_repository"], args["model_version"], self.parameters.artifact)
         artifact = load_checked(folder, self.parameters.stamp)
         self.labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
@@ -99,6 +102,7 @@ class TritonPythonModel:
         """Respond to what still waits, and stop."""
         self.queue.close()
         self.worker.join()
+        self.classifier.runner.close()
         self.metrics.stop()
 
     def _start_worker(self, labels: Mapping[str, str]) -> None:
@@ -210,13 +214,19 @@ def open_artifact(
     return BucketedClassifier(
         problem.encoder(open_tokenizer(artifact.path), parameters.max_length),
         # spinning threads take the cores that the server needs: it cost half the throughput
-        RUNTIMES[parameters.runtime].open(artifact.path / ONNX_NAME, threads, spinning=False),
+        RUNTIMES[parameters.runtime].open(
+            artifact.path / ONNX_NAME,
+            threads,
+            spinning=False,
+            concurrent_runs=parameters.concurrent_buckets,
+        ),
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
         problem,
+        bucket_runner(parameters.concurrent_buckets),
     )
 
 
-def share_of_cores(instances: int) -> int:
-    """Return the threads that each of `instances` gets of the cores that this process may use."""
-    return max(1, usable_cores() // instances)
+def share_of_cores(runs: int) -> int:
+    """Return the threads that each of `runs` at once gets of the cores of this process."""
+    return max(1, usable_cores() // runs)

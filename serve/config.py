@@ -123,7 +123,10 @@ class ServeConfig(Config):
     )
     instances: int = Field(1, ge=1, description="copies of the model that run in parallel")
     threads_per_instance: int = Field(
-        0, ge=0, description="threads of each copy; 0 shares the cores out evenly"
+        0, ge=0, description="threads of a run of each copy; 0 shares the cores out evenly"
+    )
+    concurrent_buckets: int = Field(
+        1, ge=1, description="buckets of a batch that each copy runs at once"
     )
     max_length: int | None = Field(
         None, ge=2, description="longest input in tokens; by default the tokenizer's own limit"
