@@ -16,6 +16,7 @@ from bertender.core.errors import ConfigError
 from serve.config import ServeCommandConfig
 from serve.foreground import serve_forever
 from serve.page import PageServer
+from serve.profiles import UsedProfile, with_profile
 from serve.repository import write_repository
 from serve.server import TritonServer
 from serve.server_log import STANDARD_OUTPUT
@@ -43,10 +44,11 @@ def serve_command() -> Callable[..., None]:
             written = write_repository(source, config.repository_only, config)
             _print_state(as_json, {"repository": str(written)}, f"model repository: {written}")
             return
+        config, profile = with_profile(config, source.card)
         with ExitStack() as stack:
 
             def report_ready(server: TritonServer) -> None:
-                _ready(server, _page(stack, source, server, config), as_json)
+                _ready(server, profile, _page(stack, source, server, config), as_json)
 
             serve_forever(source, config, on_ready=report_ready)
 
@@ -63,19 +65,22 @@ def _page(
     return {"page": page.url}
 
 
-def _ready(server: TritonServer, page: Mapping[str, str], as_json: bool) -> None:
+def _ready(
+    server: TritonServer, profile: UsedProfile | None, page: Mapping[str, str], as_json: bool
+) -> None:
     urls = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
-    shown = "".join(f"\nthe page: {url}" for url in page.values())
-    _print_state(
-        as_json,
-        {**urls, **page},
-        f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.\n"
-        f'try it: bertender classify "a text of yours" --url {server.http_url}{shown}',
-    )
+    used = None if profile is None else str(profile.path)
+    lines = [
+        f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.",
+        *([] if profile is None else [f"{profile}; --no-profile ignores it"]),
+        f'try it: bertender classify "a text of yours" --url {server.http_url}',
+        *(f"the page: {url}" for url in page.values()),
+    ]
+    _print_state(as_json, {**urls, **page, "profile": used}, "\n".join(lines))
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
 
 
-def _print_state(as_json: bool, result: dict[str, str], words: str) -> None:
+def _print_state(as_json: bool, result: Mapping[str, str | None], words: str) -> None:
     if as_json:
         print_json(result)
     else:

@@ -17,7 +17,14 @@ from serve.advisories import Advisory, by_version, predated
 from serve.installation import installed_version
 from serve.server_log import STANDARD_OUTPUT
 
-__all__ = ["PORT_FIELDS", "RULES", "SERVER_SETTINGS", "ServeCommandConfig", "ServeConfig"]
+__all__ = [
+    "PORT_FIELDS",
+    "RULES",
+    "SERVER_SETTINGS",
+    "LocalServeConfig",
+    "ServeCommandConfig",
+    "ServeConfig",
+]
 
 
 QUEUED_BATCHES = 4
@@ -28,7 +35,7 @@ SERVER_SETTINGS = frozenset(
     {
         *PORT_FIELDS,
         *("host", "behind_proxy", "tritonserver", "admin_token_file", "ready_timeout_s"),
-        *("log_file", "log_max_mb", "restart"),
+        *("log_file", "log_max_mb", "restart", "profile"),
     }
 )
 """Settings of the server that are not in a model repository."""
@@ -198,7 +205,17 @@ COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
 }
 
 
-class ServeCommandConfig(ServeConfig):
+class LocalServeConfig(ServeConfig):
+    """The settings of a server on this machine, whose profile has those that are not explicit."""
+
+    profile: bool = Field(
+        True,
+        description="use the settings that `bertender tune` found on this machine, where no option "
+        "sets them",
+    )
+
+
+class ServeCommandConfig(LocalServeConfig):
     """The settings of `bertender serve`, which may write a repository alone."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = COMMAND_RULES

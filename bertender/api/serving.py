@@ -21,7 +21,8 @@ def serve(artifact: ArtifactLike, **settings: Any) -> AbstractContextManager[Tri
 
     Args:
         artifact: an onnx classifier.
-        settings: the options of `bertender serve`; a port 0 takes any free one.
+        settings: the options of `bertender serve`; a port 0 takes any free one. Those that are
+            not set are of this machine's profile, as there.
 
     Raises:
         ServingError: the server cannot start.
@@ -32,8 +33,9 @@ def serve(artifact: ArtifactLike, **settings: Any) -> AbstractContextManager[Tri
     """
     from bertender.pipeline.calls import opened, plain
 
-    config = load_place("serve.config:ServeConfig").parse(plain(settings))
+    config = load_place("serve.config:LocalServeConfig").parse(plain(settings))
     source = opened(artifact, verify=False)  # it is when the repository is written
+    config, _ = load_place("serve.profiles:with_profile")(config, source.card)
     serving = load_place("serve.server:serving")(source, config)
     return cast("AbstractContextManager[TritonServer]", serving)
 

@@ -24,7 +24,7 @@ from serve.loadtest.loops import precise_loop
 from serve.loadtest.records import Limit, LoadRun, LoadTest, Outcome
 from serve.loadtest.senders import SENDERS, Request, Sender
 
-__all__ = ["Target", "load_test"]
+__all__ = ["Read", "Target", "closed_runs", "load_test"]
 
 PREPARED = 1000
 """Different requests; then the first comes again."""
@@ -79,6 +79,28 @@ def load_test(
         environment=environment(),
         load=busiest([before, after]),
     )
+
+
+def closed_runs(url: str, read: Read, loads: Sequence[LoadConfig]) -> list[LoadRun]:
+    """Measure the throughput of one number of clients after the other.
+
+    Args:
+        url: of an endpoint on this machine.
+        read: returns the texts to send.
+        loads: each with a `concurrency`.
+
+    Raises:
+        ServingError, ConfigError, LoadTestError: as `load_test`.
+    """
+    runs = []
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        for load in loads:
+            target = runner.run(_open(url, read, load, NO_ACCESS))
+            try:
+                runs.append(runner.run(closed_run(target.send, load.concurrency or 1, load)))
+            finally:
+                runner.run(target.sender.close())
+    return runs
 
 
 def _undisturbed(limit: Limit | None, load: MachineLoad, config: LoadConfig) -> Limit | None:

@@ -9,10 +9,16 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from serve.config import RULES, SERVER_SETTINGS, ServeCommandConfig, ServeConfig
+from serve.config import (
+    RULES,
+    SERVER_SETTINGS,
+    LocalServeConfig,
+    ServeCommandConfig,
+    ServeConfig,
+)
 from serve.triton_config import model_config
 
-FIELDS = sorted(ServeConfig.model_fields)
+FIELDS = sorted(LocalServeConfig.model_fields)
 OTHER_VALUES = {
     "host": "127.0.0.2",
     "tritonserver": "/opt/tritonserver/bin/tritonserver",
@@ -21,13 +27,14 @@ OTHER_VALUES = {
     "admin_token_file": "token",
     "log_file": "server.log",
     "runtime": "openvino",
+    "profile": False,
 }
 """For those that no number can be added to."""
 
 
 def other_value(name: str) -> Any:
     """Return an allowed value of a setting that is not its default."""
-    default = ServeConfig.model_fields[name].default
+    default = LocalServeConfig.model_fields[name].default
     return OTHER_VALUES[name] if name in OTHER_VALUES else default + 10 if default else 1
 
 
@@ -35,7 +42,7 @@ def other_value(name: str) -> Any:
 def test_a_repository_takes_every_setting_or_refuses_it(name: str, onnx_artifact: Artifact) -> None:
     """A setting changes what is written, or it is a row of the table and refused by its name."""
     values = {name: other_value(name)}
-    assert ServeConfig.parse(values) != ServeConfig()
+    assert LocalServeConfig.parse(values) != LocalServeConfig()
     repository = {**values, "repository_only": "models"}
     if name in SERVER_SETTINGS:
         with pytest.raises(ConfigError, match=f"repository_only=models and {name}=.*starts no"):

@@ -87,7 +87,7 @@ def test_the_client_alone_classifies_files(
     assert pyarrow.parquet.read_table(output).num_rows == 2
 
 
-@pytest.mark.parametrize("words", ["serve --help", *ASKING])
+@pytest.mark.parametrize("words", ["serve --help", "tune --help", *ASKING])
 def test_it_runs_with_the_extra(
     words: str, environment: FreshEnvironment, onnx_artifact: Artifact
 ) -> None:
