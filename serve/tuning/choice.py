@@ -10,7 +10,8 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.speedup import Speedup
 from serve.tuning.config import TuneConfig
-from serve.tuning.objectives import OBJECTIVES, ratio_over_rounds
+from serve.tuning.objectives import OBJECTIVES
+from serve.tuning.rounds import ratio_over_rounds
 from serve.tuning.settings import DEFAULT_SETTING
 from serve.tuning.visits import Visit
 

@@ -11,7 +11,8 @@ from bertender.core.config import Rule, parts_of
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 from serve.loadtest.config import LoadConfig
 from serve.loadtest.texts import TextsConfig
-from serve.tuning.objectives import LEAST_ROUNDS, MOST_ROUNDS, OBJECTIVES
+from serve.tuning.objectives import OBJECTIVES
+from serve.tuning.rounds import LEAST_ROUNDS, MOST_ROUNDS
 from serve.tuning.settings import DEFAULT_SETTING, SETTINGS
 
 __all__ = ["TUNE_RULES", "TuneConfig"]

@@ -20,13 +20,8 @@ from serve.profiles import ProfileKey, TunedSettings, profile_folder, read_profi
 from serve.tuning import tune as tuning
 from serve.tuning.choice import Choice, choose, scores_of, tried
 from serve.tuning.config import TuneConfig
-from serve.tuning.objectives import (
-    LEAST_ROUNDS,
-    MOST_ROUNDS,
-    OBJECTIVES,
-    Cell,
-    ratio_over_rounds,
-)
+from serve.tuning.objectives import OBJECTIVES, Cell
+from serve.tuning.rounds import LEAST_ROUNDS, MOST_ROUNDS, ratio_over_rounds
 from serve.tuning.settings import DEFAULT_SETTING, SETTINGS
 from serve.tuning.tune import TuneResult, tune
 from serve.tuning.visits import Visit, visit
