@@ -39,7 +39,7 @@ from benchmarks.serving_records import (
     ServingRun,
     ServingVisit,
 )
-from benchmarks.serving_systems import SYSTEMS, Service, child_environment
+from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Service, child_environment
 from benchmarks.serving_texts import WORKLOADS, TextLengths, lengths_of
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
@@ -54,8 +54,13 @@ from serve.loadtest.limit import FIRST_RATE
 
 __all__ = ["PreparedTexts", "measure_serving", "prepared_texts", "run"]
 
-SATURATING = "1 text a request"
-"""The row of LOADS whose throughput says where the search of a limit begins."""
+ALONE, SATURATING = "one caller", "1 text a request"
+"""Rows of LOADS: whose latency a p99 must leave room for, and whose throughput says where the
+search of a limit begins."""
+
+LATENCIES_OF_SLO = 3.0
+LIMITED = (OWN, PADDED)
+"""Systems whose limits are compared."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,8 @@ class _Measurement:
 
     def run(self) -> None:
         systems, workloads = len(self.systems), len(self.workloads)
-        total = workloads * ((systems + 1) * self.config.rounds + systems * self.config.limits)
+        limits = len(LIMITED) * self.config.limits
+        total = workloads * ((systems + 1) * self.config.rounds + limits)
         with progress_bar("serving", total=total) as bar:
             for number in range(self.config.rounds):
                 for workload in self.workloads:
@@ -161,7 +167,7 @@ class _Measurement:
 
     def _limits(self, bar: Bar) -> None:
         for workload in self.workloads:
-            for system in self.systems:
+            for system in LIMITED:
                 bar.note(f"limit of {system}: {workload}")
                 self.limits.append(self._limit(system, workload))
                 bar.advance()
@@ -190,10 +196,29 @@ class _Measurement:
     def _limit(self, system: str, workload: str) -> ServingLimit:
         with self._started(system, workload) as asked:
             meter = LoadMeter()
-            limit, reason = asked.limit(self._first_rate(system, workload))
+            slo_p99_ms = self._slo_p99_ms(workload)
+            limit, reason = asked.limit(slo_p99_ms, self._first_rate(system, workload))
             load = meter.stop()
         check_load(load, self.config.noisy)
-        return ServingLimit(system=system, workload=workload, limit=limit, reason=reason, load=load)
+        return ServingLimit(
+            system=system,
+            workload=workload,
+            slo_p99_ms=slo_p99_ms,
+            limit=limit,
+            reason=reason,
+            load=load,
+        )
+
+    def _slo_p99_ms(self, workload: str) -> float:
+        """Return a p99 that the padded repository can hold at some rate."""
+        latencies = [
+            p50_ms
+            for visit in self.visits
+            if (visit.system, visit.workload) == (PADDED, workload)
+            if (p50_ms := visit.run(ALONE).p50_ms) is not None
+        ]
+        slowest = max(latencies, default=0.0)
+        return max(self.config.slo_p99_ms, float(np.ceil(LATENCIES_OF_SLO * slowest)))
 
     def _first_rate(self, system: str, workload: str) -> float:
         """Return half of what clients without pauses reached: near the limit, and below it."""

@@ -24,6 +24,12 @@ __all__ = ["StartedSystem", "started"]
 
 Result = TypeVar("Result")
 
+MOST_S = 8.0
+"""Longest measurement of a slow server."""
+RESPONSES = 2
+"""Of each client, at least, where MOST_S allows."""
+REQUESTS_OF_P99 = 100
+"""Of a rate, at least, where MOST_S allows."""
 PREPARED = 500
 """Different requests of a load; then the first comes again."""
 
@@ -51,33 +57,52 @@ class StartedSystem:
         self.config = config
 
     def closed(self, load: Load) -> LoadRun:
-        """Measure the throughput of so many clients."""
-        settings = LoadConfig(
-            concurrency=load.clients,
-            texts_per_request=load.texts_per_request,
-            duration_s=self.config.duration_s,
-            warmup_s=self.config.warmup_s,
-        )
+        """Measure the throughput of so many clients.
+
+        A slow server is measured once more, for as long as each client needs for a few responses:
+        of a few large batches, it is chance how many end within a second.
+        """
+        shortest = self.config.duration_s
         with self._asked(load.texts_per_request) as (runner, send):
-            return runner.run(closed_run(send, load.clients, settings))
+
+            def measure(duration_s: float) -> LoadRun:
+                settings = self._closed_loop(load, duration_s)
+                return runner.run(closed_run(send, load.clients, settings))
+
+            try:
+                run = measure(shortest)
+            except LoadTestError:  # nothing came back in that time
+                return measure(max(shortest, MOST_S))
+            share = run.requests_per_second * shortest / (RESPONSES * load.clients)
+            longer = min(MOST_S, shortest / max(share, 1e-9))
+            return run if longer <= shortest else measure(longer)
 
     def at_rate(self, rate: float, duration_s: float) -> LoadRun:
         """Measure the latency of single texts at a rate."""
         with self._asked(1) as (runner, send):
             return runner.run(open_run(send, rate, self._open_loop(duration_s)))
 
-    def limit(self, first_rate: float) -> tuple[Limit | None, str | None]:
+    def limit(self, slo_p99_ms: float, first_rate: float) -> tuple[Limit | None, str | None]:
         """Return the highest rate of single texts that holds the p99, or why there is none."""
-        settings = self._open_loop(self.config.limit_duration_s)
+        shortest = self.config.limit_duration_s
         with self._asked(1) as (runner, send):
+
+            def probe(rate: float) -> LoadRun:
+                settings = self._open_loop(max(shortest, min(MOST_S, REQUESTS_OF_P99 / rate)))
+                return check_lag(runner.run(open_run(send, rate, settings)))
+
             try:
-                return find_limit(
-                    lambda rate: check_lag(runner.run(open_run(send, rate, settings))),
-                    self.config.slo_p99_ms,
-                    first_rate,
-                ), None
+                return find_limit(probe, slo_p99_ms, first_rate), None
             except LoadTestError as error:
                 return None, str(error)
+
+    def _closed_loop(self, load: Load, duration_s: float) -> LoadConfig:
+        return LoadConfig(
+            concurrency=load.clients,
+            texts_per_request=load.texts_per_request,
+            duration_s=duration_s,
+            warmup_s=self.config.warmup_s,
+        )
 
     def _open_loop(self, duration_s: float) -> LoadConfig:
         return LoadConfig(

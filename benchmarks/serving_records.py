@@ -52,7 +52,11 @@ class ServingConfig(Record):
     duration_s: float = Field(1.5, description="of a load in a round, and of each call in process")
     warmup_s: float = 0.3
     limits: bool = True
-    slo_p99_ms: float = 50.0
+    slo_p99_ms: float = Field(
+        50.0,
+        description="p99 of the limits; on a workload whose single texts take the padded "
+        "repository long, a multiple of its median latency",
+    )
     limit_duration_s: float = Field(2.5, description="of each rate, where the limit is looked for")
     pins: Pins = NOT_PINNED
     seed: int = 0
@@ -128,6 +132,7 @@ class ServingLimit(Record):
 
     system: str
     workload: str
+    slo_p99_ms: float = Field(description="the same for all systems of a workload")
     limit: Limit | None
     reason: str | None = Field(description="why there is none")
     load: MachineLoad

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.readings.serving import serving_reading
 from benchmarks.serving_figures import ServingFigures
 from benchmarks.serving_records import LOADS, ServingBenchmark, ServingLimit
-from benchmarks.serving_systems import SYSTEMS
+from benchmarks.serving_systems import OWN, SYSTEMS
 from benchmarks.serving_texts import WORKLOADS
 from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
@@ -34,11 +34,9 @@ def _table(result: ServingBenchmark, workload: str) -> list[str]:
     titles = ["Server"]
     for load in BATCHED:
         titles += [f"{load}, texts/s", "of the ceiling"]
-    titles += [
-        "one caller, p50 ms",
-        "added, ms",
-        f"p99 of {result.config.slo_p99_ms:g} ms, texts/s",
-    ]
+    limit = figures.limit(OWN)
+    slo = f"{limit.slo_p99_ms if limit else result.config.slo_p99_ms:g}"
+    titles += ["one caller, p50 ms", "added, ms", f"p99 of {slo} ms, texts/s"]
     return [
         f"{WORKLOADS[workload].title}: {lengths.texts} texts, the median has {lengths.median:g} "
         f"tokens, the 95th percentile {lengths.p95:g}, the longest {lengths.longest}.",
@@ -98,8 +96,9 @@ def _conditions(result: ServingBenchmark) -> str:
         f"starts of each server, in turns; means, with intervals of 95 % over starts. Closed loop "
         f"({clients}), requests prepared before. The ceiling is the best of 1, 16 and 64 texts a "
         "call in process, on the server's core, tokenisation included. The last column is the "
-        "highest rate of single texts in an open loop that holds the p99; the ends of its ratio "
-        "are those of the search. The padded repository pads to the longest text of the workload, "
+        "highest rate of single texts in an open loop that holds the p99, of a size that the "
+        "padded repository can hold; the ends of its ratio are those of the search. The padded "
+        "repository pads to the longest text of the workload, "
         f"which is known here beforehand. Busiest start: {load}. {here.cpu_model}; {versions}."
     )
 

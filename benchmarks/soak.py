@@ -147,7 +147,7 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
     system = System("bertender", server.start)
     with started(system, service, natural.texts, config.measured) as asked:
         meter = LoadMeter()
-        limit, reason = asked.limit(FIRST_RATE)
+        limit, reason = asked.limit(config.measured.slo_p99_ms, FIRST_RATE)
         if limit is None:
             raise LoadTestError(f"nothing to soak: {reason}")
         rate = config.share * limit.rate

@@ -221,6 +221,7 @@ def made_up(own: float = 96.0, added_ms: float = 0.4, ratio: float = 4.0) -> Ser
             ServingLimit(
                 system=system,
                 workload=workload,
+                slo_p99_ms=50.0,
                 limit=Limit(slo_p99_ms=50, rate=rate, above=1.05 * rate),
                 reason=None,
                 load=QUIET,
@@ -301,9 +302,8 @@ def test_the_command_writes_what_it_measured(
 def test_the_limit_is_looked_for_on_the_system_itself(
     slo_p99_ms: float, held: bool, exported: Artifact, texts: list[str]
 ) -> None:
-    config = QUICK.model_copy(update={"slo_p99_ms": slo_p99_ms})
-    with started(SYSTEMS[OWN], Service(exported, 16, 16), texts, config) as asked:
-        limit, reason = asked.limit(first_rate=16.0)
+    with started(SYSTEMS[OWN], Service(exported, 16, 16), texts, QUICK) as asked:
+        limit, reason = asked.limit(slo_p99_ms, first_rate=64.0)
     late = "load generator" in (reason or "")  # where tests share the cores
     assert (limit is not None) is (held and not late)
     assert late or limit is not None or "do not hold a p99" in (reason or "")
