@@ -24,12 +24,10 @@ __all__ = ["StartedSystem", "started"]
 
 Result = TypeVar("Result")
 
-MOST_S = 8.0
-"""Longest measurement of a slow server."""
 RESPONSES = 2
-"""Of each client, at least, where MOST_S allows."""
+"""Of each client, at least, within the longest measurement."""
 REQUESTS_OF_P99 = 100
-"""Of a rate, at least, where MOST_S allows."""
+"""Of a rate, at least, within the longest measurement."""
 PREPARED = 500
 """Different requests of a load; then the first comes again."""
 
@@ -62,20 +60,20 @@ class StartedSystem:
         A slow server is measured once more, for as long as each client needs for a few responses:
         of a few large batches, it is chance how many end within a second.
         """
-        shortest = self.config.duration_s
+        shortest, longest = self.config.duration_s, self.config.longest_s
         with self._asked(load.texts_per_request) as (runner, send):
 
-            def measure(duration_s: float) -> LoadRun:
-                settings = self._closed_loop(load, duration_s)
+            def measure(duration_s: float, warmup_s: float) -> LoadRun:
+                settings = _closed_loop(load, duration_s, warmup_s)
                 return runner.run(closed_run(send, load.clients, settings))
 
             try:
-                run = measure(shortest)
-            except LoadTestError:  # nothing came back in that time
-                return measure(max(shortest, MOST_S))
+                run = measure(shortest, self.config.warmup_s)
+            except LoadTestError:  # no client has sent a second request
+                return measure(max(shortest, longest), 0.0)
             share = run.requests_per_second * shortest / (RESPONSES * load.clients)
-            longer = min(MOST_S, shortest / max(share, 1e-9))
-            return run if longer <= shortest else measure(longer)
+            longer = min(longest, shortest / max(share, 1e-9))
+            return run if longer <= shortest else measure(longer, 0.0)
 
     def at_rate(self, rate: float, duration_s: float) -> LoadRun:
         """Measure the latency of single texts at a rate."""
@@ -88,21 +86,15 @@ class StartedSystem:
         with self._asked(1) as (runner, send):
 
             def probe(rate: float) -> LoadRun:
-                settings = self._open_loop(max(shortest, min(MOST_S, REQUESTS_OF_P99 / rate)))
+                settings = self._open_loop(
+                    max(shortest, min(self.config.longest_s, REQUESTS_OF_P99 / rate))
+                )
                 return check_lag(runner.run(open_run(send, rate, settings)))
 
             try:
                 return find_limit(probe, slo_p99_ms, first_rate), None
             except LoadTestError as error:
                 return None, str(error)
-
-    def _closed_loop(self, load: Load, duration_s: float) -> LoadConfig:
-        return LoadConfig(
-            concurrency=load.clients,
-            texts_per_request=load.texts_per_request,
-            duration_s=duration_s,
-            warmup_s=self.config.warmup_s,
-        )
 
     def _open_loop(self, duration_s: float) -> LoadConfig:
         return LoadConfig(
@@ -131,6 +123,15 @@ class StartedSystem:
         draw = np.random.default_rng(self.config.seed)
         rows = draw.integers(0, len(self.texts), (PREPARED, size)).tolist()
         return [asker.prepare([self.texts[row] for row in request]) for request in rows]
+
+
+def _closed_loop(load: Load, duration_s: float, warmup_s: float) -> LoadConfig:
+    return LoadConfig(
+        concurrency=load.clients,
+        texts_per_request=load.texts_per_request,
+        duration_s=duration_s,
+        warmup_s=warmup_s,
+    )
 
 
 async def _inside(opened: Callable[[], Result]) -> Result:

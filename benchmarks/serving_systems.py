@@ -40,7 +40,7 @@ from serve.wire import MODEL_NAME, to_arrays
 __all__ = ["OWN", "PADDED", "SYSTEMS", "Asker", "Open", "Service", "System", "child_environment"]
 
 PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 """Of a request: a full batch of padded texts takes seconds on one core."""
 READY_TIMEOUT_S = 120.0
 MODEL = ServedModel(max_batch_size=64, text_columns=1, problem=SINGLE_LABEL, digest="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,29 +22,31 @@ from benchmarks.readings.serving import AIMS, serving_reading
 from benchmarks.rivals.plain_model import PlainModel
 from benchmarks.saving import RESULTS
 from benchmarks.serving import measure_serving, prepared_texts
-from benchmarks.serving_loads import started
+from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import (
     CALLS,
     LOADS,
     Ceiling,
     CeilingCell,
+    Load,
     ServingBenchmark,
     ServingConfig,
     ServingLimit,
     ServingRun,
     ServingVisit,
 )
-from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Open, Service
+from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Asker, Open, Service
 from benchmarks.serving_table import serving_block
 from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS, TextLengths
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.errors import ConfigError, LoadTestError, ModelError
 from bertender.core.machine_load import MachineLoad
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
-from serve.loadtest.records import Limit
+from serve.loadtest.records import Limit, Outcome
+from serve.loadtest.senders import Request
 
 QUICK = ServingConfig(
     duration_s=0.15, warmup_s=0.05, limit_duration_s=0.2, slo_p99_ms=10_000, noisy=True
@@ -156,6 +159,49 @@ async def logits_of(opened: Open, texts: list[str]) -> np.ndarray:
         await asker.close()
     response = service_pb2.ModelInferResponse.FromString(reply)
     return np.frombuffer(response.raw_output_contents[0], np.float32).reshape(len(texts), -1)
+
+
+class SlowAsker(Asker):
+    """A server that runs the requests of all clients as one batch, which takes its time."""
+
+    def __init__(self, batch_s: float) -> None:
+        self.batch_s = batch_s
+
+    def prepare(self, texts: Sequence[str]) -> Request:
+        return Request(b"", {})
+
+    async def send(self, request: Request) -> Outcome:
+        await asyncio.sleep(self.batch_s)
+        return "ok"
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("batch_s", "longest_s", "speed"),
+    [(0.01, 0.5, 200), (0.12, 0.5, 2 / 0.12), (0.3, 1.0, 2 / 0.3), (0.4, 0.2, 2 / 0.4)],
+)
+def test_a_slow_server_is_measured_for_as_long_as_it_needs(
+    batch_s: float, longest_s: float, speed: float
+) -> None:
+    """Two clients of one text each; the last needs longer than the longest measurement."""
+    config = ServingConfig(duration_s=0.1, warmup_s=0.02, longest_s=longest_s)
+    system = StartedSystem(lambda: SlowAsker(batch_s), ["a"], config)
+    measured = ServingRun.of_load("toy", system.closed(Load(texts_per_request=1, clients=2)))
+    assert 0.2 * speed < measured.texts_per_second < 1.5 * speed
+    assert measured.outcomes["ok"] >= 2
+
+
+def test_a_server_without_any_response_is_an_error() -> None:
+    class Silent(SlowAsker):
+        async def send(self, request: Request) -> Outcome:
+            await asyncio.sleep(0.05)
+            return "failed"
+
+    config = ServingConfig(duration_s=0.1, warmup_s=0, longest_s=0.1)
+    run = StartedSystem(lambda: Silent(0.0), ["a"], config).closed(Load(1, 1))
+    with pytest.raises(LoadTestError, match="no response at all"):
+        ServingRun.of_load("toy", run)
 
 
 def test_what_is_not_installed_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ Nothing of bertender is in it, so that it is what it would be without.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,10 @@ class PlainModel:
         os.environ["RAYON_NUM_THREADS"] = str(threads)
         self.tokenizer = tokenizers.Tokenizer.from_file(str(artifact / "tokenizer.json"))
         self.tokenizer.enable_truncation(max_length)
-        self.tokenizer.enable_padding(length=padded_length)
+        pad = _pad_token(artifact)
+        self.tokenizer.enable_padding(
+            length=padded_length, pad_id=self.tokenizer.token_to_id(pad) or 0, pad_token=pad
+        )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self.session = onnxruntime.InferenceSession(
@@ -49,3 +53,10 @@ class PlainModel:
         }
         taken = {name: np.array(arrays[name], np.int64) for name in self.inputs}
         return np.asarray(self.session.run(["logits"], taken)[0], np.float32)
+
+
+def _pad_token(artifact: Path) -> str:
+    """Return the padding token: some models count positions by it."""
+    config = json.loads((artifact / "tokenizer_config.json").read_text(encoding="utf-8"))
+    token = config.get("pad_token", "[PAD]")
+    return str(token["content"] if isinstance(token, dict) else token)
