@@ -40,7 +40,7 @@ from benchmarks.serving_records import (
     ServingVisit,
 )
 from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Service, child_environment
-from benchmarks.serving_texts import WORKLOADS, TextLengths, lengths_of
+from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS, TextLengths, lengths_of
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ModelError, ServingError
@@ -71,6 +71,11 @@ class PreparedTexts:
     lengths: TextLengths
     longest: int
     """Input of the model, in tokens."""
+
+    def service(self, artifact: Artifact) -> Service:
+        """Return what servers of the model are started with for this workload."""
+        maximum = min(self.longest, LONGEST_TOKENS)
+        return Service(artifact, self.longest, maximum, min(self.lengths.rounded, maximum))
 
 
 def prepared_texts(artifact: Artifact, texts: Sequence[str]) -> dict[str, PreparedTexts]:
@@ -140,16 +145,22 @@ class _Measurement:
         self.artifact = artifact
         self.config = config
         self.workloads = workloads
-        self.systems = {name: row for name, row in SYSTEMS.items() if not row.missing}
+        self.systems = {
+            workload: [
+                name
+                for name, row in SYSTEMS.items()
+                if not row.missing and row.is_another(prepared.service(artifact))
+            ]
+            for workload, prepared in workloads.items()
+        }
         self.draw = np.random.default_rng(config.seed)
         self.ceilings: list[Ceiling] = []
         self.visits: list[ServingVisit] = []
         self.limits: list[ServingLimit] = []
 
     def run(self) -> None:
-        systems, workloads = len(self.systems), len(self.workloads)
-        limits = len(LIMITED) * self.config.limits
-        total = workloads * ((systems + 1) * self.config.rounds + limits)
+        visits = sum(len(names) + 1 for names in self.systems.values()) * self.config.rounds
+        total = visits + len(LIMITED) * len(self.workloads) * self.config.limits
         with progress_bar("serving", total=total) as bar:
             for number in range(self.config.rounds):
                 for workload in self.workloads:
@@ -161,7 +172,7 @@ class _Measurement:
         bar.note(f"round {number + 1}: {workload}")
         self.ceilings.append(self._ceiling(workload, number))
         bar.advance()
-        for system in self.draw.permutation([*self.systems]):
+        for system in self.draw.permutation(self.systems[workload]):
             self.visits.append(self._visit(str(system), workload, number))
             bar.advance()
 
@@ -231,8 +242,7 @@ class _Measurement:
 
     def _started(self, system: str, workload: str) -> AbstractContextManager[StartedSystem]:
         own = self.workloads[workload]
-        service = Service(self.artifact, own.longest, own.lengths.padded)
-        return started(self.systems[system], service, own.texts, self.config)
+        return started(SYSTEMS[system], own.service(self.artifact), own.texts, self.config)
 
 
 def _in_process(artifact: Artifact, texts: str, seconds: float) -> list[CeilingCell]:

@@ -62,8 +62,10 @@ class Service:
     artifact: Artifact
     longest: int
     """Tokens at which a text is cut."""
-    padded: int
-    """Tokens that the padded repository pads to."""
+    maximum: int
+    """Tokens that a repository of a fixed length pads to, so that it takes every workload."""
+    workload: int
+    """Tokens of the longest text of this workload, rounded up."""
 
 
 class Asker:
@@ -137,6 +139,8 @@ class System:
     title: str
     start: Callable[[Service], AbstractContextManager[Open]]
     """Ready inside of the block; gives what opens a connection to it."""
+    is_another: Callable[[Service], bool] = lambda service: True
+    """Whether it differs from the rows above it."""
     needs: tuple[str, ...] = ()
     """Packages beyond the extra `serve`."""
 
@@ -154,14 +158,13 @@ def _bertender(service: Service) -> Iterator[Open]:
             yield lambda: TritonAsker(server.grpc_url)
 
 
-def _triton(max_batch_size: int, *, padded: bool) -> Callable[[Service], Any]:
-    """Return what starts Triton with the plain model."""
+def _triton(max_batch_size: int, padded: Callable[[Service], int]) -> Callable[[Service], Any]:
+    """Return what starts Triton with the plain model; padded to 0, it pads to the longest."""
 
     @contextmanager
     def start(service: Service) -> Iterator[Open]:
         with _folder() as folder:
-            length = service.padded if padded else 0
-            _write_plain(folder / "models", service, max_batch_size, length)
+            _write_plain(folder / "models", service, max_batch_size, padded(service))
             with TritonServer(folder / "models", PORTS, folder / "run") as server:
                 yield lambda: TritonAsker(server.grpc_url)
 
@@ -259,8 +262,13 @@ OWN, PADDED = "bertender", "padded"
 
 SYSTEMS: Mapping[str, System] = {
     OWN: System("bertender", _bertender),
-    PADDED: System("Triton, padded to the longest text", _triton(64, padded=True)),
-    "unbatched": System("Triton, `max_batch_size: 0`", _triton(0, padded=False)),
-    "fastapi": System("FastAPI and uvicorn", _fastapi, ("fastapi", "uvicorn")),
+    PADDED: System("Triton, padded to the maximum", _triton(64, lambda service: service.maximum)),
+    "padded-to-longest": System(
+        "Triton, padded to the longest text of the workload",
+        _triton(64, lambda service: service.workload),
+        is_another=lambda service: service.workload < service.maximum,
+    ),
+    "unbatched": System("Triton, `max_batch_size: 0`", _triton(0, lambda service: 0)),
+    "fastapi": System("FastAPI and uvicorn", _fastapi, needs=("fastapi", "uvicorn")),
 }
 """All of them run the same file in ONNX Runtime, with as many threads as they may use cores."""

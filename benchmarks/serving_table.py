@@ -9,7 +9,7 @@ from benchmarks.readings.serving import serving_reading
 from benchmarks.serving_figures import ServingFigures
 from benchmarks.serving_records import LOADS, ServingBenchmark, ServingLimit
 from benchmarks.serving_systems import OWN, SYSTEMS
-from benchmarks.serving_texts import WORKLOADS
+from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS
 from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
 from bertender.report.cells import DASH
@@ -44,9 +44,14 @@ def _table(result: ServingBenchmark, workload: str) -> list[str]:
         _row(titles),
         _row(["---", *["---:"] * (len(titles) - 1)]),
         _row(_ceiling_cells(figures)),
-        *(_row(_cells(figures, name)) for name in SYSTEMS),
+        *(_row(_cells(figures, name)) for name in SYSTEMS if _is_shown(figures, name)),
         "",
     ]
+
+
+def _is_shown(figures: ServingFigures, system: str) -> bool:
+    """Return whether a system was measured, or would have been where it is installed."""
+    return bool(figures.visits(system)) or system in figures.result.left_out
 
 
 def _ceiling_cells(figures: ServingFigures) -> list[str]:
@@ -97,9 +102,9 @@ def _conditions(result: ServingBenchmark) -> str:
         f"({clients}), requests prepared before. The ceiling is the best of 1, 16 and 64 texts a "
         "call in process, on the server's core, tokenisation included. The last column is the "
         "highest rate of single texts in an open loop that holds the p99, of a size that the "
-        "padded repository can hold; the ends of its ratio are those of the search. The padded "
-        "repository pads to the longest text of the workload, "
-        f"which is known here beforehand. Busiest start: {load}. {here.cpu_model}; {versions}."
+        "padded repository can hold; the ends of its ratio are those of the search. The maximum is "
+        f"{LONGEST_TOKENS} tokens, or the model's input where that is shorter. Busiest start: "
+        f"{load}. {here.cpu_model}; {versions}."
     )
 
 

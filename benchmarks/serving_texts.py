@@ -29,7 +29,7 @@ class TextLengths(Record):
     median: float
     p95: float
     longest: int
-    padded: int = Field(description="what the padded repository pads to: the longest, rounded up")
+    rounded: int = Field(description="the longest, rounded up")
 
 
 @dataclass(frozen=True)
@@ -86,5 +86,5 @@ def lengths_of(texts: Sequence[str], count: Count) -> TextLengths:
         median=float(np.median(lengths)),
         p95=float(np.percentile(lengths, 95)),
         longest=longest,
-        padded=8 * -(-longest // 8),
+        rounded=8 * -(-longest // 8),
     )

@@ -142,7 +142,7 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
     if not config.measured.noisy:
         check_load_now()
     natural = prepared_texts(artifact, texts)["natural"]
-    service = Service(artifact, natural.longest, natural.lengths.padded)
+    service = natural.service(artifact)
     server = _Served(config)
     system = System("bertender", server.start)
     with started(system, service, natural.texts, config.measured) as asked:
