@@ -19,13 +19,12 @@ from serve.loadtest.limit import find_limit
 from serve.loadtest.loops import Send, precise_loop
 from serve.loadtest.records import Limit, LoadRun, Outcome
 from serve.loadtest.senders import Request
+from serve.loadtest.slow_servers import closed_for_long_enough
 
 __all__ = ["StartedSystem", "started"]
 
 Result = TypeVar("Result")
 
-RESPONSES = 2
-"""Of each client, at least, within the longest measurement."""
 REQUESTS_OF_P99 = 100
 """Of a rate, at least, within the longest measurement."""
 PREPARED = 500
@@ -55,25 +54,17 @@ class StartedSystem:
         self.config = config
 
     def closed(self, load: Load) -> LoadRun:
-        """Measure the throughput of so many clients.
-
-        A slow server is measured once more, for as long as each client needs for a few responses:
-        of a few large batches, it is chance how many end within a second.
-        """
-        shortest, longest = self.config.duration_s, self.config.longest_s
+        """Measure the throughput of so many clients, for longer where the server is slow."""
+        config = self.config
         with self._asked(load.texts_per_request) as (runner, send):
 
             def measure(duration_s: float, warmup_s: float) -> LoadRun:
                 settings = _closed_loop(load, duration_s, warmup_s)
                 return runner.run(closed_run(send, load.clients, settings))
 
-            try:
-                run = measure(shortest, self.config.warmup_s)
-            except LoadTestError:  # no client has sent a second request
-                return measure(max(shortest, longest), 0.0)
-            share = run.requests_per_second * shortest / (RESPONSES * load.clients)
-            longer = min(longest, shortest / max(share, 1e-9))
-            return run if longer <= shortest else measure(longer, 0.0)
+            return closed_for_long_enough(
+                measure, load.clients, config.duration_s, config.warmup_s, config.longest_s
+            )
 
     def at_rate(self, rate: float, duration_s: float) -> LoadRun:
         """Measure the latency of single texts at a rate."""

@@ -11,9 +11,9 @@ from benchmarks.pinning import NOT_PINNED, Pins
 from benchmarks.serving_texts import TextLengths
 from bertender.core.config import Record
 from bertender.core.environment import Environment
-from bertender.core.errors import LoadTestError
 from bertender.core.machine_load import MachineLoad
 from serve.loadtest.records import Limit, LoadRun, Outcome
+from serve.loadtest.slow_servers import LONGEST_S, texts_per_second
 
 __all__ = [
     "CALLS",
@@ -52,7 +52,7 @@ class ServingConfig(Record):
     rounds: int = 3
     duration_s: float = Field(1.5, description="of a load in a round, and of each call in process")
     warmup_s: float = 0.3
-    longest_s: float = Field(8.0, description="of a load or a rate, where responses are slow")
+    longest_s: float = Field(LONGEST_S, description="of a load or a rate, where responses are slow")
     limits: bool = True
     slo_p99_ms: float = Field(
         50.0,
@@ -79,28 +79,12 @@ class ServingRun(Record):
     def of_load(cls, name: str, run: LoadRun) -> ServingRun:
         return cls(
             load=name,
-            texts_per_second=run.texts_per_second or _until_the_last(run),
+            texts_per_second=texts_per_second(run),
             p50_ms=run.latency.p50_ms if run.latency else None,
             p99_ms=run.p99_ms,
             outcomes=run.outcomes,
             latency_ms=run.latency_ms,
         )
-
-
-def _until_the_last(run: LoadRun) -> float:
-    """Return the texts/s of a run whose responses all came after its end.
-
-    Raises:
-        LoadTestError: there is none.
-    """
-    ends = [
-        intended + ms / 1000
-        for intended, ms, outcome in zip(run.intended_s, run.latency_ms, run.outcome, strict=True)
-        if outcome == "ok"
-    ]
-    if not ends:
-        raise LoadTestError(f"no response at all, but {run.outcomes}: the server is too slow")
-    return len(ends) * run.texts_per_request / max(ends)
 
 
 class ServingVisit(Record):

@@ -51,6 +51,7 @@ SUPERVISOR = "supervisor"
 class SoakConfig(Record):
     """How it is measured."""
 
+    limit: float | None = Field(None, description="requests a second; None: it is looked for")
     minutes: float = 10.0
     segment_s: float = Field(20.0, description="of requests between two readings of memory")
     share: float = Field(0.8, description="of the limit, for minutes")
@@ -147,9 +148,7 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
     system = System("bertender", server.start)
     with started(system, service, natural.texts, config.measured) as asked:
         meter = LoadMeter()
-        limit, reason = asked.limit(config.measured.slo_p99_ms, FIRST_RATE)
-        if limit is None:
-            raise LoadTestError(f"nothing to soak: {reason}")
+        limit = _limit(asked, config)
         rate = config.share * limit.rate
         memory, segments = _soaked(asked, server, rate, config)
         overload = _overloaded(asked, config.overload * limit.rate, config)
@@ -169,6 +168,18 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
         load=load,
         environment=environment(),
     )
+
+
+def _limit(asked: StartedSystem, config: SoakConfig) -> Limit:
+    """Return the limit that is known, or look for it."""
+    slo_p99_ms = config.measured.slo_p99_ms
+    if config.limit is not None:
+        known = "it was known, and not looked for"
+        return Limit(slo_p99_ms=slo_p99_ms, rate=config.limit, above=None, lower_bound=known)
+    limit, reason = asked.limit(slo_p99_ms, FIRST_RATE)
+    if limit is None:
+        raise LoadTestError(f"nothing to soak: {reason}")
+    return limit
 
 
 class _Served:
@@ -243,6 +254,9 @@ def run(
     artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
     out: Annotated[Path, typer.Option(help="the JSON to write")],
     task: Annotated[str, typer.Option(help="its held-out texts are sent")] = "sst2",
+    limit: Annotated[
+        float | None, typer.Option(help="requests/s, where known; by default it is looked for")
+    ] = None,
     minutes: Annotated[float, typer.Option(help="at 80 % of the limit")] = 10.0,
     slo_p99_ms: Annotated[float, typer.Option(help="p99 that must hold, in milliseconds")] = 50.0,
     queue_timeout_ms: Annotated[
@@ -256,6 +270,7 @@ def run(
     check_noisy_out(noisy, out)
     pins = Pins(server=0, generator=1) if pin else NOT_PINNED
     config = SoakConfig(
+        limit=limit,
         minutes=minutes,
         queue_timeout_ms=slo_p99_ms / 2 if queue_timeout_ms is None else queue_timeout_ms,
         measured=ServingConfig(slo_p99_ms=slo_p99_ms, pins=pins, noisy=noisy),

@@ -64,6 +64,7 @@ def _counted(result: SoakBenchmark) -> str:
 def _conditions(result: SoakBenchmark) -> str:
     here, config = result.environment, result.config
     bound = "at least " if result.limit.lower_bound else ""
+    bound = bound if config.limit is None else "taken as "
     cores = "" if config.measured.pins.server is None else "; server and generator have a core each"
     return (
         f"{result.name} ({result.precision}), single texts of {result.task} over gRPC in an open "

@@ -35,13 +35,13 @@ def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.server
 @pytest.mark.slow
 def test_every_process_is_looked_at_after_every_segment(exported: Artifact, task: Task) -> None:
-    result = soak(exported, [text for (text,) in task.dev.examples], QUICK)
+    known = QUICK.model_copy(update={"limit": 40.0})  # a search depends on the machine
+    result = soak(exported, [text for (text,) in task.dev.examples], known)
     assert len(result.memory) == len(result.segments) == 5, "the fewest that growth is read from"
     for sample in result.memory:
         assert {*sample.bytes_of} == {"server", "stub", "supervisor"}
         assert min(sample.bytes_of.values()) > 2e6 and sample.total < 4e9
-    assert result.rate == pytest.approx(0.8 * result.limit.rate)
-    assert result.overload.rate == pytest.approx(2 * result.limit.rate)
+    assert (result.limit.rate, result.rate, result.overload.rate) == (40, 32, 80)
     assert sum(result.overload.outcomes.values()) > 0 <= result.goodput_share
     assert all(each.outcomes["ok"] > 0 for each in result.segments)
 
@@ -76,6 +76,7 @@ def test_the_command_writes_what_it_measured(
     assert SoakBenchmark.model_validate_json(out.read_text()) == made_up(STEADY, 950)
     (config,) = configs
     assert (config.minutes, config.queue_timeout_ms, config.measured.slo_p99_ms) == (3, 15, 30)
+    assert config.limit is None
 
 
 def made_up(sizes: list[int], within_slo: int) -> SoakBenchmark:

@@ -17,6 +17,9 @@ from serve.tuning.settings import DEFAULT_SETTING, SETTINGS
 
 __all__ = ["TUNE_RULES", "TuneConfig"]
 
+TIMEOUT_S = 120.0
+"""Of a request: a slow model on a slow machine is tuned, too."""
+
 Positive = Annotated[int, Field(ge=1, le=500)]
 Counts = Annotated[tuple[Positive, ...], BeforeValidator(parts_of), Field(min_length=1)]
 
@@ -77,6 +80,7 @@ class TuneConfig(TextsConfig):
                 texts_per_request=texts,
                 duration_s=self.duration_s,
                 warmup_s=self.warmup_s,
+                timeout_s=TIMEOUT_S,
                 seed=self.seed,
             )
             for texts in self.texts_per_request

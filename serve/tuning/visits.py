@@ -20,6 +20,7 @@ from bertender.text.example import Example
 from serve.config import ServeConfig
 from serve.loadtest.measure import closed_runs
 from serve.loadtest.records import LoadRun
+from serve.loadtest.slow_servers import texts_per_second
 from serve.profiles import ProfileKey, TunedSettings
 from serve.server import serving
 from serve.tuning.config import TuneConfig
@@ -78,7 +79,7 @@ def _cell(run: LoadRun) -> Cell:
     return Cell(
         concurrency=run.concurrency or 0,
         texts_per_request=run.texts_per_request,
-        texts_per_second=run.texts_per_second,
+        texts_per_second=texts_per_second(run),
         p50_ms=run.latency.p50_ms if run.latency else None,
         p99_ms=run.p99_ms,
     )
