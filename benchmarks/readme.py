@@ -30,6 +30,8 @@ from benchmarks.readings import READINGS
 from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
 from benchmarks.saving import check_noisy_files
+from benchmarks.serving_table import serving_block
+from benchmarks.soak_table import soak_block
 from benchmarks.step_memory_table import step_memory_block
 from benchmarks.tagging_table import tagging_block
 from benchmarks.tolerance_table import tolerances_block
@@ -37,11 +39,12 @@ from benchmarks.training_table import training_block
 
 __all__ = [
     "BLOCKS",
+    "NEWEST",
     "PICTURES",
     "TABLES",
     "Block",
     "drawn",
-    "newest_endpoint_block",
+    "newest_blocks",
     "reading_blocks",
     "rewritten",
 ]
@@ -100,13 +103,25 @@ PICTURES: Mapping[str, str] = {
 """Curves, and the raw results that they are drawn from."""
 
 
-def newest_endpoint_block(results: Path = ROOT / "benchmarks" / "results") -> dict[str, Block]:
-    """Return the block of the newest timing of endpoints; none before there is a result of it."""
-    files = sorted(path.name for path in results.glob("*-endpoint-cpu.json"))
-    if not files:
-        return {}
-    file = f"benchmarks/results/{files[-1]}"
-    return {"endpoint": Block("docs/serving.md", (file,), of_one(endpoint_block))}
+NEWEST: Mapping[str, Callable[[str, Path], str]] = {
+    "endpoint": endpoint_block,
+    "serving": serving_block,
+    "soak": soak_block,
+}
+"""Measurements of a served model: name of the block and of its files -> what writes the table."""
+
+
+def newest_blocks(results: Path = ROOT / "benchmarks" / "results") -> dict[str, Block]:
+    """Return the blocks of the newest `DAY-...-NAME-cpu.json` of each row of NEWEST.
+
+    One without a file has no block yet; its marks in the document stay empty until then.
+    """
+    blocks = {}
+    for name, write in NEWEST.items():
+        if files := sorted(path.name for path in results.glob(f"*-{name}-cpu.json")):
+            file = f"benchmarks/results/{files[-1]}"
+            blocks[name] = Block("docs/serving.md", (file,), of_one(write))
+    return blocks
 
 
 TABLES: Mapping[str, Block] = {
@@ -195,7 +210,7 @@ TABLES: Mapping[str, Block] = {
         ),
         gate_block,
     ),
-    **newest_endpoint_block(),
+    **newest_blocks(),
 }
 """Marked parts that show what was measured."""
 

@@ -25,7 +25,7 @@ import psutil
 import typer
 from pydantic import Field
 
-from bertender.core.cache import CACHE_VARIABLE
+from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import BertenderError

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
-from bertender.core.cache import CACHE_VARIABLE
+from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.config import Record
 from bertender.measure.accuracy import evaluate
 from bertender.measure.load import MachineLoad, watched_load

@@ -35,7 +35,8 @@ class BackendParameters(Config):
     encoder_inputs: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
         (), description="names of its inputs, by commas"
     )
-    threads: int = Field(description="of one instance; 0 shares the cores out evenly")
+    threads: int = Field(description="of a run of the model; 0 shares the cores out evenly")
+    concurrent_buckets: int = ServeConfig().concurrent_buckets
     max_length: int | None = None
     max_text_bytes: int = ServeConfig().max_text_bytes
     max_queue_texts: int = ServeConfig().queue_texts

@@ -6,7 +6,7 @@ padded to its own longest text only. The outputs come back in the order of the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
 from bertender.text.batch import Batch, Encode
 from bertender.text.batching import length_buckets
 from bertender.text.example import Example
+from serve.bucket_runners import BucketRunner, OneByOne
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.predictor import Predictor
@@ -32,7 +33,7 @@ class BucketedClassifier:
         label_count: the labels of the model.
         tokens_per_bucket: most tokens, padding included, in one run.
         problem: what the logits are predictions of, a row of PROBLEMS.
-        mapping: as `map`, which runs the buckets one after another; or several at once.
+        runner: runs the buckets of a batch.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class BucketedClassifier:
         label_count: int,
         tokens_per_bucket: int,
         problem: ProblemType[Any] = SINGLE_LABEL,
-        mapping: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
+        runner: BucketRunner | None = None,
     ) -> None:
         self.encode = encode
         self.predictor = predictor
         self.label_count = label_count
         self.tokens_per_bucket = tokens_per_bucket
         self.problem = problem
-        self.mapping = mapping
+        self.runner = runner or OneByOne()
 
     def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
         """Return the logits of any number of examples, below one another, in their order."""
@@ -62,14 +63,17 @@ class BucketedClassifier:
 
     def run(self, batch: Batch, rows: Sequence[int]) -> list[Outputs]:
         """Return the outputs of some rows of an encoded batch, in the order of `rows`."""
-        by_row = dict[int, Outputs]()
         lengths = batch.arrays["attention_mask"][list(rows)].sum(axis=1)
         places = length_buckets(lengths.tolist(), self.tokens_per_bucket)
         buckets = [[rows[place] for place in bucket] for bucket in places]
-        batches = [_narrowed(batch, own) for own in buckets]
-        all_logits = self.mapping(self.predictor.logits, batches)
-        for own, narrowed, logits in zip(buckets, batches, all_logits, strict=True):
-            by_row.update(zip(own, self.problem.outputs(logits, narrowed), strict=True))
+
+        def outputs_of(bucket: list[int]) -> Sequence[Outputs]:
+            narrowed = _narrowed(batch, bucket)
+            return self.problem.outputs(self.predictor.logits(narrowed), narrowed)
+
+        by_row = dict[int, Outputs]()
+        for bucket, outputs in zip(buckets, self.runner.run(outputs_of, buckets), strict=True):
+            by_row.update(zip(bucket, outputs, strict=True))
         return [by_row[row] for row in rows]
 
 

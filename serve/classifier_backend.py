@@ -40,6 +40,7 @@ from serve.backend_metrics import (
     Tally,
 )
 from serve.backend_parameters import BackendParameters
+from serve.bucket_runners import bucket_runner
 from serve.bucketing import BucketedClassifier
 from serve.candidate_mark import mark_candidate
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
@@ -76,8 +77,10 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self.parameters = BackendParameters.from_model_config(config)
         self.max_batch_size = int(config["max_batch_size"])
-        threads = self.parameters.threads or share_of_cores(config["instance_group"][0]["count"])
-        os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's share
+        at_once = self.parameters.concurrent_buckets
+        runs = at_once * int(config["instance_group"][0]["count"])
+        threads = self.parameters.threads or share_of_cores(runs)
+        os.environ["RAYON_NUM_THREADS"] = str(threads * at_once)  # no bucket runs meanwhile
         folder = Path(args["model_repository"], args["model_version"], self.parameters.artifact)
         artifact = load_checked(folder, self.parameters.stamp)
         self.labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
@@ -104,6 +107,7 @@ class TritonPythonModel:
         """Respond to what still waits, and stop."""
         self.queue.close()
         self.worker.join()
+        self.classifier.runner.close()
         self.metrics.stop()
 
     def _start_worker(self, labels: Mapping[str, str]) -> None:
@@ -216,14 +220,22 @@ def open_artifact(
     graph = artifact.path / ONNX_NAME
     return BucketedClassifier(
         problem.encoder(open_tokenizer(artifact.path), parameters.max_length),
-        runtime.open(Opening(graph, threads, parameters.encoder, parameters.encoder_inputs)),
+        runtime.open(
+            Opening(
+                graph,
+                threads,
+                parameters.concurrent_buckets,
+                parameters.encoder,
+                parameters.encoder_inputs,
+            )
+        ),
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
         problem,
-        runtime.mapping(),
+        bucket_runner(max(parameters.concurrent_buckets, runtime.buckets_at_once)),
     )
 
 
-def share_of_cores(instances: int) -> int:
-    """Return the threads that each of `instances` gets of the cores that this process may use."""
-    return max(1, usable_cores() // instances)
+def share_of_cores(runs: int) -> int:
+    """Return the threads that each of `runs` at once gets of the cores of this process."""
+    return max(1, usable_cores() // runs)

@@ -16,6 +16,7 @@ from serve.config import ServeCommandConfig
 from serve.foreground import serve_forever
 from serve.model_arguments import models_by_name
 from serve.page import PageServer
+from serve.profiles import UsedProfile, with_profile
 from serve.repository import write_repository
 from serve.server import TritonServer
 from serve.server_log import STANDARD_OUTPUT
@@ -52,10 +53,11 @@ def serve_command() -> Callable[..., None]:
             written = write_repository(models, config.repository_only, config)
             _print_state(as_json, {"repository": str(written)}, f"model repository: {written}")
             return
+        config, profile = with_profile(config, [each.card for each in models.values()])
         with ExitStack() as stack:
 
             def report_ready(server: TritonServer) -> None:
-                _ready(server, _page(stack, models, server, config), as_json)
+                _ready(server, profile, _page(stack, models, server, config), as_json)
 
             serve_forever(models, config, on_ready=report_ready)
 
@@ -79,16 +81,19 @@ def _page(
     return {"page": page.url}
 
 
-def _ready(server: TritonServer, page: Mapping[str, str], as_json: bool) -> None:
+def _ready(
+    server: TritonServer, profile: UsedProfile | None, page: Mapping[str, str], as_json: bool
+) -> None:
     urls = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
-    shown = "".join(f"\nthe page: {url}" for url in page.values())
-    _print_state(
-        as_json,
-        {**urls, **page},
-        f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.\n"
-        'try it: bertender classify "a text of yours" '
-        f"--url {server.http_url}{_model_option(server)}{shown}",
-    )
+    used = None if profile is None else str(profile.path)
+    command = f'bertender classify "a text of yours" --url {server.http_url}'
+    lines = [
+        f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.",
+        *([] if profile is None else [f"{profile}; --no-profile ignores it"]),
+        f"try it: {command}{_model_option(server)}",
+        *(f"the page: {url}" for url in page.values()),
+    ]
+    _print_state(as_json, {**urls, **page, "profile": used}, "\n".join(lines))
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
 
 
@@ -97,7 +102,7 @@ def _model_option(server: TritonServer) -> str:
     return "" if MODEL_NAME in server.models else f" --model {server.models[0]}"
 
 
-def _print_state(as_json: bool, result: dict[str, str], words: str) -> None:
+def _print_state(as_json: bool, result: Mapping[str, str | None], words: str) -> None:
     if as_json:
         print_json(result)
     else:

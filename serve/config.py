@@ -17,7 +17,14 @@ from serve.installation import find_installation, installed_version
 from serve.served_runtimes import DEFAULT_RUNTIME, SERVED_RUNTIMES, ServedRuntimeName
 from serve.server_log import STANDARD_OUTPUT
 
-__all__ = ["PORT_FIELDS", "RULES", "SERVER_SETTINGS", "ServeCommandConfig", "ServeConfig"]
+__all__ = [
+    "PORT_FIELDS",
+    "RULES",
+    "SERVER_SETTINGS",
+    "LocalServeConfig",
+    "ServeCommandConfig",
+    "ServeConfig",
+]
 
 
 QUEUED_BATCHES = 4
@@ -28,7 +35,7 @@ SERVER_SETTINGS = frozenset(
     {
         *PORT_FIELDS,
         *("host", "behind_proxy", "tritonserver", "admin_token_file", "ready_timeout_s"),
-        *("log_file", "log_max_mb", "restart"),
+        *("log_file", "log_max_mb", "restart", "profile"),
     }
 )
 """Settings of the server that are not in a model repository."""
@@ -155,7 +162,10 @@ class ServeConfig(Config):
     )
     instances: int = Field(1, ge=1, description="copies of the model that run in parallel")
     threads_per_instance: int = Field(
-        0, ge=0, description="threads of each copy; 0 shares the cores out evenly"
+        0, ge=0, description="threads of a run of each copy; 0 shares the cores out evenly"
+    )
+    concurrent_buckets: int = Field(
+        1, ge=1, description="buckets of a batch that each copy runs at once"
     )
     max_length: int | None = Field(
         None, ge=2, description="longest input in tokens; by default the tokenizer's own limit"
@@ -227,7 +237,17 @@ COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
 }
 
 
-class ServeCommandConfig(ServeConfig):
+class LocalServeConfig(ServeConfig):
+    """The settings of a server on this machine, whose profile has those that are not explicit."""
+
+    profile: bool = Field(
+        True,
+        description="use the settings that `bertender tune` found on this machine, where no option "
+        "sets them",
+    )
+
+
+class ServeCommandConfig(LocalServeConfig):
     """The settings of `bertender serve`, which may write a repository alone."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = COMMAND_RULES

@@ -7,12 +7,11 @@ the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bertender.core.table import Table, on_demand
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
@@ -32,9 +31,6 @@ __all__ = [
 ENCODER_NAME = "classifier-encoder"
 """The Triton model that runs the graph where the Python backend does not."""
 
-BUCKETS_AT_ONCE = 2
-"""Sent to another model: while one runs, the next is on its way."""
-
 
 @dataclass(frozen=True)
 class Opening:
@@ -42,14 +38,13 @@ class Opening:
 
     graph: Path
     threads: int
+    """Of one run."""
+    concurrent_buckets: int = 1
+    """Runs at once."""
     encoder: str | None = None
     """The Triton model that runs the graph."""
     encoder_inputs: tuple[str, ...] = ()
     """Its inputs, by name."""
-
-
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""As Python's `map`: results in the order of what they are of."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +57,8 @@ class ServedRuntime:
     """The row of RUNTIMES that runs in the Python backend's process."""
     triton_backend: str | None = None
     """The backend of Triton that runs the graph, as the model `classifier-encoder`."""
-    mapping: Callable[[], Map] = lambda: map
-    """Returns what runs the buckets of a merged batch: one after another, or several at once."""
+    buckets_at_once: int = 1
+    """Of a merged batch, at least."""
 
     @property
     def runs_while_loading(self) -> bool:
@@ -73,7 +68,12 @@ class ServedRuntime:
 
 def _open_in_process(name: str, opening: Opening) -> Predictor:
     # spinning threads take the cores that the server needs: it cost half the throughput
-    return RUNTIMES[name].open(opening.graph, opening.threads, spinning=False)
+    return RUNTIMES[name].open(
+        opening.graph,
+        opening.threads,
+        spinning=False,
+        concurrent_runs=opening.concurrent_buckets,
+    )
 
 
 SERVED_RUNTIMES = Table(
@@ -87,7 +87,7 @@ SERVED_RUNTIMES = Table(
             summary="ONNX Runtime as a backend of Triton, on a GPU or on the CPU",
             open=on_demand("serve.encoder_predictor:EncoderPredictor"),
             triton_backend="onnxruntime",
-            mapping=lambda: ThreadPoolExecutor(BUCKETS_AT_ONCE, "bucket").map,
+            buckets_at_once=2,  # while one runs, the next is on its way
         ),
     },
 )

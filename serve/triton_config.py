@@ -99,6 +99,7 @@ def model_config(
         tokens_per_bucket=config.tokens_per_bucket,
         runtime=config.runtime,
         threads=config.threads_per_instance,
+        concurrent_buckets=config.concurrent_buckets,
         max_length=config.max_length,
         max_text_bytes=config.max_text_bytes,
         max_queue_texts=config.queue_texts,

@@ -33,6 +33,8 @@ def warm_up(
 ) -> None:
     """Classify one text, then run a full bucket of each length while that takes under a second.
 
+    Where several buckets run at once, so many of them do: each reserves memory of its own.
+
     Args:
         classifier: the model.
         text_columns: texts of an example.
@@ -55,7 +57,8 @@ def warm_up(
             logger.info("the model is slow: buckets of %d tokens and more are not run yet", length)
             return
         try:
-            classifier.predictor.logits(_cut(long, rows, length))
+            full = [_cut(long, rows, length)] * classifier.runner.at_once
+            classifier.runner.run(classifier.predictor.logits, full)
         except Exception as error:  # its exception classes share no public base
             raise ModelError(
                 f"the model fails at {rows} texts of {length} tokens, though its tokenizer allows "

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from benchmarks import endpoint, saving
 from benchmarks.endpoint import IN_PROCESS, WAYS, EndpointBenchmark, ServedModel
 from benchmarks.endpoint_table import endpoint_block, ratio_over_starts
-from benchmarks.readme import newest_endpoint_block
+from benchmarks.readme import NEWEST, ROOT, newest_blocks
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import BertenderError, MachineBusyError
@@ -177,9 +177,12 @@ def test_the_interval_holds_what_differs_between_starts() -> None:
     assert ratio.low == pytest.approx(1.1) and ratio.high == pytest.approx(1.6)
 
 
-def test_the_newest_result_has_the_block(tmp_path: Path) -> None:
-    assert newest_endpoint_block(tmp_path) == {}
+@pytest.mark.parametrize("name", NEWEST)
+def test_the_newest_result_has_the_block(name: str, tmp_path: Path) -> None:
+    assert newest_blocks(tmp_path) == {}
     for day in ("2026-11-23", "2026-11-25", "2026-11-24"):
-        (tmp_path / f"{day}-sst2-endpoint-cpu.json").touch()
-    block = newest_endpoint_block(tmp_path)["endpoint"]
-    assert block.files == ("benchmarks/results/2026-11-25-sst2-endpoint-cpu.json",)
+        (tmp_path / f"{day}-sst2-{name}-cpu.json").touch()
+    (block,) = newest_blocks(tmp_path).values()
+    assert block.files == (f"benchmarks/results/2026-11-25-sst2-{name}-cpu.json",)
+    page = (ROOT / block.document).read_text(encoding="utf-8")
+    assert f"<!-- begin {name} -->" in page and f"<!-- end {name} -->" in page

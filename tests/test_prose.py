@@ -76,6 +76,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "the 100,000 commonest": "a limit",
     },
     "docs/pruning.md": {},
+    "docs/serving.md": {"the 95 % interval of its ratio": "the confidence that is computed"},
     "docs/quantization.md": {
         "no more than half a point of the score": "what --max-drop 0.5 means",
         "the gain (1.1 where": "an example of a definition",

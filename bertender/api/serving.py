@@ -23,7 +23,8 @@ def serve(
 
     Args:
         artifact: an onnx classifier, as the model `classifier`; or several by the names of models.
-        settings: the options of `bertender serve`; a port 0 takes any free one.
+        settings: the options of `bertender serve`; a port 0 takes any free one. Those that are
+            not set are of this machine's profile, as there.
 
     Raises:
         ServingError: the server cannot start.
@@ -34,13 +35,15 @@ def serve(
     """
     from bertender.pipeline.calls import opened, plain
 
-    config = load_place("serve.config:ServeConfig").parse(plain(settings))
+    config = load_place("serve.config:LocalServeConfig").parse(plain(settings))
     if not isinstance(artifact, Mapping):
         artifact = {"classifier": artifact}
     # they are verified when the repository is written
     models = {name: opened(each, verify=False) for name, each in artifact.items()}
     for name in models:
         load_place("serve.model_arguments:check_name")(name)
+    cards = [each.card for each in models.values()]
+    config, _ = load_place("serve.profiles:with_profile")(config, cards)
     serving = load_place("serve.server:serving")(models, config)
     return cast("AbstractContextManager[TritonServer]", serving)
 

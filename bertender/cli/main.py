@@ -89,6 +89,12 @@ COMMANDS: Mapping[str, Command] = {
     "loadtest": _command(
         "serve.loadtest.command", "loadtest", "Measure an endpoint under load, and find its limit."
     ),
+    "tune": _command(
+        "serve.tuning.command",
+        "tune",
+        "Find the settings of `serve` that are the fastest on this machine.",
+        "serve",
+    ),
     "tasks": _command(f"{CLI}.list_commands", "tasks", "List the tasks that are known by name."),
     "methods": _command("distill.commands", "methods", "List the distillation methods."),
     "schemes": _command(

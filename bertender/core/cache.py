@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from bertender.core.atomic import replacing
 from bertender.core.build_once import Fingerprint, build_once
+from bertender.core.cache_folder import CACHE_VARIABLE
 
-__all__ = ["CACHE_VARIABLE", "cache_directory", "cached"]
+__all__ = ["cached"]
 
 logger = logging.getLogger(__name__)
 
-CACHE_VARIABLE = "BERTENDER_CACHE"
-
 Value = TypeVar("Value")
-
-
-def cache_directory() -> Path:
-    """Return the cache folder, $BERTENDER_CACHE or ~/.cache/bertender; it need not exist yet."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen).absolute() if chosen else Path.home() / ".cache" / "bertender"
 
 
 def cached(

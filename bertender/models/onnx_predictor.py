@@ -25,12 +25,15 @@ class OnnxPredictor:
     Args:
         path: the graph.
         threads, spinning: see `open_session`.
+        concurrent_runs: any number of runs share its threads, so that it changes nothing.
 
     Raises:
         ModelError: ONNX Runtime cannot open the graph.
     """
 
-    def __init__(self, path: Path, threads: int = 0, *, spinning: bool = True) -> None:
+    def __init__(
+        self, path: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
+    ) -> None:
         self.session = open_session(path, threads=threads, spinning=spinning)
         self.inputs = tuple(node.name for node in self.session.get_inputs())
 

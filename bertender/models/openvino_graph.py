@@ -32,14 +32,17 @@ class OpenVinoPredictor:
         path: the graph.
         threads: of one inference; 0 takes OpenVINO's default.
         spinning: as ONNX Runtime takes it; threads of OpenVINO sleep when idle in either case.
+        concurrent_runs: inferences at once, each of `threads`.
 
     Raises:
         RuntimeMissingError: OpenVINO is not installed.
         ModelError: OpenVINO cannot open the graph.
     """
 
-    def __init__(self, path: Path, threads: int = 0, *, spinning: bool = True) -> None:
-        self.compiled = compiled(path, threads)
+    def __init__(
+        self, path: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
+    ) -> None:
+        self.compiled = compiled(path, threads, concurrent_runs)
         self.inputs = tuple(each.get_any_name() for each in self.compiled.inputs)
         self._requests = threading.local()  # a request runs one batch at a time
 
@@ -83,19 +86,20 @@ def _no_telemetry() -> Iterator[None]:
             sys.modules[TELEMETRY] = before
 
 
-def compiled(graph: Path | bytes, threads: int = 0) -> Any:
+def compiled(graph: Path | bytes, threads: int = 0, concurrent_runs: int = 1) -> Any:
     """Compile a graph for this CPU; see `OpenVinoPredictor`."""
     openvino = import_openvino()
     settings: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
+        "NUM_STREAMS": concurrent_runs,
         "INFERENCE_PRECISION_HINT": "f32",
         # bound to cores, threads wait there for other work; on quiet ones nothing was gained
         "ENABLE_CPU_PINNING": False,
     }
     if threads:
         # as many as are asked for, where OpenVINO would take one of each core's two
-        settings |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_HYPER_THREADING": True}
+        every = threads * concurrent_runs
+        settings |= {"INFERENCE_NUM_THREADS": every, "ENABLE_HYPER_THREADING": True}
     try:
         core = openvino.Core()
         model = core.read_model(graph if isinstance(graph, bytes) else str(graph))

@@ -23,7 +23,9 @@ class Runtime:
     title: str
     summary: str
     open: Callable[..., Predictor]
-    """(path, threads=0, spinning=True); without spinning, threads suit a busy machine"""
+    """(path, threads=0, spinning=True, concurrent_runs=1): a predictor whose `logits` so many
+    threads may call at once. `threads` are of one run; those that do not spin suit a busy machine
+    """
     package: str
     install: str
 

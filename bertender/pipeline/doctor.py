@@ -149,6 +149,13 @@ CHECKS: tuple[Check, ...] = (
         object_to=on_demand("serve.advisories:advice"),
     ),
     Check(
+        "serve profiles",
+        on_demand("serve.profiles:profiles_of_machine"),
+        "`bertender serve` uses them where no option sets the same",
+        "`bertender serve` has its defaults: `bertender tune ARTIFACT` finds what is faster here",
+        object_to=on_demand("serve.profiles:objection_to_profiles"),
+    ),
+    Check(
         "demo encoder",
         lambda _: _text(demo_encoder()),
         "the recipe quickstart starts from it",

@@ -8,7 +8,8 @@ import pyarrow
 import pyarrow.parquet
 
 from bertender.core.artifact import sha256_of
-from bertender.core.cache import cache_directory, cached
+from bertender.core.cache import cached
+from bertender.core.cache_folder import cache_directory
 
 __all__ = ["cached_table"]
 

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.cache import cache_directory
+from bertender.core.cache_folder import cache_directory
 from bertender.core.progress import progress_bar
 from bertender.text.batch import longest_input
 from bertender.text.batching import length_buckets

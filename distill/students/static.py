@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.cache import cache_directory
+from bertender.core.cache_folder import cache_directory
 from bertender.core.errors import ModelError
 from bertender.core.progress import track
 from bertender.models.static import NO_WEIGHT, StaticConfig, StaticForSequenceClassification

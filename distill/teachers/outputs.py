@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from bertender.core.cache import cache_directory
+from bertender.core.cache_folder import cache_directory
 from bertender.core.progress import Bar, progress_bar
 from bertender.text.batching import length_buckets
 from bertender.training.cached_tensors import cached_tensor

@@ -158,7 +158,7 @@ def model_folder(repository: Path, name: str) -> ModelFolder:
         )
     if (repository / ENCODER_NAME).is_dir():
         raise ConfigError(
-            f"{repository} lets a backend of Triton run the graph, and has one version of it. Write "
+            f"{repository} lets a backend of Triton run the graph, and has one version. Write "
             "another repository: bertender serve ARTIFACT --repository-only DIRECTORY."
         )
     return ModelFolder(repository / name)

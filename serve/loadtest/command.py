@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +12,12 @@ from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_v
 from bertender.cli.output import print_json, print_words
 from bertender.core.errors import LoadTestError
 from bertender.core.saving import check_savable, save_result, save_text
-from bertender.text.example import Example
-from serve.bulk.texts import read_file
 from serve.client import AccessConfig
 from serve.loadtest.config import LoadConfig
 from serve.loadtest.measure import load_test
 from serve.loadtest.plot import load_svg
 from serve.loadtest.records import Limit, LoadRun, LoadTest
+from serve.loadtest.texts import texts_to_send
 
 __all__ = ["lines_of_test", "loadtest_command"]
 
@@ -48,7 +47,7 @@ def loadtest_command() -> Callable[..., None]:
         check_savable("--plot", plot, "SVG")
         config = LoadConfig.parse(explicit(option_values(LoadConfig, values)))
         access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
-        test = load_test(url, lambda columns: _texts(config, columns), config, access)
+        test = load_test(url, lambda columns: texts_to_send(config, columns), config, access)
         if out:
             save_result(test, out)
         if plot:
@@ -62,18 +61,6 @@ def loadtest_command() -> Callable[..., None]:
             raise LoadTestError(f"the search ended before the limit: {test.limit.lower_bound}")
 
     return command_with_flags(command, (LoadConfig, AccessConfig))
-
-
-def _texts(config: LoadConfig, text_columns: int) -> Sequence[Example]:
-    """Return the texts to send, of a task or a file."""
-    if config.input:
-        pair = config.pair_column
-        return read_file(config.input, config.text_column, pair, text_columns).texts
-    from bertender.tasks.loading import load_task  # here, because it takes seconds to load
-    from bertender.tasks.task import TaskConfig
-
-    assert config.task is not None, "a rule of the settings"
-    return load_task(TaskConfig.parse({"task": config.task})).dev.examples
 
 
 def lines_of_test(test: LoadTest) -> Iterator[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
 
-from bertender.core.config import Config, Rule
+from bertender.core.config import Rule
+from serve.loadtest.texts import TextsConfig
 from serve.wire import MODEL_NAME
 
 __all__ = ["LOWEST_RATE", "RULES", "LoadConfig"]
@@ -27,10 +27,6 @@ RULES: Mapping[str, Rule[Any]] = {
         "--rate sends at so many requests a second, --concurrency so many at a time, --find-limit "
         "looks for the highest rate. Give one; with --find-limit, --rate is the first.",
     ),
-    "not one source of texts": Rule(
-        lambda config: (config.task is None) == (config.input is None),
-        "texts come from --task NAME or from --input FILE. Give one of them.",
-    ),
     "a limit that nothing reads": Rule(
         lambda config: not config.find_limit,
         "it is what --find-limit looks for. Give it as well, or leave this out.",
@@ -42,16 +38,11 @@ RULES: Mapping[str, Rule[Any]] = {
         "to begin with, or leave it out.",
         settings=frozenset({"rate"}),
     ),
-    "columns of no file": Rule(
-        lambda config: config.input is None,
-        "they are of --input FILE. Give it as well, or leave them out.",
-        settings=frozenset({"text_column", "pair_column"}),
-    ),
 }
 """Conflicts of settings."""
 
 
-class LoadConfig(Config):
+class LoadConfig(TextsConfig):
     """How requests arrive, what they hold, and how long that is measured."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
@@ -70,12 +61,6 @@ class LoadConfig(Config):
     slo_p99_ms: float = Field(50.0, gt=0, description="p99 that must hold, in milliseconds")
     model: str = Field(MODEL_NAME, description="name of the model on the server")
     texts_per_request: int = Field(1, ge=1, description="texts in each request")
-    task: str | None = Field(None, description="send the held-out texts of this task")
-    input: Path | None = Field(
-        None, description="send the texts of this file: CSV, TSV, JSONL, Parquet or .txt"
-    )
-    text_column: str = Field("text", description="column of the text in the file")
-    pair_column: str | None = Field(None, description="column of the second text, for pairs")
     duration_s: float = Field(10.0, gt=0, description="measured seconds of each rate")
     warmup_s: float = Field(2.0, ge=0, description="seconds of the same load before them")
     timeout_s: float = Field(10.0, gt=0, description="longest wait for a response; none is retried")

@@ -23,8 +23,9 @@ from serve.loadtest.limit import FIRST_RATE, find_limit
 from serve.loadtest.loops import precise_loop
 from serve.loadtest.records import Limit, LoadRun, LoadTest, Outcome
 from serve.loadtest.senders import SENDERS, Request, Sender
+from serve.loadtest.slow_servers import closed_for_long_enough
 
-__all__ = ["Target", "load_test"]
+__all__ = ["Read", "Target", "closed_runs", "load_test"]
 
 PREPARED = 1000
 """Different requests; then the first comes again."""
@@ -79,6 +80,37 @@ def load_test(
         environment=environment(),
         load=busiest([before, after]),
     )
+
+
+def closed_runs(url: str, read: Read, loads: Sequence[LoadConfig]) -> list[LoadRun]:
+    """Measure the throughput of one number of clients after the other.
+
+    A load is measured for longer where the server is slow.
+
+    Args:
+        url: of an endpoint on this machine.
+        read: returns the texts to send.
+        loads: each with a `concurrency`.
+
+    Raises:
+        ServingError, ConfigError, LoadTestError: as `load_test`.
+    """
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        return [_closed(runner, url, read, load) for load in loads]
+
+
+def _closed(runner: asyncio.Runner, url: str, read: Read, load: LoadConfig) -> LoadRun:
+    clients = load.concurrency or 1
+    target = runner.run(_open(url, read, load, NO_ACCESS))
+
+    def measure(duration_s: float, warmup_s: float) -> LoadRun:
+        changed = load.model_copy(update={"duration_s": duration_s, "warmup_s": warmup_s})
+        return runner.run(closed_run(target.send, clients, changed))
+
+    try:
+        return closed_for_long_enough(measure, clients, load.duration_s, load.warmup_s)
+    finally:
+        runner.run(target.sender.close())
 
 
 def _undisturbed(limit: Limit | None, load: MachineLoad, config: LoadConfig) -> Limit | None:

@@ -24,6 +24,7 @@ from serve.client import AccessConfig
 from serve.config import ServeCommandConfig
 from serve.deployment import DeployConfig
 from serve.loadtest.config import LoadConfig
+from serve.tuning.config import TuneConfig
 from tests.front import WRITERS, succeed
 
 
@@ -115,6 +116,7 @@ CONFIGS = {
     "deploy": DeployConfig,
     "classify": ClassifyConfig,
     "loadtest": LoadConfig,
+    "tune": TuneConfig,
     "access": AccessConfig,
 }
 TABLES_OF_ONE_ROW = [("quantize", "scheme")]
@@ -140,6 +142,7 @@ BESIDE_ANOTHER = {
     ("quantize", "max_drop"): ("--scheme=mixed", "0.5"),
     ("prune", "target_latency"): ("--importance=taylor", "2.5x"),
     ("prune", "vocab_size"): ("--vocab=task", "150"),
+    ("tune", "objective"): ("--rounds=3", "p99"),  # of pre-training, wwm and others
 }
 """Fields that are refused without another flag: that flag, and a value."""
 SWITCHES_BESIDE = {
@@ -164,6 +167,8 @@ UNLIKE_THEIR_DEFAULT = {
     "across": "layer",
     "base": "static",
     "batch_size": "15",
+    "settings": "instances",
+    "texts_per_request": "15",
     "batches": "random",
     "block_size": "64",
     "calibrator": "minmax",

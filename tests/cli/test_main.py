@@ -31,6 +31,7 @@ from serve.client import AccessConfig
 from serve.config import ServeCommandConfig
 from serve.deployment import DeployConfig
 from serve.loadtest.config import LoadConfig
+from serve.tuning.config import TuneConfig
 from tests.forked import command, start
 from tests.front import WRITERS, fail, invoke, succeed, write_toy_files
 from tests.listening import listed_steps
@@ -47,6 +48,7 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     "deploy": (DeployConfig,),
     "classify": (ClassifyConfig, AccessConfig),
     "loadtest": (LoadConfig, AccessConfig),
+    "tune": (TuneConfig,),
 }
 """The configs whose fields are a command's flags; commands that are not here have none."""
 
@@ -66,12 +68,14 @@ OWN_FLAGS = {
     "deploy": {"--to"},
     "classify": {"--pair", "--url"},
     "loadtest": {"--out", "--plot"},
+    "tune": {"--out"},
 }
 """Flags beside those of the configs and --json, which every command has."""
 
 LIGHT = (
     *("--help", "tasks", "recipes", "methods", "schemes"),
     *("show --help", "serve --help", "classify --help", "loadtest --help"),
+    "tune --help",
 )
 """They show names and settings at once: these libraries stay unloaded."""
 HEAVY = {"torch", "transformers", "onnxruntime", "datasets", "pandas", "pyarrow", "sklearn"}

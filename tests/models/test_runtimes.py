@@ -78,11 +78,13 @@ def test_a_damaged_graph_is_named_with_what_to_do(runtime: str, tmp_path: Path) 
 
 @needs("openvino")
 def test_openvino_takes_the_threads_that_it_is_given(graph: Artifact) -> None:
-    for threads, spinning in ((1, True), (2, False)):
-        opened: Any = RUNTIMES["openvino"].open(onnx_file(graph), threads, spinning=spinning)
+    for threads, spinning, runs in ((1, True, 1), (2, False, 1), (1, False, 2)):
+        opened: Any = RUNTIMES["openvino"].open(
+            onnx_file(graph), threads, spinning=spinning, concurrent_runs=runs
+        )
         taken = opened.compiled.get_property("INFERENCE_NUM_THREADS")
-        assert taken == min(threads, len(os.sched_getaffinity(0)))
-        assert opened.compiled.get_property("NUM_STREAMS") == 1
+        assert taken == min(threads * runs, len(os.sched_getaffinity(0)))
+        assert opened.compiled.get_property("NUM_STREAMS") == runs
         assert opened.compiled.get_property("INFERENCE_PRECISION_HINT").to_string() == "f32"
 
 

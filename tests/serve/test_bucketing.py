@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from bertender.text.batch import Batch
 from bertender.text.batching import length_buckets
 from bertender.text.example import Example
 from serve.backend_parameters import BackendParameters
+from serve.bucket_runners import BucketRunner, bucket_runner
 from serve.bucketing import BucketedClassifier
 from serve.classifier_backend import open_artifact
 
@@ -42,15 +46,19 @@ def test_short_texts_are_not_split_needlessly() -> None:
 
 @pytest.mark.parametrize("tokens_per_bucket", [1, 40, 100_000])
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("at_once", [1, 3])
 def test_any_order_of_mixed_lengths_answers_as_one_by_one(
     onnx_artifact: Artifact,
     local: Classifier,
     texts: tuple[Example, ...],
     tokens_per_bucket: int,
     seed: int,
+    at_once: int,
 ) -> None:
     shuffled = random.Random(seed).sample(texts, 60)
-    parameters = BackendParameters(tokens_per_bucket=tokens_per_bucket, threads=1)
+    parameters = BackendParameters(
+        tokens_per_bucket=tokens_per_bucket, threads=1, concurrent_buckets=at_once
+    )
     answers = open_artifact(onnx_artifact, parameters, threads=1).logits(shuffled)
     one_by_one = np.concatenate([local.logits([example]) for example in shuffled])
     np.testing.assert_allclose(answers, one_by_one, atol=1e-5)
@@ -72,6 +80,64 @@ def test_padding_is_cut_on_either_side(side: str) -> None:
     )
     assert classifier.logits([("aaaa",), ("a",), ("aa",)]).tolist() == [[4.0], [1.0], [2.0]]
     assert all(batch.arrays["attention_mask"].any(axis=0).all() for batch in predictor.batches)
+
+
+RUNNERS = pytest.mark.parametrize("at_once", [1, 2, 8])
+
+
+@pytest.fixture
+def runner(at_once: int) -> Iterator[BucketRunner]:
+    runner = bucket_runner(at_once)
+    yield runner
+    runner.close()
+
+
+@RUNNERS
+def test_buckets_run_at_once_and_no_more_than_allowed(runner: BucketRunner, at_once: int) -> None:
+    lock, running, most = threading.Lock(), [0], [0]
+    together = threading.Barrier(at_once)
+
+    def run(bucket: int) -> int:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        together.wait(10)  # none goes on before so many are there
+        with lock:
+            running[0] -= 1
+        return 10 * bucket
+
+    buckets = range(3 * at_once)
+    assert list(runner.run(run, buckets)) == [10 * bucket for bucket in buckets]
+    assert most == [at_once]
+
+
+@RUNNERS
+def test_an_error_of_a_bucket_is_raised_when_nothing_runs_any_more(
+    runner: BucketRunner, at_once: int
+) -> None:
+    began, ended = [], []
+
+    def run(bucket: int) -> None:
+        began.append(bucket)
+        time.sleep(0.02 * bucket)
+        if bucket == 1:
+            raise ValueError("bucket 1")
+        ended.append(bucket)
+
+    with pytest.raises(ValueError, match="bucket 1"):
+        runner.run(run, range(50))
+    seen = list(began)
+    assert sorted([*ended, 1]) == sorted(seen) and len(seen) < 50
+    time.sleep(0.05)
+    assert began == seen, "a bucket began after the error"
+
+
+@RUNNERS
+def test_a_single_bucket_runs_where_it_is_asked_for(runner: BucketRunner) -> None:
+    assert runner.run(lambda bucket: threading.current_thread(), [0]) == [
+        threading.current_thread()
+    ]
+    assert list(runner.run(str, [])) == []
 
 
 def test_no_examples_give_no_logits() -> None:

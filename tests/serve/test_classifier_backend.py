@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -127,12 +128,18 @@ TRITON = SimpleNamespace(
 )
 
 
-@pytest.fixture
+@pytest.fixture(params=[1, 3], ids=["one by one", "three at once"])
 def backend(
-    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    onnx_artifact: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[TritonPythonModel]:
+    """A backend whose buckets run one after another, or at once: nothing else differs."""
     settings = {"max_length": MAX_LENGTH, "max_text_bytes": 200, "max_queue_texts": 8}
-    config = ServeConfig(threads_per_instance=1, tokens_per_bucket=64, **settings)
+    config = ServeConfig(
+        threads_per_instance=1, tokens_per_bucket=64, concurrent_buckets=request.param, **settings
+    )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", TRITON)
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
     directory = write_repository(onnx_artifact, tmp_path / "models", config)
@@ -388,6 +395,19 @@ def test_what_waits_is_answered_before_the_end(
     threading.Timer(0.05, busy.set).start()
     backend.finalize()
     assert [len(request.sent) for request in waiting] == [1] * 5
+
+
+def test_the_threads_of_buckets_end_with_the_backend(backend: TritonPythonModel) -> None:
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("bucket")}
+    responses_of(backend, raw(*[b"pear " * 16] * 8))
+    own = {thread for thread in threading.enumerate() if thread.name.startswith("bucket")}
+    backend.finalize()
+    assert bool(own) == (backend.parameters.concurrent_buckets > 1)
+    assert not any(thread.is_alive() for thread in own | before)
+
+
+def test_the_tokenizer_has_the_threads_of_all_buckets(backend: TritonPythonModel) -> None:
+    assert os.environ["RAYON_NUM_THREADS"] == str(backend.parameters.concurrent_buckets)
 
 
 def test_the_score_is_the_softmax_of_the_label() -> None:

@@ -88,9 +88,10 @@ def test_the_client_alone_classifies_files(
     assert pyarrow.parquet.read_table(output).num_rows == 2
 
 
-@pytest.mark.parametrize(
-    "words", ["serve --help", "deploy --help", "lint-repository --help", *ASKING]
-)
+EXTRA_COMMANDS = ("serve", "deploy", "lint-repository", "tune")
+
+
+@pytest.mark.parametrize("words", [*(f"{name} --help" for name in EXTRA_COMMANDS), *ASKING])
 def test_it_runs_with_the_extra(
     words: str, environment: FreshEnvironment, onnx_artifact: Artifact
 ) -> None:

@@ -11,6 +11,7 @@ from bertender.core.errors import ModelError
 from bertender.models.predictor import FakePredictor
 from bertender.problems import SINGLE_LABEL, TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch
+from serve.bucket_runners import bucket_runner
 from serve.bucketing import BucketedClassifier
 from serve.warm_up import bucket_shapes, warm_up
 from tests.toys import tiny_tokenizer
@@ -53,6 +54,16 @@ def test_each_is_run() -> None:
     warm_up(classifier_of(predictor), 1, most_texts=64)
     assert shapes_of(predictor) == [(8, 8), (4, 16), (3, LONGEST)]
     assert all(batch.arrays["attention_mask"].all() for batch in predictor.batches)
+
+
+def test_as_many_are_run_at_once_as_later() -> None:
+    predictor, runner = FakePredictor(compute), bucket_runner(2)
+    classifier = classifier_of(predictor)
+    warm_up(
+        BucketedClassifier(classifier.encode, predictor, 3, 64, TOKEN_CLASSIFICATION, runner), 1, 64
+    )
+    runner.close()
+    assert sorted(shapes_of(predictor)) == sorted(2 * [(8, 8), (4, 16), (3, LONGEST)])
 
 
 @pytest.mark.parametrize("columns", [1, 2])

@@ -8,7 +8,7 @@ import pyarrow
 import pytest
 
 from bertender.core.build_once import STAMPS
-from bertender.core.cache import cache_directory
+from bertender.core.cache_folder import cache_directory
 from bertender.tasks.cache import cached_table
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from bertender.core.cache import CACHE_VARIABLE
+from bertender.core.cache_folder import CACHE_VARIABLE
 from distill.students import StudentShape, static_student
 from distill.students.static import RARE
 from distill.students.token_use import TokenUse, token_use

@@ -1,0 +1,130 @@
+"""A system that is started on its core, and the loads that it gets from the generator's core."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+
+from benchmarks.pinning import pinned
+from benchmarks.serving_records import Load, ServingConfig
+from benchmarks.serving_systems import Asker, Open, Service, System
+from bertender.core.errors import LoadTestError
+from serve.loadtest.config import LoadConfig
+from serve.loadtest.generator import check_lag, closed_run, open_run
+from serve.loadtest.limit import find_limit
+from serve.loadtest.loops import Send, precise_loop
+from serve.loadtest.records import Limit, LoadRun, Outcome
+from serve.loadtest.senders import Request
+from serve.loadtest.slow_servers import closed_for_long_enough
+
+__all__ = ["StartedSystem", "started"]
+
+Result = TypeVar("Result")
+
+REQUESTS_OF_P99 = 100
+"""Of a rate, at least, within the longest measurement."""
+PREPARED = 500
+"""Different requests of a load; then the first comes again."""
+
+
+@contextmanager
+def started(
+    system: System, service: Service, texts: Sequence[str], config: ServingConfig
+) -> Iterator[StartedSystem]:
+    """Start a system on the server's core; it is ready inside the block."""
+    with pinned(config.pins.server):
+        starting = system.start(service)
+        opened = starting.__enter__()
+    try:
+        yield StartedSystem(opened, texts, config)
+    finally:
+        starting.__exit__(None, None, None)
+
+
+class StartedSystem:
+    """A server, and the texts that it is sent."""
+
+    def __init__(self, opened: Open, texts: Sequence[str], config: ServingConfig) -> None:
+        self.opened = opened
+        self.texts = texts
+        self.config = config
+
+    def closed(self, load: Load) -> LoadRun:
+        """Measure the throughput of so many clients, for longer where the server is slow."""
+        config = self.config
+        with self._asked(load.texts_per_request) as (runner, send):
+
+            def measure(duration_s: float, warmup_s: float) -> LoadRun:
+                settings = _closed_loop(load, duration_s, warmup_s)
+                return runner.run(closed_run(send, load.clients, settings))
+
+            return closed_for_long_enough(
+                measure, load.clients, config.duration_s, config.warmup_s, config.longest_s
+            )
+
+    def at_rate(self, rate: float, duration_s: float) -> LoadRun:
+        """Measure the latency of single texts at a rate."""
+        with self._asked(1) as (runner, send):
+            return runner.run(open_run(send, rate, self._open_loop(duration_s)))
+
+    def limit(self, slo_p99_ms: float, first_rate: float) -> tuple[Limit | None, str | None]:
+        """Return the highest rate of single texts that holds the p99, or why there is none."""
+        shortest = self.config.limit_duration_s
+        with self._asked(1) as (runner, send):
+
+            def probe(rate: float) -> LoadRun:
+                settings = self._open_loop(
+                    max(shortest, min(self.config.longest_s, REQUESTS_OF_P99 / rate))
+                )
+                return check_lag(runner.run(open_run(send, rate, settings)))
+
+            try:
+                return find_limit(probe, slo_p99_ms, first_rate), None
+            except LoadTestError as error:
+                return None, str(error)
+
+    def _open_loop(self, duration_s: float) -> LoadConfig:
+        return LoadConfig(
+            duration_s=duration_s, warmup_s=self.config.warmup_s, seed=self.config.seed
+        )
+
+    @contextmanager
+    def _asked(self, size: int) -> Iterator[tuple[asyncio.Runner, Send]]:
+        """Open a connection from the generator's core, with requests of so many texts."""
+        with (
+            pinned(self.config.pins.generator),
+            asyncio.Runner(loop_factory=precise_loop) as runner,
+        ):
+            asker = runner.run(_inside(self.opened))
+            requests = self._requests(asker, size)
+
+            async def send(number: int) -> Outcome:
+                return await asker.send(requests[number % len(requests)])
+
+            try:
+                yield runner, send
+            finally:
+                runner.run(asker.close())
+
+    def _requests(self, asker: Asker, size: int) -> list[Request]:
+        draw = np.random.default_rng(self.config.seed)
+        rows = draw.integers(0, len(self.texts), (PREPARED, size)).tolist()
+        return [asker.prepare([self.texts[row] for row in request]) for request in rows]
+
+
+def _closed_loop(load: Load, duration_s: float, warmup_s: float) -> LoadConfig:
+    return LoadConfig(
+        concurrency=load.clients,
+        texts_per_request=load.texts_per_request,
+        duration_s=duration_s,
+        warmup_s=warmup_s,
+    )
+
+
+async def _inside(opened: Callable[[], Result]) -> Result:
+    """Return what a function returns inside an event loop, which clients look for."""
+    return opened()

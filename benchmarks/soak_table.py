@@ -1,0 +1,82 @@
+"""The table of a soak, from its raw result: memory, latencies and goodput against their aims."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.soak import SoakBenchmark
+
+__all__ = ["MOST_GROWTH", "LEAST_GOODPUT", "soak_block"]
+
+MOST_GROWTH, LEAST_GOODPUT = 0.05, 0.9
+"""Aims."""
+
+
+def soak_block(file: str, path: Path) -> str:
+    """Return what grew, what came late and what came through, as Markdown."""
+    result = SoakBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    lines = [
+        "| Process | Memory after the first segment, MB | at the end, MB |",
+        "| --- | ---: | ---: |",
+        *(_row(cells) for cells in _memory(result)),
+        "",
+        f"- Memory: {result.growth:+.1%} from the second fifth of the soak to the last (aim: under "
+        f"{MOST_GROWTH:.0%}): {_word(result.growth < MOST_GROWTH)}.",
+        f"- At {result.rate:.4g} requests/s for {result.memory[-1].at_s / 60:.1f} minutes: "
+        f"{_latencies(result)}; {_counted(result)}.",
+        f"- Goodput at {result.overload.rate:.4g} requests/s: {result.overload.goodput:.4g} "
+        f"responses/s within {result.config.measured.slo_p99_ms:g} ms, {result.goodput_share:.1%} "
+        f"of the limit (aim: at least {LEAST_GOODPUT:.0%}): "
+        f"{_word(result.goodput_share >= LEAST_GOODPUT)}.",
+        "",
+        _conditions(result),
+        "",
+        f"Raw: `{file}`",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _memory(result: SoakBenchmark) -> list[list[str]]:
+    first, last = result.memory[0], result.memory[-1]
+    rows = [
+        [role, f"{first.bytes_of[role] / 1e6:.1f}", f"{size / 1e6:.1f}"]
+        for role, size in last.bytes_of.items()
+    ]
+    return [*rows, ["all", f"{first.total / 1e6:.1f}", f"{last.total / 1e6:.1f}"]]
+
+
+def _latencies(result: SoakBenchmark) -> str:
+    """Return the latencies of the median segment, and the p99 of the worst."""
+    p50s = sorted(each.p50_ms for each in result.segments if each.p50_ms is not None)
+    p99s = [each.p99_ms for each in result.segments]
+    worst = "none" if None in p99s else f"{max(filter(None, p99s)):.1f} ms"
+    median = f"{p50s[len(p50s) // 2]:.1f} ms" if p50s else "none"
+    return f"p50 {median} in the median segment, p99 {worst} in the worst"
+
+
+def _counted(result: SoakBenchmark) -> str:
+    counts = sum((Counter(each.outcomes) for each in result.segments), Counter[str]())
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+
+
+def _conditions(result: SoakBenchmark) -> str:
+    here, config = result.environment, result.config
+    bound = "at least " if result.limit.lower_bound else ""
+    bound = bound if config.limit is None else "taken as "
+    cores = "" if config.measured.pins.server is None else "; server and generator have a core each"
+    return (
+        f"{result.name} ({result.precision}), single texts of {result.task} over gRPC in an open "
+        f"loop{cores}. The limit is {bound}{result.limit.rate:.4g} requests/s at a p99 of "
+        f"{config.measured.slo_p99_ms:g} ms, `--queue-timeout-ms {config.queue_timeout_ms:g}`. "
+        f"Meanwhile {result.load}. {here.cpu_model}; onnxruntime {here.versions['onnxruntime']}."
+    )
+
+
+def _word(reached: bool) -> str:
+    return "reached" if reached else "missed"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,1 @@
+"""`bertender tune`: which settings of `serve` are the fastest on this machine."""

@@ -1,0 +1,328 @@
+"""`bertender tune`: what is tried, what is chosen, and that an interrupted run continues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bertender.core.artifact import Artifact
+from bertender.core.cache_folder import CACHE_VARIABLE
+from bertender.core.errors import ConfigError, MachineBusyError, UnknownNameError
+from bertender.core.machine_load import MachineLoad
+from bertender.text.example import Example
+from serve.config import ServeConfig
+from serve.profiles import ProfileKey, TunedSettings, profile_folder, read_profile
+from serve.tuning import tune as tuning
+from serve.tuning.choice import Choice, choose, scores_of, tried
+from serve.tuning.config import TuneConfig
+from serve.tuning.objectives import OBJECTIVES, Cell
+from serve.tuning.rounds import LEAST_ROUNDS, MOST_ROUNDS, ratio_over_rounds
+from serve.tuning.settings import DEFAULT_SETTING, SETTINGS
+from serve.tuning.tune import TuneResult, tune
+from serve.tuning.visits import Visit, visit
+from tests.front import fail, last_line, succeed
+from tests.packages import ROOT
+
+QUIET = MachineLoad(other_work=0.0, steal=0.0)
+QUICK = {"input": "texts.txt", "rounds": 3, "noisy": True}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def texts(columns: int) -> list[Example]:
+    return [("apple",), ("saw drill",)]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 5, 64])
+def test_every_setting_takes_no_more_threads_than_cores(name: str, cores: int) -> None:
+    row = SETTINGS[name]
+    if cores < row.least_cores:
+        assert name not in TuneConfig(**QUICK).tried(cores)
+        return
+    settings = row.of_cores(cores)
+    config = ServeConfig.parse(dict(settings))
+    runs = config.instances * config.concurrent_buckets
+    assert runs * (config.threads_per_instance or cores // runs) <= cores
+    others = [SETTINGS[each].of_cores(cores) for each in TuneConfig(**QUICK).tried(cores)]
+    assert others.count(settings) == 1, "two settings are the same"
+
+
+def test_the_default_is_that_of_serve_and_always_the_first() -> None:
+    assert SETTINGS[DEFAULT_SETTING].of_cores(8) == TunedSettings()
+    for few in ("instances", "small-buckets,one-instance", ""):
+        config = TuneConfig.parse({**QUICK, "settings": few})
+        assert config.tried(8)[0] == DEFAULT_SETTING
+    with pytest.raises(UnknownNameError, match="instances"):
+        TuneConfig.parse({**QUICK, "settings": "instance"})
+
+
+@pytest.mark.parametrize("rounds", range(LEAST_ROUNDS, MOST_ROUNDS + 1))
+def test_the_interval_is_that_of_students_t(rounds: int) -> None:
+    draw = np.random.default_rng(rounds)
+    default, other = draw.uniform(90, 110, rounds), draw.uniform(100, 120, rounds)
+    ratio = ratio_over_rounds(default.tolist(), other.tolist())
+    logs = np.log(other / default)
+    low, high = stats.t.interval(0.95, rounds - 1, logs.mean(), stats.sem(logs))
+    expected = np.exp([logs.mean(), low, high])
+    np.testing.assert_allclose([ratio.value, ratio.low, ratio.high], expected, rtol=2e-4)
+
+
+def cell(size: int, clients: int, speed: float, p99_ms: float | None = 10.0) -> Cell:
+    return Cell(
+        concurrency=clients, texts_per_request=size, texts_per_second=speed, p50_ms=5, p99_ms=p99_ms
+    )
+
+
+CELLS = [cell(1, 1, 10), cell(1, 8, 40, 90), cell(16, 1, 100), cell(16, 8, 160, None)]
+
+
+@pytest.mark.parametrize(
+    ("objective", "slo", "score"),
+    [("throughput", 1, 80), ("p99", 100, 4000**0.5), ("p99", 9, 0)],
+)
+def test_the_score_is_the_mean_over_sizes_of_the_best_load(
+    objective: str, slo: float, score: float
+) -> None:
+    assert OBJECTIVES[objective].score(CELLS, slo) == pytest.approx(score)
+
+
+def chosen(scores: Mapping[str, Sequence[float]]) -> Choice:
+    return choose(tried(scores), TuneConfig(**QUICK, objective="p99"))
+
+
+EQUAL, NOISY = [100.0, 100.0, 100.0], [90.0, 130.0, 100.0]
+CASES: Mapping[str, tuple[Mapping[str, Sequence[float]], str, str]] = {
+    "one is faster": ({"a": [120, 121, 119]}, "a", "1.20x [1.1"),
+    "the fastest of two": ({"a": [120, 121, 119], "b": [140, 141, 142]}, "b", "1.41x"),
+    "not beyond the rounds' own differences": ({"a": NOISY}, DEFAULT_SETTING, "default stays"),
+    "slower": ({"a": [80, 81, 79]}, DEFAULT_SETTING, "default stays"),
+    "no other": ({}, DEFAULT_SETTING, "default stays"),
+    "fast, but late in a round": ({"a": [140, 0, 140]}, DEFAULT_SETTING, "default stays"),
+    "the default is late": (
+        {DEFAULT_SETTING: [100, 0, 100], "a": [50, 50, 50], "b": [60, 60, 0]},
+        "a",
+        "one-instance does not",
+    ),
+    "all are late": (
+        {DEFAULT_SETTING: [0, 0, 0], "a": [0, 1, 1]},
+        DEFAULT_SETTING,
+        "no setting holds a p99 of 50 ms",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_choice(name: str) -> None:
+    scores, setting, said = CASES[name]
+    choice = chosen({DEFAULT_SETTING: EQUAL, **scores})
+    assert choice.setting == setting and said in choice.reason
+
+
+def visit_of(name: str, number: int, speed: float, load: MachineLoad = QUIET) -> Visit:
+    return Visit(setting=name, round=number, cells=(cell(1, 1, speed),), load=load)
+
+
+def test_scores_are_in_the_order_of_the_rounds() -> None:
+    visits = [visit_of(name, n, n + 1) for n in (2, 0, 1) for name in ("a", "b")]
+    scores = scores_of(visits, ("b", "a"), TuneConfig(**QUICK))
+    assert [*scores] == ["b", "a"]
+    assert all(own == pytest.approx([1, 2, 3]) for own in scores.values())
+
+
+class Visits:
+    """Stands in for `visit`: settings have known speeds, and one visit may fail."""
+
+    def __init__(self, speeds: Mapping[str, float]) -> None:
+        self.speeds = speeds
+        self.places: list[tuple[str, int]] = []
+        self.fail_at = -1
+
+    def __call__(
+        self, artifact: Any, texts: Any, config: Any, place: tuple[str, int], settings: Any
+    ) -> Visit:
+        assert settings == SETTINGS[place[0]].of_cores(tuning_cores())
+        if len(self.places) == self.fail_at:
+            raise KeyboardInterrupt
+        self.places.append(place)
+        return visit_of(*place, self.speeds.get(place[0], 100.0) + place[1])
+
+
+def tuning_cores() -> int:
+    from bertender.core.cores import usable_cores
+
+    return usable_cores()
+
+
+@pytest.fixture
+def visits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Visits]:
+    standing_in = Visits({"large-buckets": 150.0})
+    monkeypatch.setattr(tuning, "visit", standing_in)
+    return standing_in
+
+
+FEW = {**QUICK, "settings": "small-buckets,large-buckets"}
+NAMES = (DEFAULT_SETTING, "small-buckets", "large-buckets")
+
+
+def test_every_setting_is_measured_once_a_round_in_turns(
+    visits: Visits, onnx_artifact: Artifact
+) -> None:
+    result = tune(onnx_artifact, texts, TuneConfig(**{**FEW, "rounds": 6}, concurrency=(2,)))
+    assert sorted(visits.places) == sorted((name, n) for n in range(6) for name in NAMES)
+    assert [number for _, number in visits.places] == sorted(3 * [*range(6)])
+    orders = {tuple(name for name, n in visits.places if n == number) for number in range(6)}
+    assert len(orders) > 1, "the order is drawn anew in each round"
+    assert [row.name for row in result.tried] == [*NAMES]
+    assert result.choice.setting == result.profile.setting == "large-buckets"
+    key = ProfileKey.of_card(onnx_artifact.card, "onnxruntime")
+    assert read_profile(key) == result.profile
+    assert result.profile.settings == TunedSettings(tokens_per_bucket=512)
+    assert [path.suffix for path in profile_folder().iterdir()] == [".json"]
+
+
+def test_an_interrupted_run_continues_where_it_was(visits: Visits, onnx_artifact: Artifact) -> None:
+    visits.fail_at = 4
+    with pytest.raises(KeyboardInterrupt):
+        tune(onnx_artifact, texts, TuneConfig(**FEW))
+    assert not [*profile_folder().glob("*.json")], "no profile before the end"
+    before, visits.fail_at = [*visits.places], -1
+    # what the visits are judged by may change meanwhile
+    result = tune(onnx_artifact, texts, TuneConfig(**{**FEW, "rounds": 4}, objective="p99"))
+    assert len(before) == 4 and len(visits.places) == len({*visits.places}) == 12
+    assert len(result.visits) == 12
+
+
+@pytest.mark.parametrize("changes", [{"seed": 5}, {"concurrency": (3,)}, {"duration_s": 9.0}])
+def test_visits_of_another_load_are_not_used(
+    changes: dict[str, Any], visits: Visits, onnx_artifact: Artifact
+) -> None:
+    visits.fail_at = 4
+    with pytest.raises(KeyboardInterrupt):
+        tune(onnx_artifact, texts, TuneConfig(**FEW))
+    visits.fail_at, visits.places = -1, []
+    tune(onnx_artifact, texts, TuneConfig(**FEW, **changes))
+    assert len(visits.places) == 9
+
+
+def test_visits_of_other_texts_are_not_used(visits: Visits, onnx_artifact: Artifact) -> None:
+    visits.fail_at = 4
+    with pytest.raises(KeyboardInterrupt):
+        tune(onnx_artifact, texts, TuneConfig(**FEW))
+    visits.fail_at, visits.places = -1, []
+    tune(onnx_artifact, lambda columns: [("pear",)], TuneConfig(**FEW))
+    assert len(visits.places) == 9
+
+
+def test_damaged_visits_are_named_and_measured_again(
+    visits: Visits, onnx_artifact: Artifact, caplog: pytest.LogCaptureFixture
+) -> None:
+    visits.fail_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        tune(onnx_artifact, texts, TuneConfig(**FEW))
+    (saved,) = profile_folder().glob("*.visits")
+    saved.write_text("{")
+    visits.fail_at, visits.places = -1, []
+    tune(onnx_artifact, texts, TuneConfig(**FEW))
+    assert len(visits.places) == 9 and f"{saved} cannot be read" in caplog.text
+
+
+def test_a_busy_visit_ends_the_run_unless_noisy(
+    onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = MachineLoad(other_work=0.5, steal=0.0)
+    monkeypatch.setattr(
+        tuning, "visit", lambda a, b, c, place, d: visit_of(*place, 100.0, load=busy)
+    )
+    assert tune(onnx_artifact, texts, TuneConfig(**FEW)).profile.noisy
+    monkeypatch.setattr("serve.tuning.tune.check_load_now", refuse)
+    with pytest.raises(MachineBusyError):
+        tune(onnx_artifact, texts, TuneConfig(**{**FEW, "noisy": False}))
+
+
+def refuse() -> None:
+    raise MachineBusyError("this machine is busy")
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_any_work(
+    visits: Visits, onnx_artifact: Artifact, cache: Path
+) -> None:
+    cache.write_text("a file in its place")
+    with pytest.raises(ConfigError, match=CACHE_VARIABLE):
+        tune(onnx_artifact, texts, TuneConfig(**FEW))
+    assert visits.places == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "Give one of them"),
+        (("--input", "a.txt", "--slo-p99-ms", "9"), "--objective p99"),
+        (("--input", "a.txt", "--rounds", "2"), "rounds=2"),
+        (("--input", "a.txt", "--concurrency", "0"), "concurrency"),
+        (("--input", "a.txt", "--texts-per-request", ""), "texts_per_request"),
+    ],
+)
+def test_settings_that_conflict(
+    words: tuple[str, ...], message: str, onnx_artifact: Artifact
+) -> None:
+    assert message in fail("tune", onnx_artifact.path, *words)
+
+
+def test_the_command_shows_and_writes_what_it_found(
+    visits: Visits, onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    (tmp_path / "texts.txt").write_text("apple\nsaw drill\n")
+    words = ("--input", tmp_path / "texts.txt", "--rounds", "3", "--noisy")
+    words = (*words, "--settings", "large-buckets", "--out", tmp_path / "out.json")
+    shown = " ".join(succeed("tune", onnx_artifact.path, *words).stdout.split())
+    assert "large-buckets: 1.50x" in shown and "tokens_per_bucket=512" in shown
+    assert "one-instance 101" in shown
+    result = TuneResult.model_validate(
+        last_line(succeed("tune", onnx_artifact.path, *words, "--json"))
+    )
+    assert result == TuneResult.model_validate_json((tmp_path / "out.json").read_text())
+    assert len(visits.places) == 12 and Path(result.path).is_file()
+
+
+@pytest.mark.server
+def test_a_visit_measures_every_load_on_a_server_of_these_settings(
+    onnx_artifact: Artifact, texts: tuple[Example, ...]
+) -> None:
+    quick = {"duration_s": 0.2, "warmup_s": 0.05, "concurrency": (1, 2)}
+    config = TuneConfig(**QUICK, **quick, texts_per_request=(1, 4))
+    settings = TunedSettings(concurrent_buckets=2, threads_per_instance=1)
+    found = visit(onnx_artifact, texts[:50], config, ("concurrent-buckets", 1), settings)
+    loads = [(each.texts_per_request, each.concurrency) for each in found.cells]
+    assert loads == [(1, 1), (1, 2), (4, 1), (4, 2)]
+    assert all(each.texts_per_second > 0 and each.p99_ms for each in found.cells)
+    assert (found.setting, found.round) == ("concurrent-buckets", 1)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_the_whole_of_it_on_real_servers(
+    onnx_artifact: Artifact, texts: tuple[Example, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(text for (text,) in texts[:40]))
+    quick = ("--duration-s", "0.1", "--warmup-s", "0.02", "--concurrency", "1", "--rounds", "3")
+    words = ("--input", tmp_path / "texts.txt", "--settings", "small-buckets", "--noisy")
+    result = last_line(succeed("tune", onnx_artifact.path, *quick, *words, "--json"))
+    assert len(result["visits"]) == 6
+    assert result["choice"]["setting"] in (DEFAULT_SETTING, "small-buckets")
+    assert all(row["texts_per_second"] > 0 for row in result["tried"])
+
+
+def test_the_page_has_every_setting_and_objective() -> None:
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    assert [name for name in SETTINGS if f"`{name}`" not in page] == []
+    assert [name for name in OBJECTIVES if f"`--objective {name}`" not in page] == []
