@@ -14,7 +14,7 @@ STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
 CANDIDATE_SUFFIX = "-candidate"  # of `serve.wire`, which is not imported here
 CANDIDATE_PREFIX = "candidate-"  # of `serve.candidate_mark`, likewise
 DISCOVERY_S = 1.0
-GRACE_S = 2.5
+GRACE_S = 1.5
 """Triton notices within a second that a stub has died while its model was loaded."""
 GRACE_UNSEEN_S = 5.0
 """Of a stub that nobody has seen alive: most likely one of a model that did not load."""

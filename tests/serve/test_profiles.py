@@ -34,6 +34,7 @@ from serve.profiles import (
 )
 from serve.supervisor import STUB_NAME
 from tests.front import last_line, succeed
+from tests.serve.layouts import ENCODER_RUNTIME
 from tests.served import ANY_PORTS
 
 SETTINGS = TunedSettings(
@@ -169,6 +170,18 @@ def test_it_is_left_alone(settings: dict[str, Any], path: Path, onnx_artifact: A
     assert with_profile(config, [onnx_artifact.card]) == (config, None)
 
 
+def test_several_models_share_the_machine_and_take_none(
+    path: Path, onnx_artifact: Artifact
+) -> None:
+    config = LocalServeConfig()
+    assert path.is_file() and with_profile(config, [onnx_artifact.card] * 2) == (config, None)
+
+
+def test_a_backend_of_triton_takes_none(path: Path, onnx_artifact: Artifact) -> None:
+    config = LocalServeConfig().changed({"runtime": ENCODER_RUNTIME})
+    assert path.is_file() and with_profile(config, [onnx_artifact.card]) == (config, None)
+
+
 def served_with(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> tuple[ServeConfig, str]:
     """Return the settings of the server that `bertender serve WORDS` starts, and what it prints."""
     started: list[ServeConfig] = []
@@ -245,14 +258,3 @@ def test_a_server_runs_by_it(
         assert server.supervisor is not None
         family = psutil.Process(server.supervisor.pid).children(recursive=True)
         assert sum(STUB_NAME.startswith(each.name()[:15]) for each in family) == copies
-
-
-@pytest.mark.parametrize(
-    ("runtime", "count"), [(ENCODER_RUNTIME, 1), (DEFAULT_RUNTIME, 2), (DEFAULT_RUNTIME, 0)]
-)
-def test_what_was_not_tuned_has_no_profile(
-    runtime: str, count: int, onnx_artifact: Artifact
-) -> None:
-    """Triton's own backend, and several models that share the machine."""
-    config = LocalServeConfig().changed({"runtime": runtime})
-    assert with_profile(config, [onnx_artifact.card] * count) == (config, None)
