@@ -43,10 +43,15 @@ SHAPES = (
 def fusion_block(file: str, path: Path) -> str:
     """Return each graph's times and its speedup over the one that was not optimised."""
     result = FusionBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
-    titles = ["Graph", "Fused operators", *(f"{shape.title}: ms, speedup" for shape in SHAPES)]
+    titles = [
+        "Graph",
+        "Fused when written",
+        "SkipLayerNormalization that runs",
+        *(f"{shape.title}: ms, speedup" for shape in SHAPES),
+    ]
     lines = [
         _row(titles),
-        _row(["---", "---", *["---:"] * len(SHAPES)]),
+        _row(["---", "---", "---:", *["---:"] * len(SHAPES)]),
         *(_row(_cells(name, result)) for name in GRAPHS),
         "",
         _conditions(result),
@@ -58,7 +63,8 @@ def fusion_block(file: str, path: Path) -> str:
 
 def _cells(name: str, result: FusionBenchmark) -> list[str]:
     fused = ", ".join(f"{count} {operator}" for operator, count in result.fused[name].items())
-    return [name, fused or "-", *(_times(shape, name, result) for shape in SHAPES)]
+    running = str(result.skip_layer_norms[name])
+    return [name, fused or "-", running, *(_times(shape, name, result) for shape in SHAPES)]
 
 
 def _times(shape: Shape, name: str, result: FusionBenchmark) -> str:

@@ -162,7 +162,7 @@ TABLES: Mapping[str, Block] = {
     ),
     "fusion": Block(
         "docs/export.md",
-        ("benchmarks/results/2026-11-22-sst2-fusion-cpu.json",),
+        ("benchmarks/results/2026-11-23-sst2-fusion-cpu.json",),
         of_one(fusion_block),
     ),
     "pruning": Block(

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertender.core.errors import AccuracyError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
+from bertender.models.onnx_session import LEFT_OUT
 from quantize.context import QuantizationContext, Written
 from quantize.kernels import KERNELS, check_kernels, operators
 from quantize.part_findings import check_products, summary_of
@@ -60,7 +61,12 @@ def proven(
         **_parts(context, graph, written, here),
     )
     scores = _scores(context, graph, written.score)
-    return Findings(training=written.training, scores=scores, quantization=quantization)
+    return Findings(
+        training=written.training,
+        scores=scores,
+        quantization=quantization,
+        left_out_optimizers=LEFT_OUT,
+    )
 
 
 def _parts(

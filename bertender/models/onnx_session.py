@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,13 @@ from bertender.core.errors import ModelError
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["open_session"]
+__all__ = ["LEFT_OUT", "open_session"]
 
 ERRORS_ONLY = 3
+
+LEFT_OUT = ("SkipLayerNormFusion",)
+"""Optimizers of ONNX Runtime that make a graph slower on the CPU: its kernel of a layer norm that
+is fused with the addition before it takes longer than the two (`benchmarks/fusion.py`)."""
 
 
 def open_session(
@@ -23,6 +28,7 @@ def open_session(
     optimize: bool = True,
     optimized: Path | None = None,
     profile: Path | None = None,
+    left_out: Sequence[str] = LEFT_OUT,
 ) -> onnxruntime.InferenceSession:
     """Open a graph.
 
@@ -33,6 +39,7 @@ def open_session(
         optimize: let ONNX Runtime fuse and fold; otherwise every node runs as it stands.
         optimized: where to write the graph that really runs.
         profile: how the name of the file begins that `end_profiling` writes.
+        left_out: ONNX Runtime's own optimizers that are not run.
 
     Raises:
         ModelError: ONNX Runtime cannot open it.
@@ -52,7 +59,9 @@ def open_session(
         options.profile_file_prefix = str(profile)
     opened = graph if isinstance(graph, bytes) else str(graph)
     try:
-        return onnxruntime.InferenceSession(opened, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            opened, options, providers=["CPUExecutionProvider"], disabled_optimizers=[*left_out]
+        )
     except Exception as error:  # its exception classes share no public base
         name = "a part of a graph" if isinstance(graph, bytes) else graph
         raise ModelError(

@@ -41,6 +41,26 @@ def test_constants_fold_unless_every_node_is_to_run(
     assert session.run(None, {"x": np.float32([1, 2])})[0].tolist() == [3, 4]
 
 
+@pytest.mark.parametrize(("settings", "fused"), [({}, 0), ({"left_out": ()}, 1)])
+def test_a_layer_norm_is_not_fused_with_the_addition_before_it(
+    settings: dict[str, tuple[str, ...]], fused: int, tmp_path: Path
+) -> None:
+    scale = numpy_helper.from_array(np.ones(8, np.float32), "scale")
+    nodes = [
+        helper.make_node("Add", ["x", "y"], ["sum"]),
+        helper.make_node("LayerNormalization", ["sum", "scale"], ["z"]),
+    ]
+    x, y, z = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, "seq", 8]) for name in "xyz"
+    )
+    made = helper.make_graph(nodes, "graph", [x, y], [z], [scale])
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(made, opset_imports=[opset], ir_version=8)
+    open_session(model.SerializeToString(), optimized=tmp_path / "optimized.onnx", **settings)
+    running = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert running.count("SkipLayerNormalization") == fused
+
+
 def test_a_profile_counts_every_node_that_runs(graph: Path, tmp_path: Path) -> None:
     session = open_session(graph, threads=1, optimize=False, profile=tmp_path / "profile")
     session.run(None, {"x": np.float32([1])})

@@ -79,4 +79,9 @@ class Findings(Part):
     graph: GraphFindings | None = Field(None, description="of `export`")
     numbers: LargestNumber | None = Field(None, description="of `export` to float16")
     quantization: QuantizationFindings | None = Field(None, description="of `quantize`")
+    left_out_optimizers: tuple[str, ...] | None = Field(
+        None,
+        description="of ONNX Runtime: bertender opens the graph without them, as others do with "
+        "disabled_optimizers",
+    )
     parity: ParitySummary | None = Field(None, description="with the artifact's parent")
