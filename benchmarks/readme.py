@@ -17,6 +17,7 @@ from benchmarks.advisory_table import advisories_block
 from benchmarks.api_page import api_block
 from benchmarks.command_table import commands_block
 from benchmarks.comparison_block import comparison_block, short_block
+from benchmarks.control_table import control_block
 from benchmarks.endpoint_table import endpoint_block
 from benchmarks.fusion_table import fusion_block
 from benchmarks.gate_table import bounds_block, gate_block
@@ -149,6 +150,14 @@ TABLES: Mapping[str, Block] = {
             "benchmarks/results/2026-11-21-sst2-methods-cpu.json",
         ),
         method_block,
+    ),
+    "controls": Block(
+        "docs/methods.md",
+        tuple(
+            f"benchmarks/results/2026-11-23-{name}-controls-cpu.json"
+            for name in ("sst2", "cola", "mrpc", "rte", "snips", "ag-news")
+        ),
+        control_block,
     ),
     "training": Block(
         "docs/methods.md",

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.readings.bert_base import bert_base_reading
 from benchmarks.readings.chain import TRIED, chain_reading
 from benchmarks.readings.control import FIRST_RUN, control_reading
+from benchmarks.readings.controls import controls_reading
 from benchmarks.readings.fusion import fusion_reading
 from benchmarks.readings.methods import methods_reading
 from benchmarks.readings.pruning import pruning_reading
@@ -45,6 +46,7 @@ READINGS: Mapping[str, Reading] = {
     "sst2": Reading(_comparison_reading, (FIRST_RUN,)),
     "bert-base": Reading(bert_base_reading),
     "methods": Reading(methods_reading),
+    "controls": Reading(controls_reading),
     "training": Reading(training_reading),
     "tagging": Reading(tagging_reading),
     "fusion": Reading(fusion_reading),
