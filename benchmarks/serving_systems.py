@@ -110,7 +110,7 @@ class FastApiAsker(Asker):
         )
 
     def prepare(self, texts: Sequence[str]) -> Request:
-        return Request(json.dumps({"texts": list(texts)}).encode(), {})
+        return Request("", json.dumps({"texts": list(texts)}).encode(), {})
 
     async def send(self, request: Request) -> Outcome:
         try:

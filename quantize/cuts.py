@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.errors import ModelError
-from bertender.models.onnx_session import open_session
+from bertender.models.onnx_session import LEFT_OUT, open_session
 
 __all__ = [
     "RunCut",
@@ -97,7 +97,7 @@ def open_cut(cut: onnx.ModelProto, *, optimize: bool = True) -> RunCut:
         cannot be run on them, as where a table is looked up beyond its end.
     """
     start = cut.graph.input[0].name
-    session = open_session(cut.SerializeToString(), optimize=optimize)
+    session = open_session(cut.SerializeToString(), left_out=LEFT_OUT if optimize else None)
 
     def run(values: Array) -> list[Array]:
         try:

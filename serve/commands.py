@@ -15,7 +15,6 @@ from bertender.core.errors import ConfigError
 from serve.config import ServeCommandConfig
 from serve.foreground import serve_forever
 from serve.model_arguments import models_by_name
-from serve.page import PageServer
 from serve.profiles import UsedProfile, with_profile
 from serve.repository import write_repository
 from serve.server import TritonServer
@@ -32,7 +31,7 @@ def serve_command() -> Callable[..., None]:
         artifacts: Annotated[
             list[str],
             typer.Argument(
-                metavar="ARTIFACT...",
+                metavar="ARTIFACT",
                 help=f"onnx artifact to serve, as the model {MODEL_NAME!r}; several as "
                 "NAME=ARTIFACT",
             ),
@@ -76,6 +75,8 @@ def _page(
     """
     if not config.page:
         return {}
+    from serve.page import PageServer  # it loads the client, and so gRPC
+
     name, source = next(iter(models.items()))
     page = stack.enter_context(PageServer(source, server.http_url, config.page_port, name))
     return {"page": page.url}

@@ -234,6 +234,16 @@ COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
         settings=frozenset({"page_port"}),
         against="page",
     ),
+    "a page on a port of the server": Rule(
+        lambda config: (
+            config.page
+            and bool(config.page_port)
+            and config.page_port in {getattr(config, name) for name in PORT_FIELDS}
+        ),
+        lambda config: (
+            f"page_port={config.page_port}: the server listens there. Name another, or 0 for any."
+        ),
+    ),
 }
 
 

@@ -91,6 +91,9 @@ class GraphSignature:
     """Other files with its weights, relative to the graph's folder."""
 
 
+MOST_BYTES = 2**31 - 1
+
+
 def read_signature(path: Path) -> GraphSignature:
     """Return the signature of a graph's file.
 
@@ -98,6 +101,10 @@ def read_signature(path: Path) -> GraphSignature:
         ModelError: the file is missing, or holds no graph of ONNX.
     """
     try:
+        if not path.is_file():  # a device or a pipe would be read for ever
+            raise OSError("it is no file")
+        if path.stat().st_size > MOST_BYTES:
+            raise OSError(f"it has more than the {MOST_BYTES} bytes that protobuf reads")
         graph = _classes()["Model"].FromString(path.read_bytes()).graph
     except (OSError, DecodeError) as error:
         raise ModelError(f"{path} is no graph of ONNX: {error}. Export the model again.") from None

@@ -80,6 +80,8 @@ def _command(installation: Installation, place: Place, config: ServeConfig) -> l
         "metrics-port": config.metrics_port,
         "backend-config": f"python,shm-region-prefix-name={place.shared_memory}",
         "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
+        # else the server is not ready while `bertender deploy` loads a model next to the others
+        "strict-readiness": "false",
         # other ways to the same routes, which an environment variable may open
         "allow-sagemaker": "false",
         "allow-vertex-ai": "false",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bertender.core.errors import ConfigError
+from serve.served_runtimes import ENCODER_NAME
 from serve.wire import CANDIDATE_SUFFIX, MODEL_NAME
 
 __all__ = ["check_name", "models_by_name"]
@@ -45,6 +46,11 @@ def check_name(name: str) -> str:
         raise ConfigError(
             f"{name!r} is no name of a model: it begins with a letter, and has at most 64 letters, "
             "digits, _ and -."
+        )
+    if name == ENCODER_NAME:
+        raise ConfigError(
+            f"{name!r} is for the graph of {MODEL_NAME!r} where a backend of Triton runs it. "
+            "Choose another."
         )
     if name.endswith(CANDIDATE_SUFFIX):
         raise ConfigError(

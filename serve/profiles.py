@@ -47,12 +47,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-TOGETHER: tuple[tuple[str, ...], ...] = (
-    ("instances", "threads_per_instance", "concurrent_buckets"),
-    ("tokens_per_bucket",),
-)
-"""Settings of a profile, in groups that were measured together: where one of a group is explicit,
-the others of the profile would take more threads than there are cores, or fewer."""
+TOGETHER = ("instances", "threads_per_instance", "concurrent_buckets", "tokens_per_bucket")
+"""Settings of a profile. They were measured together: next to one that is explicit, the others
+would take more threads than there are cores, or fewer, or run buckets of a size that suits others.
+"""
 
 UNREADABLE = (OSError, ValueError, ConfigError)
 """What reading a file raises that holds no profile; pydantic's own error is a ValueError."""
@@ -252,12 +250,8 @@ def with_profile(config: Settings, cards: Sequence[Card]) -> tuple[Settings, Use
     profile = read_profile(key)
     if profile is None:
         return config, None
-    applied = {
-        name: getattr(profile.settings, name)
-        for group in TOGETHER
-        if not any(config.is_explicit(each) for each in group)
-        for name in group
-    }
+    explicit = any(config.is_explicit(name) for name in TOGETHER)
+    applied = {} if explicit else {name: getattr(profile.settings, name) for name in TOGETHER}
     return config.changed(applied), UsedProfile(profile_path(key), profile, applied)
 
 

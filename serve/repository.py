@@ -186,8 +186,13 @@ def is_repository(directory: Path) -> bool:
     """Return whether `directory` holds a repository that `write_repository` wrote, and no more."""
     if not directory.is_dir():
         return False
-    models = [path for path in directory.iterdir() if not DRAFT.match(path.name)]
+    models = [path for path in directory.iterdir() if not _is_left(path.name)]
     return bool(models) and all(map(_is_model, models))
+
+
+def _is_left(name: str) -> bool:
+    """Return whether a folder may be what a killed deployment has left, whole or in part."""
+    return bool(DRAFT.match(name)) or name.endswith(CANDIDATE_SUFFIX)
 
 
 def model_names(repository: Path) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from bertender.core.atomic import replacing
 from bertender.core.config import Record
 
 __all__ = ["WORKSPACE_PREFIX", "RunningServer", "note_server", "running_servers"]
@@ -33,8 +34,9 @@ class RunningServer(Record):
 def note_server(server: RunningServer, workspace: Path) -> None:
     """Write the note of a server into its workspace."""
     note = workspace / NOTE_NAME
-    note.touch(mode=0o600)
-    note.write_text(server.model_dump_json() + "\n", encoding="utf-8")
+    with replacing(note) as draft:
+        draft.touch(mode=0o600)
+        draft.write_text(server.model_dump_json() + "\n", encoding="utf-8")
 
 
 def running_servers() -> Iterator[RunningServer]:
@@ -42,7 +44,8 @@ def running_servers() -> Iterator[RunningServer]:
     folder = Path(tempfile.gettempdir())
     for note in sorted(folder.glob(f"{WORKSPACE_PREFIX}*/{NOTE_NAME}")):
         try:
-            if note.stat().st_uid != os.getuid():
+            # of links themselves: one of another user may lead to a file of this one
+            if {each.lstat().st_uid for each in (note, note.parent)} != {os.getuid()}:
                 continue
             server = RunningServer.model_validate_json(note.read_text(encoding="utf-8"))
         except (OSError, ValidationError):  # another user's, or it has just ended

@@ -27,7 +27,7 @@ from serve.launch import STOP_TIMEOUT_S, Place, is_ready, launch
 from serve.ports import with_free_ports
 from serve.repository import Models, model_names, write_repository
 from serve.running_servers import WORKSPACE_PREFIX, RunningServer, note_server
-from serve.served_runtimes import SERVED_RUNTIMES
+from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
 from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
 from serve.temporary_folder import check_temporary_folder
@@ -148,7 +148,7 @@ class TritonServer:
         if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
             check_installed(runtime)
         self.config = with_free_ports(self.config)
-        check_shared_memory(self.config, len(self.models))
+        check_shared_memory(self.config, len({*self.models} - {ENCODER_NAME}))
         check_temporary_folder()
         closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.workspace.mkdir(mode=0o700, exist_ok=True)

@@ -170,7 +170,7 @@ class SlowAsker(Asker):
         self.batch_s = batch_s
 
     def prepare(self, texts: Sequence[str]) -> Request:
-        return Request(b"", {})
+        return Request("", b"", {})
 
     async def send(self, request: Request) -> Outcome:
         await asyncio.sleep(self.batch_s)

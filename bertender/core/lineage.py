@@ -17,7 +17,7 @@ def lineage(artifact: Artifact) -> Iterator[Artifact | str]:
         path = (artifact.path.resolve() / parent.path).resolve()
         try:
             artifact = Artifact.load(path)
-        except ArtifactError as error:
+        except (ArtifactError, OSError) as error:
             yield f"parent {parent.digest[:12]}: {error}"
             return
         if artifact.digest != parent.digest:

@@ -25,7 +25,8 @@ class OnnxPredictor:
     Args:
         path: the graph.
         threads, spinning: see `open_session`.
-        concurrent_runs: any number of runs share its threads, so that it changes nothing.
+        concurrent_runs: calls of `logits` at once, each of `threads`. All share one pool, and each
+            has the thread that calls in it.
 
     Raises:
         ModelError: ONNX Runtime cannot open the graph.
@@ -34,10 +35,17 @@ class OnnxPredictor:
     def __init__(
         self, path: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
     ) -> None:
-        self.session = open_session(path, threads=threads, spinning=spinning)
+        self.session = open_session(
+            path, threads=_pool(threads, concurrent_runs), spinning=spinning
+        )
         self.inputs = tuple(node.name for node in self.session.get_inputs())
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Return the logits (batch, labels) of a batch."""
         arrays = {name: batch.arrays[name] for name in self.inputs}
         return np.asarray(self.session.run(["logits"], arrays)[0], dtype=np.float32)
+
+
+def _pool(threads: int, runs: int) -> int:
+    """Return the size of a session's pool, which counts one calling thread; 0 takes every core."""
+    return threads * runs - (runs - 1) if threads else 0

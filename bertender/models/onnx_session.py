@@ -25,10 +25,9 @@ def open_session(
     *,
     threads: int = 0,
     spinning: bool = True,
-    optimize: bool = True,
     optimized: Path | None = None,
     profile: Path | None = None,
-    left_out: Sequence[str] = LEFT_OUT,
+    left_out: Sequence[str] | None = LEFT_OUT,
 ) -> onnxruntime.InferenceSession:
     """Open a graph.
 
@@ -36,10 +35,9 @@ def open_session(
         graph: its file, or what would be in it.
         threads: intra-op threads; 0 takes every core.
         spinning: let idle threads wait in a loop: faster alone, slower next to other work.
-        optimize: let ONNX Runtime fuse and fold; otherwise every node runs as it stands.
         optimized: where to write the graph that really runs.
         profile: how the name of the file begins that `end_profiling` writes.
-        left_out: ONNX Runtime's own optimizers that are not run.
+        left_out: ONNX Runtime's own optimizers that are not run; None runs every node as it stands.
 
     Raises:
         ModelError: ONNX Runtime cannot open it.
@@ -50,7 +48,7 @@ def open_session(
     options.intra_op_num_threads = threads
     options.log_severity_level = ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    if not optimize:
+    if left_out is None:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
@@ -60,7 +58,10 @@ def open_session(
     opened = graph if isinstance(graph, bytes) else str(graph)
     try:
         return onnxruntime.InferenceSession(
-            opened, options, providers=["CPUExecutionProvider"], disabled_optimizers=[*left_out]
+            opened,
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=[*(left_out or ())],
         )
     except Exception as error:  # its exception classes share no public base
         name = "a part of a graph" if isinstance(graph, bytes) else graph

@@ -47,18 +47,29 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
         BusyError: another process writes the same file.
         RowError: a text is refused, and bad rows are not left out.
         DataError: they are left out, and nothing else is there.
-        ServingError: as in `Endpoint`; what came until then is not asked again.
+        ServingError: as in `Endpoint`; what came until then is not asked again. Or the model was
+            replaced meanwhile.
     """
     identity = {"texts": _digest(texts.texts), "model": endpoint.model.digest}
     with open_journal(output, identity) as journal:
         resumed = len(journal.by_row)
         with progress_bar(f"classify {output.name}", len(texts.texts), "texts") as bar:
             left_out = await _send(endpoint, texts, journal, bar)
+        await _check_same_model(endpoint, output)
         rows = sorted(journal.by_row)
         examples = [texts.texts[row] for row in rows]
         predictions = [journal.by_row[row] for row in rows]
         write_predictions(output, texts.columns, examples, predictions)
     return BulkRun(output=str(output), texts=len(rows), resumed=resumed, left_out=left_out)
+
+
+async def _check_same_model(endpoint: AsyncEndpoint, output: Path) -> None:
+    """Raise ServingError where predictions may be of two models."""
+    if not await endpoint.is_same_model():
+        raise ServingError(
+            f"another model was deployed meanwhile, so that {output} would have predictions of "
+            "two. It is not written. Run the same command again: it begins anew."
+        )
 
 
 def _digest(texts: Sequence[Example]) -> str:

@@ -48,8 +48,7 @@ class AsyncEndpoint(Connection):
     async def __aenter__(self) -> Self:
         self.client = self.protocol.connect_async(self.address.host_and_port, self.access)
         try:
-            response = await self._call(self.ask_for_config, on_opening(self.retries))
-            self.model = ServedModel.from_model_config(self.protocol.config_of(response))
+            self.model = await self._served_model(on_opening(self.retries))
         except BaseException:
             await self.close()
             raise
@@ -65,6 +64,14 @@ class AsyncEndpoint(Connection):
         if self.client is not None:
             await self.client.close()
         self.client = None
+
+    async def is_same_model(self) -> bool:
+        """Return whether the model is still the one that it was on opening."""
+        return (await self._served_model(self.retries)).digest == self.model.digest
+
+    async def _served_model(self, retries: int | None) -> ServedModel:
+        response = await self._call(self.ask_for_config, retries)
+        return ServedModel.from_model_config(self.protocol.config_of(response))
 
     async def classify(self, examples: Sequence[Example]) -> list[Classification]:
         """Return a prediction for each example, in their order; errors as in `Endpoint`.

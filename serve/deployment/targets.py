@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import socket
 import tempfile
@@ -26,6 +27,8 @@ from serve.server import TritonServer
 from serve.shared_memory import check_shared_memory
 
 __all__ = ["Folder", "Place", "Server", "Target", "target_of"]
+
+logger = logging.getLogger(__name__)
 
 
 class Target(Protocol):
@@ -94,8 +97,10 @@ class Server:
             end_stubs(folder.candidate)  # one that hangs would never be unloaded
             raise
         finally:
-            with suppress(BertenderError):  # the first error counts, and the next one sweeps
+            try:
                 self.control.unload(name)
+            except BertenderError as error:  # the first error counts, and the next one sweeps
+                logger.warning("%s may still be loaded: %s", name, error)
             shutil.rmtree(folder.candidate, ignore_errors=True)
 
     def activate(self, folder: ModelFolder) -> None:

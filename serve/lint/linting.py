@@ -20,6 +20,10 @@ SYNTAX, NO_CONFIG = "syntax", "no-config"
 """What is found before any rule applies."""
 
 
+UNREADABLE = (OSError, ValueError, RecursionError)
+"""What rules raise for names, numbers of enumerations and files that no sound model has."""
+
+
 def lint_repository(directory: Path) -> tuple[Finding, ...]:
     """Return what is wrong with a model repository; nothing is run, and no server is asked.
 
@@ -51,7 +55,11 @@ def _findings(model: ReadModel, repository: ReadRepository) -> Iterator[Finding]
         yield _unread(model, repository)
         return
     for name, rule in LINT_RULES.items():
-        for fault in rule.look(model, repository):
+        try:
+            faults = [*rule.look(model, repository)]
+        except UNREADABLE as error:  # one hostile or odd model must not hide the others
+            faults = [Fault(model.config_file, "", str(error), "what can be read")]
+        for fault in faults:
             yield _reported(fault, name, rule.severity, repository.directory)
 
 

@@ -68,7 +68,7 @@ class ReadModel:
     def versions(self) -> Sequence[Path]:
         """Folders that Triton takes for versions: named by a positive number."""
         folders = [path for path in self.folder.iterdir() if path.is_dir()]
-        return sorted(path for path in folders if path.name.isdigit() and int(path.name) > 0)
+        return sorted(path for path in folders if path.name.isdecimal() and int(path.name) > 0)
 
     def files(self, default: str) -> Iterator[Path]:
         """Yield the file of each version that its backend reads.
@@ -128,10 +128,13 @@ def _entries(directory: Path) -> Iterator[Path]:
 
 
 def _is_model(folder: Path) -> bool:
-    return folder.is_dir() and (
-        (folder / CONFIG_NAME).is_file()
-        or any(each.is_dir() and each.name.isdigit() for each in folder.iterdir())
-    )
+    try:
+        return folder.is_dir() and (
+            (folder / CONFIG_NAME).is_file()
+            or any(each.is_dir() and each.name.isdecimal() for each in folder.iterdir())
+        )
+    except PermissionError:  # such as lost+found
+        return False
 
 
 def _read_model(folder: Path) -> ReadModel:

@@ -24,6 +24,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import (
     BertenderError,
+    ConfigError,
     DataError,
     DeadlineError,
     OverloadedError,
@@ -40,7 +41,10 @@ __all__ = ["PageServer"]
 logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
+HTTP_PORT = 80
 LONGEST_BODY_BYTES = 1_000_000
+DIGITS = 9
+"""Of a Content-Length: `int` refuses thousands."""
 SOCKET_TIMEOUT_S = 10.0
 ENDPOINT_TIMEOUT_S = 10.0
 RETRIES = 2
@@ -66,6 +70,7 @@ STATUSES: Mapping[type[BertenderError], HTTPStatus] = {
     UnreachableError: HTTPStatus.BAD_GATEWAY,
     DeadlineError: HTTPStatus.GATEWAY_TIMEOUT,
     ServingError: HTTPStatus.BAD_REQUEST,
+    ConfigError: HTTPStatus.CONFLICT,
     DataError: HTTPStatus.BAD_REQUEST,
 }
 """Of errors of the endpoint, a class before those that it is derived from."""
@@ -94,6 +99,7 @@ class PageServer:
         self, artifact: Artifact, endpoint_url: str, port: int, model: str = MODEL_NAME
     ) -> None:
         self.about = about(artifact)
+        self.digest = artifact.digest
         self.endpoint_url = endpoint_url
         self.model = model
         self.port = port
@@ -126,12 +132,14 @@ class PageServer:
 
     def is_addressed(self, host: str) -> bool:
         """Return whether a Host header names this page, and not a name that points here."""
-        return host in {f"{name}:{self.port}" for name in (HOST, "localhost")}
+        port = "" if self.port == HTTP_PORT else f":{self.port}"  # which browsers leave out
+        return host in {f"{name}{port}" for name in (HOST, "localhost")}
 
     def classify(self, body: bytes) -> Record:
         """Return the predictions that a request asks for.
 
         Raises:
+            ConfigError: another model is served by now.
             DataError: the body is not as it must be.
             ServingError: the endpoint refuses, or is not there.
         """
@@ -143,6 +151,11 @@ class PageServer:
         with Endpoint(
             self.endpoint_url, model=self.model, timeout_s=ENDPOINT_TIMEOUT_S, retries=RETRIES
         ) as endpoint:
+            if endpoint.model.digest != self.digest:
+                raise ConfigError(
+                    "another version of the model was deployed: start `bertender serve --page` "
+                    "with its artifact."
+                )
             return classify(endpoint, self.about.labels, request.texts)
 
 
@@ -194,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         elif not (length.isascii() and length.isdigit()):
             self._send_error(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing.")
-        elif int(length) > LONGEST_BODY_BYTES:
+        elif len(length) > DIGITS or int(length) > LONGEST_BODY_BYTES:
             self._send_error(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {LONGEST_BODY_BYTES} bytes."
             )

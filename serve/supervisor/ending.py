@@ -49,9 +49,14 @@ def remove_traces(shared_memory: str, workspace: Path) -> None:
 
 def _in_flight(workspace: Path) -> int | None:
     """Return the requests without a response, by the stubs' files; None where there is none."""
-    counts = [each.read_bytes() for each in _counts(workspace)]
+    counts = [each.read_bytes() for each in _counts(workspace) if _is_alive(each)]
     # an empty one was just created, and counts 0
     return sum(int.from_bytes(each, sys.byteorder) for each in counts) if counts else None
+
+
+def _is_alive(count: Path) -> bool:
+    """Return whether the stub of a count runs: what a dead one had begun gets no response."""
+    return Path("/proc", count.name.rpartition("-")[2]).exists()
 
 
 def _counts(workspace: Path) -> list[Path]:

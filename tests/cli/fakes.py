@@ -30,6 +30,8 @@ class FakeEndpoint:
     settings: ClassVar[list[dict[str, Any]]] = []
     fails_after: ClassVar[int | None] = None
     """So many requests go well, and then the process is as good as killed."""
+    is_replaced: ClassVar[bool] = False
+    """Another model is deployed meanwhile."""
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.urls.append(url)
@@ -42,6 +44,9 @@ class FakeEndpoint:
         return self
 
     async def __aexit__(self, *error: object) -> None: ...
+
+    async def is_same_model(self) -> bool:
+        return not self.is_replaced
 
     async def classify(self, examples: Sequence[Example]) -> list[Classification]:
         if self.requests == self.fails_after:

@@ -134,6 +134,15 @@ def test_other_texts_or_another_model_begin_anew(
     assert "begun anew" in caplog.text
 
 
+def test_predictions_of_two_models_are_not_written(
+    tmp_path: Path, endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = write_input(tmp_path / "texts.csv"), tmp_path / "out.csv"
+    monkeypatch.setattr(endpoint, "is_replaced", True)
+    assert "another model was deployed" in fail("classify", "--input", source, "--output", out)
+    assert not out.exists()
+
+
 class KilledAtWrite:
     """A file of a process that ends where it would write."""
 

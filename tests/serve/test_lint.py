@@ -492,6 +492,39 @@ def test_a_fault_in_our_repository_is_found(name: str, ours: Path, tmp_path: Pat
     check(ours, OWN[name], tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "rule", "change"),
+    [
+        ("a device", "graph", lambda folder: link(folder / "1" / "model.onnx", "/dev/zero")),
+        ("a long name", "model-file", lambda folder: rename(folder, "x" * 300)),
+        ("a number of no data type", "tensor-type", lambda folder: set_type(folder, 99)),
+    ],
+)
+def test_a_hostile_model_is_a_finding_and_hides_no_other(
+    name: str, rule: str, change: Callable[[Path], None], foreign: Path, tmp_path: Path
+) -> None:
+    repository = tmp_path / "models"
+    shutil.copytree(foreign, repository)
+    change(repository / "linear")
+    found = {(each.file.split("/")[0], each.rule) for each in lint_repository(repository)}
+    assert ("linear", rule) in found, name
+
+
+def link(place: Path, target: str) -> None:
+    place.unlink()
+    place.symlink_to(target)
+
+
+def rename(folder: Path, name: str) -> None:
+    with changed(folder / "config.pbtxt") as config:
+        config.default_model_filename = name
+
+
+def set_type(folder: Path, number: int) -> None:
+    text = (folder / "config.pbtxt").read_text()
+    (folder / "config.pbtxt").write_text(text.replace("TYPE_FP32", str(number)))
+
+
 def test_every_rule_is_broken_once() -> None:
     planted = {each.rule for each in (*FOREIGN.values(), *OWN.values())}
     assert planted == {*LINT_RULES, "syntax", "no-config"}

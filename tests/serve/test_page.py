@@ -29,7 +29,7 @@ from serve.page import PageServer
 from serve.page.content import classify
 from serve.server import TritonServer
 from tests.multi_label import MULTI_LABEL
-from tests.serve.scripted import Script, http_server
+from tests.serve.scripted import CONFIG, Script, http_server
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 JSON = {"Content-Type": "application/json"}
@@ -136,13 +136,14 @@ def test_every_problem_type_has_its_probabilities(kind: str) -> None:
     assert rows == EXPECTED[kind]
 
 
+TOO_LONG = {**JSON, "Content-Length": "1000001"}
 OTHER_HOST = {**JSON, "Host": "rebound.example:8080"}
 REFUSED: Mapping[str, tuple[int, str, tuple[Any, ...]]] = {
     "another host": (421, "this page is at", ("GET", "/about", None, OTHER_HOST)),
     "a post from another host": (421, "alone", ("POST", "/classify", question("a"), OTHER_HOST)),
-    "a form": (415, "JSON by its type", ("POST", "/classify", "texts=a", {})),
+    "a form": (415, "application/json", ("POST", "/classify", "texts=a", {})),
     "no length": (411, "Content-Length", ("POST", "/classify", None, JSON)),
-    "too long": (413, "1000000 bytes", ("POST", "/classify", "x" * 1_000_001, JSON)),
+    "too long": (413, "1000000 bytes", ("POST", "/classify", None, TOO_LONG)),
     "no JSON": (400, "must be JSON", ("POST", "/classify", "{", JSON)),
     "no texts": (400, "must be JSON", ("POST", "/classify", '{"text": "a"}', JSON)),
     "an empty text": (400, "row 0 is empty", ("POST", "/classify", question(""), JSON)),
@@ -157,18 +158,20 @@ REFUSED: Mapping[str, tuple[int, str, tuple[Any, ...]]] = {
 def test_an_offender_gets_an_error(offence: str, page: PageServer) -> None:
     expected, words, request = REFUSED[offence]
     method, path, body, headers = request
-    if offence == "no length":
-        status, content = _without_length(page)
+    if method == "POST" and body is None:
+        status, content = _without_body(page, headers)
     else:
         status, _, content = ask(page, method, path, body, headers)
     assert status == expected
     assert words in json.loads(content)["error"]
 
 
-def _without_length(page: PageServer) -> tuple[int, bytes]:
+def _without_body(page: PageServer, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """Send no more than the headers: the response does not wait for the body."""
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
     connection.putrequest("POST", "/classify")
-    connection.putheader("Content-Type", "application/json")
+    for header in headers.items():
+        connection.putheader(*header)
     connection.endheaders()
     response = connection.getresponse()
     try:
@@ -182,14 +185,26 @@ def _without_length(page: PageServer) -> tuple[int, bytes]:
     [("reject", 503, "Exceeds maximum queue size"), ("refuse", 400, "no such input")],
 )
 def test_errors_of_the_endpoint_are_passed_on(
-    step: str, status: int, words: str, onnx_artifact: Artifact
+    step: str,
+    status: int,
+    words: str,
+    onnx_artifact: Artifact,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    digest = {"digest": {"string_value": onnx_artifact.digest}}
+    monkeypatch.setitem(CONFIG, "parameters", digest)
     with (
         http_server(Script([step] * 10)) as url,
         PageServer(onnx_artifact, url, 0) as page,
     ):
         found, _, body = ask(page, "POST", "/classify", question("a"))
     assert (found, words in json.loads(body)["error"]) == (status, True)
+
+
+def test_another_version_is_not_shown_as_this_one(onnx_artifact: Artifact) -> None:
+    with http_server(Script()) as url, PageServer(onnx_artifact, url, 0) as page:
+        status, _, body = ask(page, "POST", "/classify", question("a"))
+    assert status == 409 and "another version" in json.loads(body)["error"]
 
 
 def test_an_endpoint_that_is_gone_is_no_fault_of_the_page(onnx_artifact: Artifact) -> None:

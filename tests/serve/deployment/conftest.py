@@ -150,15 +150,22 @@ class Clients:
         self.threads = [Thread(target=self._ask, args=(url,)) for url in urls]
 
     def _ask(self, url: str) -> None:
-        with Endpoint(url, retries=0, timeout_s=60) as endpoint:
-            while not self.stop.is_set():
-                started = time.monotonic()
-                try:
-                    (answer,) = endpoint.classify([ASKED])
-                    self.longest_s = max(self.longest_s, time.monotonic() - started)
-                    self.answers.append(tuple(np.ravel(answer.logits).tolist()))
-                except Exception as error:  # whatever it is, a request was dropped
-                    self.errors.append(repr(error))
+        try:
+            with Endpoint(url, retries=0, timeout_s=60) as endpoint:
+                while not self.stop.is_set():
+                    self._ask_once(endpoint)
+        except Exception as error:  # it cannot even connect
+            self.errors.append(repr(error))
+
+    def _ask_once(self, endpoint: Endpoint) -> None:
+        started = time.monotonic()
+        try:
+            (answer,) = endpoint.classify([ASKED])
+        except Exception as error:  # whatever it is, a request was dropped
+            self.errors.append(repr(error))
+            return
+        self.longest_s = max(self.longest_s, time.monotonic() - started)
+        self.answers.append(tuple(np.ravel(answer.logits).tolist()))
 
 
 @contextmanager

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -25,13 +30,35 @@ from tests.served import PORTS, ask_one_by_one
 pytestmark = pytest.mark.server
 
 
+@contextmanager
+def watching_readiness(url: str) -> Iterator[list[int]]:
+    """Ask whether the server is ready, again and again; list the statuses."""
+    statuses: list[int] = []
+    stop = Event()
+
+    def watch() -> None:
+        while not stop.wait(0.01):
+            connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+            connection.request("GET", "/v2/health/ready")
+            statuses.append(connection.getresponse().status)
+            connection.close()
+
+    thread = Thread(target=watch)
+    thread.start()
+    try:
+        yield statuses
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_no_request_is_dropped_while_versions_are_swapped(
     versions: Versions, tmp_path: Path
 ) -> None:
     assert np.abs(logits_of(versions.old) - logits_of(versions.new)).max() > 0.1
     with deployable(versions.old, tmp_path) as running:
         urls = [running.server.http_url, running.server.grpc_url]
-        with asking(*urls, *urls) as clients:
+        with asking(*urls, *urls) as clients, watching_readiness(urls[0]) as statuses:
             for number, artifact in enumerate((versions.new, versions.old), start=2):
                 before = len(clients.answers)
                 done = deploy(artifact, urls[number % 2], running.config)
@@ -45,6 +72,7 @@ def test_no_request_is_dropped_while_versions_are_swapped(
                 assert late and answered_by(late, artifact) == [True]
                 assert running.loaded() == {"classifier": {number}}
         assert answered_by(clients.answers, versions.old, versions.new) == [True, True]
+        assert set(statuses) == {200}, "a load balancer would have taken it out"
         names = sorted(path.name for path in (running.server.repository / "classifier").iterdir())
         assert names == ["2", "3", "config.pbtxt"], "one earlier version stays"
 
