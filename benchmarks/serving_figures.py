@@ -20,7 +20,7 @@ __all__ = ["ServingFigures"]
 
 
 class ServingFigures:
-    """What the rounds of one workload give."""
+    """Results of the rounds of a workload."""
 
     def __init__(self, result: ServingBenchmark, workload: str) -> None:
         self.result = result

@@ -66,7 +66,7 @@ class ServingConfig(Record):
 
 
 class ServingRun(Record):
-    """What a load gave."""
+    """Results of a load."""
 
     load: str = Field(description="a row of LOADS")
     texts_per_second: float
@@ -97,7 +97,7 @@ class ServingVisit(Record):
     load: MachineLoad
 
     def run(self, load: str) -> ServingRun:
-        """Return what a load gave."""
+        """Return the results of a load."""
         (run,) = (each for each in self.runs if each.load == load)
         return run
 
@@ -120,7 +120,7 @@ class Ceiling(Record):
 
     @property
     def texts_per_second(self) -> float:
-        """The most that any number of texts a call gave."""
+        """The highest over all numbers of texts a call."""
         return max(cell.texts_per_second for cell in self.cells)
 
     @property

@@ -34,7 +34,7 @@ from serve.loadtest.records import Outcome
 from serve.loadtest.senders import GrpcSender, Request
 from serve.repository import write_repository
 from serve.server import TritonServer
-from serve.triton_config import write_model_config
+from serve.triton_config import CONFIG_NAME, write_model_config
 from serve.wire import MODEL_NAME, to_arrays
 
 __all__ = ["OWN", "PADDED", "SYSTEMS", "Asker", "Open", "Service", "System", "child_environment"]
@@ -57,7 +57,7 @@ from benchmarks.rivals.triton_model import TritonPythonModel
 
 @dataclass(frozen=True)
 class Service:
-    """What a server is started with."""
+    """Settings that a server is started with."""
 
     artifact: Artifact
     longest: int
@@ -201,7 +201,7 @@ def _write_plain(folder: Path, service: Service, max_batch_size: int, padded: in
     )
     if max_batch_size:
         config.dynamic_batching.SetInParent()
-    write_model_config(folder / MODEL_NAME / "config.pbtxt", config)
+    write_model_config(folder / MODEL_NAME / CONFIG_NAME, config)
 
 
 @contextmanager

@@ -166,7 +166,7 @@ def profile_path(key: ProfileKey) -> Path:
 
 
 def write_profile(profile: ServeProfile) -> Path:
-    """Write a profile in the place of an earlier one with its key; return its path."""
+    """Write a profile, instead of an earlier one with its key; return its path."""
     path = profile_path(profile.key)
     save_result(profile, path)
     return path

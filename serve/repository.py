@@ -38,12 +38,11 @@ from serve.graph_signature import read_signature
 from serve.lint.linting import check_repository
 from serve.placing import place_artifact
 from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
-from serve.triton_config import FIRST_VERSION, model_config, write_model_config
+from serve.triton_config import CONFIG_NAME, FIRST_VERSION, model_config, write_model_config
 from serve.warm_up import bucket_shapes
 from serve.wire import CANDIDATE_SUFFIX, MODEL_NAME
 
 __all__ = [
-    "CONFIG_NAME",
     "Models",
     "by_name",
     "cannot_be_written",
@@ -54,7 +53,6 @@ __all__ = [
     "write_repository",
 ]
 
-CONFIG_NAME = "config.pbtxt"
 DRAFT = re.compile(r"\..+\.draft-")
 """Name of a folder that a killed deployment has left."""
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as triton
 
 __all__ = [
+    "CONFIG_NAME",
     "ENCODER_ARTIFACT",
     "FIRST_VERSION",
     "config_of_version",
@@ -38,6 +39,7 @@ __all__ = [
     "write_model_config",
 ]
 
+CONFIG_NAME = "config.pbtxt"
 FIRST_VERSION = 1
 
 OF_THE_ARTIFACT = ("digest", "stamp", "problem_type")

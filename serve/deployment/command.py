@@ -18,7 +18,7 @@ __all__ = ["deploy_command", "lines_of_deployment"]
 
 NEXT_STEPS = {
     "serving": "every request is answered by it now",
-    "written": "a server that reads the repository has to be told to load it, or started again",
+    "written": "a server that reads the repository has to load it, or to be started again",
 }
 """By the state of a deployment."""
 

@@ -13,7 +13,7 @@ __all__ = ["DeployConfig"]
 
 
 class DeployConfig(Config):
-    """What is replaced, how long it may take, and what stays."""
+    """Settings of `deploy`."""
 
     model: str = Field(MODEL_NAME, description="name of the model on the server")
     admin_token_file: Path | None = Field(

@@ -1,6 +1,6 @@
 """Triton's routes that load and unload models, asked with the administrative token.
 
-Over gRPC: while Triton loads a model that it was told of over HTTP, it holds one of the threads of
+Over gRPC: while Triton loads a model that was requested over HTTP, it holds one of the threads of
 its HTTP service, and every connection of that thread waits (seen with Triton 2.51).
 
 No version is loaded again while it is served: under load, that damages the memory of Triton 2.51,

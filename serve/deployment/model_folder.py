@@ -25,7 +25,6 @@ from bertender.core.atomic import replacing, replacing_directory
 from bertender.core.errors import ArtifactError, BusyError, ConfigError, nearest_hint
 from serve.config import ServeConfig
 from serve.repository import (
-    CONFIG_NAME,
     cannot_be_written,
     fill_version,
     is_repository,
@@ -33,6 +32,7 @@ from serve.repository import (
 )
 from serve.served_runtimes import ENCODER_NAME
 from serve.triton_config import (
+    CONFIG_NAME,
     FIRST_VERSION,
     config_of_version,
     model_config,

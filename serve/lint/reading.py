@@ -11,11 +11,9 @@ from google.protobuf import text_format  # type: ignore[import-untyped]
 
 from bertender.core.errors import ArtifactError, ModelError
 from serve.graph_signature import GraphSignature, read_signature
-from serve.triton_config import read_model_config, triton
+from serve.triton_config import CONFIG_NAME, read_model_config, triton
 
-__all__ = ["CONFIG_NAME", "Graph", "ReadModel", "ReadRepository", "read_repository"]
-
-CONFIG_NAME = "config.pbtxt"
+__all__ = ["Graph", "ReadModel", "ReadRepository", "read_repository"]
 
 PLATFORMS: Mapping[str, str] = {
     "ensemble": "ensemble",

@@ -9,13 +9,12 @@ nothing but itself. Texts are in no log.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
@@ -32,13 +31,11 @@ from bertender.core.errors import (
     UnreachableError,
 )
 from serve.client import Endpoint
-from serve.page.content import about, classify
+from serve.page.content import About, about, classify
 from serve.ports import listening_error
 from serve.wire import MODEL_NAME
 
 __all__ = ["PageServer"]
-
-logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 HTTP_PORT = 80
@@ -98,12 +95,16 @@ class PageServer:
     def __init__(
         self, artifact: Artifact, endpoint_url: str, port: int, model: str = MODEL_NAME
     ) -> None:
-        self.about = about(artifact)
-        self.digest = artifact.digest
+        self.artifact = artifact
         self.endpoint_url = endpoint_url
         self.model = model
         self.port = port
         self.server: ThreadingHTTPServer | None = None
+
+    @cached_property
+    def about(self) -> About:
+        """The model, read when a browser first asks: the files of all ancestors are checked."""
+        return about(self.artifact)
 
     @property
     def url(self) -> str:
@@ -120,12 +121,7 @@ class PageServer:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.server is not None:
             self.server.shutdown()
             self.server.server_close()
@@ -151,12 +147,12 @@ class PageServer:
         with Endpoint(
             self.endpoint_url, model=self.model, timeout_s=ENDPOINT_TIMEOUT_S, retries=RETRIES
         ) as endpoint:
-            if endpoint.model.digest != self.digest:
+            if endpoint.model.digest != self.artifact.digest:
                 raise ConfigError(
                     "another version of the model was deployed: start `bertender serve --page` "
                     "with its artifact."
                 )
-            return classify(endpoint, self.about.labels, request.texts)
+            return classify(endpoint, self.artifact.card.task.labels, request.texts)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -77,8 +77,10 @@ def _model(number: int) -> str:
     except OSError:
         return ""
     # MODEL/VERSION/model.py is the first argument
+    if not words[0]:
+        return ""
     parts = Path(os.fsdecode(words[1])).parts if len(words) > 1 else ()
-    return parts[-3] if len(parts) > 2 else UNNAMED if words[0] else ""
+    return parts[-3] if len(parts) > 2 else UNNAMED
 
 
 def _process(number: int) -> _Process:

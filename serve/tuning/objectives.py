@@ -15,7 +15,7 @@ __all__ = ["OBJECTIVES", "Cell", "Objective"]
 
 
 class Cell(Record):
-    """What one load gave in one round."""
+    """Results of a load in a round."""
 
     concurrency: int
     texts_per_request: int

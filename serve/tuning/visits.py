@@ -35,7 +35,7 @@ NOT_MEASURED = ("settings", "objective", "slo_p99_ms", "rounds")
 
 
 class Visit(Record):
-    """What every load gave on one server."""
+    """Results of all loads on one server."""
 
     setting: str
     round: int
