@@ -31,6 +31,9 @@ ROOM = 2
 HARDLY_TRAINED = {"epochs": 1, "learning_rate": 1e-5}
 """Of a probe: what it weighs and takes does not depend on what it has learned."""
 
+OF_A_RECOVERY = frozenset({"epochs", "batch_size"})
+"""Settings of pruning that one which trains nothing refuses."""
+
 
 @dataclass(frozen=True)
 class Built:
@@ -64,6 +67,7 @@ def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int)
         sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
         settings = {**_cuts(candidate, config), **_texts(config, unlabelled)}
         settings |= {"epochs": config.recovery_epochs, "seed": config.seed}
+        settings |= {"batch_size": config.batch_size}
         steps.append(_step("pruned", "prune", sources, settings))
     return steps
 
@@ -164,7 +168,7 @@ def _only_cut(step: Step, config: CompressConfig) -> Step:
 
     It reads all unlabelled texts where it counts tokens, as the winner's does.
     """
-    rest = {name: value for name, value in step.settings.items() if name != "epochs"}
+    rest = {name: value for name, value in step.settings.items() if name not in OF_A_RECOVERY}
     counted = _all_texts(config) if "vocab" in rest else {}
     return step.model_copy(
         update={"settings": {**rest, **counted, "recover": False}, "sources": step.sources[:1]}
@@ -179,13 +183,14 @@ def _all_texts(config: CompressConfig) -> dict[str, Any]:
 
 def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> dict[str, Any]:
     learning = {**_texts(config, unlabelled), "seed": config.seed}
-    if candidate.start.method is not None:  # its passes and its rate are its own too
+    if candidate.start.method is not None:  # its passes, its rate and its batches are its own
         return {"method": candidate.start.method, **learning}
     encoder = candidate.start.encoder
     own = {} if config.method is None else {"method": config.method}
     method = {"method": "pd", "student": encoder} if encoder is not None else own
     shape = {"layers": candidate.layers}
     passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}
+    passes |= {"batch_size": config.batch_size}
     return {**method, **shape, **passes, **learning}
 
 

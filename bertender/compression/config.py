@@ -114,6 +114,9 @@ class CompressConfig(Config):
     epochs: int = Field(3, ge=1, description="passes over the texts of each student")
     recovery_epochs: int = Field(2, ge=1, description="passes over the texts after a cut")
     learning_rate: float = Field(1e-4, gt=0, description="peak learning rate of the students")
+    batch_size: int = Field(
+        32, ge=1, description="most texts of a batch, of the students and of their recovery"
+    )
     budget_minutes: float | None = Field(
         None, gt=0, description="train for so long at most; candidates that do not fit are left out"
     )

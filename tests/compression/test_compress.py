@@ -34,6 +34,7 @@ SMALL = {
     "epochs": 2,
     "recovery_epochs": 1,
     "learning_rate": 3e-3,
+    "batch_size": 16,
     "noisy": True,
     "threads": 1,
     "processes": 1,
@@ -156,6 +157,16 @@ def vocabulary_size(start: Start, config: CompressConfig) -> int:
     shape = {"layers": 1, "heads": 0.0, "ffn": 0.0, "vocab": True, "scheme": "dynamic"}
     *_, pruned = student_steps(Candidate(start=start, **shape), config, 0)
     return int(pruned.settings["vocab_size"])
+
+
+def test_students_and_their_recovery_have_the_batches_that_were_set() -> None:
+    start = Start(name="small", layers=4, encoder="small")
+    shape = {"layers": 2, "heads": 0.5, "ffn": 0.0, "vocab": False, "scheme": "dynamic"}
+    steps = student_steps(Candidate(start=start, **shape), CompressConfig(batch_size=7), 0)
+    assert [(step.stage, step.settings["batch_size"]) for step in steps] == [
+        ("distill", 7),
+        ("prune", 7),
+    ]
 
 
 @pytest.mark.parametrize(
