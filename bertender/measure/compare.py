@@ -48,6 +48,7 @@ __all__ = [
     "Lengths",
     "compare",
     "row_names",
+    "timed_models",
 ]
 
 
@@ -106,6 +107,11 @@ def row_names(artifacts: Sequence[Artifact]) -> list[str]:
         else f"{artifact.path.resolve().parent.name}/{artifact.name}"
         for artifact in artifacts
     ]
+
+
+def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list[TimedModel]:
+    """Return what is timed: an onnx artifact once for each runtime, any other once."""
+    return [model for _, model in _in_runtimes(artifacts, runtimes)]
 
 
 def _in_runtimes(

@@ -1,0 +1,117 @@
+"""The table of runtimes from its raw results: a part for each model, a row a file and runtime."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.long_texts import LONG_TOKENS
+from benchmarks.readings.words import ratio
+from benchmarks.runtimes import RuntimeBenchmark
+from bertender.measure.comparison import ComparisonRow
+from bertender.measure.latency import Latency
+from bertender.measure.samples import Rounds, Speedup, speedup_over_processes
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.report.cells import markdown_rows
+
+__all__ = [
+    "SHAPES",
+    "Shape",
+    "Timed",
+    "read_runtimes",
+    "rows_of",
+    "runtime_block",
+    "speedup_over_float",
+]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A row: its score, and its times on texts of natural length and on long ones."""
+
+    row: ComparisonRow
+    long: Latency
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A column of times: its title, and the milliseconds of a row, processes x rounds x texts."""
+
+    title: str
+    samples: Callable[[Timed], Sequence[Rounds]]
+
+
+SHAPES = (
+    Shape("one text", lambda timed: timed.row.latency.single_ms),
+    Shape(f"one of {LONG_TOKENS} tokens", lambda timed: timed.long.single_ms),
+    Shape(
+        "32 mixed",
+        lambda timed: [[[value] for value in rounds] for rounds in timed.row.latency.batch_ms],
+    ),
+)
+
+
+def runtime_block(files: Mapping[str, Path]) -> str:
+    """Return a table for each model, and the files that they are from."""
+    parts = [part for result in read_runtimes(files) for part in _part(result)]
+    return "\n".join([*parts, f"Raw: {', '.join(f'`{name}`' for name in files)}", ""])
+
+
+def read_runtimes(files: Mapping[str, Path]) -> list[RuntimeBenchmark]:
+    """Return the results of some files."""
+    texts = (path.read_text(encoding="utf-8") for path in files.values())
+    return [RuntimeBenchmark.model_validate_json(text) for text in texts]
+
+
+def rows_of(result: RuntimeBenchmark) -> list[Timed]:
+    """Return the rows with all of their times; the float model in ONNX Runtime is the first."""
+    both = zip(result.comparison.rows, result.long.rows, strict=True)
+    rows = [Timed(row, long) for row, long in both]
+    assert rows[0].row.runtime == DEFAULT_RUNTIME
+    return rows
+
+
+def speedup_over_float(shape: Shape, timed: Timed, rows: Sequence[Timed]) -> Speedup:
+    """Return how many times as fast a row is as the float model in ONNX Runtime."""
+    return speedup_over_processes(shape.samples(rows[0]), shape.samples(timed))
+
+
+def _part(result: RuntimeBenchmark) -> list[str]:
+    rows, conditions = rows_of(result), result.comparison.circumstances
+    headings = ["Artifact and runtime", "Runs as", "Disk MB", f"{conditions.metric}, points"]
+    headings += [f"{shape.title}: ms, speedup" for shape in SHAPES]
+    cells = [tuple((cell,) for cell in _cells(timed, rows)) for timed in rows]
+    numeric = (False, False, *[True] * (len(headings) - 2))
+    size = (rows[0].row.size.parameters or 0) / 1e6
+    title = f"**{conditions.task}, a model of {result.layers} layers, {size:.0f}M parameters**"
+    table = markdown_rows([(heading,) for heading in headings], cells, numeric)
+    return [title, "", *table, "", _conditions(result), ""]
+
+
+def _cells(timed: Timed, rows: Sequence[Timed]) -> list[str]:
+    row = timed.row
+    change = "" if row.change is None else f", {row.change.value:+.1f}"
+    times = (_time(shape, timed, rows) for shape in SHAPES)
+    disk = f"{row.size.model_size_bytes / 1e6:.1f}"
+    return [row.name, row.precision, disk, f"{row.score.value:.3f}{change}", *times]
+
+
+def _time(shape: Shape, timed: Timed, rows: Sequence[Timed]) -> str:
+    times = [value for rounds in shape.samples(timed) for texts in rounds for value in texts]
+    shown = f"{statistics.median(times):.2f}"
+    if timed is rows[0]:
+        return shown
+    return f"{shown}, {ratio(speedup_over_float(shape, timed, rows))}"
+
+
+def _conditions(result: RuntimeBenchmark) -> str:
+    here, load = result.comparison.circumstances, result.comparison.circumstances.load
+    versions = here.environment.versions
+    known = [f"{name} {versions[name]}" for name in RUNTIMES if name in versions]
+    others = "" if load is None else f", others had {load.busy:.0%} of the cores"
+    return (
+        f"{here.environment.cpu_model}, {here.threads} threads; {', '.join(known)}{others}. Points "
+        "and speedups are against the float model in ONNX Runtime, with intervals of 95 %."
+    )

@@ -1,0 +1,90 @@
+"""The benchmark of runtimes: every file in every runtime, its row, and what the reading says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.readings.runtimes import runtimes_reading
+from benchmarks.runtime_table import runtime_block
+from benchmarks.runtimes import RuntimeBenchmark, compare_runtimes
+from bertender.core.artifact import Artifact
+from bertender.measure.compare import CompareConfig
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig, quantize
+
+QUICK = CompareConfig(
+    runtime=("onnxruntime", "openvino"),
+    processes=1,
+    rounds=2,
+    single_texts=3,
+    batch_size=4,
+    threads=1,
+    noisy=True,
+)
+NAMES = [
+    "plain in ONNX Runtime",
+    "plain in OpenVINO",
+    "static in ONNX Runtime",
+    "static in OpenVINO",
+]
+
+
+@pytest.fixture(scope="module")
+def result(
+    trained: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> RuntimeBenchmark:
+    folder = tmp_path_factory.mktemp("runtimes")
+    plain = export(trained, task, ExportConfig(), folder / "plain")
+    static = quantize(plain, task, QuantizeConfig(scheme="static"), folder / "static")
+    return compare_runtimes([plain, static], task, QUICK)
+
+
+def test_every_file_has_a_row_a_runtime(result: RuntimeBenchmark, tmp_path: Path) -> None:
+    assert [row.name for row in result.comparison.rows] == NAMES
+    assert [row.name for row in result.long.rows] == NAMES
+    text = runtime_block(_files(result, tmp_path))
+    first, *others = (line for line in text.splitlines() if " in " in line and line[0] == "|")
+    assert first.count("x [") == 0
+    assert [line.count("x [") for line in others] == [3, 3, 3]
+    assert "4 layers" in text and "Raw: `runtimes.json`" in text
+
+
+def test_the_reading_takes_the_fastest_of_those_that_lose_little(
+    result: RuntimeBenchmark, tmp_path: Path
+) -> None:
+    raw = json.loads(result.model_dump_json())
+    for number, (lost, times) in enumerate([(0.0, 30.0), (0.0, 15.0), (0.1, 8.0), (5.0, 4.0)]):
+        _set(raw, number, lost, times)
+    read = runtimes_reading(_files(RuntimeBenchmark.model_validate(raw), tmp_path))
+    assert read.count("the fastest is static in OpenVINO, 7.50x") == 3
+    assert read.count("static in ONNX Runtime, 3.75x [3.75, 3.75], which holds it") == 3
+    _set(raw, 2, 0.1, 20.0)
+    read = runtimes_reading(_files(RuntimeBenchmark.model_validate(raw), tmp_path))
+    assert read.count("plain in OpenVINO, 2.00x [2.00, 2.00], which misses it") == 3
+
+
+def _set(raw: Any, number: int, lost: float, milliseconds: float) -> None:
+    """Give a row a loss of score, and every sample the same time."""
+    row = raw["comparison"]["rows"][number]
+    if number:
+        row["change"] = {"value": -lost, "low": -lost, "high": -lost}
+    for latency in (row["latency"], raw["long"]["rows"][number]):
+        latency["single_ms"] = _same(latency["single_ms"], milliseconds)
+        latency["batch_ms"] = _same(latency["batch_ms"], milliseconds)
+
+
+def _same(samples: Any, milliseconds: float) -> Any:
+    if isinstance(samples, list):
+        return [_same(each, milliseconds) for each in samples]
+    return milliseconds
+
+
+def _files(result: RuntimeBenchmark, folder: Path) -> dict[str, Path]:
+    place = folder / "runtimes.json"
+    place.write_text(result.model_dump_json(), encoding="utf-8")
+    return {place.name: place}
