@@ -15,9 +15,11 @@ from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import DataError
+from bertender.core.runtime_notes import save_note
 from bertender.core.saving import check_savable, save_result, save_text
 from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.parity import Parity, require_parity
+from bertender.measure.runtime_note import runtime_note
 from bertender.measure.verify import VerifyConfig, verify
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.stage import provided_by
@@ -170,7 +172,10 @@ def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dic
     config = CompareConfig.parse(explicit(option_values(CompareConfig, values)))
     artifacts = [Artifact.load(path) for path in paths]
     task = recorded_task(artifacts[0], task_settings(values))
-    return compare(artifacts, task, config), left_out_rows(task)
+    comparison = compare(artifacts, task, config)
+    if note := runtime_note(comparison):
+        save_note(note)
+    return comparison, left_out_rows(task)
 
 
 def _read(path: Path) -> Comparison:

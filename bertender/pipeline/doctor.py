@@ -11,6 +11,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, demo_encoder
 from bertender.core.errors import BertenderError
+from bertender.core.runtime_notes import note_of_machine, shown_note
 from bertender.core.table import load_place, on_demand
 from bertender.models.runtimes import RUNTIMES
 
@@ -66,6 +67,12 @@ def _flags(*wanted: str) -> Callable[[Environment], str | None]:
 
 def _version(name: str) -> Callable[[Environment], str | None]:
     return lambda environment: environment.versions.get(name)
+
+
+def _faster_runtime(environment: Environment) -> str | None:
+    packages = tuple(runtime.package for runtime in RUNTIMES.values())
+    note = note_of_machine(environment, packages)
+    return None if note is None else shown_note(note)
 
 
 def _text(place: Path | None) -> str | None:
@@ -136,6 +143,14 @@ CHECKS: tuple[Check, ...] = (
             f"`--runtime {name}` needs it: {runtime.install}",
         )
         for name, runtime in RUNTIMES.items()
+    ),
+    Check(
+        "faster runtime",
+        _faster_runtime,
+        "of the models compared here; `bertender compare` with `--runtime "
+        f"{','.join(RUNTIMES)}` measures it anew, for yours",
+        f"not measured here: `bertender compare ARTIFACT ARTIFACT --runtime {','.join(RUNTIMES)}` "
+        "with an exported and a quantized model does",
     ),
     Check(
         "Triton server",

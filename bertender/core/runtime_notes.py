@@ -1,0 +1,89 @@
+"""Which runtime was faster on this machine, as noted by the comparisons that were made on it.
+
+A note is a file of the cache folder, keyed by what it depends on: the model of the CPU, the cores,
+and the versions of the runtimes. `bertender compare` writes it, `bertender doctor` shows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from bertender.core.cache_folder import cache_directory
+from bertender.core.config import Record
+from bertender.core.environment import Environment
+from bertender.core.errors import BertenderError
+from bertender.core.saving import save_result
+from bertender.core.speedup import Speedup
+
+__all__ = ["FasterRuntime", "RuntimeNote", "note_of_machine", "save_note", "shown_note"]
+
+logger = logging.getLogger(__name__)
+
+
+class FasterRuntime(Record):
+    """The fastest row of a comparison for one use, and the fastest in any other runtime."""
+
+    use: str = Field(description="in words: one text, or batches of so many")
+    runtime: str = Field(description="its title")
+    row: str
+    other_runtime: str
+    other_row: str
+    speedup: Speedup = Field(description="of the row over the other")
+
+    def __str__(self) -> str:
+        ratio = f"{self.speedup.value:.2f}x [{self.speedup.low:.2f}, {self.speedup.high:.2f}]"
+        if self.speedup.low <= 1:
+            return f"{self.use}: {self.runtime} and {self.other_runtime} are alike ({ratio})"
+        return f"{self.use}: {self.row} is {ratio} as fast as {self.other_row}"
+
+
+class RuntimeNote(Record):
+    """What a comparison over runtimes says of a machine."""
+
+    measured_at: str = Field(description="date and time, UTC, ISO 8601")
+    cpu_model: str
+    cores: int
+    versions: dict[str, str] = Field(description="of the runtimes' packages")
+    uses: tuple[FasterRuntime, ...]
+
+
+def save_note(note: RuntimeNote) -> None:
+    """Save a note in the cache folder, over an earlier one of the same machine and versions.
+
+    A comparison is not lost where that folder cannot be written: the log says so.
+    """
+    place = _place(note.cpu_model, note.cores, note.versions)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        save_result(note, place)
+    except (OSError, BertenderError) as error:
+        logger.warning("which runtime was faster here is not noted in %s: %s", place, error)
+
+
+def note_of_machine(environment: Environment, packages: tuple[str, ...]) -> RuntimeNote | None:
+    """Return the note of a machine with these packages' versions; None where it has none.
+
+    One that cannot be read counts as none: the next comparison writes it anew.
+    """
+    installed = {name: environment.versions.get(name, "") for name in packages}
+    place = _place(environment.cpu_model, environment.cores, installed)
+    try:
+        return RuntimeNote.model_validate_json(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError, ValidationError):
+        return None
+
+
+def shown_note(note: RuntimeNote) -> str:
+    """Return a note in words."""
+    return f"{'; '.join(map(str, note.uses))} (measured {note.measured_at[:10]})"
+
+
+def _place(cpu_model: str, cores: int, versions: Mapping[str, str]) -> Path:
+    key = repr((cpu_model, cores, sorted(versions.items())))
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return cache_directory() / "runtimes" / f"{name}.json"
