@@ -12,7 +12,8 @@ from bertender.core.config import Record
 from bertender.core.errors import BertenderError, ConfigError, DeploymentError, ServingError
 from bertender.core.golden import GoldenTexts, read_golden
 from bertender.core.progress import progress_bar
-from bertender.measure.golden_check import GoldenCheck
+from bertender.measure.golden_check import GoldenCheck, check_golden
+from bertender.problems import PROBLEMS
 from serve.deployment.asking import ask_golden, readable
 from serve.deployment.config import DeployConfig
 from serve.deployment.model_folder import ModelFolder, Version, held, model_folder
@@ -92,12 +93,14 @@ def _tried(
     config: DeployConfig,
 ) -> GoldenCheck:
     """Return what the candidate says to its golden texts, which must be right."""
-    known = readable(golden, _limits(folder))
+    problem = PROBLEMS[artifact.card.task.problem_type]
+    texts = readable(golden, problem, _limits(folder))
     try:
         with target.candidate(folder, artifact) as place:
-            check = ask_golden(place.url, place.model, known, config.timeout_s)
+            predictions = ask_golden(place.url, place.model, texts, config.timeout_s)
     except (DeploymentError, ServingError) as error:
         raise _refused(folder, artifact, str(error)) from None
+    check = check_golden(golden, predictions, problem)
     if check.failures:
         raise _refused(folder, artifact, "; ".join(check.failures))
     return check
