@@ -8,7 +8,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -29,6 +29,9 @@ from serve.shared_memory import check_shared_memory
 __all__ = ["Folder", "Place", "Server", "Target", "target_of"]
 
 logger = logging.getLogger(__name__)
+
+PROBE_S = 10.0
+"""Longest wait for a server that may have died."""
 
 
 class Target(Protocol):
@@ -60,6 +63,10 @@ class Target(Protocol):
 
     def settle(self, folder: ModelFolder) -> None:
         """Wait until other versions have answered what they had begun, and are gone."""
+        ...
+
+    def goes_on(self, folder: ModelFolder) -> bool:
+        """Return whether the version that config.pbtxt names answers, as far as can be asked."""
         ...
 
 
@@ -104,21 +111,29 @@ class Server:
             shutil.rmtree(folder.candidate, ignore_errors=True)
 
     def activate(self, folder: ModelFolder) -> None:
+        version = folder.served  # before, as a server that dies may take its repository along
         try:
             self.control.load(folder.name)
         except BaseException:
-            if not self._is_active(folder):
+            if not self._is_active(folder, version):
                 raise  # else it is done, and an interruption that came too late changes nothing
 
     def settle(self, folder: ModelFolder) -> None:
         self.control.wait_for(folder.name, folder.served)
 
-    def _is_active(self, folder: ModelFolder) -> bool:
+    def goes_on(self, folder: ModelFolder) -> bool:
+        probe = replace(self.control, timeout_s=min(self.control.timeout_s, PROBE_S))
+        try:
+            return probe.is_ready(folder.name, folder.served)
+        except BertenderError:
+            return False
+
+    def _is_active(self, folder: ModelFolder, version: int) -> bool:
         """Return whether a load that failed here has ended well there; else it is ended there."""
-        if self.control.is_ready(folder.name, folder.served):
+        if self.control.is_ready(folder.name, version):
             return True
-        end_stubs(folder.path / str(folder.served))
-        others = self.control.versions(folder.name) - {folder.served}
+        end_stubs(folder.path / str(version))
+        others = self.control.versions(folder.name) - {version}
         self.control.wait_for(folder.name, *others)
         return False
 
@@ -150,6 +165,9 @@ class Folder:
     def activate(self, folder: ModelFolder) -> None: ...
 
     def settle(self, folder: ModelFolder) -> None: ...
+
+    def goes_on(self, folder: ModelFolder) -> bool:
+        return True  # who reads the repository has not been asked for anything
 
 
 def target_of(to: str, config: DeployConfig) -> Target:
