@@ -12,12 +12,12 @@ from scipy import stats
 
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import CACHE_VARIABLE
-from bertender.core.errors import ConfigError, MachineBusyError, UnknownNameError
+from bertender.core.errors import ConfigError, MachineBusyError, ServingError, UnknownNameError
 from bertender.core.machine_load import MachineLoad
 from bertender.text.example import Example
 from serve.config import ServeConfig
 from serve.profiles import ProfileKey, TunedSettings, profile_folder, read_profile
-from serve.tuning import tune as tuning
+from serve.tuning import measuring
 from serve.tuning.choice import Choice, choose, scores_of, tried
 from serve.tuning.config import TuneConfig
 from serve.tuning.objectives import OBJECTIVES, Cell
@@ -97,7 +97,7 @@ def test_the_score_is_the_mean_over_sizes_of_the_best_load(
 
 
 def chosen(scores: Mapping[str, Sequence[float]]) -> Choice:
-    return choose(tried(scores), TuneConfig(**QUICK, objective="p99"))
+    return choose(tried(scores, {}), TuneConfig(**QUICK, objective="p99"))
 
 
 EQUAL, NOISY = [100.0, 100.0, 100.0], [90.0, 130.0, 100.0]
@@ -146,6 +146,8 @@ class Visits:
         self.speeds = speeds
         self.places: list[tuple[str, int]] = []
         self.fail_at = -1
+        self.cannot_start: dict[str, int] = {}
+        """Setting -> the round from which on its server fails."""
 
     def __call__(
         self, artifact: Any, texts: Any, config: Any, place: tuple[str, int], settings: Any
@@ -154,6 +156,8 @@ class Visits:
         if len(self.places) == self.fail_at:
             raise KeyboardInterrupt
         self.places.append(place)
+        if place[1] >= self.cannot_start.get(place[0], 99):
+            raise ServingError("/dev/shm has 64.0 MiB free")
         return visit_of(*place, self.speeds.get(place[0], 100.0) + place[1])
 
 
@@ -166,7 +170,7 @@ def tuning_cores() -> int:
 @pytest.fixture
 def visits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Visits]:
     standing_in = Visits({"large-buckets": 150.0})
-    monkeypatch.setattr(tuning, "visit", standing_in)
+    monkeypatch.setattr(measuring, "visit", standing_in)
     return standing_in
 
 
@@ -188,6 +192,39 @@ def test_every_setting_is_measured_once_a_round_in_turns(
     assert read_profile(key) == result.profile
     assert result.profile.settings == TunedSettings(tokens_per_bucket=512)
     assert [path.suffix for path in profile_folder().iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize("since", [0, 1])
+def test_a_setting_whose_server_cannot_start_has_no_score(
+    since: int, visits: Visits, onnx_artifact: Artifact
+) -> None:
+    visits.cannot_start = {"large-buckets": since}
+    result = tune(onnx_artifact, texts, TuneConfig(**FEW))
+    tries = [number for name, number in visits.places if name == "large-buckets"]
+    assert tries == [*range(since + 1)], "it is not tried again in each round"
+    rows = {row.name: row for row in result.tried}
+    failed = rows["large-buckets"]
+    assert (failed.texts_per_second, failed.against_default) == (None, None)
+    assert failed.failure == "/dev/shm has 64.0 MiB free"
+    assert rows["small-buckets"].texts_per_second and rows["small-buckets"].failure is None
+    assert result.choice.setting == DEFAULT_SETTING
+
+
+def test_the_default_must_start(visits: Visits, onnx_artifact: Artifact) -> None:
+    visits.cannot_start = {DEFAULT_SETTING: 0}
+    with pytest.raises(ServingError, match="/dev/shm"):
+        tune(onnx_artifact, texts, TuneConfig(**FEW))
+
+
+def test_the_command_says_why_a_setting_has_no_score(
+    visits: Visits, onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    (tmp_path / "texts.txt").write_text("apple\nsaw drill\n")
+    visits.cannot_start = {"large-buckets": 0}
+    words = ("--input", tmp_path / "texts.txt", "--rounds", "3", "--noisy")
+    words = (*words, "--settings", "large-buckets")
+    shown = " ".join(succeed("tune", onnx_artifact.path, *words).stdout.split())
+    assert "large-buckets: no score, because its server cannot start: /dev/shm has" in shown
 
 
 def test_an_interrupted_run_continues_where_it_was(visits: Visits, onnx_artifact: Artifact) -> None:
@@ -241,7 +278,7 @@ def test_a_busy_visit_ends_the_run_unless_noisy(
 ) -> None:
     busy = MachineLoad(other_work=0.5, steal=0.0)
     monkeypatch.setattr(
-        tuning, "visit", lambda a, b, c, place, d: visit_of(*place, 100.0, load=busy)
+        measuring, "visit", lambda a, b, c, place, d: visit_of(*place, 100.0, load=busy)
     )
     assert tune(onnx_artifact, texts, TuneConfig(**FEW)).profile.noisy
     monkeypatch.setattr("serve.tuning.tune.check_load_now", refuse)
