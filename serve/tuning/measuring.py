@@ -66,7 +66,7 @@ class Measuring:
 
     def _places(self, names: Sequence[str], rounds: range) -> list[tuple[str, int]]:
         """Return every setting in every round, each round in an order of its own."""
-        draw = random.Random(self.config.seed)  # noqa: S311 - an order, no secret
+        draw = random.Random(self.config.seed + rounds.start)  # noqa: S311 - an order, no secret
         orders = [draw.sample(names, len(names)) for _ in rounds]
         return [
             (name, number) for number, order in zip(rounds, orders, strict=True) for name in order

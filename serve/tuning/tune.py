@@ -18,10 +18,10 @@ from bertender.measure.load import busiest, check_load_now
 from bertender.measure.runtimes import check_installed
 from bertender.text.example import Example
 from serve.profiles import ProfileKey, ServeProfile, profile_path, write_profile
-from serve.tuning.choice import Choice, Tried, choose, scores_of, tried
+from serve.tuning.choice import Choice, Tried, choose, confirmed, scores_of, tried
 from serve.tuning.config import TuneConfig
 from serve.tuning.measuring import Measuring
-from serve.tuning.settings import SETTINGS
+from serve.tuning.settings import DEFAULT_SETTING, SETTINGS
 from serve.tuning.visits import SavedVisits, Visit, conditions_of
 
 __all__ = ["TuneResult", "tune"]
@@ -33,6 +33,10 @@ class TuneResult(Record):
     """The settings that were tried, with every measurement, and the profile."""
 
     tried: tuple[Tried, ...] = Field(description="the default of `serve` first")
+    fresh: tuple[Tried, ...] = Field(
+        description="the default and the fastest, measured once more; the ratio is that of these "
+        "rounds, since those that chose a setting flatter it. Empty where the default was chosen"
+    )
     choice: Choice
     profile: ServeProfile
     path: str = Field(description="file of the profile")
@@ -46,7 +50,8 @@ def tune(
 ) -> TuneResult:
     """Measure every setting on the real server, and write the profile of the best.
 
-    Settings are served in turns, each once a round, in an order that is drawn anew. An interrupted
+    Settings are served in turns, each once a round, in an order that is drawn anew. The fastest and
+    the default then have as many rounds once more, which confirm the choice or not. An interrupted
     run continues where it was.
 
     Args:
@@ -68,14 +73,18 @@ def tune(
         check_load_now()
     names = config.tried(key.machine.cores)
     measuring = _measuring(artifact, read(len(artifact.card.task.text_columns)), config, key)
-    visits = measuring.visits(names, range(config.rounds))
-    rows = tried(scores_of(visits, names, config), measuring.failures)
-    choice = choose(rows, config)
+    rows, visits = _rows(measuring, names, first_round=0)
+    choice, fresh = choose(rows, config), []
+    if choice.setting != DEFAULT_SETTING:
+        both = (DEFAULT_SETTING, choice.setting)
+        fresh, more = _rows(measuring, both, first_round=config.rounds)
+        choice, visits = confirmed(choice, fresh, config), [*visits, *more]
     profile = _profile(key, choice, config, visits)
     write_profile(profile)
     _saved(path).unlink(missing_ok=True)
     return TuneResult(
         tried=tuple(rows),
+        fresh=tuple(fresh),
         choice=choice,
         profile=profile,
         path=str(path),
@@ -96,6 +105,15 @@ def _measuring(
     path = _saved(profile_path(key))
     saved = SavedVisits.load(path, conditions_of(artifact, texts, key, config))
     return Measuring(artifact, texts, config, key.machine.cores, path, saved)
+
+
+def _rows(
+    measuring: Measuring, names: Sequence[str], first_round: int
+) -> tuple[list[Tried], list[Visit]]:
+    """Measure some settings in as many rounds as the config says, from one on."""
+    config = measuring.config
+    visits = measuring.visits(names, range(first_round, first_round + config.rounds))
+    return tried(scores_of(visits, names, config), measuring.failures), visits
 
 
 def _profile(
