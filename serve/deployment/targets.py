@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import BertenderError, ConfigError
+from bertender.core.errors import BertenderError, ConfigError, DeploymentError
 from serve.administration import admin_token
 from serve.client.address import SCHEMES, parse_url
 from serve.config import ServeConfig
@@ -22,7 +23,7 @@ from serve.deployment.candidate_stubs import end_stubs
 from serve.deployment.config import DeployConfig
 from serve.deployment.control import ModelControl
 from serve.deployment.model_folder import ModelFolder
-from serve.running_servers import RunningServer, running_servers
+from serve.running_servers import RunningServer, is_listening, running_servers
 from serve.server import TritonServer
 from serve.shared_memory import check_shared_memory
 
@@ -210,8 +211,23 @@ def _server(url: str, config: DeployConfig) -> Server:
         )
     running = _running(url)
     token = admin_token(config.admin_token_file)
-    control = ModelControl(f"{running.host}:{running.grpc_port}", token, config.timeout_s)
+    control = ModelControl(
+        f"{running.host}:{running.grpc_port}",
+        token,
+        config.timeout_s,
+        check_address=partial(_check_listening, running),
+    )
     return Server(f"http://{running.host}:{running.http_port}", running.repository, control)
+
+
+def _check_listening(server: RunningServer) -> None:
+    """Raise DeploymentError where another process may get the token."""
+    if not is_listening(server):
+        raise DeploymentError(
+            f"the server does not listen on port {server.grpc_port}: it has ended or is being "
+            "started again, and another process may listen there. The token was not sent. Try "
+            "again when the server is ready."
+        )
 
 
 def _running(url: str) -> RunningServer:
