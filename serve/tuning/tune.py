@@ -74,7 +74,8 @@ def tune(
     names = config.tried(key.machine.cores)
     measuring = _measuring(artifact, read(len(artifact.card.task.text_columns)), config, key)
     rows, visits = _rows(measuring, names, first_round=0)
-    choice, fresh = choose(rows, config), []
+    choice = choose(rows, config)
+    fresh: list[Tried] = []
     if choice.setting != DEFAULT_SETTING:
         both = (DEFAULT_SETTING, choice.setting)
         fresh, more = _rows(measuring, both, first_round=config.rounds)

@@ -22,8 +22,8 @@ from tests.serve.deployment.conftest import Deployable, Versions, deployable
 
 LISTENER = """
 import socket, sys
-family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
-with socket.create_server((sys.argv[1], 0), family=family, dualstack_ipv6=False) as bound:
+kind = {"family": socket.AF_INET6, "dualstack_ipv6": True} if ":" in sys.argv[1] else {}
+with socket.create_server((sys.argv[1], 0), **kind) as bound:
     print(bound.getsockname()[1], flush=True)
     sys.stdin.read()
 """
