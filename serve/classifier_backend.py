@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from bertender.core.artifact import Artifact
-from bertender.core.cores import usable_cores
+from bertender.core.cores import share_of_cores
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.problems import PROBLEMS
@@ -52,7 +52,7 @@ from serve.served_runtimes import SERVED_RUNTIMES, Opening
 from serve.warm_up import warm_up
 from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
 
-__all__ = ["TritonPythonModel", "open_artifact", "share_of_cores"]
+__all__ = ["TritonPythonModel", "open_artifact"]
 
 LOOK_FOR_CANCELLATION_S = 0.005
 """Of waiting: asking Triton costs a message to its process and back."""
@@ -234,8 +234,3 @@ def open_artifact(
         problem,
         bucket_runner(max(parameters.concurrent_buckets, runtime.buckets_at_once)),
     )
-
-
-def share_of_cores(runs: int) -> int:
-    """Return the threads that each of `runs` at once gets of the cores of this process."""
-    return max(1, usable_cores() // runs)

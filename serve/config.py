@@ -228,6 +228,19 @@ COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
         settings=SERVER_SETTINGS | PAGE_SETTINGS,
         against="repository_only",
     ),
+    "copies that would take all cores of a machine each": Rule(
+        lambda config: (
+            not config.starts_server
+            and SERVED_RUNTIMES[config.runtime].triton_backend is not None
+            and config.instances > 1
+            and not (config.gpu or config.threads_per_instance)
+        ),
+        lambda config: (
+            f"instances={config.instances} and threads_per_instance=0 with runtime="
+            f"{config.runtime}: the backend of Triton gives each copy all cores, and those of the "
+            "machine that will read the repository are not known here. Set --threads-per-instance."
+        ),
+    ),
     "a port of a page that is not there": Rule(
         lambda config: not config.page,
         "there is a page with --page alone. Add it, or leave the port out.",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from bertender.core.cores import share_of_cores
 from bertender.core.errors import ModelError
 from serve.config import ServeConfig
 from serve.graph_signature import GraphSignature, TensorSignature
@@ -65,10 +66,15 @@ def _tensor(tensor: TensorSignature) -> dict[str, object]:
 
 
 def _threads(config: ServeConfig) -> Mapping[str, str]:
-    """Return the threads of an instance, where they are set: by default it takes every core."""
-    if config.gpu or not config.threads_per_instance:
+    """Return the threads of an instance on the CPU; by default it has its share of the cores.
+
+    One that is alone takes every core without a word, on another machine too.
+    """
+    alone = config.instances == 1 and not config.starts_server
+    if config.gpu or (alone and not config.threads_per_instance):
         return {}
-    return {"intra_op_thread_count": str(config.threads_per_instance)}
+    threads = config.threads_per_instance or share_of_cores(config.instances)
+    return {"intra_op_thread_count": str(threads)}
 
 
 def _warm_up(signature: GraphSignature, texts: int, tokens: int) -> triton.ModelWarmup:

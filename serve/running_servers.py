@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
+import psutil
 from pydantic import Field, ValidationError
 
 from bertender.core.atomic import replacing
 from bertender.core.config import Record
 
-__all__ = ["WORKSPACE_PREFIX", "RunningServer", "note_server", "running_servers"]
+__all__ = ["WORKSPACE_PREFIX", "RunningServer", "is_listening", "note_server", "running_servers"]
 
 WORKSPACE_PREFIX = "bertender-serve-"
 NOTE_NAME = "server.json"
@@ -52,6 +54,40 @@ def running_servers() -> Iterator[RunningServer]:
             continue
         if _is_running(server, note.parent):
             yield server
+
+
+def is_listening(server: RunningServer) -> bool:
+    """Return whether the server itself listens at its gRPC port: a process of this user that its
+    supervisor has started.
+
+    While it does, the kernel lets no other user listen there. While it is started again, anybody
+    may.
+    """
+    try:
+        started = psutil.Process(server.supervisor).children()
+    except psutil.Error:
+        return False
+    return any(_listens(each, server) for each in started)
+
+
+def _listens(process: psutil.Process, server: RunningServer) -> bool:
+    try:
+        is_own = process.uids().effective == os.geteuid()
+        sockets = process.net_connections("tcp")
+    except psutil.Error:  # it has ended, or is another user's
+        return False
+    listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
+    return is_own and any(
+        port == server.grpc_port and _reaches(address, server.host) for address, port in listening
+    )
+
+
+def _reaches(listening: str, host: str) -> bool:
+    """Return whether a socket at an address is what a client of an IPv4 address meets."""
+    address = ip_address(listening)
+    if isinstance(address, IPv6Address):  # gRPC's are of both kinds
+        address = address.ipv4_mapped or address
+    return address.is_unspecified or str(address) == host
 
 
 def _is_running(server: RunningServer, workspace: Path) -> bool:

@@ -38,5 +38,6 @@ def check_shared_memory(config: ServeConfig, models: int = 1) -> None:
         raise ServingError(
             f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, and the server takes "
             f"{needed / 2**20:.1f} MiB. Make it larger (docker run --shm-size, or a volume in "
-            "memory there), or lower --max-batch-size, --max-text-bytes or --instances."
+            "memory there), or lower --max-batch-size, --max-text-bytes or --instances of "
+            "`bertender serve`."
         )

@@ -27,10 +27,13 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 PROMISED = {
     *("Artifact", "Task", "BertenderError", "load_task", "pretrain", "distill_general"),
     *("finetune", "distill", "prune", "export", "quantize", "verify", "compare", "open_model"),
-    *("serve", "classify", "compress", "run_recipe"),
+    *("serve", "classify", "deploy", "compress", "run_recipe"),
 }
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(bertender, name))]
-LIGHT = ("Artifact", "BertenderError", "distill", "compare", "serve", "classify", "run_recipe")
+LIGHT = (
+    *("Artifact", "BertenderError", "distill", "compare", "serve", "classify", "deploy"),
+    "run_recipe",
+)
 """To name them loads none of these."""
 HEAVY = {"torch", "transformers", "datasets", "sklearn", "onnxruntime", "tritonclient"}
 
@@ -94,6 +97,7 @@ REFUSED = {
     "verify": lambda out: bertender.verify("nowhere", "nowhere", text=3),
     "compare": lambda out: bertender.compare(["nowhere"], round=3),
     "load_task": lambda out: bertender.load_task(trains="train.csv"),
+    "deploy": lambda out: bertender.deploy("nowhere", out, keeps=2),
 }
 
 
@@ -148,7 +152,7 @@ RECIPE = {
         {"name": "student", "stage": "distill", "from": "teacher", "with": {"epochs": 1}},
     ],
 }
-ASK_A_SERVER = ("serve", "classify")
+ASK_A_SERVER = ("serve", "classify", "deploy")
 IN_ORDER = (*(name for name in NAMES if name[0].islower()), "Artifact", "Task", "BertenderError")
 """The functions in the order in which they are listed: each works on what an earlier one made."""
 
@@ -191,6 +195,9 @@ def test_the_examples_run_one_after_another(examples: Path) -> None:
     assert (examples / "runs" / "recipe" / "student" / "artifact.json").is_file()
 
 
+FIRST_WORDS = {"serve": "http://127.0.0.1", "classify": ("fruit", "tool"), "deploy": "serving"}
+
+
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("name", ASK_A_SERVER)
@@ -200,4 +207,4 @@ def test_the_examples_that_ask_a_server_run(
     monkeypatch.chdir(examples)
     run_example(name)
     first = capsys.readouterr().out.split()[0]
-    assert first.startswith({"serve": "http://127.0.0.1", "classify": ("fruit", "tool")}[name])
+    assert first.startswith(FIRST_WORDS[name])

@@ -19,12 +19,13 @@ from bertender.api.making import (
 )
 from bertender.api.measuring import compare, open_model, verify
 from bertender.api.recipes import run_recipe
-from bertender.api.serving import classify, serve
+from bertender.api.serving import classify, deploy, serve
 
 __all__ = [
     "classify",
     "compare",
     "compress",
+    "deploy",
     "distill",
     "distill_general",
     "export",

@@ -1,7 +1,8 @@
-"""Functions that serve a model, and ask a served one."""
+"""Functions that serve a model, ask a served one, and replace it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 from bertender.core.table import load_place
 
 if TYPE_CHECKING:
-    from bertender.pipeline.calls import ArtifactLike
+    from bertender.pipeline.calls import ArtifactLike, PathLike
     from serve.client import Classification
+    from serve.deployment import Deployment
     from serve.server import TritonServer
 
-__all__ = ["classify", "serve"]
+__all__ = ["classify", "deploy", "serve"]
 
 
 def serve(
@@ -86,3 +88,34 @@ def classify(
     files = load_place("serve.client:AccessConfig").parse(settings)
     predictions = load_place("serve.client:classify")(examples, url, **sending, access=files)
     return cast("list[Classification]", predictions)
+
+
+def deploy(artifact: ArtifactLike, to: PathLike, **settings: Any) -> Deployment:
+    """Let an artifact take the place of a served model, once it predicts as when it was made.
+
+    It is tried next to the served model, which responds meanwhile and stays if it fails.
+
+    Args:
+        artifact: an onnx classifier with golden texts.
+        to: address of a running `bertender serve` of this machine, or the directory of a model
+            repository.
+        settings: the options of `bertender deploy`; an address needs `admin_token_file`.
+
+    Raises:
+        ConfigError: the address, the token or the name of the model is wrong; or the artifact is
+            of another task.
+        BusyError: another process deploys there.
+        DeploymentError: the artifact does not load, or predicts otherwise than when it was made.
+
+    Example:
+        closed = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "admin_token_file": "token"}
+        with bertender.serve("runs/onnx", **closed) as server:
+            done = bertender.deploy("runs/int8", server.http_url, admin_token_file="token")
+        print(done.state, done.version, done.golden.texts)
+    """
+    from bertender.pipeline.calls import opened, plain
+
+    config = load_place("serve.deployment:DeployConfig").parse(plain(settings))
+    source = opened(artifact, verify=False)  # checked when its files are placed
+    deployment = load_place("serve.deployment:deploy")(source, os.fspath(to), config)
+    return cast("Deployment", deployment)

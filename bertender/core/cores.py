@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["usable_cores"]
+__all__ = ["share_of_cores", "usable_cores"]
 
 CGROUPS = "sys/fs/cgroup"
 
@@ -22,6 +22,11 @@ def usable_cores(root: Path = Path("/")) -> int:
         root: folder that has `proc` and `sys`, whose control groups are read.
     """
     return max(1, int(min([_cores_by_affinity(), *_quotas(root)])))
+
+
+def share_of_cores(runs: int) -> int:
+    """Return the threads that each of `runs` at once gets of the cores of this process."""
+    return max(1, usable_cores() // runs)
 
 
 def _cores_by_affinity() -> int:

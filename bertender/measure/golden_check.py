@@ -7,7 +7,7 @@ loads PyTorch, and no message has a text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,8 @@ class GoldenPrediction:
 class GoldenCheck(Record):
     """Result of a comparison."""
 
-    texts: int
+    texts: int = Field(description="that were compared")
+    left_out: int = Field(description="golden texts that were not")
     max_abs_difference: float | None = Field(description="of logits; None where none compare")
     failures: tuple[str, ...] = Field(
         description="what is wrong; empty where the predictions agree"
@@ -92,15 +93,22 @@ BOUNDS = (
 
 
 def check_golden(
-    golden: GoldenTexts, predictions: Sequence[GoldenPrediction], problem: ProblemType[Any]
+    golden: GoldenTexts, predictions: Mapping[int, GoldenPrediction], problem: ProblemType[Any]
 ) -> GoldenCheck:
-    """Compare predictions with those of golden texts, both in one order."""
-    shapes = [_shape_failure(golden, row, prediction) for row, prediction in enumerate(predictions)]
+    """Compare predictions with those of golden texts.
+
+    Args:
+        golden: of an artifact.
+        predictions: place of a golden text -> its prediction; texts without one are left out.
+        problem: the artifact's problem type.
+    """
+    counts = {"texts": len(predictions), "left_out": len(golden.texts) - len(predictions)}
+    shapes = [_shape_failure(golden, row, each) for row, each in predictions.items()]
     if failures := tuple(filter(None, shapes)):
-        return GoldenCheck(texts=len(predictions), max_abs_difference=None, failures=failures)
+        return GoldenCheck(**counts, max_abs_difference=None, failures=failures)
     paired, bounds = _paired(golden, predictions, problem), TOLERANCES[golden.tolerance]
     return GoldenCheck(
-        texts=len(predictions),
+        **counts,
         max_abs_difference=float(paired.differences.max(initial=0.0)),
         failures=(
             *_other_labels(golden, predictions, paired, bounds),
@@ -118,37 +126,38 @@ def _shape_failure(golden: GoldenTexts, row: int, prediction: GoldenPrediction) 
 
 
 def _paired(
-    golden: GoldenTexts, predictions: Sequence[GoldenPrediction], problem: ProblemType[Any]
+    golden: GoldenTexts, predictions: Mapping[int, GoldenPrediction], problem: ProblemType[Any]
 ) -> PairedLogits:
-    rows = [len(prediction.logits) for prediction in predictions]
+    texts = [golden.texts[row] for row in predictions]
+    rows = [len(prediction.logits) for prediction in predictions.values()]
     return PairedLogits(
         texts=(),
         cases=(),
-        text_ids=np.repeat(np.arange(len(predictions)), rows),
+        text_ids=np.repeat([*predictions], rows),
         case_ids=np.zeros(sum(rows), dtype=np.int64),
-        expected=np.concatenate([np.array(text.logits) for text in golden.texts]),
-        actual=np.concatenate([prediction.logits for prediction in predictions]),
+        expected=np.concatenate([np.array(text.logits) for text in texts]),
+        actual=np.concatenate([prediction.logits for prediction in predictions.values()]),
         scale=golden.logit_scale,
         spread=golden.logit_spread,
         problems=(),
-        places=np.concatenate([np.array(text.places) for text in golden.texts]),
+        places=np.concatenate([np.array(text.places) for text in texts]),
         problem=problem,
     )
 
 
 def _other_labels(
     golden: GoldenTexts,
-    predictions: Sequence[GoldenPrediction],
+    predictions: Mapping[int, GoldenPrediction],
     paired: PairedLogits,
     bounds: Tolerance,
 ) -> list[str]:
     """Return the texts with another prediction, unless it was a near-tie."""
     decided = paired.decided(bounds)
     failures = []
-    for row, (text, prediction) in enumerate(zip(golden.texts, predictions, strict=True)):
+    for row, prediction in predictions.items():
         own = paired.text_ids == row
         turned = bool((decided & own & ~paired.agrees).any())
-        misnamed = bool(decided[own].all()) and prediction.label != text.label
+        misnamed = bool(decided[own].all()) and prediction.label != golden.texts[row].label
         if turned or misnamed:
             moved = float(paired.differences[own].max())
             failures.append(

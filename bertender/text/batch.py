@@ -73,19 +73,28 @@ class Tokenize:
         self.max_length = min(max_length or longest_input(tokenizer), longest_input(tokenizer))
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
-        columns = [list(column) for column in zip(*examples, strict=True)]
-        arrays = self.tokenizer(
-            *columns,
-            padding=True,
-            truncation=True,
-            max_length=self.max_length,
-            return_tensors="np",
-        )
+        arrays = self._tokens([list(column) for column in zip(*examples, strict=True)])
         return Batch(
             tuple(examples),
             {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
             truncated=truncated_rows(arrays),
         )
+
+    def _tokens(self, columns: Sequence[list[str]]) -> BatchEncoding | TokenArrays:
+        if len(columns) > 1 and _cuts_by_tokenizers(self.tokenizer):
+            from bertender.text.token_arrays import pair_arrays
+
+            return pair_arrays(self.tokenizer, columns, self.max_length)
+        settings = {"padding": True, "truncation": True, "return_tensors": "np"}
+        tokens: BatchEncoding | TokenArrays = self.tokenizer(
+            *columns, max_length=self.max_length, **settings
+        )
+        return tokens
+
+
+def _cuts_by_tokenizers(tokenizer: Any) -> bool:
+    """Return whether a tokenizer, of transformers or one's own, lets `tokenizers` cut texts."""
+    return bool(getattr(tokenizer, "is_fast", False)) and tokenizer.pad_token_id is not None
 
 
 def truncated_rows(tokens: BatchEncoding | TokenArrays) -> npt.NDArray[np.bool_] | None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding
 
-__all__ = ["CutEncoding", "Padding", "TokenArrays", "cut_encoding"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["CutEncoding", "Padding", "TokenArrays", "cut_encoding", "pair_arrays"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -80,6 +84,30 @@ class TokenArrays(dict[str, IntArray]):
             start = longest - length if self.padding.side == "left" else 0
             array[row, start : start + length] = values
         return array
+
+
+def pair_arrays(
+    tokenizer: PreTrainedTokenizerBase, columns: Sequence[list[str]], max_length: int
+) -> TokenArrays:
+    """Return the arrays (batch, seq) of pairs of texts, which are cut here.
+
+    Where `tokenizers` cuts a pair, it also returns every pair of the parts that are cut off, which
+    takes gigabytes for two texts of 32 KB.
+
+    Args:
+        tokenizer: of transformers, a fast one with a padding token.
+        columns: the first texts, and the second ones.
+        max_length: more tokens are cut.
+    """
+    # a warning of what is longer than the model's input would be wrong
+    tokens = tokenizer(*columns, truncation=False, padding=False, verbose=False)
+    assert tokens.encodings is not None
+    cut = [cut_encoding(each, max_length, tokenizer.truncation_side) for each in tokens.encodings]
+    padding = Padding(tokenizer.padding_side, tokenizer.pad_token_type_id, tokenizer.pad_token_id)
+    arrays = TokenArrays(cut, padding)
+    for name in {*arrays} - {*tokens}:  # those that the model does not read
+        del arrays[name]
+    return arrays
 
 
 def _remaining(texts: IntArray, max_length: int, side: str) -> IntArray:

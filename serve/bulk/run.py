@@ -37,6 +37,7 @@ async def classify_all(endpoint: AsyncEndpoint, texts: Texts) -> Mapping[int, Cl
     """Return a prediction for each text, by row and in their order; errors as for a file."""
     predictions = Memory()
     await _send(endpoint, texts, predictions, SilentBar())
+    await _check_same_model(endpoint, "none is shown")
     return dict(sorted(predictions.by_row.items()))
 
 
@@ -55,7 +56,7 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
         resumed = len(journal.by_row)
         with progress_bar(f"classify {output.name}", len(texts.texts), "texts") as bar:
             left_out = await _send(endpoint, texts, journal, bar)
-        await _check_same_model(endpoint, output)
+        await _check_same_model(endpoint, f"{output} is not written")
         rows = sorted(journal.by_row)
         examples = [texts.texts[row] for row in rows]
         predictions = [journal.by_row[row] for row in rows]
@@ -63,12 +64,12 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
     return BulkRun(output=str(output), texts=len(rows), resumed=resumed, left_out=left_out)
 
 
-async def _check_same_model(endpoint: AsyncEndpoint, output: Path) -> None:
+async def _check_same_model(endpoint: AsyncEndpoint, consequence: str) -> None:
     """Raise ServingError where predictions may be of two models."""
     if not await endpoint.is_same_model():
         raise ServingError(
-            f"another model was deployed meanwhile, so that {output} would have predictions of "
-            "two. It is not written. Run the same command again: it begins anew."
+            "another model was deployed meanwhile, so that the predictions would be of two: "
+            f"{consequence}. Run the same command again: it begins anew."
         )
 
 

@@ -3,51 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from bertender.core.errors import BertenderError, DeploymentError
 from bertender.core.golden import GoldenText, GoldenTexts
-from bertender.measure.golden_check import GoldenCheck, GoldenPrediction, check_golden
+from bertender.measure.golden_check import GoldenPrediction
+from bertender.problems import ProblemType
 from serve.client import Endpoint
+from serve.config import ServeConfig
 
 __all__ = ["ask_golden", "readable"]
 
 
-def readable(golden: GoldenTexts, limits: Mapping[str, str]) -> GoldenTexts:
+def readable(
+    golden: GoldenTexts, problem: ProblemType[Any], limits: Mapping[str, str]
+) -> dict[int, GoldenText]:
     """Return the golden texts that a server with these limits reads as they were read before.
 
     Args:
         golden: of an artifact.
+        problem: the artifact's problem type.
         limits: parameters of the backend; `max_length` cuts texts that were whole when they were
-            stored, and those of over `max_text_bytes` are refused.
+            stored, and those of over `max_text_bytes` are refused, each of a pair on its own.
+
+    Returns:
+        Place of a text among all of them -> the text.
 
     Raises:
         DeploymentError: there is none.
     """
     most_tokens = int(limits.get("max_length") or 10**9)
-    most_bytes = int(limits.get("max_text_bytes") or 10**9)
-    texts = tuple(
-        text for text in golden.texts if text.tokens <= most_tokens and _bytes(text) <= most_bytes
-    )
+    most_bytes = int(limits.get("max_text_bytes") or ServeConfig().max_text_bytes)
+    texts = {
+        row: text
+        for row, text in enumerate(golden.texts)
+        if text.tokens <= most_tokens and _largest_bytes(text, problem) <= most_bytes
+    }
     if not texts:
         raise DeploymentError(
             f"no golden text is within the server's limits (max_length={limits.get('max_length')}, "
-            f"max_text_bytes={limits.get('max_text_bytes')}), so that nothing would be compared. "
-            "Serve with larger ones."
+            f"max_text_bytes={most_bytes}), so that nothing would be compared. Serve with larger "
+            "ones."
         )
-    return golden.model_copy(update={"texts": texts})
+    return texts
 
 
-def ask_golden(url: str, model: str, golden: GoldenTexts, timeout_s: float) -> GoldenCheck:
-    """Ask a model about golden texts, and compare its predictions.
+def ask_golden(
+    url: str, model: str, texts: Mapping[int, GoldenText], timeout_s: float
+) -> dict[int, GoldenPrediction]:
+    """Ask a model about golden texts; return its predictions by the places of the texts.
 
     Raises:
         DeploymentError: it does not answer; the number of the text is named.
     """
     with Endpoint(url, model=model, batch_size=1, timeout_s=timeout_s) as endpoint:
-        predictions = [_predicted(endpoint, row, text) for row, text in enumerate(golden.texts)]
-        return check_golden(golden, predictions, endpoint.problem)
+        return {row: _predicted(endpoint, row, text) for row, text in texts.items()}
 
 
 def _predicted(endpoint: Endpoint, row: int, text: GoldenText) -> GoldenPrediction:
@@ -59,6 +71,6 @@ def _predicted(endpoint: Endpoint, row: int, text: GoldenText) -> GoldenPredicti
     return GoldenPrediction(classification.label, logits)
 
 
-def _bytes(text: GoldenText) -> int:
-    """Return the most bytes that one of the texts of an example takes on the way."""
-    return max(len(" ".join(text.example).encode()), 1)
+def _largest_bytes(text: GoldenText, problem: ProblemType[Any]) -> int:
+    """Return the bytes of the largest text that a request about an example has."""
+    return max(len(each.encode()) for each in problem.endpoint.to_texts(text.example))

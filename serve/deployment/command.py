@@ -64,6 +64,11 @@ def lines_of_deployment(deployment: Deployment) -> Iterator[str]:
         f"  {golden.texts} golden texts predicted as when it was made, logits within "
         f"{golden.max_abs_difference:.2g}"
     )
+    if golden.left_out:
+        yield (
+            f"  {golden.left_out} golden texts are beyond the server's --max-length or "
+            "--max-text-bytes, and were not compared"
+        )
     for version in deployment.earlier_versions:
         place = Path(deployment.repository, deployment.model, str(version), "artifact")
         yield f"  to go back to version {version}: deploy {place}"

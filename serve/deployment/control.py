@@ -33,6 +33,9 @@ LATE = "StatusCode.DEADLINE_EXCEEDED"
 NO_TOKEN = "This protocol is restricted"  # noqa: S105 - how Triton begins its refusal
 
 
+def _nothing() -> None: ...
+
+
 @dataclass(frozen=True)
 class ModelControl:
     """Loads and unloads models of one server.
@@ -45,6 +48,8 @@ class ModelControl:
     """host:port of its gRPC service."""
     token: str = field(repr=False)
     timeout_s: float
+    check_address: Callable[[], None] = _nothing
+    """Called before each request, which holds the token; raises where another may listen there."""
 
     def check_token(self) -> None:
         """Raise ConfigError where the server does not know the token."""
@@ -93,6 +98,7 @@ class ModelControl:
         )
 
     def _ask(self, wish: str, call: Callable[..., Any]) -> Any:
+        self.check_address()
         how = {"headers": {GRPC_HEADER: self.token}, "client_timeout": self.timeout_s}
         with _client(self.address) as client:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -12,12 +13,16 @@ from bertender.core.config import Record
 from bertender.core.errors import BertenderError, ConfigError, DeploymentError, ServingError
 from bertender.core.golden import GoldenTexts, read_golden
 from bertender.core.progress import progress_bar
-from bertender.measure.golden_check import GoldenCheck
+from bertender.measure.golden_check import GoldenCheck, check_golden
+from bertender.problems import PROBLEMS
 from serve.deployment.asking import ask_golden, readable
 from serve.deployment.config import DeployConfig
 from serve.deployment.model_folder import ModelFolder, Version, held, model_folder
 from serve.deployment.targets import Target, target_of
 from serve.repository import check_servable
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as triton
 
 __all__ = ["Deployment", "deploy"]
 
@@ -53,7 +58,8 @@ def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
             of another task.
         BusyError: another process deploys there.
         DeploymentError: the candidate does not load, or does not answer as it should. The served
-            model goes on, and nothing of the candidate is left.
+            model goes on, and nothing of the candidate is left; if the server has died meanwhile,
+            the message says so, and which version is in its repository.
     """
     check_servable(artifact)
     golden = read_golden(artifact)
@@ -92,14 +98,16 @@ def _tried(
     config: DeployConfig,
 ) -> GoldenCheck:
     """Return what the candidate says to its golden texts, which must be right."""
-    known = readable(golden, _limits(folder))
+    problem = PROBLEMS[artifact.card.task.problem_type]
+    texts = readable(golden, problem, _limits(folder))
     try:
         with target.candidate(folder, artifact) as place:
-            check = ask_golden(place.url, place.model, known, config.timeout_s)
+            predictions = ask_golden(place.url, place.model, texts, config.timeout_s)
     except (DeploymentError, ServingError) as error:
-        raise _refused(folder, artifact, str(error)) from None
+        raise _refused(target, folder, artifact, str(error)) from None
+    check = check_golden(golden, predictions, problem)
     if check.failures:
-        raise _refused(folder, artifact, "; ".join(check.failures))
+        raise _refused(target, folder, artifact, "; ".join(check.failures))
     return check
 
 
@@ -110,13 +118,18 @@ def _replaced(target: Target, folder: ModelFolder, artifact: Artifact) -> Versio
         folder.select(version.config)
         target.activate(folder)
     except BaseException as error:
-        folder.select(before)
-        folder.remove(version.number)
+        _take_back(folder, before, version)
         if isinstance(error, BertenderError):
-            raise _refused(folder, artifact, str(error)) from error
+            raise _refused(target, folder, artifact, str(error)) from error
         raise
     _settle(target, folder)
     return version
+
+
+def _take_back(folder: ModelFolder, before: triton.ModelConfig, version: Version) -> None:
+    if folder.path.is_dir():  # a server that has ended may have taken its repository along
+        folder.select(before)
+        folder.remove(version.number)
 
 
 def _settle(target: Target, folder: ModelFolder) -> None:
@@ -126,10 +139,24 @@ def _settle(target: Target, folder: ModelFolder) -> None:
         logger.warning("%s", error)
 
 
-def _refused(folder: ModelFolder, artifact: Artifact, reason: str) -> DeploymentError:
+def _refused(
+    target: Target, folder: ModelFolder, artifact: Artifact, reason: str
+) -> DeploymentError:
+    """Return an error that says what is there now."""
+    refusal = f"{artifact.path} does not take the place of {folder.name!r}"
+    try:
+        version = folder.served
+    except OSError:
+        return DeploymentError(
+            f"{refusal}: {reason} Its repository {target.repository} is gone, as that of a server "
+            "that has ended. Start `bertender serve` again."
+        )
+    if target.goes_on(folder):
+        return DeploymentError(f"{refusal}, version {version}, which goes on: {reason}")
     return DeploymentError(
-        f"{artifact.path} does not take the place of {folder.name!r}, version {folder.served}, "
-        f"which goes on: {reason}"
+        f"{refusal}: {reason} The server does not respond with another version either. Its "
+        f"repository {target.repository} has version {version}, with which it may be started "
+        "again."
     )
 
 

@@ -8,13 +8,14 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import BertenderError, ConfigError
+from bertender.core.errors import BertenderError, ConfigError, DeploymentError
 from serve.administration import admin_token
 from serve.client.address import SCHEMES, parse_url
 from serve.config import ServeConfig
@@ -22,13 +23,16 @@ from serve.deployment.candidate_stubs import end_stubs
 from serve.deployment.config import DeployConfig
 from serve.deployment.control import ModelControl
 from serve.deployment.model_folder import ModelFolder
-from serve.running_servers import RunningServer, running_servers
+from serve.running_servers import RunningServer, is_listening, running_servers
 from serve.server import TritonServer
 from serve.shared_memory import check_shared_memory
 
 __all__ = ["Folder", "Place", "Server", "Target", "target_of"]
 
 logger = logging.getLogger(__name__)
+
+PROBE_S = 10.0
+"""Longest wait for a server that may have died."""
 
 
 class Target(Protocol):
@@ -60,6 +64,10 @@ class Target(Protocol):
 
     def settle(self, folder: ModelFolder) -> None:
         """Wait until other versions have answered what they had begun, and are gone."""
+        ...
+
+    def goes_on(self, folder: ModelFolder) -> bool:
+        """Return whether the version that config.pbtxt names answers, as far as can be asked."""
         ...
 
 
@@ -104,21 +112,29 @@ class Server:
             shutil.rmtree(folder.candidate, ignore_errors=True)
 
     def activate(self, folder: ModelFolder) -> None:
+        version = folder.served  # before, as a server that dies may take its repository along
         try:
             self.control.load(folder.name)
         except BaseException:
-            if not self._is_active(folder):
+            if not self._is_active(folder, version):
                 raise  # else it is done, and an interruption that came too late changes nothing
 
     def settle(self, folder: ModelFolder) -> None:
         self.control.wait_for(folder.name, folder.served)
 
-    def _is_active(self, folder: ModelFolder) -> bool:
+    def goes_on(self, folder: ModelFolder) -> bool:
+        probe = replace(self.control, timeout_s=min(self.control.timeout_s, PROBE_S))
+        try:
+            return probe.is_ready(folder.name, folder.served)
+        except BertenderError:
+            return False
+
+    def _is_active(self, folder: ModelFolder, version: int) -> bool:
         """Return whether a load that failed here has ended well there; else it is ended there."""
-        if self.control.is_ready(folder.name, folder.served):
+        if self.control.is_ready(folder.name, version):
             return True
-        end_stubs(folder.path / str(folder.served))
-        others = self.control.versions(folder.name) - {folder.served}
+        end_stubs(folder.path / str(version))
+        others = self.control.versions(folder.name) - {version}
         self.control.wait_for(folder.name, *others)
         return False
 
@@ -150,6 +166,9 @@ class Folder:
     def activate(self, folder: ModelFolder) -> None: ...
 
     def settle(self, folder: ModelFolder) -> None: ...
+
+    def goes_on(self, folder: ModelFolder) -> bool:
+        return True  # who reads the repository has not been asked for anything
 
 
 def target_of(to: str, config: DeployConfig) -> Target:
@@ -192,8 +211,23 @@ def _server(url: str, config: DeployConfig) -> Server:
         )
     running = _running(url)
     token = admin_token(config.admin_token_file)
-    control = ModelControl(f"{running.host}:{running.grpc_port}", token, config.timeout_s)
+    control = ModelControl(
+        f"{running.host}:{running.grpc_port}",
+        token,
+        config.timeout_s,
+        check_address=partial(_check_listening, running),
+    )
     return Server(f"http://{running.host}:{running.http_port}", running.repository, control)
+
+
+def _check_listening(server: RunningServer) -> None:
+    """Raise DeploymentError where another process may get the token."""
+    if not is_listening(server):
+        raise DeploymentError(
+            f"the server does not listen on port {server.grpc_port}: it has ended or is being "
+            "started again, and another process may listen there. The token was not sent. Try "
+            "again when the server is ready."
+        )
 
 
 def _running(url: str) -> RunningServer:

@@ -1,4 +1,4 @@
-"""The choice of a setting, from the visits of all rounds."""
+"""The choice of a setting, and whether fresh rounds confirm it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from serve.tuning.rounds import ratio_over_rounds
 from serve.tuning.settings import DEFAULT_SETTING
 from serve.tuning.visits import Visit
 
-__all__ = ["Choice", "Scores", "Tried", "choose", "scores_of", "tried"]
+__all__ = ["Choice", "Failures", "Scores", "Tried", "choose", "confirmed", "scores_of", "tried"]
 
 Scores = Mapping[str, Sequence[float]]
 """Name of a setting -> its score in each round."""
+
+Failures = Mapping[str, str]
+"""Name of a setting whose server cannot start -> why."""
 
 
 class Tried(Record):
@@ -27,12 +30,13 @@ class Tried(Record):
     name: str
     texts_per_second: float | None = Field(
         description="by the objective, the geometric mean over rounds; None where the p99 does not "
-        "hold in some round"
+        "hold in some round, or where its server cannot start"
     )
     against_default: Speedup | None = Field(
         description="over the default's in the same round; None of the default itself, and where "
         "one of the two has none"
     )
+    failure: str | None = Field(None, description="why its server cannot start")
 
 
 class Choice(Record):
@@ -56,10 +60,12 @@ def scores_of(visits: Sequence[Visit], names: Sequence[str], config: TuneConfig)
     }
 
 
-def tried(scores: Scores) -> list[Tried]:
-    """Return the settings in their order."""
+def tried(scores: Scores, failures: Failures) -> list[Tried]:
+    """Return the settings in their order; those that failed have no score."""
     return [
-        Tried(
+        Tried(name=name, texts_per_second=None, against_default=None, failure=failures[name])
+        if name in failures
+        else Tried(
             name=name,
             texts_per_second=statistics.geometric_mean(own) if all(own) else None,
             against_default=_ratio(scores, name),
@@ -93,6 +99,27 @@ def choose(rows: Sequence[Tried], config: TuneConfig) -> Choice:
         setting=DEFAULT_SETTING,
         reason="no other setting is faster beyond what differs from round to round: the default "
         "stays",
+    )
+
+
+def confirmed(choice: Choice, fresh: Sequence[Tried], config: TuneConfig) -> Choice:
+    """Return what fresh rounds say of a chosen setting: their ratio, or that the default stays.
+
+    The rounds that chose a setting flatter it: it is the best of several there, by chance too.
+
+    Args:
+        choice: a setting, not the default.
+        fresh: the default and that setting, in rounds that had no part in the choice.
+        config: as for the choice.
+    """
+    again = choose(fresh, config)
+    if again.setting == choice.setting:
+        reason = f"{again.reason}, in rounds that did not choose it"
+        return again.model_copy(update={"reason": reason})
+    return Choice(
+        setting=DEFAULT_SETTING,
+        reason=f"{choice.setting} was the best, but not beyond chance when both were measured once "
+        "more: the default stays",
     )
 
 

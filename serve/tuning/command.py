@@ -51,6 +51,9 @@ def tune_command() -> Callable[..., None]:
 
 def _print(result: TuneResult) -> None:
     print_rows(("setting", "texts/s", "against the default"), [_row(row) for row in result.tried])
+    for row in result.tried:
+        if row.failure:
+            print_words(f"{row.name}: no score, because its server cannot start: {row.failure}")
     print_words(f"{result.choice.setting}: {result.choice.reason}.")
     noisy = ": noisy, these figures are not reliable" if result.load.noisy else ""
     print_words(f"busiest server: {result.load}{noisy}")

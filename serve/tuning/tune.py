@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,16 +13,16 @@ from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.machine_load import MachineLoad
-from bertender.core.progress import Bar, progress_bar
 from bertender.core.saving import check_savable
 from bertender.measure.load import busiest, check_load_now
 from bertender.measure.runtimes import check_installed
 from bertender.text.example import Example
 from serve.profiles import ProfileKey, ServeProfile, profile_path, write_profile
-from serve.tuning.choice import Choice, Tried, choose, scores_of, tried
+from serve.tuning.choice import Choice, Tried, choose, confirmed, scores_of, tried
 from serve.tuning.config import TuneConfig
-from serve.tuning.settings import SETTINGS
-from serve.tuning.visits import SavedVisits, Visit, conditions_of, visit
+from serve.tuning.measuring import Measuring
+from serve.tuning.settings import DEFAULT_SETTING, SETTINGS
+from serve.tuning.visits import SavedVisits, Visit, conditions_of
 
 __all__ = ["TuneResult", "tune"]
 
@@ -34,6 +33,10 @@ class TuneResult(Record):
     """The settings that were tried, with every measurement, and the profile."""
 
     tried: tuple[Tried, ...] = Field(description="the default of `serve` first")
+    fresh: tuple[Tried, ...] = Field(
+        description="the default and the fastest, measured once more; the ratio is that of these "
+        "rounds, since those that chose a setting flatter it. Empty where the default was chosen"
+    )
     choice: Choice
     profile: ServeProfile
     path: str = Field(description="file of the profile")
@@ -47,7 +50,8 @@ def tune(
 ) -> TuneResult:
     """Measure every setting on the real server, and write the profile of the best.
 
-    Settings are served in turns, each once a round, in an order that is drawn anew. An interrupted
+    Settings are served in turns, each once a round, in an order that is drawn anew. The fastest and
+    the default then have as many rounds once more, which confirm the choice or not. An interrupted
     run continues where it was.
 
     Args:
@@ -57,7 +61,8 @@ def tune(
 
     Raises:
         MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
-        ServingError: a server does not start.
+        ServingError: the server of the default does not start; another setting whose server does
+            not has no score, and the reason.
         ConfigError: the profile cannot be written.
     """
     check_installed(config.runtime)
@@ -66,14 +71,21 @@ def tune(
     check_savable(f"{CACHE_VARIABLE}:", path, "JSON")
     if not config.noisy:
         check_load_now()
-    visits = _visits(artifact, read(len(artifact.card.task.text_columns)), config, key)
-    rows = tried(scores_of(visits, config.tried(key.machine.cores), config))
+    names = config.tried(key.machine.cores)
+    measuring = _measuring(artifact, read(len(artifact.card.task.text_columns)), config, key)
+    rows, visits = _rows(measuring, names, first_round=0)
     choice = choose(rows, config)
+    fresh: list[Tried] = []
+    if choice.setting != DEFAULT_SETTING:
+        both = (DEFAULT_SETTING, choice.setting)
+        fresh, more = _rows(measuring, both, first_round=config.rounds)
+        choice, visits = confirmed(choice, fresh, config), [*visits, *more]
     profile = _profile(key, choice, config, visits)
     write_profile(profile)
     _saved(path).unlink(missing_ok=True)
     return TuneResult(
         tried=tuple(rows),
+        fresh=tuple(fresh),
         choice=choice,
         profile=profile,
         path=str(path),
@@ -88,36 +100,21 @@ def _saved(profile: Path) -> Path:
     return profile.with_suffix(".visits")
 
 
-def _visits(
+def _measuring(
     artifact: Artifact, texts: Sequence[Example], config: TuneConfig, key: ProfileKey
-) -> list[Visit]:
-    """Return a visit of every setting in every round; those of an earlier run are not repeated."""
-    path, cores = _saved(profile_path(key)), key.machine.cores
+) -> Measuring:
+    path = _saved(profile_path(key))
     saved = SavedVisits.load(path, conditions_of(artifact, texts, key, config))
-    places = _places(config, cores)
-    with progress_bar("tune", total=len(places)) as bar:
-        for name, number in places:
-            if saved.of(name, number):
-                bar.skip(1)
-                continue
-            _note(bar, name, number)
-            settings = SETTINGS[name].of_cores(cores)
-            saved = saved.with_visit(visit(artifact, texts, config, (name, number), settings), path)
-            bar.advance()
-    all_of_them = (saved.of(*place) for place in places)
-    return [each for each in all_of_them if each is not None]
+    return Measuring(artifact, texts, config, key.machine.cores, path, saved)
 
 
-def _note(bar: Bar, name: str, number: int) -> None:
-    bar.note(f"round {number + 1}: {name}")
-
-
-def _places(config: TuneConfig, cores: int) -> list[tuple[str, int]]:
-    """Return every setting in every round, each round in an order of its own."""
-    names = config.tried(cores)
-    draw = random.Random(config.seed)  # noqa: S311 - an order, no secret
-    orders = [draw.sample(names, len(names)) for _ in range(config.rounds)]
-    return [(name, number) for number, order in enumerate(orders) for name in order]
+def _rows(
+    measuring: Measuring, names: Sequence[str], first_round: int
+) -> tuple[list[Tried], list[Visit]]:
+    """Measure some settings in as many rounds as the config says, from one on."""
+    config = measuring.config
+    visits = measuring.visits(names, range(first_round, first_round + config.rounds))
+    return tried(scores_of(visits, names, config), measuring.failures), visits
 
 
 def _profile(

@@ -29,8 +29,9 @@ def exported(source: Artifact, task: Task, out: Path, count: int) -> Artifact:
     return export(source, task, ExportConfig(parity_texts=8, golden_texts=count), out)
 
 
-def answers_of(golden: GoldenTexts) -> list[GoldenPrediction]:
-    return [GoldenPrediction(text.label, np.array(text.logits)) for text in golden.texts]
+def answers_of(golden: GoldenTexts) -> dict[int, GoldenPrediction]:
+    predictions = (GoldenPrediction(text.label, np.array(text.logits)) for text in golden.texts)
+    return dict(enumerate(predictions))
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +129,12 @@ def test_a_rounded_model_may_move_by_a_share_of_the_spread(
     bound = TOLERANCES["int8"].max_median
     assert bound is not None
     own = golden.model_copy(update={"tolerance": "int8"})
-    moved = [_moved(each, share * bound * own.logit_spread) for each in answers_of(own)]
-    named = [replace(each, label=("fruit", "tool")[int(each.logits.argmax())]) for each in moved]
+    by = share * bound * own.logit_spread
+    moved = {row: _moved(each, by) for row, each in answers_of(own).items()}
+    named = {
+        row: replace(each, label=("fruit", "tool")[int(each.logits.argmax())])
+        for row, each in moved.items()
+    }
     check = check_golden(own, named, SINGLE_LABEL)
     assert (check.failures == ()) == agrees
     assert agrees or any("max_median" in failure for failure in check.failures)
@@ -149,8 +154,21 @@ def test_another_label_is_named_without_its_text(golden: GoldenTexts) -> None:
 
 
 def test_the_names_of_labels_count(golden: GoldenTexts) -> None:
-    answers = [replace(each, label=f"{each.label}s") for each in answers_of(golden)]
+    answers = {
+        row: replace(each, label=f"{each.label}s") for row, each in answers_of(golden).items()
+    }
     assert len(check_golden(golden, answers, SINGLE_LABEL).failures) == len(answers)
+
+
+def test_texts_without_a_prediction_are_counted_and_change_no_number(golden: GoldenTexts) -> None:
+    answers = answers_of(golden)
+    for row in (0, 3):
+        del answers[row]
+    check = check_golden(golden, answers, SINGLE_LABEL)
+    assert (check.texts, check.left_out, check.failures) == (4, 2, ())
+    answers[4] = replace(answers[4], logits=answers[4].logits[:, ::-1] * 9)
+    failures = check_golden(golden, answers, SINGLE_LABEL).failures
+    assert failures and all("golden text 5 of 6" in each for each in failures)
 
 
 BROKEN: dict[str, Callable[[GoldenPrediction], GoldenPrediction]] = {

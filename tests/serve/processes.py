@@ -1,10 +1,23 @@
-"""Processes that must be gone."""
+"""Processes of a server, and those that must be gone."""
 
 from __future__ import annotations
 
 import time
 
 import psutil
+
+from serve.server import TritonServer
+from serve.supervisor import STUB_NAME
+
+
+def family_of(server: TritonServer) -> list[psutil.Process]:
+    assert server.supervisor is not None
+    return psutil.Process(server.supervisor.pid).children(recursive=True)
+
+
+def stub_of(server: TritonServer) -> psutil.Process:
+    (stub,) = [each for each in family_of(server) if each.name() == STUB_NAME]
+    return stub
 
 
 def assert_gone(processes: list[psutil.Process], timeout_s: float = 10) -> None:

@@ -143,6 +143,15 @@ def test_predictions_of_two_models_are_not_written(
     assert not out.exists()
 
 
+def test_predictions_of_two_models_are_not_shown(
+    endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "is_replaced", True)
+    said = fail("classify", "a", "b", "c")
+    assert "another model was deployed" in said and "none is shown" in said
+    assert endpoint.asked == [("a",), ("b",), ("c",)]
+
+
 class KilledAtWrite:
     """A file of a process that ends where it would write."""
 

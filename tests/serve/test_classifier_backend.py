@@ -20,12 +20,12 @@ import pytest
 from google.protobuf import json_format
 
 from bertender.core.artifact import Artifact
-from bertender.core.cores import usable_cores
+from bertender.core.cores import share_of_cores, usable_cores
 from bertender.models.predictor import Classifier
 from bertender.problems import SINGLE_LABEL, Outputs
 from bertender.text.batch import Batch
 from bertender.text.example import Example
-from serve.classifier_backend import TritonPythonModel, share_of_cores
+from serve.classifier_backend import TritonPythonModel
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.triton_config import model_config

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from bertender.core.artifact import Artifact
@@ -18,8 +17,8 @@ from serve.client import Endpoint
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer, serving
-from serve.supervisor import STUB_DIED, STUB_NAME
-from tests.serve.processes import assert_gone
+from serve.supervisor import STUB_DIED
+from tests.serve.processes import assert_gone, family_of, stub_of
 from tests.served import ANY_PORTS
 
 pytestmark = pytest.mark.server
@@ -30,16 +29,6 @@ def running(artifact: Artifact, folder: Path, **settings: object) -> Iterator[Tr
     config = ServeConfig.parse({**ANY_PORTS, "threads_per_instance": 1, **settings})
     with TritonServer(write_repository(artifact, folder / "models", config), config) as server:
         yield server
-
-
-def family_of(server: TritonServer) -> list[psutil.Process]:
-    assert server.supervisor is not None
-    return psutil.Process(server.supervisor.pid).children(recursive=True)
-
-
-def stub_of(server: TritonServer) -> psutil.Process:
-    (stub,) = [each for each in family_of(server) if each.name() == STUB_NAME]
-    return stub
 
 
 def test_a_dead_stub_ends_the_server(onnx_artifact: Artifact, tmp_path: Path) -> None:

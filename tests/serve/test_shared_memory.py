@@ -21,7 +21,8 @@ def test_too_little_shared_memory_is_named_before_anything_starts(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
     server = TritonServer(tmp_path, ServeConfig(**ANY_PORTS))
     with pytest.raises(
-        ServingError, match=r"1\.0 MiB free, and the server takes 4\.0 .*--shm-size"
+        ServingError,
+        match=r"1\.0 MiB free, and the server takes 4\.0 .*--shm-size.*of `bertender serve`",
     ):
         server.__enter__()
     assert server.supervisor is None and not server.workspace.exists()

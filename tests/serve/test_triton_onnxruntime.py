@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
+from bertender.core.cores import share_of_cores
 from bertender.core.errors import ConfigError, ServingError
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
@@ -19,6 +20,8 @@ from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
 from serve.client import Endpoint
 from serve.config import ServeCommandConfig, ServeConfig
+from serve.encoder_config import encoder_config
+from serve.graph_signature import read_signature
 from serve.repository import is_repository, write_repository
 from serve.server import TritonServer
 from serve.triton_config import read_model_config
@@ -187,6 +190,29 @@ def test_the_instances_are_on_the_device(
     assert [(each.kind, each.count) for each in classifier.instance_group] == [(2, 2)]
     threads = {name: each.string_value for name, each in encoder.parameters.items()}
     assert threads == ({} if gpu else {"intra_op_thread_count": "3"})
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_copies_on_the_cpu_share_the_cores(instances: int, onnx_artifact: Artifact) -> None:
+    signature = read_signature(onnx_artifact.path / "model.onnx")
+    config = ServeConfig(runtime=ENCODER_RUNTIME, instances=instances)
+    (threads,) = encoder_config(signature, config, ()).parameters.values()
+    assert threads.string_value == str(share_of_cores(instances))
+    on_a_gpu = config.model_copy(update={"gpu": True})
+    assert not encoder_config(signature, on_a_gpu, ()).parameters
+
+
+def test_cores_of_another_machine_are_not_shared_out_here(
+    onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    settings = {"runtime": ENCODER_RUNTIME, "repository_only": tmp_path / "models"}
+    signature = read_signature(onnx_artifact.path / "model.onnx")
+    alone = ServeCommandConfig.parse(settings)
+    assert not encoder_config(signature, alone, ()).parameters, "it takes every core there"
+    with pytest.raises(ConfigError, match=r"instances=2 .*Set --threads-per-instance"):
+        ServeCommandConfig.parse({**settings, "instances": 2})
+    for more in ({"threads_per_instance": 3}, {"gpu": True}):
+        assert ServeCommandConfig.parse({**settings, "instances": 2, **more})
 
 
 def test_a_server_without_the_backend_is_refused(tmp_path: Path) -> None:

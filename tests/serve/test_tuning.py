@@ -12,12 +12,12 @@ from scipy import stats
 
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import CACHE_VARIABLE
-from bertender.core.errors import ConfigError, MachineBusyError, UnknownNameError
+from bertender.core.errors import ConfigError, MachineBusyError, ServingError, UnknownNameError
 from bertender.core.machine_load import MachineLoad
 from bertender.text.example import Example
 from serve.config import ServeConfig
 from serve.profiles import ProfileKey, TunedSettings, profile_folder, read_profile
-from serve.tuning import tune as tuning
+from serve.tuning import measuring
 from serve.tuning.choice import Choice, choose, scores_of, tried
 from serve.tuning.config import TuneConfig
 from serve.tuning.objectives import OBJECTIVES, Cell
@@ -97,7 +97,7 @@ def test_the_score_is_the_mean_over_sizes_of_the_best_load(
 
 
 def chosen(scores: Mapping[str, Sequence[float]]) -> Choice:
-    return choose(tried(scores), TuneConfig(**QUICK, objective="p99"))
+    return choose(tried(scores, {}), TuneConfig(**QUICK, objective="p99"))
 
 
 EQUAL, NOISY = [100.0, 100.0, 100.0], [90.0, 130.0, 100.0]
@@ -146,6 +146,10 @@ class Visits:
         self.speeds = speeds
         self.places: list[tuple[str, int]] = []
         self.fail_at = -1
+        self.cannot_start: dict[str, int] = {}
+        """Setting -> the round from which on its server fails."""
+        self.fresh: tuple[int, float] = (99, 0.0)
+        """The round from which on all settings but the default have this speed."""
 
     def __call__(
         self, artifact: Any, texts: Any, config: Any, place: tuple[str, int], settings: Any
@@ -154,7 +158,12 @@ class Visits:
         if len(self.places) == self.fail_at:
             raise KeyboardInterrupt
         self.places.append(place)
-        return visit_of(*place, self.speeds.get(place[0], 100.0) + place[1])
+        if place[1] >= self.cannot_start.get(place[0], 99):
+            raise ServingError("/dev/shm has 64.0 MiB free")
+        speed = self.speeds.get(place[0], 100.0)
+        if place[1] >= self.fresh[0] and place[0] != DEFAULT_SETTING:
+            speed = self.fresh[1]
+        return visit_of(*place, speed + place[1])
 
 
 def tuning_cores() -> int:
@@ -166,7 +175,7 @@ def tuning_cores() -> int:
 @pytest.fixture
 def visits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Visits]:
     standing_in = Visits({"large-buckets": 150.0})
-    monkeypatch.setattr(tuning, "visit", standing_in)
+    monkeypatch.setattr(measuring, "visit", standing_in)
     return standing_in
 
 
@@ -178,9 +187,11 @@ def test_every_setting_is_measured_once_a_round_in_turns(
     visits: Visits, onnx_artifact: Artifact
 ) -> None:
     result = tune(onnx_artifact, texts, TuneConfig(**{**FEW, "rounds": 6}, concurrency=(2,)))
-    assert sorted(visits.places) == sorted((name, n) for n in range(6) for name in NAMES)
-    assert [number for _, number in visits.places] == sorted(3 * [*range(6)])
-    orders = {tuple(name for name, n in visits.places if n == number) for number in range(6)}
+    places, fresh = visits.places[:18], visits.places[18:]
+    assert sorted(places) == sorted((name, n) for n in range(6) for name in NAMES)
+    assert [number for _, number in places] == sorted(3 * [*range(6)])
+    assert sorted(fresh) == sorted((name, n) for n in range(6, 12) for name in (NAMES[0], NAMES[2]))
+    orders = {tuple(name for name, n in places if n == number) for number in range(6)}
     assert len(orders) > 1, "the order is drawn anew in each round"
     assert [row.name for row in result.tried] == [*NAMES]
     assert result.choice.setting == result.profile.setting == "large-buckets"
@@ -188,6 +199,72 @@ def test_every_setting_is_measured_once_a_round_in_turns(
     assert read_profile(key) == result.profile
     assert result.profile.settings == TunedSettings(tokens_per_bucket=512)
     assert [path.suffix for path in profile_folder().iterdir()] == [".json"]
+
+
+def test_the_ratio_is_that_of_rounds_that_did_not_choose(
+    visits: Visits, onnx_artifact: Artifact
+) -> None:
+    visits.fresh = (3, 120.0)
+    result = tune(onnx_artifact, texts, TuneConfig(**FEW))
+    assert result.choice.setting == result.profile.setting == "large-buckets"
+    assert "1.19x [" in result.choice.reason and "did not choose it" in result.choice.reason
+    assert [row.name for row in result.fresh] == [DEFAULT_SETTING, "large-buckets"]
+    (chosen,) = (row for row in result.tried if row.name == "large-buckets")
+    assert chosen.against_default and chosen.against_default.value > 1.4
+
+
+@pytest.mark.parametrize("speed", [100.0, 80.0])
+def test_the_default_stays_where_fresh_rounds_do_not_confirm(
+    speed: float, visits: Visits, onnx_artifact: Artifact
+) -> None:
+    visits.fresh = (3, speed)
+    result = tune(onnx_artifact, texts, TuneConfig(**FEW))
+    assert result.choice.setting == result.profile.setting == DEFAULT_SETTING
+    assert result.profile.settings == TunedSettings()
+    assert result.choice.reason.startswith("large-buckets was the best, but not beyond chance")
+
+
+def test_fresh_rounds_are_measured_once(visits: Visits, onnx_artifact: Artifact) -> None:
+    visits.fail_at = 12
+    with pytest.raises(KeyboardInterrupt):
+        tune(onnx_artifact, texts, TuneConfig(**FEW))
+    visits.fail_at = -1
+    result = tune(onnx_artifact, texts, TuneConfig(**FEW))
+    assert len(visits.places) == len({*visits.places}) == 9 + 6
+    assert result.choice.setting == "large-buckets"
+
+
+@pytest.mark.parametrize("since", [0, 1])
+def test_a_setting_whose_server_cannot_start_has_no_score(
+    since: int, visits: Visits, onnx_artifact: Artifact
+) -> None:
+    visits.cannot_start = {"large-buckets": since}
+    result = tune(onnx_artifact, texts, TuneConfig(**FEW))
+    tries = [number for name, number in visits.places if name == "large-buckets"]
+    assert tries == [*range(since + 1)], "it is not tried again in each round"
+    rows = {row.name: row for row in result.tried}
+    failed = rows["large-buckets"]
+    assert (failed.texts_per_second, failed.against_default) == (None, None)
+    assert failed.failure == "/dev/shm has 64.0 MiB free"
+    assert rows["small-buckets"].texts_per_second and rows["small-buckets"].failure is None
+    assert result.choice.setting == DEFAULT_SETTING
+
+
+def test_the_default_must_start(visits: Visits, onnx_artifact: Artifact) -> None:
+    visits.cannot_start = {DEFAULT_SETTING: 0}
+    with pytest.raises(ServingError, match="/dev/shm"):
+        tune(onnx_artifact, texts, TuneConfig(**FEW))
+
+
+def test_the_command_says_why_a_setting_has_no_score(
+    visits: Visits, onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    (tmp_path / "texts.txt").write_text("apple\nsaw drill\n")
+    visits.cannot_start = {"large-buckets": 0}
+    words = ("--input", tmp_path / "texts.txt", "--rounds", "3", "--noisy")
+    words = (*words, "--settings", "large-buckets")
+    shown = " ".join(succeed("tune", onnx_artifact.path, *words).stdout.split())
+    assert "large-buckets: no score, because its server cannot start: /dev/shm has" in shown
 
 
 def test_an_interrupted_run_continues_where_it_was(visits: Visits, onnx_artifact: Artifact) -> None:
@@ -198,8 +275,8 @@ def test_an_interrupted_run_continues_where_it_was(visits: Visits, onnx_artifact
     before, visits.fail_at = [*visits.places], -1
     # what the visits are judged by may change meanwhile
     result = tune(onnx_artifact, texts, TuneConfig(**{**FEW, "rounds": 4}, objective="p99"))
-    assert len(before) == 4 and len(visits.places) == len({*visits.places}) == 12
-    assert len(result.visits) == 12
+    assert len(before) == 4 and len(visits.places) == len({*visits.places}) == 12 + 8
+    assert len(result.visits) == 12 + 8
 
 
 @pytest.mark.parametrize("changes", [{"seed": 5}, {"concurrency": (3,)}, {"duration_s": 9.0}])
@@ -211,7 +288,7 @@ def test_visits_of_another_load_are_not_used(
         tune(onnx_artifact, texts, TuneConfig(**FEW))
     visits.fail_at, visits.places = -1, []
     tune(onnx_artifact, texts, TuneConfig(**FEW, **changes))
-    assert len(visits.places) == 9
+    assert len(visits.places) == 9 + 6
 
 
 def test_visits_of_other_texts_are_not_used(visits: Visits, onnx_artifact: Artifact) -> None:
@@ -220,7 +297,7 @@ def test_visits_of_other_texts_are_not_used(visits: Visits, onnx_artifact: Artif
         tune(onnx_artifact, texts, TuneConfig(**FEW))
     visits.fail_at, visits.places = -1, []
     tune(onnx_artifact, lambda columns: [("pear",)], TuneConfig(**FEW))
-    assert len(visits.places) == 9
+    assert len(visits.places) == 9 + 6
 
 
 def test_damaged_visits_are_named_and_measured_again(
@@ -233,7 +310,7 @@ def test_damaged_visits_are_named_and_measured_again(
     saved.write_text("{")
     visits.fail_at, visits.places = -1, []
     tune(onnx_artifact, texts, TuneConfig(**FEW))
-    assert len(visits.places) == 9 and f"{saved} cannot be read" in caplog.text
+    assert len(visits.places) == 9 + 6 and f"{saved} cannot be read" in caplog.text
 
 
 def test_a_busy_visit_ends_the_run_unless_noisy(
@@ -241,7 +318,7 @@ def test_a_busy_visit_ends_the_run_unless_noisy(
 ) -> None:
     busy = MachineLoad(other_work=0.5, steal=0.0)
     monkeypatch.setattr(
-        tuning, "visit", lambda a, b, c, place, d: visit_of(*place, 100.0, load=busy)
+        measuring, "visit", lambda a, b, c, place, d: visit_of(*place, 100.0, load=busy)
     )
     assert tune(onnx_artifact, texts, TuneConfig(**FEW)).profile.noisy
     monkeypatch.setattr("serve.tuning.tune.check_load_now", refuse)
@@ -285,13 +362,13 @@ def test_the_command_shows_and_writes_what_it_found(
     words = ("--input", tmp_path / "texts.txt", "--rounds", "3", "--noisy")
     words = (*words, "--settings", "large-buckets", "--out", tmp_path / "out.json")
     shown = " ".join(succeed("tune", onnx_artifact.path, *words).stdout.split())
-    assert "large-buckets: 1.50x" in shown and "tokens_per_bucket=512" in shown
+    assert "large-buckets: 1.48x" in shown and "tokens_per_bucket=512" in shown
     assert "one-instance 101" in shown
     result = TuneResult.model_validate(
         last_line(succeed("tune", onnx_artifact.path, *words, "--json"))
     )
     assert result == TuneResult.model_validate_json((tmp_path / "out.json").read_text())
-    assert len(visits.places) == 12 and Path(result.path).is_file()
+    assert len(visits.places) == 2 * (6 + 6) and Path(result.path).is_file()
 
 
 @pytest.mark.server
@@ -317,7 +394,7 @@ def test_the_whole_of_it_on_real_servers(
     quick = ("--duration-s", "0.1", "--warmup-s", "0.02", "--concurrency", "1", "--rounds", "3")
     words = ("--input", tmp_path / "texts.txt", "--settings", "small-buckets", "--noisy")
     result = last_line(succeed("tune", onnx_artifact.path, *quick, *words, "--json"))
-    assert len(result["visits"]) == 6
+    assert len(result["visits"]) == 6 + 3 * len(result["fresh"])
     assert result["choice"]["setting"] in (DEFAULT_SETTING, "small-buckets")
     assert all(row["texts_per_second"] > 0 for row in result["tried"])
 

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5TokenizerFast
 
 from bertender.core.errors import ModelError
 from bertender.problems import TOKEN_CLASSIFICATION
-from bertender.text.batch import Batch, Tokenize, load_tokenizer, longest_input
+from bertender.text.batch import Batch, Tokenize, load_tokenizer, longest_input, truncated_rows
 from bertender.text.example import Example
 from bertender.text.tokenizer_file import ALWAYS, FileTokenizer, open_tokenizer
 from bertender.text.words import TokenizeWords
@@ -81,8 +81,26 @@ class Both(NamedTuple):
         max_length: int | None = None,
         encoder: type[Tokenize] = Tokenize,
     ) -> Batch:
-        """Return the batch that both make of some examples."""
-        mine, theirs = (encoder(tokenizer, max_length)(examples) for tokenizer in self)
+        """Return the batch that both make of some examples, cut by transformers itself or not."""
+        mine, in_process = (encoder(tokenizer, max_length)(examples) for tokenizer in self)
+        self._check_same(mine, in_process)
+        if encoder is Tokenize:
+            plain = self._by_transformers(examples, max_length)
+            self._check_same(in_process, plain)
+            assert {*in_process.arrays} == {*plain.arrays}
+        return mine
+
+    def _by_transformers(self, examples: Sequence[Example], max_length: int | None) -> Batch:
+        """Return the batch of nothing but a call of transformers."""
+        longest = longest_input(self.theirs)
+        tokens = self.theirs(
+            *map(list, zip(*examples, strict=True)),
+            max_length=min(max_length or longest, longest),
+            **ALWAYS,
+        )
+        return Batch(tuple(examples), tokens, truncated=truncated_rows(tokens))
+
+    def _check_same(self, mine: Batch, theirs: Batch) -> None:
         assert mine.examples == theirs.examples and {*theirs.arrays} <= {*mine.arrays}
         for name, array in theirs.arrays.items():
             np.testing.assert_array_equal(mine.arrays[name], array, err_msg=name)
@@ -91,7 +109,6 @@ class Both(NamedTuple):
         assert (mine.words is None) == (theirs.words is None)
         if theirs.words is not None:
             np.testing.assert_array_equal(mine.words, theirs.words)  # type: ignore[arg-type]
-        return mine
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -194,11 +211,27 @@ assert (cut["input_ids"] == short["input_ids"]).all() and cut.encodings[0].overf
 """
 
 
-def test_a_pair_of_long_texts_takes_little_memory(tmp_path: Path) -> None:
+SUCH_A_PAIR_IN_PROCESS = """
+import resource, sys
+from pathlib import Path
+from bertender.text.batch import Tokenize, load_tokenizer
+tokenize = Tokenize(load_tokenizer(Path(sys.argv[1])), 64)
+# what has been loaded takes gigabytes of addresses: a GB on top of that
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, size + 2**30))
+cut, short = (tokenize([("a " * n, "7 " * n)]) for n in (16384, 100))
+assert (cut.arrays["input_ids"] == short.arrays["input_ids"]).all() and cut.truncated.all()
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [PAIR_OF_32_KILOBYTES, SUCH_A_PAIR_IN_PROCESS], ids=["endpoint", "in process"]
+)
+def test_a_pair_of_long_texts_takes_little_memory(program: str, tmp_path: Path) -> None:
     """Where tokenizers cuts a pair, it makes every pair of the parts that are cut off."""
     _saved(tiny_tokenizer(), tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", PAIR_OF_32_KILOBYTES, str(tmp_path)],
+        [sys.executable, "-c", program, str(tmp_path)],
         capture_output=True,
         text=True,
         env={**os.environ, "RAYON_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},

@@ -24,7 +24,7 @@ from serve.client import Endpoint
 from serve.config import ServeConfig
 from serve.deployment import DeployConfig
 from serve.deployment.control import ModelControl
-from serve.repository import write_repository
+from serve.repository import Models, write_repository
 from serve.server import TritonServer
 from tests.served import ANY_PORTS
 from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, toy_task, write_model
@@ -124,11 +124,11 @@ class Deployable:
 
 
 @contextmanager
-def deployable(artifact: Artifact, folder: Path, **settings: object) -> Iterator[Deployable]:
-    """Serve an artifact so that others can be deployed in its place."""
+def deployable(models: Models, folder: Path, **settings: object) -> Iterator[Deployable]:
+    """Serve an artifact, or several by name, so that others can be deployed in their place."""
     files = {"admin_token_file": folder / "token", "log_file": folder / "server.log"}
     config = ServeConfig.parse({**ANY_PORTS, "threads_per_instance": 1, **files, **settings})
-    with TritonServer(write_repository(artifact, folder / "models", config), config) as server:
+    with TritonServer(write_repository(models, folder / "models", config), config) as server:
         yield Deployable(server, folder / "token")
 
 

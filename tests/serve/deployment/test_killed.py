@@ -1,16 +1,20 @@
-"""A deployment that is killed half-way: the served model goes on, and the next one cleans up."""
+"""A deployment, or its server, that is killed half-way: what is there then, and who cleans up."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bertender.core.errors import DeploymentError
 from serve.deployment import deploy
+from serve.deployment.control import ModelControl
 from tests.serve.deployment.conftest import (
     Deployable,
     Versions,
@@ -18,6 +22,7 @@ from tests.serve.deployment.conftest import (
     asking,
     deployable,
     logits_of,
+    snapshot,
 )
 
 pytestmark = pytest.mark.server
@@ -68,3 +73,43 @@ def test_the_next_deployment_sweeps_what_a_killed_one_left(
         np.testing.assert_allclose(running.answer(), logits_of(versions.new), atol=1e-4)
         repository = running.server.repository
         assert [path.name for path in repository.iterdir()] == ["classifier"]
+
+
+def dies_at_the_switch(
+    server: Deployable, patch: pytest.MonkeyPatch, last: Callable[[], None]
+) -> None:
+    """Let a server die when it is about to load the next version of the served model."""
+    load = ModelControl.load
+
+    def dying(control: ModelControl, model: str) -> None:
+        if model == "classifier":
+            server.server.stop()
+            last()
+        load(control, model)
+
+    patch.setattr(ModelControl, "load", dying)
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_at_the_switch_is_not_said_to_go_on(
+    versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with deployable(versions.old, tmp_path) as running:
+        before = snapshot(running.server.repository)
+        dies_at_the_switch(running, monkeypatch, lambda: None)
+        with pytest.raises(DeploymentError, match=r"does not respond.* has version 1") as caught:
+            deploy(versions.new, running.server.http_url, running.config)
+        assert "goes on" not in str(caught.value)
+        assert snapshot(running.server.repository) == before
+
+
+@pytest.mark.slow
+def test_a_server_that_takes_its_repository_along_is_named(
+    versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with deployable(versions.old, tmp_path) as running:
+        gone = running.server.repository
+        dies_at_the_switch(running, monkeypatch, lambda: shutil.rmtree(gone))
+        with pytest.raises(DeploymentError, match=r"models is gone.*bertender serve. again"):
+            deploy(versions.new, running.server.http_url, running.config)
+        assert not gone.exists()

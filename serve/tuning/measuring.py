@@ -1,0 +1,73 @@
+"""Measuring settings in turns; every visit is saved, and a server that cannot start is noted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ServingError
+from bertender.core.progress import progress_bar
+from bertender.text.example import Example
+from serve.tuning.config import TuneConfig
+from serve.tuning.settings import DEFAULT_SETTING, SETTINGS
+from serve.tuning.visits import SavedVisits, Visit, visit
+
+__all__ = ["Measuring"]
+
+
+@dataclass
+class Measuring:
+    """The visits of a run, and what came of those that could not be made."""
+
+    artifact: Artifact
+    texts: Sequence[Example]
+    config: TuneConfig
+    cores: int
+    path: Path
+    """File of the visits so far."""
+    saved: SavedVisits
+    failures: dict[str, str] = field(default_factory=dict)
+    """Name of a setting whose server cannot start -> why; not saved, so that the next run tries it
+    again."""
+
+    def visits(self, names: Sequence[str], rounds: range) -> list[Visit]:
+        """Return a visit of every setting in every round; those of an earlier run are not repeated.
+
+        Raises:
+            ServingError: the server of the default cannot start, or ends. Another setting whose
+                server does so is left out.
+            MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
+        """
+        places = self._places(names, rounds)
+        with progress_bar("tune", total=len(places)) as bar:
+            for name, number in places:
+                if name in self.failures or self.saved.of(name, number):
+                    bar.skip(1)
+                    continue
+                bar.note(f"round {number + 1}: {name}")
+                self._visit(name, number)
+                bar.advance()
+        all_of_them = (self.saved.of(*place) for place in places)
+        return [each for each in all_of_them if each is not None]
+
+    def _visit(self, name: str, number: int) -> None:
+        settings = SETTINGS[name].of_cores(self.cores)
+        try:
+            made = visit(self.artifact, self.texts, self.config, (name, number), settings)
+        except ServingError as error:
+            if name == DEFAULT_SETTING:
+                raise
+            self.failures[name] = str(error)
+        else:
+            self.saved = self.saved.with_visit(made, self.path)
+
+    def _places(self, names: Sequence[str], rounds: range) -> list[tuple[str, int]]:
+        """Return every setting in every round, each round in an order of its own."""
+        draw = random.Random(self.config.seed + rounds.start)  # noqa: S311 - an order, no secret
+        orders = [draw.sample(names, len(names)) for _ in rounds]
+        return [
+            (name, number) for number, order in zip(rounds, orders, strict=True) for name in order
+        ]

@@ -1,0 +1,45 @@
+"""Which golden texts a candidate is asked about, by the limits of the server."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.core.errors import DeploymentError
+from bertender.core.golden import GoldenText, GoldenTexts
+from bertender.problems import PROBLEMS, SINGLE_LABEL
+from bertender.text.example import Example
+from serve.deployment.asking import readable
+
+
+def golden_of(*examples: Example, tokens: int = 4) -> GoldenTexts:
+    texts = tuple(
+        GoldenText(example=each, label="a", logits=((1.0, 0.0),), places=(0,), tokens=tokens)
+        for each in examples
+    )
+    return GoldenTexts(
+        runtime="onnxruntime", tolerance="float32", logit_scale=1, logit_spread=1, texts=texts
+    )
+
+
+def test_texts_keep_their_places() -> None:
+    golden = golden_of(("a" * 9,), ("short",), ("b" * 9,), ("é" * 4,))
+    assert [*readable(golden, SINGLE_LABEL, {"max_text_bytes": "8"})] == [1, 3]
+
+
+def test_a_text_of_a_pair_is_measured_alone() -> None:
+    """As the server does: that reads two inputs."""
+    golden = golden_of(("eight by", "tes each"), ("nine byte", "b"))
+    assert [*readable(golden, SINGLE_LABEL, {"max_text_bytes": "8"})] == [0]
+
+
+def test_the_words_of_a_sentence_are_measured_together() -> None:
+    tagging = PROBLEMS["token_classification"]
+    golden = golden_of(("four", "more"), ("four", "mor"))
+    assert [*readable(golden, tagging, {"max_text_bytes": "8"})] == [1]
+
+
+def test_texts_that_would_be_cut_are_left_out() -> None:
+    golden = golden_of(("a",), tokens=5)
+    assert [*readable(golden, SINGLE_LABEL, {"max_length": "5"})] == [0]
+    with pytest.raises(DeploymentError, match=r"no golden text .*max_length=4"):
+        readable(golden, SINGLE_LABEL, {"max_length": "4"})

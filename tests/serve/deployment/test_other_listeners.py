@@ -1,0 +1,92 @@
+"""Whoever listens at the port of a server that is being started again gets no token."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bertender.core.errors import DeploymentError
+from serve.deployment import deploy
+from serve.running_servers import RunningServer, is_listening
+from tests.serve.deployment.conftest import Deployable, Versions, deployable
+
+LISTENER = """
+import socket, sys
+kind = {"family": socket.AF_INET6, "dualstack_ipv6": True} if ":" in sys.argv[1] else {}
+with socket.create_server((sys.argv[1], 0), **kind) as bound:
+    print(bound.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+
+
+def bound(port: int) -> socket.socket:
+    """Listen at a port that a process which has just ended may still have."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_server(("127.0.0.1", port))
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@contextmanager
+def listener(host: str) -> Iterator[RunningServer]:
+    """A server whose supervisor is this process."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", LISTENER, host], **pipes) as process:
+        yield RunningServer(
+            supervisor=os.getpid(),
+            host="127.0.0.1",
+            http_port=1,
+            grpc_port=int(process.stdout.readline()),
+            repository=Path("models"),
+        )
+        process.stdin.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::ffff:127.0.0.1"])
+def test_only_the_server_itself_counts_as_listening(host: str) -> None:
+    with listener(host) as server:
+        assert is_listening(server)
+        assert not is_listening(server.model_copy(update={"grpc_port": 1}))
+        strangers = server.model_copy(update={"supervisor": os.getppid()})
+        assert not is_listening(strangers), "it was started by another"
+    with closing(bound(server.grpc_port)):
+        assert not is_listening(server), "the supervisor's own port is not the server's"
+
+
+@contextmanager
+def taken_over(running: Deployable) -> Iterator[socket.socket]:
+    """Let the server be dead, and listen in its place; its supervisor waits."""
+    assert running.server.supervisor is not None
+    supervisor = psutil.Process(running.server.supervisor.pid)
+    supervisor.suspend()
+    try:
+        for process in supervisor.children():
+            process.kill()
+        with closing(bound(running.server.config.grpc_port)) as stranger:
+            stranger.settimeout(0.5)
+            yield stranger
+    finally:
+        supervisor.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_stranger_at_the_port_gets_no_token(versions: Versions, tmp_path: Path) -> None:
+    with deployable(versions.old, tmp_path) as running, taken_over(running) as stranger:
+        with pytest.raises(DeploymentError, match=r"does not listen on port \d+.* not sent"):
+            deploy(versions.new, running.server.grpc_url, running.config)
+        with pytest.raises(TimeoutError):
+            stranger.accept()

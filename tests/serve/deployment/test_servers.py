@@ -1,0 +1,111 @@
+"""Deployments to servers of several models, with a page, with a profile, and started again."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertender
+from bertender.core.cache_folder import CACHE_VARIABLE
+from bertender.core.errors import ServingError
+from serve.deployment import deploy
+from serve.deployment.model_folder import ModelFolder
+from serve.page import PageServer
+from serve.profiles import ProfileKey, ServeProfile, TunedSettings, write_profile
+from tests.serve.deployment.conftest import ASKED, Deployable, Versions, deployable, logits_of
+from tests.serve.processes import stub_of
+from tests.served import ANY_PORTS
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+RESTART_S = 20
+
+
+def test_one_of_several_models_is_replaced(versions: Versions, tmp_path: Path) -> None:
+    models = {"tone": versions.old, "topic": versions.old}
+    with deployable(models, tmp_path) as running:
+        config = running.config.model_copy(update={"model": "tone"})
+        done = deploy(versions.new, running.server.http_url, config)
+        assert (done.model, done.version) == ("tone", 2)
+        assert (running.control.versions("tone"), running.control.versions("topic")) == ({2}, {1})
+        np.testing.assert_allclose(running.answer("tone"), logits_of(versions.new), atol=1e-4)
+        np.testing.assert_allclose(running.answer("topic"), logits_of(versions.old), atol=1e-4)
+        names = sorted(path.name for path in running.server.repository.iterdir())
+        assert names == ["tone", "topic"], "nothing of the candidate is left"
+
+
+def probabilities_on(page: PageServer) -> dict[str, float]:
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
+    try:
+        body, json_type = json.dumps({"texts": ASKED}), {"Content-Type": "application/json"}
+        connection.request("POST", "/classify", body, json_type)
+        ((prediction,),) = [json.loads(connection.getresponse().read())["predictions"]]
+    finally:
+        connection.close()
+    return {each["label"]: each["probability"] for each in prediction["scores"]}
+
+
+def expected_of(logits: np.ndarray, labels: tuple[str, ...]) -> dict[str, float]:
+    exponents = np.exp(logits - logits.max())
+    return dict(zip(labels, (exponents / exponents.sum()).tolist(), strict=True))
+
+
+def test_a_page_shows_predictions_of_the_new_version(versions: Versions, tmp_path: Path) -> None:
+    labels = versions.old.card.task.labels
+    with (
+        deployable(versions.old, tmp_path) as running,
+        PageServer(versions.old, running.server.http_url, 0) as page,
+    ):
+        before = probabilities_on(page)
+        deploy(versions.new, running.server.http_url, running.config)
+        after = probabilities_on(page)
+    assert before == pytest.approx(expected_of(logits_of(versions.old), labels), abs=1e-4)
+    assert after == pytest.approx(expected_of(logits_of(versions.new), labels), abs=1e-4)
+    assert before != pytest.approx(after, abs=1e-4)
+
+
+def test_the_settings_of_a_profile_stay(
+    versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    tuned = TunedSettings(concurrent_buckets=2, threads_per_instance=1, tokens_per_bucket=77)
+    values = {"setting": "concurrent-buckets", "reason": "it is faster", "conditions": {}}
+    key = ProfileKey.of_card(versions.old.card, "onnxruntime")
+    write_profile(ServeProfile(key=key, settings=tuned, noisy=False, **values))
+    token = {"admin_token_file": tmp_path / "token"}
+    with bertender.serve(versions.old, **ANY_PORTS, **token) as server:
+        done = bertender.deploy(versions.new, server.http_url, **token)
+        folder = ModelFolder(server.repository / "classifier")
+        served, parameters = folder.served, folder.config.parameters
+    assert (done.version, served, done.digest) == (2, 2, versions.new.digest)
+    stay = {name: parameters[name].string_value for name in ("tokens_per_bucket", "threads")}
+    assert stay == {"tokens_per_bucket": "77", "threads": "1"}
+    assert parameters["concurrent_buckets"].string_value == "2"
+
+
+def wait_until_it_answers(running: Deployable) -> None:
+    deadline = time.monotonic() + RESTART_S
+    while True:
+        try:
+            running.answer()
+            return
+        except ServingError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_a_server_that_was_started_again_takes_a_new_version(
+    versions: Versions, tmp_path: Path
+) -> None:
+    with deployable(versions.old, tmp_path, restart=True) as running:
+        stub_of(running.server).kill()
+        wait_until_it_answers(running)
+        done = deploy(versions.new, running.server.http_url, running.config)
+        assert (done.version, done.state) == (2, "serving")
+        assert running.loaded() == {"classifier": {2}}
+        np.testing.assert_allclose(running.answer(), logits_of(versions.new), atol=1e-4)
