@@ -6,11 +6,9 @@ from pathlib import Path
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from benchmarks.rivals.plain_model import PlainModel
+from benchmarks.rivals.plain_model import ARTIFACT_VARIABLE, LENGTH_VARIABLE, PlainModel
 
-__all__ = ["ARTIFACT_VARIABLE", "LENGTH_VARIABLE", "app"]
-
-ARTIFACT_VARIABLE, LENGTH_VARIABLE = "RIVAL_ARTIFACT", "RIVAL_MAX_LENGTH"
+__all__ = ["app"]
 
 
 class Texts(BaseModel):

@@ -168,7 +168,6 @@ class Contest:
             "folder": str(entry.artifact.path.resolve()),
             "threads": threads,
             "max_length": self.benchmark.max_length,
-            "labels": entry.artifact.card.task.labels,
             "settings": dict(row.settings),
             "packages": row.packages,
         }

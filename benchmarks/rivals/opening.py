@@ -22,6 +22,5 @@ class Opening:
     threads: int
     max_length: int
     """Tokens at which a text is cut."""
-    labels: tuple[str, ...]
     settings: Mapping[str, Any]
     """Those of the row of RIVALS."""

@@ -15,7 +15,10 @@ import onnxruntime
 
 from benchmarks.rivals.plain_tokenizer import PlainTokenizer
 
-__all__ = ["PlainModel"]
+__all__ = ["ARTIFACT_VARIABLE", "LENGTH_VARIABLE", "PlainModel"]
+
+ARTIFACT_VARIABLE, LENGTH_VARIABLE = "RIVAL_ARTIFACT", "RIVAL_MAX_LENGTH"
+"""What tells a server in a process of its own which model it runs."""
 
 
 class PlainModel:

@@ -69,6 +69,19 @@ class RivalBenchmark(Record):
         """The times of each row over all repetitions, by name; `measured` has their order."""
         return {row.name: row for row in merged(self.measured.repetitions, self.config).rows}
 
+    @property
+    def noise_floor(self) -> Speedup:
+        """How many times as fast as itself the first row is: what chance alone makes."""
+        again = [
+            rounds
+            for report in self.measured.repetitions
+            if report.noise_floor
+            for rounds in report.noise_floor.single_ms
+        ]
+        return speedup_over_processes(
+            self.latency[self.measured.rows[0].name].single_ms, again, self.config.seed
+        )
+
 
 def over(reference: Latency, row: Latency) -> Speedup:
     """Return how many times as fast as another a row is, one text at a time."""

@@ -25,11 +25,12 @@ def in_pipeline(model: Any, opening: Opening) -> Predict:
     tokenizer = AutoTokenizer.from_pretrained(opening.folder)
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
     settings = {"top_k": None, "truncation": True, "max_length": opening.max_length}
+    labels = [label for _, label in sorted(model.config.id2label.items())]
 
     def predict(texts: Sequence[str]) -> Any:
         rows = classify(list(texts), batch_size=len(texts), **settings)
         scores = [{each["label"]: each["score"] for each in row} for row in rows]
-        return [[row[label] for label in opening.labels] for row in scores]
+        return [[row[label] for label in labels] for row in scores]
 
     return predict
 

@@ -33,7 +33,6 @@ def opened(request: Mapping[str, Any]) -> Predict:
         folder=Path(request["folder"]),
         threads=request["threads"],
         max_length=request["max_length"],
-        labels=tuple(request["labels"]),
         settings=request["settings"],
     )
     predict: Predict = getattr(importlib.import_module(module), function)(opening)
