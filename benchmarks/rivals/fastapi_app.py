@@ -8,14 +8,18 @@ from pydantic import BaseModel
 
 from benchmarks.rivals.plain_model import ARTIFACT_VARIABLE, LENGTH_VARIABLE, PlainModel
 
-__all__ = ["app"]
+__all__ = ["Predictions", "Texts", "app"]
 
 
 class Texts(BaseModel):
+    """A request."""
+
     texts: list[str]
 
 
 class Predictions(BaseModel):
+    """Its response."""
+
     logits: list[list[float]]
 
 
