@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -232,13 +233,23 @@ def _http(service: Service, words: Sequence[str], url: str, ready: str) -> Itera
             ARTIFACT_VARIABLE: str(service.artifact.path.resolve()),
             LENGTH_VARIABLE: str(service.longest),
         },
+        start_new_session=True,
     )
     try:
         _wait_until_ready(process, f"{url}/{ready}")
         yield lambda: HttpAsker(url)
     finally:
-        process.terminate()
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop the leader of a session, and what is left of it: LitServe has processes of its own."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=20)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def child_environment() -> dict[str, str]:
