@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.readings.rivals import rivals_reading
-from benchmarks.rivals.records import RivalBenchmark, RivalRow, over, over_in_batches
+from benchmarks.rivals.figures import RivalFigures, over, over_in_batches
+from benchmarks.rivals.records import RivalBenchmark, RivalRow
 from benchmarks.rivals.table import RIVALS
 from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
@@ -30,24 +31,25 @@ TITLES = (
 def rivals_block(file: str, path: Path) -> str:
     """Return the table, the rows that are missing, the reading and the conditions, as Markdown."""
     result = RivalBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    figures = RivalFigures(result)
     lines = [
         _line(TITLES),
         _line(["---", "---", *["---:"] * (len(TITLES) - 2)]),
-        *(_line(_cells(result, row)) for row in result.measured.rows),
+        *(_line(_cells(figures, row)) for row in figures.rows),
         "",
         *(f"- Not measured, `{name}`: {why}" for name, why in result.measured.absent.items()),
         *_notes(result),
-        *rivals_reading(result),
+        *rivals_reading(figures),
         "",
-        _conditions(result),
+        _conditions(figures),
         "",
         f"Raw: `{file}`",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _cells(result: RivalBenchmark, row: RivalRow) -> list[str]:
-    own, first = (result.latency[name] for name in (row.name, result.measured.rows[0].name))
+def _cells(figures: RivalFigures, row: RivalRow) -> list[str]:
+    own, first = figures.latency[row.name], figures.reference
     return [
         f"{RIVALS[row.rival].title} (`{row.name}`)",
         f"{row.artifact}, {row.precision}",
@@ -66,7 +68,8 @@ def _notes(result: RivalBenchmark) -> list[str]:
     return [f"- `{name}` {note}." for name, note in noted.items() if note]
 
 
-def _conditions(result: RivalBenchmark) -> str:
+def _conditions(figures: RivalFigures) -> str:
+    result = figures.result
     reports, here = result.measured.repetitions, result.environment
     first, one = result.measured.rows[0], reports[0]
     load = busiest([report.load for report in reports if report.load])
@@ -80,7 +83,7 @@ def _conditions(result: RivalBenchmark) -> str:
         f"{result.config.rounds} rounds, all rows in turns. Speeds are over `{first.name}`, with "
         "intervals of 95 % over repetitions and rounds; labels and probabilities are compared with "
         f"its own. Noise floor (`{first.name}` timed a second time): "
-        f"{_ratio(result.noise_floor)}. Busiest repetition: {load}. {here.cpu_model}, threads: "
+        f"{_ratio(figures.noise_floor)}. Busiest repetition: {load}. {here.cpu_model}, threads: "
         f"{one.threads}; {', '.join(f'{name} {each}' for name, each in versions.items())}."
     )
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from benchmarks.readings.words import above, below, holding, listed, ratio, ticked
-from benchmarks.rivals.records import RivalBenchmark, RivalRow, over, over_in_batches
+from benchmarks.rivals.figures import RivalFigures, over, over_in_batches
+from benchmarks.rivals.records import RivalRow
 from benchmarks.rivals.table import RIVALS
 from bertender.core.speedup import Speedup
 from bertender.measure.latency_records import Latency
@@ -32,29 +33,29 @@ WAYS = (
 )
 
 
-def rivals_reading(result: RivalBenchmark) -> list[str]:
+def rivals_reading(figures: RivalFigures) -> list[str]:
     """Return a line for each way of calling, in float and in 8 bits."""
     return [
-        f"- {way.words}, in {words}: {_verdict(result, way, _rows(result, in_8_bits))}"
+        f"- {way.words}, in {words}: {_verdict(figures, way, _rows(figures, in_8_bits))}"
         for in_8_bits, words in IN_8_BITS.items()
         for way in WAYS
-        if _rows(result, in_8_bits)
+        if _rows(figures, in_8_bits)
     ]
 
 
-def _rows(result: RivalBenchmark, in_8_bits: bool) -> list[RivalRow]:
-    return [row for row in result.measured.rows if (row.precision == "int8") is in_8_bits]
+def _rows(figures: RivalFigures, in_8_bits: bool) -> list[RivalRow]:
+    return [row for row in figures.rows if (row.precision == "int8") is in_8_bits]
 
 
-def _verdict(result: RivalBenchmark, way: Way, rows: Collection[RivalRow]) -> str:
+def _verdict(figures: RivalFigures, way: Way, rows: Collection[RivalRow]) -> str:
     """Compare the fastest row of bertender with each rival, by the intervals."""
     own = [row.name for row in rows if RIVALS[row.rival].own]
     rivals = {row.name: row for row in rows if not RIVALS[row.rival].own}
     if not own:
         return "bertender has no row."
-    fastest = max(own, key=lambda name: way.speed(result.latency[name]))
-    reference = result.latency[fastest]
-    speeds = {name: way.ratio(reference, result.latency[name]) for name in rivals}
+    fastest = max(own, key=lambda name: way.speed(figures.latency[name]))
+    reference = figures.latency[fastest]
+    speeds = {name: way.ratio(reference, figures.latency[name]) for name in rivals}
     faster = listed(_shown(rivals[name], speeds[name]) for name in above(speeds, 1.0))
     return (
         f"the fastest row of bertender is `{fastest}`. Faster than it: {faster}. Not "

@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.resuming import continued
+from benchmarks.rivals.figures import RivalFigures
 from benchmarks.rivals.measuring import Contest, entries_of
 from benchmarks.rivals.records import MeasuredModel, RivalBenchmark
 from benchmarks.rivals.table import RIVALS
@@ -142,10 +143,9 @@ def _begun(
 
 
 def _show(benchmark: RivalBenchmark) -> None:
-    for row in benchmark.measured.rows:
-        latency = benchmark.latency[row.name]
+    for name, latency in RivalFigures(benchmark).latency.items():
         typer.echo(
-            f"{row.name}: {latency.single.p50_ms:.2f} ms a text, "
+            f"{name}: {latency.single.p50_ms:.2f} ms a text, "
             f"{latency.texts_per_second:.1f} texts/s in batches"
         )
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.environment import Environment
-from bertender.measure.latency import merged
-from bertender.measure.latency_records import Latency, LatencyConfig, LatencyReport
-from bertender.measure.samples import Speedup, speedup_over_processes
+from bertender.measure.latency_records import LatencyConfig, LatencyReport
 from bertender.metrics.records import Score
 
-__all__ = ["MeasuredModel", "RivalBenchmark", "RivalResults", "RivalRow", "over", "over_in_batches"]
+__all__ = ["MeasuredModel", "RivalBenchmark", "RivalResults", "RivalRow"]
 
 
 class RivalRow(Record):
@@ -63,34 +59,3 @@ class RivalBenchmark(Record):
         """The results, which are there once the first row has predicted."""
         assert self.results is not None
         return self.results
-
-    @cached_property
-    def latency(self) -> dict[str, Latency]:
-        """The times of each row over all repetitions, by name; `measured` has their order."""
-        return {row.name: row for row in merged(self.measured.repetitions, self.config).rows}
-
-    @property
-    def noise_floor(self) -> Speedup:
-        """How many times as fast as itself the first row is: what chance alone makes."""
-        again = [
-            rounds
-            for report in self.measured.repetitions
-            if report.noise_floor
-            for rounds in report.noise_floor.single_ms
-        ]
-        return speedup_over_processes(
-            self.latency[self.measured.rows[0].name].single_ms, again, self.config.seed
-        )
-
-
-def over(reference: Latency, row: Latency) -> Speedup:
-    """Return how many times as fast as another a row is, one text at a time."""
-    return speedup_over_processes(reference.single_ms, row.single_ms)
-
-
-def over_in_batches(reference: Latency, row: Latency) -> Speedup:
-    """Return how many times as fast as another a row is, in batches."""
-    theirs, own = (
-        [[(batch,) for batch in rounds] for rounds in each.batch_ms] for each in (reference, row)
-    )
-    return speedup_over_processes(theirs, own)
