@@ -30,6 +30,7 @@ from benchmarks.quantization_table import quantization_block
 from benchmarks.readings import READINGS
 from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
+from benchmarks.rival_table import rivals_block
 from benchmarks.saving import check_noisy_files
 from benchmarks.serving_table import serving_block
 from benchmarks.soak_table import soak_block
@@ -104,12 +105,22 @@ PICTURES: Mapping[str, str] = {
 """Curves, and the raw results that they are drawn from."""
 
 
-NEWEST: Mapping[str, Callable[[str, Path], str]] = {
-    "endpoint": endpoint_block,
-    "serving": serving_block,
-    "soak": soak_block,
+@dataclass(frozen=True)
+class Newest:
+    """A row of NEWEST."""
+
+    write: Callable[[str, Path], str]
+    """name and place of the file -> Markdown"""
+    document: str = "docs/serving.md"
+
+
+NEWEST: Mapping[str, Newest] = {
+    "endpoint": Newest(endpoint_block),
+    "serving": Newest(serving_block),
+    "soak": Newest(soak_block),
+    "rivals": Newest(rivals_block, "docs/comparing.md"),
 }
-"""Measurements of a served model: name of the block and of its files -> what writes the table."""
+"""Measurements of one model among others: name of the block and of its files -> its table."""
 
 
 def newest_blocks(results: Path = ROOT / "benchmarks" / "results") -> dict[str, Block]:
@@ -118,10 +129,10 @@ def newest_blocks(results: Path = ROOT / "benchmarks" / "results") -> dict[str, 
     One without a file has no block yet; its marks in the document stay empty until then.
     """
     blocks = {}
-    for name, write in NEWEST.items():
+    for name, row in NEWEST.items():
         if files := sorted(path.name for path in results.glob(f"*-{name}-cpu.json")):
             file = f"benchmarks/results/{files[-1]}"
-            blocks[name] = Block("docs/serving.md", (file,), of_one(write))
+            blocks[name] = Block(row.document, (file,), of_one(row.write))
     return blocks
 
 

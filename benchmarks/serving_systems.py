@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any
 import aiohttp
 from tritonclient.grpc import model_config_pb2 as triton
 
+from benchmarks.rivals.plain_model import ARTIFACT_VARIABLE, LENGTH_VARIABLE
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
 from bertender.problems import SINGLE_LABEL
@@ -98,7 +100,7 @@ class TritonAsker(Asker):
         await self.sender.close()
 
 
-class FastApiAsker(Asker):
+class HttpAsker(Asker):
     """Over HTTP/1.1, with JSON that was written before."""
 
     def __init__(self, url: str) -> None:
@@ -206,25 +208,48 @@ def _write_plain(folder: Path, service: Service, max_batch_size: int, padded: in
 
 @contextmanager
 def _fastapi(service: Service) -> Iterator[Open]:
-    from benchmarks.rivals import fastapi_app as module  # here, because it is not always installed
-
     port = _free_port()
     where = ("--host", "127.0.0.1", "--port", str(port), "--log-level", "warning")
+    words = ("uvicorn", "benchmarks.rivals.fastapi_app:app", "--factory", *where)
+    with _http(service, words, f"http://127.0.0.1:{port}", "ready") as opened:
+        yield opened
+
+
+@contextmanager
+def _litserve(service: Service) -> Iterator[Open]:
+    port = _free_port()
+    words = ("benchmarks.rivals.litserve_app", str(port))
+    with _http(service, words, f"http://127.0.0.1:{port}", "health") as opened:
+        yield opened
+
+
+@contextmanager
+def _http(service: Service, words: Sequence[str], url: str, ready: str) -> Iterator[Open]:
+    """Run a module with its arguments as a server of `PlainModel`, ready inside of the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", f"{module.__name__}:app", "--factory", *where],
+        [sys.executable, "-m", *words],
         env={
             **child_environment(),
-            module.ARTIFACT_VARIABLE: str(service.artifact.path.resolve()),
-            module.LENGTH_VARIABLE: str(service.longest),
+            ARTIFACT_VARIABLE: str(service.artifact.path.resolve()),
+            LENGTH_VARIABLE: str(service.longest),
         },
+        start_new_session=True,
     )
-    url = f"http://127.0.0.1:{port}"
     try:
-        _wait_until_ready(process, f"{url}/ready")
-        yield lambda: FastApiAsker(url)
+        _wait_until_ready(process, f"{url}/{ready}")
+        yield lambda: HttpAsker(url)
     finally:
-        process.terminate()
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop the leader of a session, and what is left of it: LitServe has processes of its own."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=20)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def child_environment() -> dict[str, str]:
@@ -246,7 +271,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
                 return
         except (OSError, urllib.error.URLError):
             time.sleep(0.05)
-    raise ServingError(f"uvicorn is not ready at {url}, status {process.poll()}")
+    raise ServingError(f"no server is ready at {url}, status {process.poll()}")
 
 
 @contextmanager
@@ -270,5 +295,6 @@ SYSTEMS: Mapping[str, System] = {
     ),
     "unbatched": System("Triton, `max_batch_size: 0`", _triton(0, lambda service: 0)),
     "fastapi": System("FastAPI and uvicorn", _fastapi, needs=("fastapi", "uvicorn")),
+    "litserve": System("LitServe", _litserve, needs=("litserve",)),
 }
 """All of them run the same file in ONNX Runtime, with as many threads as they may use cores."""

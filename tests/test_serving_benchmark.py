@@ -69,6 +69,7 @@ def result(exported: Artifact, texts: list[str]) -> ServingBenchmark:
     return measure_serving(exported, texts, QUICK.model_copy(update={"rounds": 1, "limits": False}))
 
 
+OPTIONAL = ("fastapi", "litserve")
 INSTALLED = [name for name, row in SYSTEMS.items() if not row.missing]
 
 
@@ -152,6 +153,34 @@ def test_rivals_in_triton_answer_every_text_of_a_request(
     np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_rivals_over_http_return_the_logits_of_each_request(
+    name: str, exported: Artifact, texts: list[str]
+) -> None:
+    if missing := SYSTEMS[name].missing:
+        pytest.skip(f"{', '.join(missing)} is not installed here")
+    expected = PlainModel(exported.path, 16, None).logits(texts[:6])
+    with SYSTEMS[name].start(Service(exported, 16, 16, 16)) as opened:
+        logits = asyncio.run(logits_over_http(opened, [texts[:1], texts[1:3], texts[3:6]]))
+    np.testing.assert_allclose(np.concatenate(logits), expected, atol=1e-4)
+
+
+async def logits_over_http(opened: Open, requests: list[list[str]]) -> list[Any]:
+    """Send requests at once; return the logits of each."""
+    asker: Any = opened()
+
+    async def sent(texts: list[str]) -> Any:
+        async with asker.session.post(asker.url, data=asker.prepare(texts).body) as response:
+            return (await response.json())["logits"]
+
+    try:
+        return await asyncio.gather(*map(sent, requests))
+    finally:
+        await asker.close()
+
+
 async def logits_of(opened: Open, texts: list[str]) -> np.ndarray:
     asker: Any = opened()
     try:
@@ -209,7 +238,7 @@ def test_a_server_without_any_response_is_an_error() -> None:
 def test_what_is_not_installed_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fastapi = SYSTEMS["fastapi"]
     assert replace(fastapi, needs=("json", "no_such_package")).missing == ["no_such_package"]
-    assert all(row.missing == [] for name, row in SYSTEMS.items() if name != "fastapi")
+    assert all(row.missing == [] for name, row in SYSTEMS.items() if name not in OPTIONAL)
 
 
 def run_of(load: str, speed: float, p50_ms: float) -> ServingRun:
@@ -277,7 +306,7 @@ def made_up(own: float = 96.0, added_ms: float = 0.4, ratio: float = 4.0) -> Ser
             for workload in WORKLOADS
             for system, rate in ((OWN, 10 * ratio), (PADDED, 10.0))
         ),
-        left_out={"fastapi": "fastapi"},
+        left_out={"fastapi": "fastapi", "litserve": "litserve"},
         environment=environment(),
     )
 
@@ -322,6 +351,7 @@ def test_the_table_is_made_from_the_file(tmp_path: Path) -> None:
     assert first[3][5:] == ["1.40", "0.40 [0.40, 0.40]", "40"]
     assert first[4][1] == "24" and first[4][-1] == "10"
     assert first[5][-1] == "-" and first[6][0] == "FastAPI and uvicorn (not installed)"
+    assert first[7][0] == "LitServe (not installed)"
     assert "Raw: `result.json`" in text and "other work had 1.0%" in text
 
 

@@ -6,18 +6,20 @@ from pathlib import Path
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from benchmarks.rivals.plain_model import PlainModel
+from benchmarks.rivals.plain_model import ARTIFACT_VARIABLE, LENGTH_VARIABLE, PlainModel
 
-__all__ = ["ARTIFACT_VARIABLE", "LENGTH_VARIABLE", "app"]
-
-ARTIFACT_VARIABLE, LENGTH_VARIABLE = "RIVAL_ARTIFACT", "RIVAL_MAX_LENGTH"
+__all__ = ["Predictions", "Texts", "app"]
 
 
 class Texts(BaseModel):
+    """A request."""
+
     texts: list[str]
 
 
 class Predictions(BaseModel):
+    """Its response."""
+
     logits: list[list[float]]
 
 

@@ -5,7 +5,6 @@ Nothing of bertender is in it, so that it is what it would be without.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +12,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-import tokenizers
 
-__all__ = ["PlainModel"]
+from benchmarks.rivals.plain_tokenizer import PlainTokenizer
+
+__all__ = ["ARTIFACT_VARIABLE", "LENGTH_VARIABLE", "PlainModel"]
+
+ARTIFACT_VARIABLE, LENGTH_VARIABLE = "RIVAL_ARTIFACT", "RIVAL_MAX_LENGTH"
+"""What tells a server in a process of its own which model it runs."""
 
 
 class PlainModel:
@@ -25,17 +28,19 @@ class PlainModel:
         artifact: folder with model.onnx and tokenizer.json.
         max_length: tokens that a text is cut at.
         padded_length: tokens that every text is padded to; None for the longest of the call.
+        threads: of a run; by default the cores that this process may use.
     """
 
-    def __init__(self, artifact: Path, max_length: int, padded_length: int | None) -> None:
-        threads = len(os.sched_getaffinity(0))
+    def __init__(
+        self,
+        artifact: Path,
+        max_length: int,
+        padded_length: int | None,
+        threads: int | None = None,
+    ) -> None:
+        threads = threads or len(os.sched_getaffinity(0))
         os.environ["RAYON_NUM_THREADS"] = str(threads)
-        self.tokenizer = tokenizers.Tokenizer.from_file(str(artifact / "tokenizer.json"))
-        self.tokenizer.enable_truncation(max_length)
-        pad = _pad_token(artifact)
-        self.tokenizer.enable_padding(
-            length=padded_length, pad_id=self.tokenizer.token_to_id(pad) or 0, pad_token=pad
-        )
+        self.tokenizer = PlainTokenizer(artifact, max_length, padded_length)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self.session = onnxruntime.InferenceSession(
@@ -45,18 +50,6 @@ class PlainModel:
 
     def logits(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return the logits (batch, labels) of some texts."""
-        encodings = self.tokenizer.encode_batch(list(texts))
-        arrays = {
-            "input_ids": [each.ids for each in encodings],
-            "attention_mask": [each.attention_mask for each in encodings],
-            "token_type_ids": [each.type_ids for each in encodings],
-        }
-        taken = {name: np.array(arrays[name], np.int64) for name in self.inputs}
+        arrays = self.tokenizer.arrays(texts)
+        taken = {name: arrays[name] for name in self.inputs}
         return np.asarray(self.session.run(["logits"], taken)[0], np.float32)
-
-
-def _pad_token(artifact: Path) -> str:
-    """Return the padding token: some models count positions by it."""
-    config = json.loads((artifact / "tokenizer_config.json").read_text(encoding="utf-8"))
-    token = config.get("pad_token", "[PAD]")
-    return str(token["content"] if isinstance(token, dict) else token)

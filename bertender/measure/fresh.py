@@ -10,21 +10,17 @@ twice: its ratio to itself is the noise floor.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Self
+from typing import Self
 
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.errors import ConfigError
 from bertender.core.progress import track
 from bertender.measure.latency import (
     LatencyConfig,
@@ -37,6 +33,7 @@ from bertender.measure.latency import (
     threads_of,
     time_in_turns,
 )
+from bertender.measure.line_process import LineProcess, line_process
 from bertender.measure.load import busiest, check_load, check_load_now
 from bertender.measure.runtimes import runtime_of
 from bertender.models.opening import open_classifier
@@ -47,9 +44,6 @@ from bertender.text.batch import load_tokenizer
 from bertender.text.example import Example
 
 __all__ = ["TimedModel", "TimingRequest", "measure_models", "open_engines"]
-
-ROOT = Path(__file__).resolve().parents[2]
-"""Folder of this package, where a fresh process must find it."""
 
 
 class TimedModel(Record):
@@ -192,58 +186,19 @@ def open_engines(request: TimingRequest) -> Iterator[TakeTurn]:
 class _Engine:
     """A process that has some rows open."""
 
-    def __init__(self, process: subprocess.Popen[str], errors: IO[bytes], rows: int) -> None:
+    def __init__(self, process: LineProcess) -> None:
         self.process = process
-        self.errors = errors
-        self.rows = rows
 
     def take(self, row: int, number: int) -> Turn:
-        single_ms, batch_ms = json.loads(self.ask(f"{row} {number}"))
+        single_ms, batch_ms = json.loads(self.process.ask(f"{row} {number}"))
         return Turn(tuple(single_ms), batch_ms)
-
-    def ask(self, line: str) -> str:
-        """Return the line that follows one.
-
-        Raises:
-            ModelError: the process has ended.
-        """
-        assert self.process.stdin and self.process.stdout
-        with suppress(BrokenPipeError):  # it has ended: no line follows
-            print(line, file=self.process.stdin, flush=True)
-        if result := self.process.stdout.readline():
-            return result
-        status = self.process.wait()
-        self.errors.seek(0)
-        last = self.errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-        raise ModelError(
-            f"a process that timed {self.rows} rows ended with status {status}: "
-            f"{last or 'it printed nothing'}. Time in this process with processes=1 "
-            "(--processes 1) to see all of it."
-        )
 
 
 @contextmanager
 def _engine(request: TimingRequest) -> Iterator[_Engine]:
     """Open rows in a fresh process, which ends with the block."""
-    places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with (
-        TemporaryFile() as errors,
-        # -P: no file of the folder that this runs in stands before a library of the same name
-        subprocess.Popen(
-            [sys.executable, "-P", "-m", "bertender.measure.timing_process"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            encoding="utf-8",
-        ) as process,
-    ):
-        engine = _Engine(process, errors, len(request.models))
-        try:
-            engine.ask(request.model_dump_json())
-            yield engine
-        finally:
-            process.kill()  # it has no more turns, and nothing to save
-            if process.stdin:
-                with suppress(BrokenPipeError):  # a line that it did not read
-                    process.stdin.close()
+    purpose = f"a process that timed {len(request.models)} rows"
+    hint = " Time in this process with processes=1 (--processes 1) to see all of it."
+    with line_process("bertender.measure.timing_process", purpose, hint=hint) as process:
+        process.ask(request.model_dump_json())
+        yield _Engine(process)

@@ -33,6 +33,7 @@ __all__ = [
     "TakeTurn",
     "Turn",
     "Turns",
+    "drawn_texts",
     "measure_latency",
     "merged",
     "quiet",
@@ -83,9 +84,7 @@ class Turns:
 
         Worker threads of another runtime may still spin for a while after its last call.
         """
-        generator = np.random.default_rng([self.config.seed, self.process, number])
-        singles = _draw(self.examples, self.config.single_texts, generator)
-        batch = _draw(self.examples, self.config.batch_size, generator)
+        singles, batch = drawn_texts(self.examples, self.config, self.process, number)
         classifier = self.classifiers[row]
         self._prepare(row, [*([example] for example in singles), batch])
         for example in singles[: self.config.warmup_texts]:
@@ -101,6 +100,22 @@ class Turns:
                 if (row, shape) not in self._prepared:
                     self.classifiers[row].predictor.logits(encoded)
                     self._prepared.add((row, shape))
+
+
+def drawn_texts(
+    examples: Sequence[Example], config: LatencyConfig, process: int, number: int
+) -> tuple[list[Example], list[Example]]:
+    """Return the single texts and the batch of a round; they follow from its number.
+
+    Args:
+        examples: texts to draw from.
+        config: how many of each.
+        process: number of the repetition among several.
+        number: of the round.
+    """
+    generator = np.random.default_rng([config.seed, process, number])
+    singles = _draw(examples, config.single_texts, generator)
+    return singles, _draw(examples, config.batch_size, generator)
 
 
 def measure_latency(

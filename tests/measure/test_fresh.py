@@ -12,7 +12,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, MachineBusyError, ModelError
-from bertender.measure import fresh, latency
+from bertender.measure import fresh, latency, line_process
 from bertender.measure.fresh import TimedModel, TimingRequest, measure_models, open_engines
 from bertender.measure.latency import LatencyConfig, LatencyReport, TakeTurn
 from bertender.measure.load import MachineLoad
@@ -94,7 +94,9 @@ def test_a_process_that_ends_without_a_result_says_why(
 def test_one_process_is_this_one(
     models: list[TimedModel], task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fresh.subprocess, "Popen", lambda *given, **more: pytest.fail("another"))
+    monkeypatch.setattr(
+        line_process.subprocess, "Popen", lambda *given, **more: pytest.fail("another")
+    )
     config = CONFIG.model_copy(update={"processes": 1})
     report = measure_models(models, task.dev.examples, config)
     assert [len(row.single_ms) for row in report.rows] == [1, 1] and report.noise_floor

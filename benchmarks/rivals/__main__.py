@@ -1,0 +1,154 @@
+"""Measures one model in other libraries and in bertender, in process: speed and predictions.
+
+    python -m benchmarks.rivals TORCH_ARTIFACT ONNX_ARTIFACT ... --out FILE.json [--only NAME,...]
+
+Each row of RIVALS opens every artifact of the kind that it reads, in a process of its own, and of
+its own Python environment where it has requirements (`--environments`: made once, and reused).
+Texts go in and probabilities come out, tokenisation included, one text at a time and in batches,
+with equal threads; all rows take turns. One that cannot be installed or cannot open the model is a
+row with the reason. `FILE.json` is written after each repetition; the same command continues it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.resuming import continued
+from benchmarks.rivals.figures import RivalFigures
+from benchmarks.rivals.measuring import Contest, entries_of
+from benchmarks.rivals.records import MeasuredModel, RivalBenchmark
+from benchmarks.rivals.table import RIVALS
+from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
+from bertender.core.artifact import Artifact
+from bertender.core.cache_folder import cache_directory
+from bertender.core.environment import environment
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.progress import show_progress
+from bertender.measure.latency import LatencyConfig
+from bertender.measure.load import check_load_now
+from bertender.models.recorded_problem import problem_of
+from bertender.pipeline.recorded_task import recorded_task
+from bertender.problems import SINGLE_LABEL
+from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer
+
+__all__ = ["run"]
+
+
+def run(
+    artifacts: Annotated[list[Path], typer.Argument(help="of one model: torch, onnx, int8")],
+    out: Annotated[Path, typer.Option(help="the JSON to write, or to go on with")],
+    only: Annotated[str, typer.Option(help="rivals by commas; all by default")] = "",
+    environments: Annotated[
+        Path | None,
+        typer.Option(help="folder of the rivals' environments; the cache folder's"),
+    ] = None,
+    threads: Annotated[int, typer.Option(help="of every row; 0: every core")] = 0,
+    rounds: Annotated[int, typer.Option(help="of each repetition")] = 4,
+    processes: Annotated[int, typer.Option(help="repetitions in fresh processes")] = 3,
+    noisy: NoisyFlag = False,
+) -> None:
+    """Measure every rival that opens a model, and write the JSON."""
+    show_progress()
+    check_noisy_out(noisy, out)
+    models = [Artifact.load(path) for path in artifacts]
+    task = recorded_task(models[0], {})
+    _check(models, task)
+    config = LatencyConfig(rounds=rounds, processes=processes, threads=threads, noisy=noisy)
+    benchmark = continued(_begun(models, task, _chosen(only), config), out, "results")
+    contest = Contest(
+        entries_of(benchmark.rivals, models),
+        task,
+        benchmark,
+        environments or cache_directory() / "rivals",
+    )
+    if not noisy:
+        check_load_now()
+    results = benchmark.results or contest.predictions()
+    for name, reason in results.absent.items():
+        typer.echo(f"{name} is left out: {reason}")
+    for row in results.rows:
+        typer.echo(
+            f"{row.name}: accuracy {row.score.value:.4f}, agreement {row.agreement:.4f}, largest "
+            f"difference of a probability {row.max_probability_difference:.1e}"
+        )
+    for timed in contest.timed(results):
+        benchmark = benchmark.model_copy(update={"results": timed})
+        save_benchmark(benchmark, out)
+        typer.echo(f"repetition {len(timed.repetitions)} of {processes}")
+    _show(benchmark)
+
+
+def _check(models: Sequence[Artifact], task: Task) -> None:
+    """Check that artifacts are classifiers of single texts, with the same labels.
+
+    Raises:
+        ModelError: they are not.
+    """
+    for each in models:
+        record = each.card.task
+        if problem_of(each) is not SINGLE_LABEL or len(record.text_columns) != 1:
+            raise ModelError(
+                f"{each.path} is of {record.problem_type!r} with {len(record.text_columns)} text "
+                "columns; rivals are measured on one label of one text. Give another model."
+            )
+        if record.labels != task.labels:
+            raise ModelError(
+                f"{each.path} has the labels {record.labels}, and {models[0].path} has "
+                f"{task.labels}. Give artifacts of one model."
+            )
+
+
+def _chosen(only: str) -> tuple[str, ...]:
+    """Return the rivals that are asked for, in the order of the table.
+
+    Raises:
+        UnknownNameError: one is no row of RIVALS.
+        ConfigError: none is asked for.
+    """
+    asked = [name.strip() for name in only.split(",") if name.strip()] if only else [*RIVALS]
+    for name in asked:
+        RIVALS[name]
+    if not asked:
+        raise ConfigError(f"--only {only!r} has no name. Known: {', '.join(RIVALS)}.")
+    return tuple(name for name in RIVALS if name in asked)
+
+
+def _begun(
+    models: Sequence[Artifact], task: Task, rivals: tuple[str, ...], config: LatencyConfig
+) -> RivalBenchmark:
+    """Return a benchmark without results."""
+    longest = SINGLE_LABEL.encoder(load_tokenizer(models[0].path), None).max_length
+    return RivalBenchmark(
+        task=task.name,
+        n=len(task.dev),
+        max_length=longest,
+        models=tuple(
+            MeasuredModel(
+                name=each.name,
+                digest=each.digest,
+                kind=each.card.kind,
+                precision=each.card.precision,
+            )
+            for each in models
+        ),
+        rivals=rivals,
+        config=config,
+        environment=environment(),
+    )
+
+
+def _show(benchmark: RivalBenchmark) -> None:
+    for name, latency in RivalFigures(benchmark).latency.items():
+        typer.echo(
+            f"{name}: {latency.single.p50_ms:.2f} ms a text, "
+            f"{latency.texts_per_second:.1f} texts/s in batches"
+        )
+
+
+if __name__ == "__main__":
+    typer.run(run)

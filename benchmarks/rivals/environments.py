@@ -1,0 +1,59 @@
+"""Python environments of rivals whose packages conflict with ours, made once and reused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertender.core.build_once import build_once
+from bertender.core.errors import RuntimeMissingError
+
+__all__ = ["python_of"]
+
+
+def python_of(requirements: Sequence[str], folder: Path) -> str:
+    """Return the interpreter that has some requirements installed, now or before.
+
+    Args:
+        requirements: as pip takes them; without any it is this interpreter.
+        folder: where environments stay.
+
+    Raises:
+        RuntimeMissingError: pip cannot install them; the message has its reason.
+    """
+    if not requirements:
+        return sys.executable
+    identity = [platform.python_version(), *requirements]
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    place = (folder / digest[:12]).absolute()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    build_once([place], identity, lambda: _make(place, requirements), _installed)
+    return str(_python(place))
+
+
+def _python(place: Path) -> Path:
+    return place / "bin" / "python"
+
+
+def _make(place: Path, requirements: Sequence[str]) -> None:
+    _run([sys.executable, "-m", "venv", "--clear", str(place)])
+    _run([str(_python(place)), "-m", "pip", "install", "--quiet", *requirements])
+
+
+def _run(words: Sequence[str]) -> None:
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        errors = [line for line in lines if line.startswith("ERROR: ")] or lines[-1:]
+        reason = errors[-1].removeprefix("ERROR: ") if errors else f"status {done.returncode}"
+        raise RuntimeMissingError(f"its environment cannot be made: {reason}")
+
+
+def _installed(place: Path) -> str:
+    """Return the names and versions of what is installed in an environment."""
+    return json.dumps(sorted(path.name for path in place.glob("lib/*/site-packages/*.dist-info")))

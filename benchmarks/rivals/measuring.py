@@ -1,0 +1,224 @@
+"""Measures RIVALS: what they predict, then their times in turns, a process for each row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.rivals.environments import python_of
+from benchmarks.rivals.records import RivalBenchmark, RivalResults, RivalRow
+from benchmarks.rivals.table import RIVALS, Rival
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
+from bertender.core.progress import progress_bar, track
+from bertender.measure.latency import (
+    LatencyConfig,
+    TakeTurn,
+    Turn,
+    drawn_texts,
+    threads_of,
+    time_in_turns,
+)
+from bertender.measure.line_process import LineProcess, line_process
+from bertender.metrics.scores import score
+from bertender.tasks.task import Task
+
+__all__ = ["Contest", "Entry", "entries_of"]
+
+FloatArray = npt.NDArray[np.float64]
+
+BATCH = 32
+"""Texts of a call while predicting."""
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "true",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rival and an artifact that it reads."""
+
+    name: str
+    rival: str
+    artifact: Artifact
+
+    @property
+    def row(self) -> Rival:
+        """The row of RIVALS."""
+        return RIVALS[self.rival]
+
+    @property
+    def precision(self) -> str:
+        """What it computes in, as it is asked to."""
+        return self.row.precision or self.artifact.card.precision
+
+
+def entries_of(rivals: Sequence[str], artifacts: Sequence[Artifact]) -> list[Entry]:
+    """Return an entry for each rival and artifact that it reads, in the order of the rivals."""
+    entries = []
+    for rival in rivals:
+        read = [each for each in artifacts if each.card.kind == RIVALS[rival].reads]
+        for artifact in read:
+            name = rival if len(read) == 1 else f"{rival} {artifact.name}"
+            entries.append(Entry(name, rival, artifact))
+    return entries
+
+
+class Contest:
+    """Entries on the held-out texts of a task.
+
+    Args:
+        entries: the first that opens is the reference.
+        task: of single texts.
+        benchmark: its settings.
+        environments: folder of the environments of rivals.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], task: Task, benchmark: RivalBenchmark, environments: Path
+    ) -> None:
+        self.entries = {each.name: each for each in entries}
+        self.task = task
+        self.benchmark = benchmark
+        self.environments = environments
+
+    @property
+    def config(self) -> LatencyConfig:
+        """Settings of the timings."""
+        return self.benchmark.config
+
+    def predictions(self) -> RivalResults:
+        """Open every entry and compare what it predicts; one that does not open is absent.
+
+        Raises:
+            ModelError: none opens.
+        """
+        rows: list[RivalRow] = []
+        absent: dict[str, str] = {}
+        reference: FloatArray | None = None
+        with progress_bar("predict", len(self.entries)) as bar:
+            for entry in self.entries.values():
+                bar.note(entry.name)
+                try:
+                    versions, probabilities = self._predicted(entry)
+                except ModelError as error:
+                    absent[entry.name] = self._reason(error)
+                else:
+                    reference = probabilities if reference is None else reference
+                    rows.append(self._row(entry, versions, probabilities, reference))
+                bar.advance()
+        if not rows:
+            raise ModelError(f"no rival opens a model: {json.dumps(absent)}")
+        return RivalResults(rows=tuple(rows), absent=absent, repetitions=())
+
+    def timed(self, results: RivalResults) -> Iterator[RivalResults]:
+        """Yield the results with each repetition that is missing, one after another."""
+        names = [row.name for row in results.rows]
+        names.append(names[0])  # timed twice: its ratio to itself is the noise floor
+        texts = len(self.task.dev.examples)
+        for number in range(len(results.repetitions), self.config.processes):
+            with self._taking_turns(names, number) as take:
+                report = time_in_turns(names, take, texts, self.config, process=number)
+            *rows, again = report.rows
+            report = report.model_copy(update={"rows": tuple(rows), "noise_floor": again})
+            repetitions = (*results.repetitions, report)
+            results = results.model_copy(update={"repetitions": repetitions})
+            yield results
+
+    @contextmanager
+    def _taking_turns(self, names: Sequence[str], process: int) -> Iterator[TakeTurn]:
+        """Open entries in a process each until the block ends; they share the texts of a round."""
+        with ExitStack() as stack:
+            opened = [
+                stack.enter_context(self._opened(self.entries[name]))[1]
+                for name in track(names, "open", len(names))
+            ]
+
+            def take(row: int, number: int) -> Turn:
+                singles, batch = drawn_texts(self.task.dev.examples, self.config, process, number)
+                asked = {
+                    "singles": [text for (text,) in singles],
+                    "batch": [text for (text,) in batch],
+                    "warmup": self.config.warmup_texts,
+                }
+                single_ms, batch_ms = json.loads(opened[row].ask(json.dumps(asked)))
+                return Turn(tuple(single_ms), batch_ms)
+
+            yield take
+
+    @contextmanager
+    def _opened(self, entry: Entry) -> Iterator[tuple[dict[str, str], LineProcess]]:
+        """Open an entry in a process of its own; give the versions of its packages, too.
+
+        Raises:
+            ModelError: it cannot be installed, or cannot open the model.
+        """
+        row, threads = entry.row, threads_of(self.config)
+        request = {
+            "opens": row.opens,
+            "folder": str(entry.artifact.path.resolve()),
+            "threads": threads,
+            "max_length": self.benchmark.max_length,
+            "settings": dict(row.settings),
+            "packages": row.packages,
+        }
+        counts = {name: str(threads) for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")}
+        with line_process(
+            "benchmarks.rivals.worker",
+            entry.name,
+            python=python_of(row.requirements, self.environments),
+            variables={**OFFLINE, **counts},
+        ) as process:
+            yield json.loads(process.ask(json.dumps(request))), process
+
+    def _predicted(self, entry: Entry) -> tuple[dict[str, str], FloatArray]:
+        """Return the versions of an entry's packages, and its probabilities (texts, labels)."""
+        texts = [text for (text,) in self.task.dev.examples]
+        rows: list[Any] = []
+        with self._opened(entry) as (versions, process):
+            for start in range(0, len(texts), BATCH):
+                asked = {"predict": texts[start : start + BATCH]}
+                rows += json.loads(process.ask(json.dumps(asked)))
+        probabilities = np.array(rows, np.float64)
+        wanted = (len(texts), len(self.task.labels))
+        if probabilities.shape != wanted or not np.isfinite(probabilities).all():
+            raise ModelError(
+                f"{entry.name} predicts {probabilities.shape}, must be {wanted}, finite"
+            )
+        return versions, probabilities
+
+    def _row(
+        self,
+        entry: Entry,
+        versions: dict[str, str],
+        probabilities: FloatArray,
+        reference: FloatArray,
+    ) -> RivalRow:
+        labels = probabilities.argmax(axis=1)
+        count = len(self.task.labels)
+        return RivalRow(
+            name=entry.name,
+            rival=entry.rival,
+            artifact=entry.artifact.name,
+            precision=entry.precision,
+            versions=versions,
+            score=score("accuracy", self.task.dev.label_ids, labels, label_count=count),
+            agreement=float((labels == reference.argmax(axis=1)).mean()),
+            max_probability_difference=float(np.abs(probabilities - reference).max()),
+        )
+
+    def _reason(self, error: ModelError) -> str:
+        """Return a message without the places of this machine."""
+        reason = str(error)
+        for entry in self.entries.values():
+            reason = reason.replace(str(entry.artifact.path.resolve()), entry.artifact.name)
+        return reason

@@ -1,0 +1,61 @@
+"""Records of the benchmark of rivals in process."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.environment import Environment
+from bertender.measure.latency_records import LatencyConfig, LatencyReport
+from bertender.metrics.records import Score
+
+__all__ = ["MeasuredModel", "RivalBenchmark", "RivalResults", "RivalRow"]
+
+
+class RivalRow(Record):
+    """A rival that opened an artifact, and what it predicts."""
+
+    name: str = Field(description="`RIVAL`, or `RIVAL ARTIFACT` where it opens several")
+    rival: str = Field(description="a row of RIVALS")
+    artifact: str
+    precision: str = Field(description="what it computes in, as it was asked to")
+    versions: dict[str, str] = Field(description="of the rival's packages, in its environment")
+    score: Score = Field(description="of its labels on the held-out texts")
+    agreement: float = Field(description="share of the held-out texts with the first row's label")
+    max_probability_difference: float = Field(description="from the first row, over all texts")
+
+
+class RivalResults(Record):
+    """What was measured so far."""
+
+    rows: tuple[RivalRow, ...] = Field(description="the first is the reference")
+    absent: dict[str, str] = Field(description="name of a row -> why it was not measured")
+    repetitions: tuple[LatencyReport, ...] = Field(description="in fresh processes each")
+
+
+class MeasuredModel(Record):
+    """An artifact that rivals open."""
+
+    name: str
+    digest: str
+    kind: str
+    precision: str
+
+
+class RivalBenchmark(Record):
+    """Every figure, and its conditions."""
+
+    task: str
+    n: int = Field(description="held-out texts")
+    max_length: int = Field(description="tokens at which every row cuts a text")
+    models: tuple[MeasuredModel, ...]
+    rivals: tuple[str, ...] = Field(description="rows of RIVALS that were asked for")
+    config: LatencyConfig
+    environment: Environment
+    results: RivalResults | None = None
+
+    @property
+    def measured(self) -> RivalResults:
+        """The results, which are there once the first row has predicted."""
+        assert self.results is not None
+        return self.results

@@ -1,0 +1,156 @@
+"""RIVALS: libraries that run the same model in process, ours among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertender.core.card import Kind
+from bertender.core.table import Table
+
+__all__ = ["FIRST", "RIVALS", "Rival"]
+
+SENTENCE_TRANSFORMERS = "sentence-transformers==5.7.0"
+TRANSFORMERS = ("numpy==1.26.4", "torch==2.13.0", "transformers==4.57.6")
+"""The versions of constraints.txt, so that libraries are compared and not releases of PyTorch."""
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A row of RIVALS."""
+
+    title: str
+    opens: str
+    """module:function that takes an `Opening` and returns a `Predict`; imported in the rival's own
+    process and environment."""
+    reads: Kind
+    """The kind of artifact that it opens: each of that kind is a row of the result."""
+    packages: tuple[str, ...]
+    """Those whose versions are recorded."""
+    requirements: tuple[str, ...] = ()
+    """What pip installs into an environment of its own; without any it runs in this one."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    precision: str | None = None
+    """What it computes in, where that is not the artifact's precision."""
+    own: bool = False
+    """It is bertender."""
+    note: str = ""
+    """What a reader of the table must know."""
+
+
+FIRST = "transformers"
+"""What speedups and predictions are compared with, where it is timed."""
+
+RIVALS = Table(
+    "rival",
+    {
+        FIRST: Rival(
+            title="transformers, pipeline",
+            opens="benchmarks.rivals.transformers_models:open_pipeline",
+            reads="torch",
+            packages=("transformers", "torch"),
+        ),
+        "torch-compile": Rival(
+            title="PyTorch, `torch.compile`",
+            opens="benchmarks.rivals.transformers_models:open_compiled",
+            reads="torch",
+            packages=("torch", "transformers"),
+            settings={"dtype": "float32"},
+        ),
+        "torch-compile-bfloat16": Rival(
+            title="PyTorch, `torch.compile`, bfloat16",
+            opens="benchmarks.rivals.transformers_models:open_compiled",
+            reads="torch",
+            packages=("torch", "transformers"),
+            settings={"dtype": "bfloat16"},
+            precision="bfloat16",
+        ),
+        "optimum": Rival(
+            title="Optimum, ONNX Runtime pipeline",
+            opens="benchmarks.rivals.optimum_pipeline:open_optimum",
+            reads="onnx",
+            packages=("optimum", "optimum-onnx", "onnxruntime", "transformers"),
+        ),
+        "sentence-transformers-onnx": Rival(
+            title="sentence-transformers, CrossEncoder, ONNX",
+            opens="benchmarks.rivals.cross_encoders:open_onnx",
+            reads="onnx",
+            packages=("sentence-transformers", "optimum-onnx", "onnxruntime"),
+            requirements=(
+                SENTENCE_TRANSFORMERS,
+                "optimum-onnx==0.1.0",
+                "onnxruntime==1.31.1",
+                *TRANSFORMERS,
+            ),
+        ),
+        "sentence-transformers-openvino": Rival(
+            title="sentence-transformers, CrossEncoder, OpenVINO",
+            opens="benchmarks.rivals.cross_encoders:open_openvino",
+            reads="torch",
+            packages=("sentence-transformers", "optimum-intel", "openvino"),
+            requirements=(
+                SENTENCE_TRANSFORMERS,
+                "optimum-intel[openvino]==2.2.0",
+                "openvino==2026.4.1",
+                *TRANSFORMERS,
+            ),
+            note="converts the torch model, and computes in what OpenVINO takes by itself",
+        ),
+        "ctranslate2": Rival(
+            title="CTranslate2",
+            opens="benchmarks.rivals.ctranslate2_encoder:open_ctranslate2",
+            reads="torch",
+            packages=("ctranslate2", "transformers"),
+            requirements=("ctranslate2==4.8.5", "safetensors", *TRANSFORMERS),
+            settings={"compute_type": "float32"},
+            note="runs the encoder; the classification head is numpy's",
+        ),
+        "ctranslate2-int8": Rival(
+            title="CTranslate2, int8",
+            opens="benchmarks.rivals.ctranslate2_encoder:open_ctranslate2",
+            reads="torch",
+            packages=("ctranslate2", "transformers"),
+            requirements=("ctranslate2==4.8.5", "safetensors", *TRANSFORMERS),
+            settings={"compute_type": "int8"},
+            precision="int8",
+            note="runs the encoder; the classification head is numpy's",
+        ),
+        "onnxruntime": Rival(
+            title="tokenizers and ONNX Runtime",
+            opens="benchmarks.rivals.plain_onnx:open_plain",
+            reads="onnx",
+            packages=("onnxruntime", "tokenizers"),
+        ),
+        "openvino": Rival(
+            title="tokenizers and OpenVINO",
+            opens="benchmarks.rivals.openvino_file:open_openvino",
+            reads="onnx",
+            packages=("openvino", "tokenizers"),
+            note="computes in what OpenVINO takes by itself: bfloat16 where the CPU has it",
+        ),
+        "bertender-torch": Rival(
+            title="bertender, PyTorch",
+            opens="benchmarks.rivals.own:open_own",
+            reads="torch",
+            packages=("torch", "transformers"),
+            own=True,
+        ),
+        "bertender": Rival(
+            title="bertender, ONNX Runtime",
+            opens="benchmarks.rivals.own:open_own",
+            reads="onnx",
+            packages=("onnxruntime",),
+            settings={"runtime": "onnxruntime"},
+            own=True,
+        ),
+        "bertender-openvino": Rival(
+            title="bertender, OpenVINO",
+            opens="benchmarks.rivals.own:open_own",
+            reads="onnx",
+            packages=("openvino",),
+            settings={"runtime": "openvino"},
+            own=True,
+        ),
+    },
+)
