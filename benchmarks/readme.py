@@ -30,6 +30,7 @@ from benchmarks.quantization_table import quantization_block
 from benchmarks.readings import READINGS
 from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
+from benchmarks.replica_table import replicas_block
 from benchmarks.saving import check_noisy_files
 from benchmarks.serving_table import serving_block
 from benchmarks.soak_table import soak_block
@@ -108,6 +109,7 @@ NEWEST: Mapping[str, Callable[[str, Path], str]] = {
     "endpoint": endpoint_block,
     "serving": serving_block,
     "soak": soak_block,
+    "replicas": replicas_block,
 }
 """Measurements of a served model: name of the block and of its files -> what writes the table."""
 
