@@ -28,6 +28,7 @@ from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment, has_int8_acceleration
+from bertender.core.findings import GraphFindings
 from bertender.core.progress import show_progress
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport
@@ -102,7 +103,7 @@ def compare_graphs(
     encode = Tokenize(load_tokenizer(teacher.path), LONG_TOKENS)
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
-    reports = {name: export_.card.findings.graph for name, export_ in exports.items()}
+    reports = {name: _graph_findings(export_) for name, export_ in exports.items()}
     models = _timed_models(graphs, teacher)
     natural = measure_models(models, task.dev.examples, config)
     long = measure_models(models, texts, alone, max_length=LONG_TOKENS)
@@ -125,6 +126,12 @@ def _graph_of(row: Graph, exported: Artifact, place: Path) -> Path:
     optimized = place.with_name(f"{place.stem}-optimized.onnx")
     open_session(written, optimized=optimized, left_out=row.left_out)
     return optimized
+
+
+def _graph_findings(export_: Artifact) -> GraphFindings:
+    findings = export_.card.findings.graph
+    assert findings is not None, "what is exported has them"
+    return findings
 
 
 def _skip_layer_norms(graph: Path) -> int:

@@ -90,6 +90,7 @@ def _cut(
     """Return the remaining heads of each layer, the score, and that on the texts to choose by."""
     with TemporaryDirectory(dir=work) as folder:
         findings = prune(parent, task, config, Path(folder) / "pruned").card.findings
+    assert findings.pruning is not None and findings.scores is not None
     last = findings.pruning.rounds[-1]
     return last.heads, findings.scores.score, last.score
 

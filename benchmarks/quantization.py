@@ -179,6 +179,7 @@ def _findings(artifact: Artifact) -> dict[str, Any]:
     The names of the parts that returned are those of earlier results.
     """
     findings = artifact.card.findings
+    assert findings.quantization is not None, "its artifacts are quantized"
     quantization = findings.quantization.model_dump(mode="json", exclude={"ranges", "sensitivity"})
     sensitivity = findings.quantization.sensitivity
     returned = sensitivity.model_dump(mode="json") if sensitivity else {}

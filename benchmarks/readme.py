@@ -30,6 +30,7 @@ from benchmarks.quantization_table import quantization_block
 from benchmarks.readings import READINGS
 from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
+from benchmarks.replica_table import replicas_block
 from benchmarks.rival_table import rivals_block
 from benchmarks.saving import check_noisy_files
 from benchmarks.serving_table import serving_block
@@ -118,6 +119,7 @@ NEWEST: Mapping[str, Newest] = {
     "endpoint": Newest(endpoint_block),
     "serving": Newest(serving_block),
     "soak": Newest(soak_block),
+    "replicas": Newest(replicas_block),
     "rivals": Newest(rivals_block, "docs/comparing.md"),
 }
 """Measurements of one model among others: name of the block and of its files -> its table."""

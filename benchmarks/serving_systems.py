@@ -33,13 +33,24 @@ from serve.client.address import parse_url
 from serve.client.served_model import ServedModel
 from serve.config import ServeConfig
 from serve.loadtest.records import Outcome
-from serve.loadtest.senders import GrpcSender, Request
+from serve.loadtest.senders import SENDERS, Request
 from serve.repository import write_repository
 from serve.server import TritonServer
 from serve.triton_config import CONFIG_NAME, write_model_config
 from serve.wire import MODEL_NAME, to_arrays
 
-__all__ = ["OWN", "PADDED", "SYSTEMS", "Asker", "Open", "Service", "System", "child_environment"]
+__all__ = [
+    "OWN",
+    "PADDED",
+    "READY_TIMEOUT_S",
+    "SYSTEMS",
+    "Asker",
+    "Open",
+    "Service",
+    "System",
+    "TritonAsker",
+    "child_environment",
+]
 
 PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
 TIMEOUT_S = 120.0
@@ -84,11 +95,12 @@ class Asker:
 
 
 class TritonAsker(Asker):
-    """Over gRPC, with a request that was serialised before."""
+    """Over the url's protocol, with a request that was serialised before."""
 
     def __init__(self, url: str) -> None:
         address = parse_url(url)
-        self.sender = GrpcSender(address, open_access(address, NO_ACCESS), TIMEOUT_S)
+        send = SENDERS[address.protocol.name]
+        self.sender = send(address, open_access(address, NO_ACCESS), TIMEOUT_S)
 
     def prepare(self, texts: Sequence[str]) -> Request:
         return self.sender.prepare(MODEL, to_arrays([(text,) for text in texts], text_columns=1))

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from benchmarks.readings.serving import serving_reading
 from benchmarks.serving_figures import ServingFigures
-from benchmarks.serving_records import LOADS, ServingBenchmark, ServingLimit
+from benchmarks.serving_records import (
+    LOADS,
+    Ceiling,
+    ServingBenchmark,
+    ServingLimit,
+    ServingVisit,
+)
 from benchmarks.serving_systems import OWN, SYSTEMS
 from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS
 from bertender.core.speedup import Speedup
@@ -86,7 +92,9 @@ def _interval(figure: Speedup) -> str:
 
 def _conditions(result: ServingBenchmark) -> str:
     here, config = result.environment, result.config
-    load = busiest([each.load for each in (*result.ceilings, *result.visits, *result.limits)])
+    parts: tuple[Ceiling | ServingVisit | ServingLimit, ...]
+    parts = (*result.ceilings, *result.visits, *result.limits)
+    load = busiest([each.load for each in parts])
     clients = ", ".join(f"{name}: {row.clients} clients" for name, row in LOADS.items())
     cores = "server and generator share the cores"
     if config.pins.server is not None:

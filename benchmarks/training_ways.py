@@ -127,7 +127,9 @@ def padded(examples: TokenDataset, length: int) -> TokenDataset:
     """Return the examples, all of one length."""
 
     def filled(name: str, row: list[int]) -> list[int]:
-        return [*row, *[examples.padding.value(name)] * (length - len(row))]
+        value = examples.padding.value(name)
+        assert value is not None, f"{name} has a value a token"
+        return [*row, *[value] * (length - len(row))]
 
     columns = {
         name: [filled(name, row) for row in column] if name in SEQUENCE_COLUMNS else column

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
 
 from quantize.affine import INTEGERS, affine
 from quantize.calibration import Batches
@@ -28,6 +30,7 @@ from quantize.cuts import (
     run_cut,
     static_activation,
 )
+from quantize.graph import FOUR_BIT_LOOKUP
 from quantize.part_findings import ProductFindings
 from quantize.twins import Part, Sample, Twins, find_twins, sample_rows
 
@@ -39,6 +42,8 @@ TINY = 1e-20
 NO_NOISE_DB = 200.0
 """Of outputs that are equal, zeros among them."""
 NO_RANGES: Mapping[str, Range] = {}
+VALUES_A_BYTE = 2
+"""Of a table of 4 bits."""
 ACTIVATIONS = {"uint8": "uint8", "int8": "int8-symmetric"}
 """Type of the integers -> their row of INTEGERS."""
 
@@ -88,7 +93,20 @@ def _tables(twins: Twins) -> Iterator[ProductFindings]:
         yield ProductFindings(part.node, "table", figures)
         return
     figures["worst_row_snr_db"] = float(_noise_ratios(actual, wanted, axis=1).min())
+    steps = (actual - wanted) / _steps(twins.quantized, rows)
+    figures["worst_row_offset"] = float(np.abs(steps.mean(axis=1)).max())
     yield ProductFindings(part.node, "4-bit table", figures)
+
+
+def _steps(cut: onnx.ModelProto, rows: npt.NDArray[np.int64]) -> FloatArray:
+    """Return what one more of its integer adds to each value of a 4-bit table: (rows, width)."""
+    (lookup,) = (node for node in cut.graph.node if node.op_type == FOUR_BIT_LOOKUP)
+    stored = {item.name: item for item in cut.graph.initializer}
+    integers, scales = (stored[lookup.input[place]] for place in (0, 2))
+    (size,) = (each.i for each in lookup.attribute if each.name == "block_size")
+    wide = np.repeat(numpy_helper.to_array(scales)[rows], size, axis=1)
+    width = VALUES_A_BYTE * int(integers.dims[1])
+    return np.asarray(wide[:, :width])
 
 
 def _products(

@@ -31,8 +31,8 @@ def demo_reading(files: Mapping[str, Path]) -> str:
         f"student differs from it by {points(_change(now['student']))} points, the 8-bit student "
         f"by {points(_change(small))} at {_speedup(teacher, small)} the teacher's speed (`{file}`: "
         f"{_machine(comparisons[0].circumstances.environment)}; brackets are intervals).",
-        f"The student of the first recipe, of {earlier['student'].size.parameters / 1e6:.1f}M "
-        f"parameters where this one has {now['student'].size.parameters / 1e6:.1f}M, changed "
+        f"The student of the first recipe, of {_millions(earlier['student'])}M "
+        f"parameters where this one has {_millions(now['student'])}M, changed "
         f"the score by {points(_change(earlier['student']))}, at "
         f"{_speedup(earlier['teacher'], earlier['student-int8'])} the speed in 8 bits "
         f"(`{earlier_file}`).",
@@ -51,6 +51,11 @@ def _machine(machine: Environment) -> str:
 def _change(row: ComparisonRow) -> Change:
     assert row.change is not None, "only the first row has none"
     return row.change
+
+
+def _millions(row: ComparisonRow) -> str:
+    assert row.size.parameters is not None, "both rows are models"
+    return f"{row.size.parameters / 1e6:.1f}"
 
 
 def _speedup(teacher: ComparisonRow, small: ComparisonRow) -> str:

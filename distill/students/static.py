@@ -13,7 +13,7 @@ from bertender.core.errors import ModelError
 from bertender.core.progress import track
 from bertender.models.static import NO_WEIGHT, StaticConfig, StaticForSequenceClassification
 from bertender.training.cached_tensors import cached_tensor
-from bertender.training.weights import computing_versions, weights_digest
+from bertender.training.weights import computing_versions, encoder_digest
 from distill.students.bilstm import strongest_directions
 from distill.students.kind import StudentKind
 from distill.students.no_layers import check_no_layers, check_tokenizer_known, one_layer
@@ -67,7 +67,7 @@ def static_student(
 def _start_vectors(teacher: PreTrainedModel, tokens: TokenUse, width: int) -> torch.Tensor:
     """Return the vectors to start from, (vocab, width), cached: a large teacher takes minutes."""
     around = (tuple(tokens.before), tuple(tokens.after))
-    shaping = (weights_digest(teacher), around, width, computing_versions())
+    shaping = (encoder_digest(teacher), around, width, computing_versions())
     name = hashlib.sha256(repr(shaping).encode()).hexdigest()
     place = cache_directory() / "token-vectors" / f"{name}.safetensors"
     return cached_tensor(place, lambda: _narrowed(_vectors(teacher, tokens), width))

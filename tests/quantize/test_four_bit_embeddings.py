@@ -115,7 +115,29 @@ def _one_row_of_other_scales(integers: Array, scales: Array) -> tuple[Array, Arr
     return integers, scales
 
 
+def _one_higher(integers: Array, scales: Array) -> tuple[Array, Array]:
+    return _moved(integers, 1), scales
+
+
+def _one_lower(integers: Array, scales: Array) -> tuple[Array, Array]:
+    return _moved(integers, -1), scales
+
+
+def _one_row_higher(integers: Array, scales: Array) -> tuple[Array, Array]:
+    integers[7] = _moved(integers[7], 1)
+    return integers, scales
+
+
+def _moved(integers: Array, by: int) -> Array:
+    """Add to both values of each byte; the largest and the least stay in 4 bits."""
+    low, high = (np.clip(each.astype(int) + by, 0, 15) for each in (integers & 15, integers >> 4))
+    return (low | high << 4).astype(np.uint8)
+
+
 FAULTS = {
+    "integers one too high": _one_higher,
+    "integers one too low": _one_lower,
+    "integers of one row one too high": _one_row_higher,
     "scales a tenth too small": lambda integers, scales: (integers, scales * np.float32(0.9)),
     "scales a tenth too large": lambda integers, scales: (integers, scales * np.float32(1.1)),
     "halves of bytes swapped": _swapped,

@@ -63,6 +63,44 @@ def test_the_vectors_are_computed_once(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert torch.equal(tables[0], tables[1]) and not torch.equal(tables[0], tables[3])
 
 
+OTHER_SETTINGS = {"hidden_act": "relu", "num_attention_heads": 1, "layer_norm_eps": 0.1}
+
+
+@pytest.mark.parametrize("setting", OTHER_SETTINGS)
+def test_vectors_of_the_same_weights_with_another_setting_are_their_own(
+    setting: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Weights do not tell how they are used: the encoder computes something else."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    teacher = tiny_classifier("bert")
+    changed = copy.deepcopy(teacher.config)
+    setattr(changed, setting, OTHER_SETTINGS[setting])
+    assert getattr(changed, setting) != getattr(teacher.config, setting)
+    twin = type(teacher)(changed)
+    twin.load_state_dict(teacher.state_dict())
+    first, second = (vectors_of(model) for model in (teacher, twin))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "empty"))
+    assert torch.equal(second, vectors_of(twin)) and not torch.allclose(first, second)
+
+
+def test_names_of_labels_and_folders_compute_nothing_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    teacher = tiny_classifier("bert")
+    vectors_of(teacher)
+    teacher.config.name_or_path = "elsewhere"
+    teacher.config.id2label = {0: "bad", 1: "good"}
+    with counted_runs(teacher) as count:
+        vectors_of(teacher)
+    assert not count
+
+
+def vectors_of(model: PreTrainedModel) -> torch.Tensor:
+    student = static_student(model, StudentShape(1, tokens=USE))
+    return student.get_input_embeddings().weight.detach()
+
+
 @contextmanager
 def counted_runs(model: PreTrainedModel) -> Iterator[list[int]]:
     """Give a list that gets an item for each run of the encoder."""
