@@ -20,6 +20,7 @@ from benchmarks.long_texts import LONG_TOKENS, long_texts
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
+from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
 from bertender.measure.compare import CompareConfig, compare, timed_models
 from bertender.measure.comparison import Comparison
@@ -46,16 +47,25 @@ class RuntimeBenchmark(Record):
 def compare_runtimes(
     artifacts: Sequence[Artifact], task: Task, config: CompareConfig
 ) -> RuntimeBenchmark:
-    """Score and time onnx artifacts in the runtimes of a config; the first is the float one."""
-    comparison = compare(artifacts, task, config)
+    """Score and time onnx artifacts in the runtimes of a config; the first is the float one.
+
+    Raises:
+        ConfigError: the first was not exported.
+    """
     first = artifacts[0]
+    graph = first.card.findings.graph
+    if graph is None:
+        raise ConfigError(
+            f"{first.name} was not exported: give what `bertender export` wrote first."
+        )
+    comparison = compare(artifacts, task, config)
     encode = Tokenize(load_tokenizer(first.path), LONG_TOKENS)
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
     models = timed_models(artifacts, config.runtime)
     return RuntimeBenchmark(
         comparison=comparison,
-        layers=first.card.findings.graph.layers,
+        layers=graph.layers,
         long=measure_models(models, texts, alone, max_length=LONG_TOKENS),
     )
 

@@ -36,9 +36,9 @@ def _lines(result: RuntimeBenchmark) -> list[str]:
 
 def _line(result: RuntimeBenchmark, shape: Shape, rows: Sequence[Timed]) -> str:
     speedups = {timed.row.name: speedup_over_float(shape, timed, rows) for timed in rows[1:]}
-    kept = [timed.row.name for timed in rows[1:] if _lost(timed) <= POINTS]
+    close = [timed.row.name for timed in rows[1:] if _lost(timed) <= POINTS]
     fastest = max(speedups, key=lambda name: speedups[name].value)
-    best = max(kept, key=lambda name: speedups[name].value, default=None)
+    best = max(close, key=lambda name: speedups[name].value, default=None)
     title = f"{result.layers} layers, {shape.title}"
     words = f"- {title}: the fastest is {fastest}, {ratio(speedups[fastest])}"
     if best is None:

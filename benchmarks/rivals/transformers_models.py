@@ -28,7 +28,7 @@ def in_pipeline(model: Any, opening: Opening) -> Predict:
     labels = [label for _, label in sorted(model.config.id2label.items())]
 
     def predict(texts: Sequence[str]) -> Any:
-        rows = classify(list(texts), batch_size=len(texts), **settings)
+        rows: Any = classify(list(texts), batch_size=len(texts), **settings)
         scores = [{each["label"]: each["score"] for each in row} for row in rows]
         return [[row[label] for label in labels] for row in scores]
 
@@ -41,7 +41,7 @@ def open_compiled(opening: Opening) -> Predict:
     dtype = getattr(torch, opening.settings["dtype"])
     tokenizer = AutoTokenizer.from_pretrained(opening.folder)
     loaded = AutoModelForSequenceClassification.from_pretrained(opening.folder, dtype=dtype)
-    model = torch.compile(loaded.eval(), dynamic=True)
+    model: Any = torch.compile(loaded.eval(), dynamic=True)
     settings = {"padding": True, "truncation": True, "max_length": opening.max_length}
 
     def predict(texts: Sequence[str]) -> Any:

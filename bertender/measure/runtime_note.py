@@ -53,10 +53,10 @@ def _faster(use: str, samples: Samples, rows: Sequence[ComparisonRow]) -> Faster
     other = next(row for row in ranked if row.runtime != best.runtime)
     return FasterRuntime(
         use=use,
-        runtime=_title(best),
-        row=_named(best),
-        other_runtime=_title(other),
-        other_row=_named(other),
+        runtime=_runtime_title(best),
+        row=_row_title(best),
+        other_runtime=_runtime_title(other),
+        other_row=_row_title(other),
         speedup=speedup_over_processes(samples(other), samples(best)),
     )
 
@@ -69,10 +69,10 @@ def _batch(row: ComparisonRow) -> Sequence[Rounds]:
     return [[[value] for value in rounds] for rounds in row.latency.batch_ms]
 
 
-def _title(row: ComparisonRow) -> str:
+def _runtime_title(row: ComparisonRow) -> str:
     assert row.runtime is not None
     return RUNTIMES[row.runtime].title
 
 
-def _named(row: ComparisonRow) -> str:
+def _row_title(row: ComparisonRow) -> str:
     return f"{row.name} ({row.precision})"
