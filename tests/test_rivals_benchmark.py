@@ -175,14 +175,12 @@ def test_versions_are_of_what_is_installed() -> None:
     assert versions_of(["numpy", "no-such-package"]) == {"numpy": np.__version__}
 
 
-NEEDS = {"openvino": "openvino", "ctranslate2": "ctranslate2", "sentence": "sentence_transformers"}
+NEEDS = {"openvino": "openvino", "ctranslate2": "ctranslate2"}
 COMPILED = {"torch-compile", "torch-compile-bfloat16"}
 
 
 def is_absent(name: str) -> bool:
-    return any(word in name and find_spec(package) is None for word, package in NEEDS.items()) or (
-        name == "sentence-transformers-openvino" and find_spec("optimum.intel") is None
-    )
+    return any(word in name and find_spec(package) is None for word, package in NEEDS.items())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from bertender.core.table import Table
 
 __all__ = ["FIRST", "RIVALS", "Rival"]
 
-SENTENCE_TRANSFORMERS = "sentence-transformers==5.7.0"
 TRANSFORMERS = ("numpy==1.26.4", "torch==2.13.0", "transformers==4.57.6")
 """The versions of constraints.txt, so that libraries are compared and not releases of PyTorch."""
 
@@ -71,31 +70,6 @@ RIVALS = Table(
             opens="benchmarks.rivals.optimum_pipeline:open_optimum",
             reads="onnx",
             packages=("optimum", "optimum-onnx", "onnxruntime", "transformers"),
-        ),
-        "sentence-transformers-onnx": Rival(
-            title="sentence-transformers, CrossEncoder, ONNX",
-            opens="benchmarks.rivals.cross_encoders:open_onnx",
-            reads="onnx",
-            packages=("sentence-transformers", "optimum-onnx", "onnxruntime"),
-            requirements=(
-                SENTENCE_TRANSFORMERS,
-                "optimum-onnx==0.1.0",
-                "onnxruntime==1.31.1",
-                *TRANSFORMERS,
-            ),
-        ),
-        "sentence-transformers-openvino": Rival(
-            title="sentence-transformers, CrossEncoder, OpenVINO",
-            opens="benchmarks.rivals.cross_encoders:open_openvino",
-            reads="torch",
-            packages=("sentence-transformers", "optimum-intel", "openvino"),
-            requirements=(
-                SENTENCE_TRANSFORMERS,
-                "optimum-intel[openvino]==2.2.0",
-                "openvino==2026.4.1",
-                *TRANSFORMERS,
-            ),
-            note="converts the torch model, and computes in what OpenVINO takes by itself",
         ),
         "ctranslate2": Rival(
             title="CTranslate2",
