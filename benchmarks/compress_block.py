@@ -20,14 +20,15 @@ COLUMNS = (NAME, RUNS_AS, DISK, SCORE, P50, SPEEDUP)
 def compress_block(files: Mapping[str, Path]) -> str:
     """Return every candidate that was trained, the nearest of the others, and the sentence."""
     names, (report, _) = list(files), _read(files)
-    raw = f"{_trained(report)} {_machine(report)} Raw: `{names[0]}`"
+    raw = f"{_trained(report)} {_choice(report)} {_machine(report)} Raw: `{names[0]}`"
     return f"{markdown_report(report)}\n{paragraph(sentence(report))}\n{paragraph(raw)}"
 
 
 def short_compress_block(files: Mapping[str, Path]) -> str:
     """Return the first and the last rows of the table: the teacher's, and the model's."""
     (report, table), raw = _read(files), " and ".join(f"`{name}`" for name in files)
-    rows = tuple(row for row in table.rows if row.parent is None or row is table.rows[-1])
+    teacher, model = table.rows[0], table.rows[-1]
+    rows = (teacher, model.model_copy(update={"name": "model"}))
     lines = markdown_rows(
         [column.heading(table.circumstances) for column in COLUMNS],
         table_rows(table.model_copy(update={"rows": rows}), COLUMNS),
@@ -48,6 +49,17 @@ def _trained(report: CompressionReport) -> str:
     return (
         f"{len(trained)} candidates were trained, for {report.minutes:.0f} minutes in all; the "
         f"last learned from {last.texts} labelled and {last.unlabelled} unlabelled texts."
+    )
+
+
+def _choice(report: CompressionReport) -> str:
+    """Say how much better the model is on the texts to choose by than on the held-out ones."""
+    chosen = next(each for each in report.candidates if each.candidate.name == report.chosen)
+    if chosen.choice is None or chosen.score is None:
+        return ""
+    return (
+        f"The chosen one scores {chosen.choice:.3f} on the texts to choose by, which are drawn "
+        f"from the training file, and {chosen.score.value:.3f} on the held-out ones."
     )
 
 

@@ -17,6 +17,7 @@ from benchmarks.advisory_table import advisories_block
 from benchmarks.api_page import api_block
 from benchmarks.command_table import commands_block
 from benchmarks.comparison_block import comparison_block, short_block
+from benchmarks.compress_block import compress_block, short_compress_block
 from benchmarks.control_table import control_block
 from benchmarks.endpoint_table import endpoint_block
 from benchmarks.fusion_table import fusion_block
@@ -53,6 +54,11 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
+COMPRESSION = (
+    "benchmarks/results/2026-11-23-sst2-bert-base-compress-cpu.json",
+    "benchmarks/results/2026-11-23-sst2-bert-base-compress-table-cpu.json",
+)
+"""The report of a compression, and its table."""
 SST2 = "benchmarks/results/2026-11-23-sst2-cpu-ort1.31.1.json"
 """The comparison that the README shows a part of."""
 
@@ -148,6 +154,8 @@ TABLES: Mapping[str, Block] = {
         demo_reading,
     ),
     "results": Block("README.md", (SST2,), of_one(short_block)),
+    "compress-short": Block("README.md", COMPRESSION, short_compress_block),
+    "compress": Block("docs/compressing.md", COMPRESSION, compress_block),
     "sst2": Block("docs/results.md", (SST2,), of_one(comparison_block)),
     "bert-base": Block(
         "docs/results.md",

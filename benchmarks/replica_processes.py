@@ -80,16 +80,17 @@ class Replica:
         """Send SIGTERM, and wait until it has ended.
 
         Raises:
-            ServingError: it ends with another status than 0.
+            ServingError: it ends with another status than 0, or does not end and is killed.
         """
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        if status := self.process.wait(STOP_TIMEOUT_S + 10):
+        try:
+            status = self.process.wait(STOP_TIMEOUT_S + 10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        if status:
             raise ServingError(f"a replica ended with status {status}; its log is {self.log_file}")
-
-
-def _dashed(field: str) -> str:
-    return field.replace("_", "-")
 
 
 @contextmanager
@@ -185,7 +186,11 @@ def proxied(replicas: Sequence[Replica], folder: Path, core: int | None = None) 
         yield proxy
     finally:
         process.terminate()
-        process.wait(PROXY_TIMEOUT_S)
+        try:
+            process.wait(PROXY_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _config(own: ServeConfig, replicas: Sequence[Replica]) -> str:

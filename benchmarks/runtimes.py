@@ -26,6 +26,7 @@ from bertender.measure.compare import CompareConfig, compare, timed_models
 from bertender.measure.comparison import Comparison
 from bertender.measure.fresh import measure_models
 from bertender.measure.latency import LatencyReport
+from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer
@@ -50,7 +51,7 @@ def compare_runtimes(
     """Score and time onnx artifacts in the runtimes of a config; the first is the float one.
 
     Raises:
-        ConfigError: the first was not exported.
+        ConfigError: the first artifact was not exported, or the first runtime is another.
     """
     first = artifacts[0]
     graph = first.card.findings.graph
@@ -58,9 +59,11 @@ def compare_runtimes(
         raise ConfigError(
             f"{first.name} was not exported: give what `bertender export` wrote first."
         )
-    comparison = compare(artifacts, task, config)
+    if config.runtime[0] != DEFAULT_RUNTIME:
+        raise ConfigError(f"{DEFAULT_RUNTIME} is what others are compared with: name it first.")
     encode = Tokenize(load_tokenizer(first.path), LONG_TOKENS)
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
+    comparison = compare(artifacts, task, config)
     alone = config.model_copy(update={"batch_size": 1})
     models = timed_models(artifacts, config.runtime)
     return RuntimeBenchmark(

@@ -84,13 +84,16 @@ def test_a_row_opens_every_artifact_that_it_reads(
     torch, onnx = plain_export("bert")
     names = [each.name for each in entries_of([*RIVALS], [torch, onnx])]
     assert names == [*RIVALS]
-    twice = entries_of(["onnxruntime", "transformers"], [onnx, torch, torch])
-    assert [(each.name, each.artifact) for each in twice] == [
+    other = replace(torch, path=torch.path.with_name("other"))
+    several = entries_of(["onnxruntime", "transformers"], [onnx, torch, other])
+    assert [(each.name, each.artifact) for each in several] == [
         ("onnxruntime", onnx),
         (f"transformers {torch.name}", torch),
-        (f"transformers {torch.name}", torch),
+        ("transformers other", other),
     ]
     assert entries_of(["onnxruntime"], [torch]) == []
+    with pytest.raises(ConfigError, match="one name"):
+        entries_of(["transformers"], [torch, torch])
 
 
 def test_precisions_are_the_artifacts_own_unless_a_row_has_another(teacher: Artifact) -> None:
@@ -379,8 +382,8 @@ def test_the_reading_says_where_a_rival_is_faster() -> None:
     )
     assert batches.startswith("- In batches, in 8 bits: ")
     assert single == (
-        "- One text at a time, in float: the fastest row of bertender is `bertender`. Faster than "
-        "it: `openvino` (2.00x [2.00, 2.00], 87.50% same labels). Not distinguished from it: "
+        "- One text at a time, in float32: the fastest row of bertender is `bertender`. Faster "
+        "than it: `openvino` (2.00x [2.00, 2.00], 87.50% same labels). Not distinguished from it: "
         "`onnxruntime`. Slower: `transformers`."
     )
 

@@ -14,7 +14,8 @@ from bertender.measure.latency_records import Latency
 
 __all__ = ["WAYS", "Way", "rivals_reading"]
 
-IN_8_BITS = {True: "8 bits", False: "float"}
+PRECISIONS = {"float32": "float32", "bfloat16": "bfloat16", "int8": "8 bits", "int4": "4 bits"}
+"""Precision of a row -> words; rows are compared within one."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,19 @@ WAYS = (
 
 
 def rivals_reading(figures: RivalFigures) -> list[str]:
-    """Return a line for each way of calling, in float and in 8 bits."""
+    """Return a line for each way of calling, in each precision."""
+    unknown = {row.precision for row in figures.rows} - PRECISIONS.keys()
+    assert not unknown, unknown
     return [
-        f"- {way.words}, in {words}: {_verdict(figures, way, _rows(figures, in_8_bits))}"
-        for in_8_bits, words in IN_8_BITS.items()
+        f"- {way.words}, in {words}: {_verdict(figures, way, _rows(figures, precision))}"
+        for precision, words in PRECISIONS.items()
         for way in WAYS
-        if _rows(figures, in_8_bits)
+        if _rows(figures, precision)
     ]
 
 
-def _rows(figures: RivalFigures, in_8_bits: bool) -> list[RivalRow]:
-    return [row for row in figures.rows if (row.precision == "int8") is in_8_bits]
+def _rows(figures: RivalFigures, precision: str) -> list[RivalRow]:
+    return [row for row in figures.rows if row.precision == precision]
 
 
 def _verdict(figures: RivalFigures, way: Way, rows: Collection[RivalRow]) -> str:

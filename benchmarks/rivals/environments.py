@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -46,7 +47,9 @@ def _make(place: Path, requirements: Sequence[str]) -> None:
 
 
 def _run(words: Sequence[str]) -> None:
-    done = subprocess.run(words, capture_output=True, text=True)
+    # packages of this process would count as installed there
+    variables = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(words, capture_output=True, text=True, env=variables)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         errors = [line for line in lines if line.startswith("ERROR: ")] or lines[-1:]

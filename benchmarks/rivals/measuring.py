@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,8 +18,9 @@ from benchmarks.rivals.environments import python_of
 from benchmarks.rivals.records import RivalBenchmark, RivalResults, RivalRow
 from benchmarks.rivals.table import RIVALS, Rival
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ModelError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.core.progress import progress_bar, track
+from bertender.measure.compare import row_names
 from bertender.measure.latency import (
     LatencyConfig,
     TakeTurn,
@@ -26,7 +29,7 @@ from bertender.measure.latency import (
     threads_of,
     time_in_turns,
 )
-from bertender.measure.line_process import LineProcess, line_process
+from bertender.measure.line_process import ROOT, LineProcess, line_process
 from bertender.metrics.scores import score
 from bertender.tasks.task import Task
 
@@ -63,12 +66,19 @@ class Entry:
 
 
 def entries_of(rivals: Sequence[str], artifacts: Sequence[Artifact]) -> list[Entry]:
-    """Return an entry for each rival and artifact that it reads, in the order of the rivals."""
+    """Return an entry for each rival and artifact that it reads, in the order of the rivals.
+
+    Raises:
+        ConfigError: two artifacts have one name.
+    """
+    names = dict(zip((each.path for each in artifacts), row_names(artifacts), strict=True))
+    if len({*names.values()}) < len(artifacts):
+        raise ConfigError("two artifacts have one name: give each folder a name of its own.")
     entries = []
     for rival in rivals:
         read = [each for each in artifacts if each.card.kind == RIVALS[rival].reads]
         for artifact in read:
-            name = rival if len(read) == 1 else f"{rival} {artifact.name}"
+            name = rival if len(read) == 1 else f"{rival} {names[artifact.path]}"
             entries.append(Entry(name, rival, artifact))
     return entries
 
@@ -221,4 +231,16 @@ class Contest:
         reason = str(error)
         for entry in self.entries.values():
             reason = reason.replace(str(entry.artifact.path.resolve()), entry.artifact.name)
+        for place, words in self._places().items():
+            reason = reason.replace(str(place), words)
         return reason
+
+    def _places(self) -> dict[str | Path, str]:
+        """Return folders of this machine, the innermost first, and what to write for them."""
+        return {
+            self.environments.resolve(): "ENVIRONMENTS",
+            sys.prefix: "PYTHON",
+            ROOT: "bertender",
+            tempfile.gettempdir(): "TEMPORARY",
+            Path.home(): "HOME",
+        }

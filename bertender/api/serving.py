@@ -104,6 +104,7 @@ def deploy(artifact: ArtifactLike, to: PathLike, **settings: Any) -> Deployment:
     Raises:
         ConfigError: the address, the token or the name of the model is wrong; or the artifact is
             of another task.
+        ModelError, ArtifactError: the artifact cannot be served, or has no golden texts.
         BusyError: another process deploys there.
         DeploymentError: the artifact does not load, or predicts otherwise than when it was made.
 

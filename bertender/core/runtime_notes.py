@@ -48,6 +48,9 @@ class RuntimeNote(Record):
     measured_at: str = Field(description="date and time, UTC, ISO 8601")
     cpu_model: str
     cores: int
+    threads: int = Field(description="of every runtime")
+    task: str
+    parameters: int = Field(description="of the model that was timed")
     versions: dict[str, str] = Field(description="of the runtimes' packages")
     uses: tuple[FasterRuntime, ...]
 
@@ -80,7 +83,9 @@ def note_of_machine(environment: Environment, packages: tuple[str, ...]) -> Runt
 
 def shown_note(note: RuntimeNote) -> str:
     """Return a note in words."""
-    return f"{'; '.join(map(str, note.uses))} (measured {note.measured_at[:10]})"
+    model = f"a model of {note.parameters / 1e6:.3g} M parameters on {note.task}"
+    where = f"{model}, {note.threads} of {note.cores} cores, {note.measured_at[:10]}"
+    return f"{'; '.join(map(str, note.uses))} ({where})"
 
 
 def _place(cpu_model: str, cores: int, versions: Mapping[str, str]) -> Path:

@@ -75,7 +75,9 @@ def line_process(
         python: the interpreter, which may be of another environment.
         variables: of the environment, added to those of this process.
     """
-    places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # packages of this process are none of another environment's
+    own = [os.environ.get("PYTHONPATH")] if python == sys.executable else []
+    places = [str(ROOT), *filter(None, own)]
     with (
         TemporaryFile() as errors,
         # -P: no file of the folder that this runs in stands before a library of the same name

@@ -18,7 +18,8 @@ def runtime_note(comparison: Comparison) -> RuntimeNote | None:
     """Return the fastest rows of each runtime against each other, for one text and for batches.
 
     Only rows of as many parameters as the first ONNX row are compared, so that runtimes are, and
-    not models. None where fewer than two runtimes were timed, or other work disturbed the times.
+    not models; the ratio is of the best row of each. None where fewer than two runtimes were
+    timed, the model's size is unknown, or other work disturbed the times.
     """
     conditions = comparison.circumstances
     rows = _of_one_model(comparison.rows)
@@ -33,13 +34,16 @@ def runtime_note(comparison: Comparison) -> RuntimeNote | None:
         measured_at=conditions.measured_at,
         cpu_model=conditions.environment.cpu_model,
         cores=conditions.environment.cores,
+        threads=conditions.threads,
+        task=conditions.task,
+        parameters=rows[0].size.parameters or 0,
         versions={package: versions.get(package, "") for package in packages},
         uses=tuple(_faster(use, samples, rows) for use, samples in uses),
     )
 
 
 def _of_one_model(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    onnx = [row for row in rows if row.runtime is not None]
+    onnx = [row for row in rows if row.runtime is not None and row.size.parameters]
     return [row for row in onnx if row.size.parameters == onnx[0].size.parameters]
 
 

@@ -30,13 +30,13 @@ class Tried(Record):
     name: str
     texts_per_second: float | None = Field(
         description="by the objective, the geometric mean over rounds; None where the p99 does not "
-        "hold in some round, or where its server cannot start"
+        "hold in some round, or where it could not be served"
     )
     against_default: Speedup | None = Field(
         description="over the default's in the same round; None of the default itself, and where "
         "one of the two has none"
     )
-    failure: str | None = Field(None, description="why its server cannot start")
+    failure: str | None = Field(None, description="why it could not be served")
 
 
 class Choice(Record):
@@ -102,25 +102,41 @@ def choose(rows: Sequence[Tried], config: TuneConfig) -> Choice:
     )
 
 
-def confirmed(choice: Choice, fresh: Sequence[Tried], config: TuneConfig) -> Choice:
+def confirmed(
+    choice: Choice, rows: Sequence[Tried], fresh: Sequence[Tried], config: TuneConfig
+) -> Choice:
     """Return what fresh rounds say of a chosen setting: their ratio, or that the default stays.
 
     The rounds that chose a setting flatter it: it is the best of several there, by chance too.
 
     Args:
         choice: a setting, not the default.
+        rows: all settings in the rounds that chose it, the default first.
         fresh: the default and that setting, in rounds that had no part in the choice.
         config: as for the choice.
     """
     again = choose(fresh, config)
+    own = fresh[-1]
     if again.setting == choice.setting:
         reason = f"{again.reason}, in rounds that did not choose it"
         return again.model_copy(update={"reason": reason})
+    if rows[0].texts_per_second is None and own.texts_per_second is not None:
+        # the default has missed the p99 before, whatever it did by chance since
+        return choice
     return Choice(
         setting=DEFAULT_SETTING,
-        reason=f"{choice.setting} was the best, but not beyond chance when both were measured once "
-        "more: the default stays",
+        reason=f"{choice.setting} was the best, but {_unconfirmed(own, config)} when both were "
+        "measured once more: the default stays",
     )
+
+
+def _unconfirmed(own: Tried, config: TuneConfig) -> str:
+    """Return in words why fresh rounds do not confirm a setting."""
+    if own.failure:
+        return "it could not be served"
+    if own.texts_per_second is None:
+        return f"it missed a p99 of {config.slo_p99_ms:g} ms"
+    return "not beyond chance"
 
 
 def _without_default(rows: Sequence[Tried], config: TuneConfig) -> Choice:

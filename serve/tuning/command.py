@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,10 +50,9 @@ def tune_command() -> Callable[..., None]:
 
 
 def _print(result: TuneResult) -> None:
-    print_rows(("setting", "texts/s", "against the default"), [_row(row) for row in result.tried])
-    for row in result.tried:
-        if row.failure:
-            print_words(f"{row.name}: no score, because its server cannot start: {row.failure}")
+    _print_tried("setting", result.tried)
+    if result.fresh:
+        _print_tried("once more", result.fresh)
     print_words(f"{result.choice.setting}: {result.choice.reason}.")
     noisy = ": noisy, these figures are not reliable" if result.load.noisy else ""
     print_words(f"busiest server: {result.load}{noisy}")
@@ -61,6 +60,13 @@ def _print(result: TuneResult) -> None:
         f"`bertender serve` now uses {result.profile.settings} for such a model on this machine; "
         f"the profile is {result.path}"
     )
+
+
+def _print_tried(title: str, rows: Sequence[Tried]) -> None:
+    print_rows((title, "texts/s", "against the default"), [_row(row) for row in rows])
+    for row in rows:
+        if row.failure:
+            print_words(f"{row.name}: no score, because it could not be served: {row.failure}")
 
 
 def _row(row: Tried) -> tuple[str, str, str]:

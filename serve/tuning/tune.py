@@ -79,7 +79,7 @@ def tune(
     if choice.setting != DEFAULT_SETTING:
         both = (DEFAULT_SETTING, choice.setting)
         fresh, more = _rows(measuring, both, first_round=config.rounds)
-        choice, visits = confirmed(choice, fresh, config), [*visits, *more]
+        choice, visits = confirmed(choice, rows, fresh, config), [*visits, *more]
     profile = _profile(key, choice, config, visits)
     write_profile(profile)
     _saved(path).unlink(missing_ok=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from benchmarks.replica_processes import Proxy, Replica, proxied, replicas_on
 from bertender.core.artifact import Artifact
@@ -20,7 +22,16 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 CLIENTS = 4
 TEXTS = [("apple saw",), ("plum",)]
-ABSENT = ("/v2/repository/index", "/v2/logging", "/metrics", "/v2", "/v2/models/other/infer")
+ABSENT = (
+    ("GET", "/v2"),
+    ("GET", "/v2/logging"),
+    ("GET", "/metrics"),
+    ("POST", "/v2/repository/index"),
+    ("POST", "/v2/repository/models/classifier/unload"),
+    ("POST", "/v2/models/classifier/trace/setting"),
+    ("POST", "/v2/systemsharedmemory/region/own/register"),
+    ("POST", "/v2/models/other/infer"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +127,19 @@ def test_both_replicas_get_requests_again(proxy: Proxy, replicas: list[Replica])
     assert proxy.uses(0)
 
 
-@pytest.mark.parametrize("path", ABSENT)
-def test_nothing_but_the_model_is_there(path: str, proxy: Proxy) -> None:
+@pytest.mark.parametrize(("method", "path"), ABSENT)
+def test_nothing_but_the_model_is_there(method: str, path: str, proxy: Proxy) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", proxy.http_port, timeout=20)
-    connection.request("GET", path)
-    assert connection.getresponse().status == 404
+    connection.request(method, path, body=b"{}" if method == "POST" else None)
+    response = connection.getresponse()
+    assert response.status == 404
+    assert response.read().startswith(b"<html>")  # the proxy's own, where Triton writes JSON
     connection.close()
+
+
+def test_grpc_has_nothing_but_the_model_either(proxy: Proxy) -> None:
+    with InferenceServerClient(f"127.0.0.1:{proxy.grpc_port}") as client:
+        assert client.is_model_ready("classifier")
+        with pytest.raises(InferenceServerException) as caught:
+            client.get_model_repository_index()
+    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"  # what gRPC makes of a 404

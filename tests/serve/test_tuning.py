@@ -14,11 +14,12 @@ from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.errors import ConfigError, MachineBusyError, ServingError, UnknownNameError
 from bertender.core.machine_load import MachineLoad
+from bertender.core.speedup import Speedup
 from bertender.text.example import Example
 from serve.config import ServeConfig
 from serve.profiles import ProfileKey, TunedSettings, profile_folder, read_profile
 from serve.tuning import measuring
-from serve.tuning.choice import Choice, choose, scores_of, tried
+from serve.tuning.choice import Choice, Tried, choose, confirmed, scores_of, tried
 from serve.tuning.config import TuneConfig
 from serve.tuning.objectives import OBJECTIVES, Cell
 from serve.tuning.rounds import LEAST_ROUNDS, MOST_ROUNDS, ratio_over_rounds
@@ -224,6 +225,38 @@ def test_the_default_stays_where_fresh_rounds_do_not_confirm(
     assert result.choice.reason.startswith("large-buckets was the best, but not beyond chance")
 
 
+def row_of(texts_per_second: float | None, ratio: float | None = None, **more: str) -> Tried:
+    """Return a row of a setting."""
+    against = None if ratio is None else Speedup(value=ratio, low=ratio, high=ratio)
+    return Tried(
+        name=more.pop("name", "large-buckets"),
+        texts_per_second=texts_per_second,
+        against_default=against,
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("default", "fresh_default", "fresh", "setting", "words"),
+    [
+        (1.0, 1.0, row_of(2.0, 1.5), "large-buckets", "1.50x"),
+        (1.0, 1.0, row_of(1.0, 0.9), DEFAULT_SETTING, "not beyond chance"),
+        (1.0, 1.0, row_of(None), DEFAULT_SETTING, "missed a p99"),
+        (1.0, 1.0, row_of(None, failure="gone"), DEFAULT_SETTING, "could not be served"),
+        (None, 1.0, row_of(1.0, 0.9), "large-buckets", "first"),
+        (None, None, row_of(None), DEFAULT_SETTING, "missed a p99"),
+    ],
+)
+def test_fresh_rounds_confirm_or_say_why_not(
+    default: float | None, fresh_default: float | None, fresh: Tried, setting: str, words: str
+) -> None:
+    """A default that has missed the p99 once is not taken for its luck later."""
+    rows = [row_of(default, name=DEFAULT_SETTING), row_of(2.0)]
+    again = [row_of(fresh_default, name=DEFAULT_SETTING), fresh]
+    choice = confirmed(Choice(setting="large-buckets", reason="first"), rows, again, TuneConfig())
+    assert choice.setting == setting and words in choice.reason
+
+
 def test_fresh_rounds_are_measured_once(visits: Visits, onnx_artifact: Artifact) -> None:
     visits.fail_at = 12
     with pytest.raises(KeyboardInterrupt):
@@ -264,7 +297,7 @@ def test_the_command_says_why_a_setting_has_no_score(
     words = ("--input", tmp_path / "texts.txt", "--rounds", "3", "--noisy")
     words = (*words, "--settings", "large-buckets")
     shown = " ".join(succeed("tune", onnx_artifact.path, *words).stdout.split())
-    assert "large-buckets: no score, because its server cannot start: /dev/shm has" in shown
+    assert "large-buckets: no score, because it could not be served: /dev/shm has" in shown
 
 
 def test_an_interrupted_run_continues_where_it_was(visits: Visits, onnx_artifact: Artifact) -> None:
