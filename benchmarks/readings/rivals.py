@@ -14,7 +14,7 @@ from bertender.measure.latency_records import Latency
 
 __all__ = ["WAYS", "Way", "rivals_reading"]
 
-PRECISIONS = {"float32": "float32", "bfloat16": "bfloat16", "int8": "8 bits", "int4": "4 bits"}
+PRECISIONS = {"int8": "8 bits", "int4": "4 bits", "float32": "float32", "bfloat16": "bfloat16"}
 """Precision of a row -> words; rows are compared within one."""
 
 
