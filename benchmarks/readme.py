@@ -33,6 +33,7 @@ from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
 from benchmarks.replica_table import replicas_block
 from benchmarks.rival_table import rivals_block
+from benchmarks.runtime_table import runtime_block
 from benchmarks.saving import check_noisy_files
 from benchmarks.serving_table import serving_block
 from benchmarks.soak_table import soak_block
@@ -194,6 +195,11 @@ TABLES: Mapping[str, Block] = {
         "docs/export.md",
         ("benchmarks/results/2026-11-23-sst2-fusion-cpu.json",),
         of_one(fusion_block),
+    ),
+    "runtimes": Block(
+        "docs/comparing.md",
+        ("benchmarks/results/2026-11-23-sst2-runtimes-cpu.json",),
+        runtime_block,
     ),
     "pruning": Block(
         "docs/pruning.md",

@@ -17,6 +17,7 @@ from benchmarks.readings.fusion import fusion_reading
 from benchmarks.readings.methods import methods_reading
 from benchmarks.readings.pruning import pruning_reading
 from benchmarks.readings.quantization import quantization_reading
+from benchmarks.readings.runtimes import runtimes_reading
 from benchmarks.readings.speed import speed_reading
 from benchmarks.readings.tagging import tagging_reading
 from benchmarks.readings.training import training_reading
@@ -50,6 +51,7 @@ READINGS: Mapping[str, Reading] = {
     "training": Reading(training_reading),
     "tagging": Reading(tagging_reading),
     "fusion": Reading(fusion_reading),
+    "runtimes": Reading(runtimes_reading),
     "pruning": Reading(pruning_reading, further_tables=("methods",)),
     "quantization": Reading(quantization_reading),
     "chain": Reading(chain_reading, (TRIED,)),
