@@ -31,7 +31,7 @@ def short_compress_block(files: Mapping[str, Path]) -> str:
     rows = (teacher, model.model_copy(update={"name": "model"}))
     lines = markdown_rows(
         [column.heading(table.circumstances) for column in COLUMNS],
-        table_rows(table.model_copy(update={"rows": rows}), COLUMNS),
+        table_rows(table.model_copy(update={"rows": rows, "constant": None}), COLUMNS),
         [column.numeric for column in COLUMNS],
     )
     words = f"{sentence(report)} {_machine(report)} Raw: {raw}"

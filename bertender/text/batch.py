@@ -85,10 +85,8 @@ class Tokenize:
             from bertender.text.token_arrays import pair_arrays
 
             return pair_arrays(self.tokenizer, columns, self.max_length)
-        settings = {"padding": True, "truncation": True, "return_tensors": "np"}
-        tokens: BatchEncoding | TokenArrays = self.tokenizer(
-            *columns, max_length=self.max_length, **settings
-        )
+        settings = {"max_length": self.max_length, "padding": True, "truncation": True}
+        tokens: BatchEncoding = self.tokenizer(*columns, return_tensors="np", **settings)
         return tokens
 
 
