@@ -144,7 +144,8 @@ class _Watch:
         return {name: round(seconds / wall_s, 4) for name, seconds in spent.items()}
 
     def _now(self) -> dict[str, float]:
-        processes = [each.process for each in self.replicas if each.process is not None]
+        started = (each.process for each in self.replicas)
+        processes = [each for each in started if each is not None and each.poll() is None]
         return {
             "wall": time.monotonic(),
             "generator": time.process_time(),
@@ -202,7 +203,10 @@ def _rolling_restart(deployment: _Deployment) -> RollingRestart:
     ):
         meter, watch = LoadMeter(), _Watch(proxy, replicas)
         restarting = pool.submit(_restarted, watch, config.warmup_s + SETTLED_S)
-        run = deployment.carry(watch, config.restart_s)
+        try:
+            run = deployment.carry(watch, config.restart_s)
+        finally:
+            watch.began.set()  # else, where no request was sent, the restarts would wait for one
         restarts = _in_time(restarting, config)
         load = meter.stop()
     check_load(load, config.noisy)

@@ -68,7 +68,7 @@ def _tensor(tensor: TensorSignature) -> dict[str, object]:
 def _threads(config: ServeConfig) -> Mapping[str, str]:
     """Return the threads of an instance on the CPU; by default it has its share of the cores.
 
-    One that is alone takes every core without a word, on another machine too.
+    Triton gives one that is alone every core by default, on another machine too.
     """
     alone = config.instances == 1 and not config.starts_server
     if config.gpu or (alone and not config.threads_per_instance):

@@ -57,11 +57,10 @@ def running_servers() -> Iterator[RunningServer]:
 
 
 def is_listening(server: RunningServer) -> bool:
-    """Return whether the server itself listens at its gRPC port: a process of this user that its
-    supervisor has started.
+    """Return whether the server itself listens at its gRPC port.
 
-    While it does, the kernel lets no other user listen there. While it is started again, anybody
-    may.
+    That is a process of this user which its supervisor has started. While it does, the kernel lets
+    no other user listen there. While it is started again, anybody may.
     """
     try:
         started = psutil.Process(server.supervisor).children()

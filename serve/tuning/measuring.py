@@ -30,8 +30,7 @@ class Measuring:
     """File of the visits so far."""
     saved: SavedVisits
     failures: dict[str, str] = field(default_factory=dict)
-    """Name of a setting whose server cannot start -> why; not saved, so that the next run tries it
-    again."""
+    """Name of a setting that could not be served -> why; a run that continues tries it again."""
 
     def visits(self, names: Sequence[str], rounds: range) -> list[Visit]:
         """Return a visit of every setting in every round; those of an earlier run are not repeated.
