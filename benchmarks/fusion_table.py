@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.fusion import GRAPHS, FusionBenchmark
-from benchmarks.long_texts import LONG_TOKENS
-from bertender.measure.latency import Latency
+from benchmarks.shapes import SHAPES, Shape, Times
 from bertender.measure.load import BUSY_SHARE, busiest
-from bertender.measure.samples import Rounds, Speedup, speedup_over_processes
+from bertender.measure.samples import Speedup
 
-__all__ = ["SHAPES", "Shape", "fusion_block", "ratio_to_plain"]
-
-Samples = Sequence[Rounds]
-"""Milliseconds, processes x rounds x texts."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A column of times: its title, its rows, and the milliseconds of a row."""
-
-    title: str
-    rows: Callable[[FusionBenchmark], Sequence[Latency]]
-    samples: Callable[[Latency], Samples]
-
-
-SHAPES = (
-    Shape("one text", lambda result: result.natural.rows, lambda row: row.single_ms),
-    Shape(
-        f"one of {LONG_TOKENS} tokens", lambda result: result.long.rows, lambda row: row.single_ms
-    ),
-    Shape(
-        "32 mixed",
-        lambda result: result.natural.rows,
-        lambda row: [[[value] for value in rounds] for rounds in row.batch_ms],
-    ),
-)
+__all__ = ["fusion_block", "speedup_over_plain"]
 
 
 def fusion_block(file: str, path: Path) -> str:
@@ -64,29 +37,28 @@ def fusion_block(file: str, path: Path) -> str:
 def _cells(name: str, result: FusionBenchmark) -> list[str]:
     fused = ", ".join(f"{count} {operator}" for operator, count in result.fused[name].items())
     running = str(result.skip_layer_norms[name])
-    return [name, fused or "-", running, *(_times(shape, name, result) for shape in SHAPES)]
+    return [name, fused or "-", running, *(_cell(shape, name, result) for shape in SHAPES)]
 
 
-def _times(shape: Shape, name: str, result: FusionBenchmark) -> str:
+def _cell(shape: Shape, name: str, result: FusionBenchmark) -> str:
     """Return the median, and how many times as fast as the plain graph of the same precision."""
-    samples = _samples(shape, name, result)
-    values = sorted(value for rounds in samples for texts in rounds for value in texts)
-    shown = f"{values[len(values) // 2]:.2f}"
+    plain, own = (_times(each, result) for each in (GRAPHS[name].against, name))
     if name == GRAPHS[name].against:
-        return f"{shown}, -"
-    ratio = ratio_to_plain(shape, name, result)
-    return f"{shown}, {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+        return f"{shape.median(own)}, -"
+    return shape.median_and_speedup(plain, own)
 
 
-def ratio_to_plain(shape: Shape, name: str, result: FusionBenchmark) -> Speedup:
+def speedup_over_plain(shape: Shape, name: str, result: FusionBenchmark) -> Speedup:
     """Return how many times as fast a graph is as the plain one of the same precision."""
-    plain, ours = (_samples(shape, each, result) for each in (GRAPHS[name].against, name))
-    return speedup_over_processes(plain, ours)
+    plain, own = (_times(each, result) for each in (GRAPHS[name].against, name))
+    return shape.speedup(plain, own)
 
 
-def _samples(shape: Shape, name: str, result: FusionBenchmark) -> Samples:
-    rows: Mapping[str, Latency] = {row.name: row for row in shape.rows(result)}
-    return shape.samples(rows[name])
+def _times(name: str, result: FusionBenchmark) -> Times:
+    natural, long = (
+        {row.name: row for row in report.rows} for report in (result.natural, result.long)
+    )
+    return Times(natural[name], long[name])
 
 
 def _conditions(result: FusionBenchmark) -> str:

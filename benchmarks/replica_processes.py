@@ -165,12 +165,12 @@ def proxied(replicas: Sequence[Replica], folder: Path, core: int | None = None) 
     """Run haproxy with the configuration of deploy/ in front of one or two replicas.
 
     Raises:
-        ServerMissingError: there is no haproxy.
+        ServerMissingError: haproxy is not installed.
         ServingError: it does not start.
     """
     binary = shutil.which("haproxy")
     if binary is None:
-        raise ServerMissingError("no haproxy here: install it, such as by `apt install haproxy`")
+        raise ServerMissingError("haproxy is not installed: `apt install haproxy` on Debian")
     own = with_free_ports(ServeConfig(http_port=0, grpc_port=0, metrics_port=0))
     config = folder / "haproxy.cfg"
     text = _config(own, replicas).replace(str(SOCKET), str(folder / SOCKET.name))

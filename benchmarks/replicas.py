@@ -64,7 +64,7 @@ def measure_replicas(
     """Measure one and two replicas in turns, and then a rolling restart.
 
     Raises:
-        ServerMissingError: there is no haproxy, or no Triton.
+        ServerMissingError: haproxy or Triton is not installed.
         ServingError: a replica or the proxy does not start, or ends otherwise than it should.
         LoadTestError: the restarts took longer than the load.
         MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.

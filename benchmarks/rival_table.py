@@ -9,7 +9,6 @@ from benchmarks.readings.rivals import rivals_reading
 from benchmarks.rivals.figures import RivalFigures, over, over_in_batches
 from benchmarks.rivals.records import RivalBenchmark, RivalRow
 from benchmarks.rivals.table import RIVALS
-from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
 from bertender.report.cells import number
 
@@ -54,9 +53,9 @@ def _cells(figures: RivalFigures, row: RivalRow) -> list[str]:
         f"{RIVALS[row.rival].title} (`{row.name}`)",
         f"{row.artifact}, {row.precision}",
         f"{own.single.p50_ms:.2f}",
-        _ratio(over(first, own)),
+        str(over(first, own)),
         number(own.texts_per_second),
-        _ratio(over_in_batches(first, own)),
+        str(over_in_batches(first, own)),
         f"{row.agreement:.4f}",
         f"{row.max_probability_difference:.1g}",
         f"{row.score.value:.4f}",
@@ -83,13 +82,9 @@ def _conditions(figures: RivalFigures) -> str:
         f"{result.config.rounds} rounds, all rows in turns. Speeds are over `{first.name}`, with "
         "intervals of 95 % over repetitions and rounds; labels and probabilities are compared with "
         f"its own. Noise floor (`{first.name}` timed a second time): "
-        f"{_ratio(figures.noise_floor)}. Busiest repetition: {load}. {here.cpu_model}, threads: "
+        f"{figures.noise_floor}. Busiest repetition: {load}. {here.cpu_model}, threads: "
         f"{one.threads}; {', '.join(f'{name} {each}' for name, each in versions.items())}."
     )
-
-
-def _ratio(speed: Speedup) -> str:
-    return f"{speed.value:.2f}x [{speed.low:.2f}, {speed.high:.2f}]"
 
 
 def _line(cells: Sequence[str]) -> str:

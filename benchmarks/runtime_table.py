@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.long_texts import LONG_TOKENS
-from benchmarks.readings.words import ratio
 from benchmarks.runtimes import RuntimeBenchmark
+from benchmarks.shapes import SHAPES, Shape, Times
 from bertender.measure.comparison import ComparisonRow
-from bertender.measure.latency import Latency
-from bertender.measure.samples import Rounds, Speedup, speedup_over_processes
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.report.cells import markdown_rows
 
-__all__ = [
-    "SHAPES",
-    "Shape",
-    "Timed",
-    "read_runtimes",
-    "rows_of",
-    "runtime_block",
-    "speedup_over_float",
-]
+__all__ = ["Timed", "read_runtimes", "rows_of", "runtime_block"]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A row: its score, and its times on texts of natural length and on long ones."""
+    """A row: its score, and its times."""
 
     row: ComparisonRow
-    long: Latency
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A column of times: its title, and the milliseconds of a row, processes x rounds x texts."""
-
-    title: str
-    samples: Callable[[Timed], Sequence[Rounds]]
-
-
-SHAPES = (
-    Shape("one text", lambda timed: timed.row.latency.single_ms),
-    Shape(f"one of {LONG_TOKENS} tokens", lambda timed: timed.long.single_ms),
-    Shape(
-        "32 mixed",
-        lambda timed: [[[value] for value in rounds] for rounds in timed.row.latency.batch_ms],
-    ),
-)
+    times: Times
 
 
 def runtime_block(files: Mapping[str, Path]) -> str:
@@ -68,14 +38,9 @@ def read_runtimes(files: Mapping[str, Path]) -> list[RuntimeBenchmark]:
 def rows_of(result: RuntimeBenchmark) -> list[Timed]:
     """Return the rows with all of their times; the float model in ONNX Runtime is the first."""
     both = zip(result.comparison.rows, result.long.rows, strict=True)
-    rows = [Timed(row, long) for row, long in both]
+    rows = [Timed(row, Times(row.latency, long)) for row, long in both]
     assert rows[0].row.runtime == DEFAULT_RUNTIME
     return rows
-
-
-def speedup_over_float(shape: Shape, timed: Timed, rows: Sequence[Timed]) -> Speedup:
-    """Return how many times as fast a row is as the float model in ONNX Runtime."""
-    return speedup_over_processes(shape.samples(rows[0]), shape.samples(timed))
 
 
 def _part(result: RuntimeBenchmark) -> list[str]:
@@ -99,11 +64,9 @@ def _cells(timed: Timed, rows: Sequence[Timed]) -> list[str]:
 
 
 def _time(shape: Shape, timed: Timed, rows: Sequence[Timed]) -> str:
-    times = [value for rounds in shape.samples(timed) for texts in rounds for value in texts]
-    shown = f"{statistics.median(times):.2f}"
     if timed is rows[0]:
-        return shown
-    return f"{shown}, {ratio(speedup_over_float(shape, timed, rows))}"
+        return shape.median(timed.times)
+    return shape.median_and_speedup(rows[0].times, timed.times)
 
 
 def _conditions(result: RuntimeBenchmark) -> str:

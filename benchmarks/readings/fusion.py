@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.fusion import GRAPHS, FusionBenchmark
-from benchmarks.fusion_table import SHAPES, ratio_to_plain
+from benchmarks.fusion_table import speedup_over_plain
 from benchmarks.readings.words import above, below, holding, listed
+from benchmarks.shapes import SHAPES
 from bertender.measure.samples import Speedup
 
 __all__ = ["fusion_reading"]
@@ -29,7 +30,7 @@ def fusion_reading(files: Mapping[str, Path]) -> str:
 
 
 def _line(name: str, result: FusionBenchmark) -> str:
-    ratios = {shape.title: ratio_to_plain(shape, name, result) for shape in SHAPES}
+    ratios = {shape.title: speedup_over_plain(shape, name, result) for shape in SHAPES}
     sentence = (
         f"{words} {_shown(titles, ratios)}"
         for words, chosen in SIDES

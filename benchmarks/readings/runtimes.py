@@ -6,15 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.readings.words import ratio
-from benchmarks.runtime_table import (
-    SHAPES,
-    Shape,
-    Timed,
-    read_runtimes,
-    rows_of,
-    speedup_over_float,
-)
+from benchmarks.runtime_table import Timed, read_runtimes, rows_of
 from benchmarks.runtimes import RuntimeBenchmark
+from benchmarks.shapes import SHAPES, Shape
 
 __all__ = ["runtimes_reading"]
 
@@ -35,8 +29,9 @@ def _lines(result: RuntimeBenchmark) -> list[str]:
 
 
 def _line(result: RuntimeBenchmark, shape: Shape, rows: Sequence[Timed]) -> str:
-    speedups = {timed.row.name: speedup_over_float(shape, timed, rows) for timed in rows[1:]}
-    close = [timed.row.name for timed in rows[1:] if _lost(timed) <= POINTS]
+    first, *others = rows
+    speedups = {each.row.name: shape.speedup(first.times, each.times) for each in others}
+    close = [timed.row.name for timed in others if _lost(timed) <= POINTS]
     fastest = max(speedups, key=lambda name: speedups[name].value)
     best = max(close, key=lambda name: speedups[name].value, default=None)
     title = f"{result.layers} layers, {shape.title}"

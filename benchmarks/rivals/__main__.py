@@ -107,7 +107,7 @@ def _chosen(only: str) -> tuple[str, ...]:
     """Return the rivals that are asked for, in the order of the table.
 
     Raises:
-        UnknownNameError: one is no row of RIVALS.
+        UnknownNameError: a name is not in RIVALS.
         ConfigError: none is asked for.
     """
     asked = [name.strip() for name in only.split(",") if name.strip()] if only else [*RIVALS]

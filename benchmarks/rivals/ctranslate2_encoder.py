@@ -42,7 +42,8 @@ def open_ctranslate2(opening: Opening) -> Predict:
     """Convert a torch model, and open its encoder in the compute type of the settings.
 
     Raises:
-        ValueError: its head is no row of HEADS, or CTranslate2 has no such encoder.
+        ValueError: its classification head is not in HEADS, or CTranslate2 cannot convert its
+            encoder.
     """
     config = json.loads((opening.folder / "config.json").read_text(encoding="utf-8"))
     if config["model_type"] not in HEADS:

@@ -47,7 +47,4 @@ def over(reference: Latency, row: Latency) -> Speedup:
 
 def over_in_batches(reference: Latency, row: Latency) -> Speedup:
     """Return how many times as fast as another a row is, in batches."""
-    theirs, own = (
-        [[(batch,) for batch in rounds] for rounds in each.batch_ms] for each in (reference, row)
-    )
-    return speedup_over_processes(theirs, own)
+    return speedup_over_processes(reference.batch_rounds_ms, row.batch_rounds_ms)

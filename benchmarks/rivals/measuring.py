@@ -61,7 +61,7 @@ class Entry:
 
     @property
     def precision(self) -> str:
-        """What it computes in, as it is asked to."""
+        """The precision that it is set to compute in."""
         return self.row.precision or self.artifact.card.precision
 
 

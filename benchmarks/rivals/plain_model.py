@@ -18,7 +18,7 @@ from benchmarks.rivals.plain_tokenizer import PlainTokenizer
 __all__ = ["ARTIFACT_VARIABLE", "LENGTH_VARIABLE", "PlainModel"]
 
 ARTIFACT_VARIABLE, LENGTH_VARIABLE = "RIVAL_ARTIFACT", "RIVAL_MAX_LENGTH"
-"""What tells a server in a process of its own which model it runs."""
+"""Environment variables that tell a server process which model to run."""
 
 
 class PlainModel:

@@ -26,7 +26,7 @@ class RivalRow(Record):
 
 
 class RivalResults(Record):
-    """What was measured so far."""
+    """The measurements so far."""
 
     rows: tuple[RivalRow, ...] = Field(description="the first is the reference")
     absent: dict[str, str] = Field(description="name of a row -> why it was not measured")

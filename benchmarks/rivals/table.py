@@ -28,7 +28,7 @@ class Rival:
     packages: tuple[str, ...]
     """Those whose versions are recorded."""
     requirements: tuple[str, ...] = ()
-    """What pip installs into an environment of its own; without any it runs in this one."""
+    """Packages that pip installs into a separate environment; without any it runs in this one."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     precision: str | None = None
     """What it computes in, where that is not the artifact's precision."""

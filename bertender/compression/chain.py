@@ -66,8 +66,8 @@ def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int)
         # a student's recovery learns from the teacher, which knows more than the student does
         sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
         settings = {**_cuts(candidate, config), **_texts(config, unlabelled)}
-        settings |= {"epochs": config.recovery_epochs, "seed": config.seed}
-        settings |= {"batch_size": config.batch_size}
+        settings |= {"epochs": config.recovery_epochs, "batch_size": config.batch_size}
+        settings |= {"seed": config.seed}
         steps.append(_step("pruned", "prune", sources, settings))
     return steps
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from bertender.core.cache_folder import cache_directory
 from bertender.core.config import Record
@@ -36,10 +36,9 @@ class FasterRuntime(Record):
     speedup: Speedup = Field(description="of the row over the other")
 
     def __str__(self) -> str:
-        ratio = f"{self.speedup.value:.2f}x [{self.speedup.low:.2f}, {self.speedup.high:.2f}]"
         if self.speedup.low <= 1:
-            return f"{self.use}: {self.runtime} and {self.other_runtime} are alike ({ratio})"
-        return f"{self.use}: {self.row} is {ratio} as fast as {self.other_row}"
+            return f"{self.use}: {self.runtime} and {self.other_runtime} are alike ({self.speedup})"
+        return f"{self.use}: {self.row} is {self.speedup} as fast as {self.other_row}"
 
 
 class RuntimeNote(Record):
@@ -77,7 +76,7 @@ def note_of_machine(environment: Environment, packages: tuple[str, ...]) -> Runt
     place = _place(environment.cpu_model, environment.cores, installed)
     try:
         return RuntimeNote.model_validate_json(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError, ValidationError):
+    except (OSError, ValueError):  # pydantic's own is a ValueError
         return None
 
 

@@ -10,10 +10,12 @@ __all__ = ["Speedup"]
 class Speedup(Record):
     """Speedup over a reference, with a 95 % interval over processes and rounds.
 
-    The interval holds the noise of the processes that were timed: few of them make it rough. It
-    does not hold what differs from one machine to another.
+    Few processes make the interval rough, and it does not hold what differs between machines.
     """
 
     value: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}x [{self.low:.2f}, {self.high:.2f}]"

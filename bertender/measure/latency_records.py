@@ -63,6 +63,11 @@ class Latency(Record):
         tuple[tuple[float, ...], ...], BeforeValidator(lambda samples: _nested(samples, 2))
     ] = Field(description="raw: processes x rounds, a batch each")
 
+    @property
+    def batch_rounds_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """The batches as single texts are stored: processes x rounds x 1."""
+        return tuple(tuple((value,) for value in rounds) for rounds in self.batch_ms)
+
 
 class LatencyReport(Record):
     """Interleaved measurements, and how they were made."""

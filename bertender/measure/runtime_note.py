@@ -70,7 +70,7 @@ def _single(row: ComparisonRow) -> Sequence[Rounds]:
 
 
 def _batch(row: ComparisonRow) -> Sequence[Rounds]:
-    return [[[value] for value in rounds] for rounds in row.latency.batch_ms]
+    return row.latency.batch_rounds_ms
 
 
 def _runtime_title(row: ComparisonRow) -> str:

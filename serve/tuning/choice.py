@@ -21,7 +21,7 @@ Scores = Mapping[str, Sequence[float]]
 """Name of a setting -> its score in each round."""
 
 Failures = Mapping[str, str]
-"""Name of a setting whose server cannot start -> why."""
+"""Name of a setting that could not be served -> why."""
 
 
 class Tried(Record):
@@ -90,8 +90,7 @@ def choose(rows: Sequence[Tried], config: TuneConfig) -> Choice:
         assert ratio is not None
         return Choice(
             setting=best.name,
-            reason=f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] the texts/s of "
-            f"{DEFAULT_SETTING}",
+            reason=f"{ratio} the texts/s of {DEFAULT_SETTING}",
         )
     if rows[0].texts_per_second is None:
         return _without_default(rows, config)

@@ -74,5 +74,5 @@ def _row(row: Tried) -> tuple[str, str, str]:
     return (
         row.name,
         DASH if speed is None else f"{speed:.4g}",
-        DASH if ratio is None else f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]",
+        DASH if ratio is None else str(ratio),
     )
