@@ -55,6 +55,9 @@ class TrainingConfig(Config):
         "auto", description="compute in bf16 where CPU or GPU has it (auto), always, or never"
     )
     checkpoint_steps: int = Field(500, ge=1, description="steps between resumable checkpoints")
+    dropout: bool = Field(
+        True, description="drop values at random while training, as the model's config says"
+    )
     seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
 
     def shaping(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from bertender.core.errors import TrainingError
 from bertender.core.progress import Bar, progress_bar
 from bertender.core.timing import Stopwatch
 from bertender.text.batching import POOLINGS, BatchLimits, BatchPlan, plan_batches
+from bertender.training.attention import fast_attention
 from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
@@ -119,7 +120,7 @@ def train(
     checkpoint = last_checkpoint(work)
     with progress_bar(description, len(plan)) as bar:
         progress = _Progress(bar, plan, at_epoch_end, keep_end)
-        reported = _reported(objective, len(plan), description, work)
+        reported = _reported(_computed(objective, config), len(plan), description, work)
         trainer = _PlannedTrainer(model, arguments, examples, reported, plan, rates)
         trainer.add_callback(progress)  # type: ignore[no-untyped-call]
         with (clock := Stopwatch()).running():
@@ -146,6 +147,18 @@ def planned(
         seed=config.seed,
         groups=examples.groups,
     )
+
+
+def _computed(objective: Objective, config: TrainingConfig) -> Objective:
+    """Return the objective with the dropout of the config, and with the faster attention."""
+
+    def minimised(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        if not config.dropout:
+            model.eval()  # the Trainer has set it to train; in our models only dropout differs
+        with fast_attention(batch):
+            return objective(model, batch, step)
+
+    return minimised
 
 
 def _reported(objective: Objective, steps: int, description: str, work: Path) -> Objective:

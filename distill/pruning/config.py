@@ -21,6 +21,7 @@ OF_RECOVERY = frozenset(
     {
         "batches",
         "checkpoint_steps",
+        "dropout",
         "epochs",
         "learning_rate",
         "pool_batches",

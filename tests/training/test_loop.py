@@ -54,6 +54,20 @@ def test_every_part_of_the_loss_is_minimised_and_logged(tmp_path: Path) -> None:
     assert float(weight.detach().square().sum()) < before
 
 
+@pytest.mark.parametrize("dropout", [True, False])
+def test_dropout_is_a_setting(tmp_path: Path, dropout: bool) -> None:
+    start, differences = classification(), []
+
+    def objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        first, second = (label_objective(model, batch, step) for _ in range(2))
+        differences.append(float((first["hard"] - second["hard"]).detach().abs()))
+        return first
+
+    train_toy(start, objective, tmp_path, dropout=dropout)
+    assert len(differences) == 12
+    assert all(bool(difference) == dropout for difference in differences)
+
+
 @pytest.mark.parametrize(
     ("settings", "pooling"),
     [
