@@ -1,4 +1,4 @@
-"""A ratio of two times, with its interval."""
+"""A ratio of two times on one machine, with its interval, which is rough of few processes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ __all__ = ["Speedup"]
 
 
 class Speedup(Record):
-    """Speedup over a reference, with a 95 % interval over processes and rounds.
-
-    Few processes make the interval rough, and it does not hold what differs between machines.
-    """
+    """Speedup over a reference, with a 95 % interval over processes and rounds."""
 
     value: float
     low: float
