@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.pinning import pinned
-from benchmarks.serving_systems import READY_TIMEOUT_S, child_environment
+from benchmarks.serving_http import READY_TIMEOUT_S, child_environment
 from bertender.core.errors import ServerMissingError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
 from serve.launch import STOP_TIMEOUT_S, is_ready

@@ -38,9 +38,9 @@ from benchmarks.replica_records import (
 )
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving import prepared_texts
+from benchmarks.serving_askers import TritonAsker
 from benchmarks.serving_loads import StartedSystem
 from benchmarks.serving_records import Load, ServingConfig
-from benchmarks.serving_systems import TritonAsker
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import LoadTestError

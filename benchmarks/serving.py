@@ -27,6 +27,7 @@ import typer
 
 from benchmarks.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
+from benchmarks.serving_http import child_environment
 from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import (
     CALLS,
@@ -39,7 +40,7 @@ from benchmarks.serving_records import (
     ServingRun,
     ServingVisit,
 )
-from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Service, child_environment
+from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Service
 from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS, TextLengths, lengths_of
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment

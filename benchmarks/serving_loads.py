@@ -10,8 +10,9 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.pinning import pinned
+from benchmarks.serving_askers import Asker, Open
 from benchmarks.serving_records import Load, ServingConfig
-from benchmarks.serving_systems import Asker, Open, Service, System
+from benchmarks.serving_systems import Service, System
 from bertender.core.errors import LoadTestError
 from serve.loadtest.config import LoadConfig
 from serve.loadtest.generator import check_lag, closed_run, open_run

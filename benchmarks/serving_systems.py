@@ -2,61 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from tritonclient.grpc import model_config_pb2 as triton
 
-from benchmarks.rivals.plain_model import ARTIFACT_VARIABLE, LENGTH_VARIABLE
+from benchmarks.serving_askers import HttpAsker, Open, TritonAsker
+from benchmarks.serving_http import free_port, http_server
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ServingError
-from bertender.problems import SINGLE_LABEL
-from serve.client.access import NO_ACCESS, open_access
-from serve.client.address import parse_url
-from serve.client.served_model import ServedModel
 from serve.config import ServeConfig
-from serve.loadtest.records import Outcome
-from serve.loadtest.senders import SENDERS, Request
 from serve.repository import write_repository
 from serve.server import TritonServer
 from serve.triton_config import CONFIG_NAME, write_model_config
-from serve.wire import MODEL_NAME, to_arrays
+from serve.wire import MODEL_NAME
 
-__all__ = [
-    "OWN",
-    "PADDED",
-    "READY_TIMEOUT_S",
-    "SYSTEMS",
-    "Asker",
-    "Open",
-    "Service",
-    "System",
-    "TritonAsker",
-    "child_environment",
-]
+__all__ = ["OWN", "PADDED", "SYSTEMS", "Service", "System"]
 
 PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
-TIMEOUT_S = 120.0
-"""Of a request: a full batch of padded texts takes seconds on one core."""
-READY_TIMEOUT_S = 120.0
-MODEL = ServedModel(max_batch_size=64, text_columns=1, problem=SINGLE_LABEL, digest="")
 
 MODEL_FILE = """\
 import os
@@ -79,71 +47,6 @@ class Service:
     """Tokens that a repository of a fixed length pads to, so that it takes every workload."""
     workload: int
     """Tokens of the longest text of this workload, rounded up."""
-
-
-class Asker:
-    """Sends prepared requests to a server, inside of an event loop."""
-
-    def prepare(self, texts: Sequence[str]) -> Request:
-        raise NotImplementedError
-
-    async def send(self, request: Request) -> Outcome:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        raise NotImplementedError
-
-
-class TritonAsker(Asker):
-    """Over the url's protocol, with a request that was serialised before."""
-
-    def __init__(self, url: str) -> None:
-        address = parse_url(url)
-        send = SENDERS[address.protocol.name]
-        self.sender = send(address, open_access(address, NO_ACCESS), TIMEOUT_S)
-
-    def prepare(self, texts: Sequence[str]) -> Request:
-        return self.sender.prepare(MODEL, to_arrays([(text,) for text in texts], text_columns=1))
-
-    async def send(self, request: Request) -> Outcome:
-        return await self.sender.send(request)
-
-    async def close(self) -> None:
-        await self.sender.close()
-
-
-class HttpAsker(Asker):
-    """Over HTTP/1.1, with JSON that was written before."""
-
-    def __init__(self, url: str) -> None:
-        self.url = f"{url}/classify"
-        self.session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=500),
-            headers={"content-type": "application/json"},
-            timeout=aiohttp.ClientTimeout(total=None),
-        )
-
-    def prepare(self, texts: Sequence[str]) -> Request:
-        return Request("", json.dumps({"texts": list(texts)}).encode(), {})
-
-    async def send(self, request: Request) -> Outcome:
-        try:
-            async with (
-                asyncio.timeout(TIMEOUT_S),
-                self.session.post(self.url, data=request.body) as response,
-            ):
-                await response.read()
-        except TimeoutError:
-            return "late"
-        except (OSError, aiohttp.ClientError):
-            return "failed"
-        return "ok" if response.status == 200 else "failed"
-
-    async def close(self) -> None:
-        await self.session.close()
-
-
-Open = Callable[[], Asker]
 
 
 @dataclass(frozen=True)
@@ -220,70 +123,25 @@ def _write_plain(folder: Path, service: Service, max_batch_size: int, padded: in
 
 @contextmanager
 def _fastapi(service: Service) -> Iterator[Open]:
-    port = _free_port()
+    port = free_port()
     where = ("--host", "127.0.0.1", "--port", str(port), "--log-level", "warning")
     words = ("uvicorn", "benchmarks.rivals.fastapi_app:app", "--factory", *where)
-    with _http(service, words, f"http://127.0.0.1:{port}", "ready") as opened:
+    with _http(service, words, port, "ready") as opened:
         yield opened
 
 
 @contextmanager
 def _litserve(service: Service) -> Iterator[Open]:
-    port = _free_port()
-    words = ("benchmarks.rivals.litserve_app", str(port))
-    with _http(service, words, f"http://127.0.0.1:{port}", "health") as opened:
+    port = free_port()
+    with _http(service, ("benchmarks.rivals.litserve_app", str(port)), port, "health") as opened:
         yield opened
 
 
 @contextmanager
-def _http(service: Service, words: Sequence[str], url: str, ready: str) -> Iterator[Open]:
-    """Run a module with its arguments as a server of `PlainModel`, ready inside of the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", *words],
-        env={
-            **child_environment(),
-            ARTIFACT_VARIABLE: str(service.artifact.path.resolve()),
-            LENGTH_VARIABLE: str(service.longest),
-        },
-        start_new_session=True,
-    )
-    try:
-        _wait_until_ready(process, f"{url}/{ready}")
+def _http(service: Service, words: Sequence[str], port: int, ready: str) -> Iterator[Open]:
+    url = f"http://127.0.0.1:{port}"
+    with http_server(service.artifact.path, service.longest, words, url, ready):
         yield lambda: HttpAsker(url)
-    finally:
-        _stop(process)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop the leader of a session, and what is left of it: LitServe has processes of its own."""
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=20)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def child_environment() -> dict[str, str]:
-    """Return the environment of a Python process that imports what this one does."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - of this machine
-                return
-        except (OSError, urllib.error.URLError):
-            time.sleep(0.05)
-    raise ServingError(f"no server is ready at {url}, status {process.poll()}")
 
 
 @contextmanager

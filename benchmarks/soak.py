@@ -23,9 +23,10 @@ from pydantic import Field
 from benchmarks.pinning import NOT_PINNED, Pins
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving import prepared_texts
+from benchmarks.serving_askers import Open, TritonAsker
 from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import ServingConfig
-from benchmarks.serving_systems import Open, Service, System, TritonAsker
+from benchmarks.serving_systems import Service, System
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.blocks import ROOT
 from benchmarks.command_table import parameters_of
-from benchmarks.readme import ROOT
 from bertender.cli.main import commands, main
 from bertender.core.artifact import Artifact
 from bertender.core.errors import RowError

@@ -11,9 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks import endpoint, saving
+from benchmarks.blocks import NEWEST, ROOT, newest_blocks
 from benchmarks.endpoint import IN_PROCESS, WAYS, EndpointBenchmark, ServedModel
 from benchmarks.endpoint_table import endpoint_block, ratio_over_starts
-from benchmarks.readme import NEWEST, ROOT, newest_blocks
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import BertenderError, MachineBusyError

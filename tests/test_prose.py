@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks.readme import BLOCKS, ROOT
+from benchmarks.blocks import BLOCKS, ROOT
 
 DOCUMENTS = (
     "README.md",

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.blocks import BLOCKS, ROOT, TABLES
 from benchmarks.readings import READINGS
 from benchmarks.readings.control import control_reading
 from benchmarks.readings.methods import methods_reading
 from benchmarks.readings.quantization import quantization_reading
 from benchmarks.readings.words import above, below, holding, listed, span
-from benchmarks.readme import BLOCKS, ROOT, TABLES
 from bertender.metrics.records import Change
 
 INTERVAL = re.compile(r"([+-]\d+\.\d) \[([+-]\d+\.\d), ([+-]\d+\.\d)\]")

@@ -14,7 +14,8 @@ from functools import cache
 import pytest
 from transformers import BertConfig
 
-from benchmarks.readme import BLOCKS, PICTURES, ROOT, drawn, rewritten
+from benchmarks.blocks import BLOCKS, PICTURES, ROOT
+from benchmarks.readme import drawn, rewritten
 from bertender.cli.main import commands
 from bertender.measure.comparison import Comparison
 from bertender.measure.gate import GateConfig

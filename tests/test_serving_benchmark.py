@@ -22,6 +22,7 @@ from benchmarks.readings.serving import AIMS, serving_reading
 from benchmarks.rivals.plain_model import PlainModel
 from benchmarks.saving import RESULTS
 from benchmarks.serving import measure_serving, prepared_texts
+from benchmarks.serving_askers import Asker, Open
 from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import (
     CALLS,
@@ -35,7 +36,7 @@ from benchmarks.serving_records import (
     ServingRun,
     ServingVisit,
 )
-from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Asker, Open, Service
+from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Service
 from benchmarks.serving_table import serving_block
 from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS, TextLengths
 from bertender.core.artifact import Artifact

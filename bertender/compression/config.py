@@ -117,6 +117,11 @@ class CompressConfig(Config):
     batch_size: int = Field(
         32, ge=1, description="most texts of a batch, of the students and of their recovery"
     )
+    dropout: bool = Field(
+        True,
+        description="drop values at random in the students' training and recovery, as their "
+        "configs say; a student of its own method (static, bilstm) always does",
+    )
     budget_minutes: float | None = Field(
         None, gt=0, description="train for so long at most; candidates that do not fit are left out"
     )

@@ -159,13 +159,14 @@ def vocabulary_size(start: Start, config: CompressConfig) -> int:
     return int(pruned.settings["vocab_size"])
 
 
-def test_students_and_their_recovery_have_the_batches_that_were_set() -> None:
+@pytest.mark.parametrize(("name", "value"), [("batch_size", 7), ("dropout", False)])
+def test_students_and_their_recovery_learn_as_was_set(name: str, value: int) -> None:
     start = Start(name="small", layers=4, encoder="small")
     shape = {"layers": 2, "heads": 0.5, "ffn": 0.0, "vocab": False, "scheme": "dynamic"}
-    steps = student_steps(Candidate(start=start, **shape), CompressConfig(batch_size=7), 0)
-    assert [(step.stage, step.settings["batch_size"]) for step in steps] == [
-        ("distill", 7),
-        ("prune", 7),
+    steps = student_steps(Candidate(start=start, **shape), CompressConfig.parse({name: value}), 0)
+    assert [(step.stage, step.settings[name]) for step in steps] == [
+        ("distill", value),
+        ("prune", value),
     ]
 
 
