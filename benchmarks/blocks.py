@@ -29,6 +29,7 @@ from benchmarks.runtime_table import runtime_block
 from benchmarks.serving_table import serving_block
 from benchmarks.soak_table import soak_block
 from benchmarks.step_memory_table import step_memory_block
+from benchmarks.students_table import students_block
 from benchmarks.tagging_table import tagging_block
 from benchmarks.tolerance_table import tolerances_block
 from benchmarks.training_table import training_block
@@ -97,6 +98,7 @@ NEWEST: Mapping[str, Newest] = {
     "soak": Newest(soak_block),
     "replicas": Newest(replicas_block),
     "rivals": Newest(rivals_block, "docs/comparing.md"),
+    "students": Newest(students_block, "docs/results.md"),
 }
 """Measurements of one model among others: name of the block and of its files -> its table."""
 

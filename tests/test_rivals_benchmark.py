@@ -162,6 +162,35 @@ def test_repetitions_are_timed_and_continued(teacher: Artifact, task: Task, tmp_
     assert RivalBenchmark.model_validate_json(benchmark.model_dump_json()) == benchmark
 
 
+@pytest.mark.usefixtures("toys")
+def test_a_row_that_fails_while_it_is_timed_is_absent(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"seen": str(tmp_path / "seen")}
+    brittle = replace(TOY, opens="tests.toy_rivals:open_once", settings=settings)
+    monkeypatch.setitem(RIVALS, "brittle", brittle)
+    contest = contest_of(teacher, task, tmp_path, "toy", "brittle", "doubtful")
+    before = contest.predictions()
+    assert [row.name for row in before.rows] == ["toy", "brittle", "doubtful"]
+    *_, after = contest.timed(before)
+    assert after.absent == {"brittle": "brittle ended with status 1: ValueError: no memory left"}
+    assert [row.name for row in after.rows] == ["toy", "doubtful"]
+    names = [[row.name for row in report.rows] for report in after.repetitions]
+    assert names == [["toy", "doubtful"]] * SMALL.processes
+    lone = contest_of(teacher, task, tmp_path, "brittle")
+    Path(settings["seen"]).unlink()
+    with pytest.raises(ModelError, match="no memory left"):
+        [*lone.timed(lone.predictions())]
+
+
+def test_a_row_is_taken_out_of_earlier_repetitions_too() -> None:
+    report = time_in_turns(["a", "b"], lambda row, number: Turn((1.0,), 1.0), 4, SMALL)
+    results = RivalResults(rows=(), absent={"c": "missing"}, repetitions=(report,))
+    after = results.without("b", "ended")
+    assert [row.name for row in after.repetitions[0].rows] == ["a"]
+    assert after.absent == {"c": "missing", "b": "ended"}
+
+
 def test_everything_runs_once_before_it_is_timed() -> None:
     calls: list[list[str]] = []
     timer = Timer(lambda texts: calls.append(list(texts)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.rivals.opening import Opening, Predict
 
-__all__ = ["open_constant", "open_nothing"]
+__all__ = ["open_constant", "open_nothing", "open_once"]
 
 
 def open_constant(opening: Opening) -> Predict:
@@ -23,3 +24,12 @@ def open_constant(opening: Opening) -> Predict:
 def open_nothing(opening: Opening) -> Predict:
     """Raise as a library does that cannot open a model."""
     raise ValueError(f"no conversion for {opening.folder}")
+
+
+def open_once(opening: Opening) -> Predict:
+    """Raise as a library does that opens a model, but not when others run beside it."""
+    seen = Path(opening.settings["seen"])
+    if seen.exists():
+        raise ValueError("no memory left")
+    seen.touch()
+    return open_constant(opening)

@@ -29,6 +29,7 @@ from bertender.measure.latency import (
     threads_of,
     time_in_turns,
 )
+from bertender.measure.latency_records import LatencyReport
 from bertender.measure.line_process import ROOT, LineProcess, line_process
 from bertender.metrics.scores import score
 from bertender.tasks.task import Task
@@ -83,6 +84,24 @@ def entries_of(rivals: Sequence[str], artifacts: Sequence[Artifact]) -> list[Ent
     return entries
 
 
+class _RowError(Exception):
+    """A row has failed while it was opened or timed."""
+
+    def __init__(self, name: str, error: ModelError) -> None:
+        super().__init__(name)
+        self.name = name
+        self.error = error
+
+
+@contextmanager
+def _of_row(name: str) -> Iterator[None]:
+    """Say of which row an error is that is raised in the block."""
+    try:
+        yield
+    except ModelError as error:
+        raise _RowError(name, error) from error
+
+
 class Contest:
     """Entries on the held-out texts of a task.
 
@@ -131,27 +150,43 @@ class Contest:
         return RivalResults(rows=tuple(rows), absent=absent, repetitions=())
 
     def timed(self, results: RivalResults) -> Iterator[RivalResults]:
-        """Yield the results with each repetition that is missing, one after another."""
+        """Yield the results with each repetition that is missing, one after another.
+
+        A row that fails becomes absent, and that repetition is made again without it.
+
+        Raises:
+            ModelError: the reference fails.
+        """
+        while len(results.repetitions) < self.config.processes:
+            try:
+                report = self._repetition(results)
+            except _RowError as failed:
+                if failed.name == results.rows[0].name:
+                    raise failed.error from None
+                results = results.without(failed.name, self._reason(failed.error))
+            else:
+                repetitions = (*results.repetitions, report)
+                results = results.model_copy(update={"repetitions": repetitions})
+            yield results
+
+    def _repetition(self, results: RivalResults) -> LatencyReport:
+        """Time all rows in turns, in fresh processes."""
         names = [row.name for row in results.rows]
         names.append(names[0])  # timed twice: its ratio to itself is the noise floor
-        texts = len(self.task.dev.examples)
-        for number in range(len(results.repetitions), self.config.processes):
-            with self._taking_turns(names, number) as take:
-                report = time_in_turns(names, take, texts, self.config, process=number)
-            *rows, again = report.rows
-            report = report.model_copy(update={"rows": tuple(rows), "noise_floor": again})
-            repetitions = (*results.repetitions, report)
-            results = results.model_copy(update={"repetitions": repetitions})
-            yield results
+        texts, number = len(self.task.dev.examples), len(results.repetitions)
+        with self._taking_turns(names, number) as take:
+            report = time_in_turns(names, take, texts, self.config, process=number)
+        *rows, again = report.rows
+        return report.model_copy(update={"rows": tuple(rows), "noise_floor": again})
 
     @contextmanager
     def _taking_turns(self, names: Sequence[str], process: int) -> Iterator[TakeTurn]:
         """Open entries in a process each until the block ends; they share the texts of a round."""
         with ExitStack() as stack:
-            opened = [
-                stack.enter_context(self._opened(self.entries[name]))[1]
-                for name in track(names, "open", len(names))
-            ]
+            opened = []
+            for name in track(names, "open", len(names)):
+                with _of_row(name):
+                    opened.append(stack.enter_context(self._opened(self.entries[name]))[1])
 
             def take(row: int, number: int) -> Turn:
                 singles, batch = drawn_texts(self.task.dev.examples, self.config, process, number)
@@ -160,7 +195,8 @@ class Contest:
                     "batch": [text for (text,) in batch],
                     "warmup": self.config.warmup_texts,
                 }
-                single_ms, batch_ms = json.loads(opened[row].ask(json.dumps(asked)))
+                with _of_row(names[row]):
+                    single_ms, batch_ms = json.loads(opened[row].ask(json.dumps(asked)))
                 return Turn(tuple(single_ms), batch_ms)
 
             yield take

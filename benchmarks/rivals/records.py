@@ -32,6 +32,20 @@ class RivalResults(Record):
     absent: dict[str, str] = Field(description="name of a row -> why it was not measured")
     repetitions: tuple[LatencyReport, ...] = Field(description="in fresh processes each")
 
+    def without(self, name: str, reason: str) -> RivalResults:
+        """Return the results without a row, which is absent for this reason."""
+        reports = [
+            report.model_copy(
+                update={"rows": tuple(row for row in report.rows if row.name != name)}
+            )
+            for report in self.repetitions
+        ]
+        return RivalResults(
+            rows=tuple(row for row in self.rows if row.name != name),
+            absent={**self.absent, name: reason},
+            repetitions=tuple(reports),
+        )
+
 
 class MeasuredModel(Record):
     """An artifact that rivals open."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
@@ -16,6 +18,8 @@ from serve.tuning.settings import DEFAULT_SETTING, SETTINGS
 from serve.tuning.visits import SavedVisits, Visit, visit
 
 __all__ = ["Measuring"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -53,15 +57,24 @@ class Measuring:
         return [each for each in all_of_them if each is not None]
 
     def _visit(self, name: str, number: int) -> None:
-        settings = SETTINGS[name].of_cores(self.cores)
         try:
-            made = visit(self.artifact, self.texts, self.config, (name, number), settings)
+            made = self._made(name, number)
         except ServingError as error:
             if name == DEFAULT_SETTING:
                 raise
             self.failures[name] = str(error)
         else:
             self.saved = self.saved.with_visit(made, self.path)
+
+    def _made(self, name: str, number: int) -> Visit:
+        """Make a visit, or make it again: a port is taken in between, or a start is slow once."""
+        settings = SETTINGS[name].of_cores(self.cores)
+        make = partial(visit, self.artifact, self.texts, self.config, (name, number), settings)
+        try:
+            return make()
+        except ServingError as error:
+            logger.warning("%s, round %d, is tried again: %s", name, number + 1, error)
+            return make()
 
     def _places(self, names: Sequence[str], rounds: range) -> list[tuple[str, int]]:
         """Return every setting in every round, each round in an order of its own."""
