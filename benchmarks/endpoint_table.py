@@ -7,73 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.endpoint import IN_PROCESS, TEXTS_A_REQUEST, WAYS, EndpointBenchmark, ServedModel
 from bertender.measure.latency import Latency
 from bertender.measure.load import busiest
+from bertender.measure.samples import Rounds, speedup_over_processes
 
-__all__ = ["Ratio", "endpoint_block", "ratio_over_starts"]
-
-RESAMPLES = 1000
-
-Samples = Sequence[Sequence[float]]
-"""rounds x requests, in milliseconds"""
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Ratio of times, with a 95 % interval over starts and rounds."""
-
-    value: float
-    low: float
-    high: float
+__all__ = ["endpoint_block"]
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A column of the table: its title, how many texts, and a row's samples."""
+    """A column of the table: its title, and the rounds of a row by process."""
 
     title: str
-    samples: Callable[[Latency], Samples]
+    samples: Callable[[Latency], Sequence[Rounds]]
 
 
 REQUESTS = (
     _Request("One text a request", lambda row: row.single_ms),
-    _Request(
-        f"{TEXTS_A_REQUEST} texts a request", lambda row: [(value,) for value in row.batch_ms]
-    ),
+    _Request(f"{TEXTS_A_REQUEST} texts a request", lambda row: row.batch_rounds_ms),
 )
-
-
-def ratio_over_starts(
-    references: Sequence[Samples], candidates: Sequence[Samples], seed: int = 0
-) -> Ratio:
-    """Return the median of a round's ratio of medians, and its interval.
-
-    Starts are resampled first, then the rounds of each: the interval holds both what differs from
-    one process to the next and what differs within one.
-
-    Args:
-        references: starts x rounds x requests of the row to divide by.
-        candidates: the same starts and rounds of the row in question.
-        seed: what is resampled.
-    """
-    ratios = [
-        np.median(candidate, axis=1) / np.median(reference, axis=1)
-        for reference, candidate in zip(references, candidates, strict=True)
-    ]
-    generator = np.random.default_rng(seed)
-    medians = [float(np.median(_resampled(ratios, generator))) for _ in range(RESAMPLES)]
-    low, high = np.percentile(medians, [2.5, 97.5])
-    return Ratio(float(np.median(np.concatenate(ratios))), float(low), float(high))
-
-
-def _resampled(
-    ratios: Sequence[npt.NDArray[np.float64]], generator: np.random.Generator
-) -> npt.NDArray[np.float64]:
-    starts = [ratios[start] for start in generator.integers(0, len(ratios), len(ratios))]
-    return np.concatenate([generator.choice(start, len(start)) for start in starts])
 
 
 def endpoint_block(file: str, path: Path) -> str:
@@ -97,16 +51,16 @@ def endpoint_block(file: str, path: Path) -> str:
 def _cells(model: ServedModel, way: int) -> list[str]:
     cells = [f"{model.name} ({model.precision})", WAYS[way]]
     for request in REQUESTS:
-        local, asked = (
-            [request.samples(report.rows[row]) for report in model.starts] for row in (0, way)
-        )
-        median = np.median([value for start in asked for taken in start for value in taken])
-        cells += [f"{median:.2f}", _shown(ratio_over_starts(local, asked)) if way else "-"]
+        local, asked = (_rounds_of_starts(model, row, request) for row in (0, way))
+        times = [value for start in asked for taken in start for value in taken]
+        longer = str(speedup_over_processes(asked, local)) if way else "-"
+        cells += [f"{np.median(times):.2f}", longer]
     return cells
 
 
-def _shown(ratio: Ratio) -> str:
-    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+def _rounds_of_starts(model: ServedModel, row: int, request: _Request) -> list[Rounds]:
+    """Return the rounds of a way of asking in each start, which is timed by one process."""
+    return [rounds for start in model.starts for rounds in request.samples(start.rows[row])]
 
 
 def _conditions(result: EndpointBenchmark) -> str:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from benchmarks import endpoint, saving
 from benchmarks.blocks import NEWEST, ROOT, newest_blocks
 from benchmarks.endpoint import IN_PROCESS, WAYS, EndpointBenchmark, ServedModel
-from benchmarks.endpoint_table import endpoint_block, ratio_over_starts
+from benchmarks.endpoint_table import endpoint_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import BertenderError, MachineBusyError
@@ -164,17 +164,28 @@ def test_a_torch_model_is_refused_before_anything_is_timed(teacher: Artifact, ta
         endpoint.time_endpoints([teacher], task.dev.examples, LatencyConfig(rounds=2), 1)
 
 
-def test_the_ratio_is_of_medians_within_a_round() -> None:
-    ratio = ratio_over_starts([[[1, 2, 9]], [[2, 4, 4]]], [[[4, 4, 4]], [[8, 1, 9]]])
-    assert (ratio.value, ratio.low, ratio.high) == (2.0, 2.0, 2.0)
+def test_the_interval_holds_what_differs_between_starts(tmp_path: Path) -> None:
+    """Of the same rounds in each start, but of starts that differ: of one more than another."""
+    benchmark = benchmark_under(0.0, 0.0, 0.0)
+    local, asked = 2.0, (2.2, 2.4, 3.2)
+    starts = [
+        start.model_copy(update={"rows": tuple(map(taking, start.rows, (local, longer, longer)))})
+        for start, longer in zip(benchmark.models[0].starts, asked, strict=True)
+    ]
+    model = benchmark.models[0].model_copy(update={"starts": tuple(starts)})
+    path = tmp_path / "result.json"
+    path.write_text(benchmark.model_copy(update={"models": (model,)}).model_dump_json())
+    (row,) = [line for line in endpoint_block("a.json", path).split("\n") if "| HTTP |" in line]
+    *_, one_text, one_ratio, many_texts, many_ratio, _ = (cell.strip() for cell in row.split("|"))
+    assert (one_text, many_texts) == ("2.40", "2.40")
+    assert one_ratio == many_ratio and one_ratio.startswith("1.20x [1.0")
 
 
-def test_the_interval_holds_what_differs_between_starts() -> None:
-    same = [[[1.0]] * 20] * 3
-    apart = [[[value]] * 20 for value in (1.1, 1.2, 1.6)]
-    ratio = ratio_over_starts(same, apart)
-    assert ratio.value == pytest.approx(1.2)
-    assert ratio.low == pytest.approx(1.1) and ratio.high == pytest.approx(1.6)
+def taking(row: Latency, milliseconds: float) -> Latency:
+    """Return a row of which every request takes so long."""
+    single = [[[milliseconds] * len(texts) for texts in rounds] for rounds in row.single_ms]
+    batch = [[milliseconds] * len(rounds) for rounds in row.batch_ms]
+    return Latency.model_validate({**row.model_dump(), "single_ms": single, "batch_ms": batch})
 
 
 @pytest.mark.parametrize("name", NEWEST)
