@@ -13,6 +13,7 @@ from bertender.measure.golden_check import GoldenPrediction
 from bertender.problems import ProblemType
 from serve.client import Endpoint
 from serve.config import ServeConfig
+from serve.deployment.targets import Place
 
 __all__ = ["ask_golden", "readable"]
 
@@ -51,19 +52,21 @@ def readable(
 
 
 def ask_golden(
-    url: str, model: str, texts: Mapping[int, GoldenText], timeout_s: float
+    place: Place, texts: Mapping[int, GoldenText], timeout_s: float
 ) -> dict[int, GoldenPrediction]:
     """Ask a model about golden texts; return its predictions by the places of the texts.
 
     Raises:
-        DeploymentError: it does not answer; the number of the text is named.
+        DeploymentError: it does not answer, and the number of the text is named; or another process
+            may listen at its address, which got no text.
     """
-    with Endpoint(url, model=model, batch_size=1, timeout_s=timeout_s) as endpoint:
-        return {row: _predicted(endpoint, row, text) for row, text in texts.items()}
+    with Endpoint(place.url, model=place.model, batch_size=1, timeout_s=timeout_s) as endpoint:
+        return {row: _predicted(endpoint, place, row, text) for row, text in texts.items()}
 
 
-def _predicted(endpoint: Endpoint, row: int, text: GoldenText) -> GoldenPrediction:
+def _predicted(endpoint: Endpoint, place: Place, row: int, text: GoldenText) -> GoldenPrediction:
     try:
+        place.check_address()
         (classification,) = endpoint.classify([text.example])
         logits = np.atleast_2d(np.array(classification.logits))[list(text.places)]
     except (BertenderError, IndexError) as error:

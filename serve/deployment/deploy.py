@@ -102,7 +102,7 @@ def _tried(
     texts = readable(golden, problem, _limits(folder))
     try:
         with target.candidate(folder, artifact) as place:
-            predictions = ask_golden(place.url, place.model, texts, config.timeout_s)
+            predictions = ask_golden(place, texts, config.timeout_s)
     except (DeploymentError, ServingError) as error:
         raise _refused(target, folder, artifact, str(error)) from None
     check = check_golden(golden, predictions, problem)

@@ -6,7 +6,7 @@ import logging
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,13 +77,14 @@ class Place:
 
     url: str
     model: str
+    check_address: Callable[[], None] = lambda: None
+    """Called before each golden text is sent; raises where another process may listen there."""
 
 
 @dataclass(frozen=True)
 class Server:
     """A running server of this machine: the candidate is a model next to the one that answers."""
 
-    url: str
     repository: Path
     control: ModelControl
     state: str = "serving"
@@ -100,7 +101,7 @@ class Server:
         try:
             folder.write_candidate(artifact, folder.candidate)
             self.control.load(name)
-            yield Place(self.url, name)
+            yield Place(f"grpc://{self.control.address}", name, self.control.check_address)
         except BaseException:
             end_stubs(folder.candidate)  # one that hangs would never be unloaded
             raise
@@ -217,15 +218,15 @@ def _server(url: str, config: DeployConfig) -> Server:
         config.timeout_s,
         check_address=partial(_check_listening, running),
     )
-    return Server(f"http://{running.host}:{running.http_port}", running.repository, control)
+    return Server(running.repository, control)
 
 
 def _check_listening(server: RunningServer) -> None:
-    """Raise DeploymentError where another process may get the token."""
+    """Raise DeploymentError where another process may get the token, or golden texts."""
     if not is_listening(server):
         raise DeploymentError(
             f"the server does not listen on port {server.grpc_port}: it has ended or is being "
-            "started again, and another process may listen there. The token was not sent. Try "
+            "started again, and another process may listen there. Nothing was sent to it. Try "
             "again when the server is ready."
         )
 

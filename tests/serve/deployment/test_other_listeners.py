@@ -16,8 +16,12 @@ import psutil
 import pytest
 
 from bertender.core.errors import DeploymentError
+from bertender.core.golden import read_golden
 from serve.deployment import deploy
+from serve.deployment.asking import ask_golden
+from serve.deployment.targets import Place
 from serve.running_servers import RunningServer, is_listening
+from serve.wire import MODEL_NAME
 from tests.serve.deployment.conftest import Deployable, Versions, deployable
 
 LISTENER = """
@@ -86,7 +90,27 @@ def taken_over(running: Deployable) -> Iterator[socket.socket]:
 @pytest.mark.slow
 def test_a_stranger_at_the_port_gets_no_token(versions: Versions, tmp_path: Path) -> None:
     with deployable(versions.old, tmp_path) as running, taken_over(running) as stranger:
-        with pytest.raises(DeploymentError, match=r"does not listen on port \d+.* not sent"):
+        with pytest.raises(
+            DeploymentError, match=r"does not listen on port \d+.*Nothing was sent to it"
+        ):
             deploy(versions.new, running.server.grpc_url, running.config)
         with pytest.raises(TimeoutError):
             stranger.accept()
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_each_golden_text_is_for_the_server_alone(versions: Versions, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def check() -> None:
+        asked.append(len(asked))
+        if len(asked) == 2:
+            raise DeploymentError("another process may listen there")
+
+    texts = dict(enumerate(read_golden(versions.old).texts[:3]))
+    with deployable(versions.old, tmp_path) as running:
+        place = Place(running.server.grpc_url, MODEL_NAME, check)
+        with pytest.raises(DeploymentError, match="golden text 2 gets no answer: another process"):
+            ask_golden(place, texts, timeout_s=20)
+    assert asked == [0, 1], "before each, and none after it"
