@@ -140,6 +140,7 @@ def run(
     opened = [Artifact.load(path) for path in artifacts]
     task = recorded_task(opened[0], {} if max_dev is None else {"max_dev": max_dev})
     config = LatencyConfig(
+        processes=1,  # of each start
         rounds=rounds,
         single_texts=single_texts,
         batch_size=TEXTS_A_REQUEST,

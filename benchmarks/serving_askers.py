@@ -1,4 +1,4 @@
-"""What sends the requests of a serving benchmark: one asker a protocol."""
+"""Clients of a serving benchmark, one a protocol: each sends prepared requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serve.wire import to_arrays
 __all__ = ["Asker", "HttpAsker", "Open", "TritonAsker"]
 
 TIMEOUT_S = 120.0
-"""Of a request: a full batch of padded texts takes seconds on one core."""
+"""Longest wait for a response: a full batch of padded texts takes seconds on one core."""
 MODEL = ServedModel(max_batch_size=64, text_columns=1, problem=SINGLE_LABEL, digest="")
 
 

@@ -84,4 +84,6 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
                 return
         except (OSError, urllib.error.URLError):
             time.sleep(0.05)
-    raise ServingError(f"no server is ready at {url}, status {process.poll()}")
+    status = process.poll()
+    reason = "it is still starting" if status is None else f"it ended with status {status}"
+    raise ServingError(f"no server is ready at {url}: {reason}. See what it has printed above.")

@@ -3,16 +3,17 @@
     python -m benchmarks.students TEACHER STUDENT [STUDENT ...] --out FILE.json
 
 A student is any artifact that comes from the teacher: distilled, pruned, exported or quantized.
-Those whose folders differ by a number at the end (`student-0`, `student-1`) are one row of the
-table, such as the seeds of one command. Each is scored on the texts to choose by, which nothing
-learns from, and on the held-out ones, which choose nothing.
+Those whose folders differ by a number at the end (`student-0`, `student-1`) are made by one command
+with several seeds, or from such, and are one row of the table. Each is scored on the texts to
+choose by, which nothing learns from, and on the held-out ones, which choose nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 from pydantic import Field
@@ -21,6 +22,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
+from bertender.core.lineage import lineage
 from bertender.core.progress import show_progress, track
 from bertender.core.saving import save_result
 from bertender.core.timing import Timing, read_timing
@@ -28,10 +30,40 @@ from bertender.measure.accuracy import evaluate
 from bertender.measure.size import Size, measure_size
 from bertender.metrics.scores import Score
 from bertender.models.opening import open_classifier
+from bertender.models.recorded_problem import problem_of
 from bertender.pipeline.recorded_task import recorded_task
+from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import ChosenOn, Task
 
-__all__ = ["ScoredModel", "StudentsBenchmark"]
+__all__ = ["ScoredModel", "StudentsBenchmark", "groups_of", "made_by", "without_folders"]
+
+
+NUMBER = re.compile(r"-\d+$")
+NOT_COMPARED = frozenset({"seed", "checkpoint_steps"})
+"""Settings that models of one row may differ in."""
+
+
+class Named(Protocol):
+    """An artifact, or its record."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Model = TypeVar("Model", bound=Named)
+
+
+def groups_of(models: Iterable[Model]) -> dict[str, list[Model]]:
+    """Return models by their names without the number at the end, in order."""
+    groups: dict[str, list[Model]] = {}
+    for model in models:
+        groups.setdefault(NUMBER.sub("", model.name), []).append(model)
+    return groups
+
+
+def made_by(stage: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return how a model was made: its stage, and the settings that a row of the table shares."""
+    return stage, {name: each for name, each in settings.items() if name not in NOT_COMPARED}
 
 
 class ScoredModel(Record):
@@ -43,7 +75,7 @@ class ScoredModel(Record):
     stage: str
     seed: int
     settings: dict[str, Any] = Field(description="of its stage, as its card has them")
-    timing: Timing | None = Field(description="of its training; None where it was not trained")
+    timing: Timing | None = Field(description="of its stage, where that records one")
     size: Size
     choice: Score = Field(description="on the texts to choose by")
     score: Score
@@ -74,7 +106,7 @@ def _scored(artifact: Artifact, task: Task) -> ScoredModel:
         parent=card.parent.digest if card.parent else None,
         stage=card.stage,
         seed=card.seed,
-        settings={name: _without_folders(value) for name, value in card.config.items()},
+        settings={name: without_folders(value) for name, value in card.config.items()},
         timing=read_timing(artifact),
         size=measure_size(artifact, classifier.parameters),
         choice=choice,
@@ -83,22 +115,52 @@ def _scored(artifact: Artifact, task: Task) -> ScoredModel:
     )
 
 
-def _without_folders(value: Any) -> Any:
+def without_folders(value: Any) -> Any:
     """Return a setting without the folders of this machine."""
-    return Path(value).name if isinstance(value, str) and "/" in value else value
+    if isinstance(value, list):
+        return [without_folders(each) for each in value]
+    if isinstance(value, str):
+        return ",".join(Path(part).name if _is_place(part) else part for part in value.split(","))
+    return value
 
 
-def _check_students(teacher: Artifact, students: Sequence[Artifact]) -> None:
-    """Raise ConfigError where an artifact has another task than the teacher, or another's name."""
+def _is_place(text: str) -> bool:
+    return text.startswith(("/", ".", "~"))
+
+
+def _check(teacher: Artifact, students: Sequence[Artifact]) -> None:
+    """Raise ConfigError where the artifacts cannot be rows of one table."""
+    if problem_of(teacher) is not SINGLE_LABEL:
+        raise ConfigError(f"{teacher.path}: only models with one label a text can be scored here.")
     for each in students:
-        if each.card.task != teacher.card.task:
+        if teacher.digest not in {source.digest for source in _sources(each)}:
             raise ConfigError(
-                f"{each.path} was made for other texts or labels than {teacher.path}. Give "
-                "artifacts that come from this teacher, with its task."
+                f"{each.path} does not come from {teacher.path}, or what it was made from is gone. "
+                "Give artifacts of this teacher, where they were made."
             )
     names = [each.name for each in (teacher, *students)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"two artifacts are called {twice[0]!r}: give each folder its own name.")
+    for group in groups_of(students).values():
+        _check_group(group)
+
+
+def _check_group(group: Sequence[Artifact]) -> None:
+    """Raise ConfigError where names say that only seeds differ, and more does."""
+    first, *others = group
+    for each in others:
+        if made_by(each.card.stage, each.card.config) != made_by(
+            first.card.stage, first.card.config
+        ):
+            raise ConfigError(
+                f"{first.path} and {each.path} differ by a number, which is for seeds, and were "
+                "made with other settings. Give their folders other names."
+            )
+
+
+def _sources(artifact: Artifact) -> list[Artifact]:
+    """Return an artifact and what it was made from, as far as that is there."""
+    return [each for each in lineage(artifact) if isinstance(each, Artifact)]
 
 
 def run(
@@ -109,8 +171,13 @@ def run(
     """Score the teacher and each student, and write what they score."""
     show_progress()
     source, artifacts = Artifact.load(teacher), [Artifact.load(path) for path in students]
-    _check_students(source, artifacts)
+    _check(source, artifacts)
     task = recorded_task(source, {})
+    if task.chosen_on != "selection":
+        raise ConfigError(
+            f"{teacher} has no texts to choose by, so that every score would be of texts that may "
+            "have chosen it. Fine-tune it with --select 0.1."
+        )
     first, *rest = (
         _scored(each, task) for each in track((source, *artifacts), "score", 1 + len(artifacts))
     )

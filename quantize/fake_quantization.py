@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -87,6 +87,8 @@ class _Text:
 
 class _RoundedActivation(nn.Module):
     """Fake quantization of a linear layer's input, with a range that follows training batches."""
+
+    differs_in_training: ClassVar[bool] = True
 
     low: torch.Tensor
     high: torch.Tensor

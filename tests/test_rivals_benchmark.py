@@ -162,13 +162,19 @@ def test_repetitions_are_timed_and_continued(teacher: Artifact, task: Task, tmp_
     assert RivalBenchmark.model_validate_json(benchmark.model_dump_json()) == benchmark
 
 
+def brittle(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: Any) -> None:
+    """Add a row that fails so many times after its predictions."""
+    settings["seen"] = str(folder / "seen")
+    row = replace(TOY, opens="tests.toy_rivals:open_brittle", settings=settings)
+    monkeypatch.setitem(RIVALS, "brittle", row)
+
+
 @pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize("timed", [False, True])
 def test_a_row_that_fails_while_it_is_timed_is_absent(
-    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    timed: bool, teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"seen": str(tmp_path / "seen")}
-    brittle = replace(TOY, opens="tests.toy_rivals:open_once", settings=settings)
-    monkeypatch.setitem(RIVALS, "brittle", brittle)
+    brittle(monkeypatch, tmp_path, timed=timed, failures=99)
     contest = contest_of(teacher, task, tmp_path, "toy", "brittle", "doubtful")
     before = contest.predictions()
     assert [row.name for row in before.rows] == ["toy", "brittle", "doubtful"]
@@ -177,10 +183,26 @@ def test_a_row_that_fails_while_it_is_timed_is_absent(
     assert [row.name for row in after.rows] == ["toy", "doubtful"]
     names = [[row.name for row in report.rows] for report in after.repetitions]
     assert names == [["toy", "doubtful"]] * SMALL.processes
-    lone = contest_of(teacher, task, tmp_path, "brittle")
-    Path(settings["seen"]).unlink()
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_row_may_fail_once(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brittle(monkeypatch, tmp_path, timed=True, failures=1)
+    contest = contest_of(teacher, task, tmp_path, "toy", "brittle")
+    *_, after = contest.timed(contest.predictions())
+    assert after.absent == {} and len(after.repetitions) == SMALL.processes
+    assert [row.name for row in after.rows] == ["toy", "brittle"]
+
+
+def test_the_reference_must_not_fail_twice(
+    teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brittle(monkeypatch, tmp_path, timed=True, failures=99)
+    contest = contest_of(teacher, task, tmp_path, "brittle")
     with pytest.raises(ModelError, match="no memory left"):
-        [*lone.timed(lone.predictions())]
+        [*contest.timed(contest.predictions())]
 
 
 def test_a_row_is_taken_out_of_earlier_repetitions_too() -> None:

@@ -3,86 +3,154 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import students
-from benchmarks.students import StudentsBenchmark, run
-from benchmarks.students_table import change_of, groups_of, read_students, retained, students_block
+from benchmarks.students import StudentsBenchmark, groups_of, run
+from benchmarks.students_table import change_of, read_students, retained, students_block
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.metrics.scores import score
 from bertender.tasks.task import Task
+from distill.distillation.distiller import DistillConfig, distill
+from export.onnx_export import ExportConfig, export
+from tests.toy_models import save_encoder
+
+SMALL = {"method": "pd", "epochs": 1, "batch_size": 16, "layers": 1, "learning_rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def family(
+    trained: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Artifact]:
+    """A teacher and what comes from it: two seeds of a student, and another one with its graph."""
+    folder = tmp_path_factory.mktemp("family")
+    start = str(save_encoder("bert", folder / "encoder"))
+    settings = {
+        "small-0": {"seed": 0},
+        "small-1": {"seed": 1},
+        "longer": {"epochs": 2},
+    }
+    made = {
+        name: distill(
+            trained, task, DistillConfig(**{**SMALL, "student": start, **own}), folder / name
+        )
+        for name, own in settings.items()
+    }
+    return {**made, "graph": export(made["longer"], task, ExportConfig(), folder / "graph")}
+
+
+@pytest.fixture
+def apart(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_choices = replace(task, selection=task.train.first(24))
+    monkeypatch.setattr(students, "recorded_task", lambda artifact, changes: with_choices)
 
 
 @pytest.fixture
 def result(
-    trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Artifact, family: dict[str, Artifact], apart: None, tmp_path: Path
 ) -> StudentsBenchmark:
-    apart = replace(task, selection=task.train.first(24))
-    monkeypatch.setattr(students, "recorded_task", lambda artifact, changes: apart)
-    folders = [tmp_path / name for name in ("small-0", "small-1", "large")]
-    for folder in folders:
-        shutil.copytree(trained.path, folder)
     out = tmp_path / "result.json"
-    run(trained.path, folders, out)
+    run(trained.path, [each.path for each in family.values()], out)
     return read_students(out)
 
 
 def test_every_model_is_scored_on_both_kinds_of_texts(
-    result: StudentsBenchmark, trained: Artifact, task: Task
+    result: StudentsBenchmark, family: dict[str, Artifact], task: Task
 ) -> None:
-    assert [each.name for each in result.students] == ["small-0", "small-1", "large"]
+    assert [each.name for each in result.students] == [*family]
     for each in (result.teacher, *result.students):
         assert (each.choice.n, each.score.n) == (24, len(task.dev))
         assert len(each.predictions) == len(result.labels)
-        assert each.size.model_size_bytes > 0 and each.stage == trained.card.stage
-    assert result.chosen_on == "selection"
+        assert each.size.model_size_bytes > 0
+    assert [each.stage for each in result.students] == [*["distill"] * 3, "export"]
 
 
 def test_seeds_of_one_name_are_a_group(result: StudentsBenchmark) -> None:
-    first, second, third = result.students
-    groups = groups_of(result)
-    assert groups == {"small": [first, second], "large": [third]}
+    first, second, longer, graph = result.students
+    groups = groups_of(result.students)
+    assert groups == {"small": [first, second], "longer": [longer], "graph": [graph]}
     wrong = tuple(1 - label for label in result.labels)
     failed = first.model_copy(
         update={"predictions": wrong, "score": score(result.metric, result.labels, wrong)}
     )
+    right = first.model_copy(
+        update={
+            "predictions": result.labels,
+            "score": score(result.metric, result.labels, result.labels),
+        }
+    )
     assert retained([failed], result) == 0
-    assert retained([failed, second], result) == pytest.approx(retained([second], result) / 2)
-    change = change_of([failed, second], result)
-    assert change.low < change.value < 0, "seeds that differ widen the interval"
+    assert retained([failed, right], result) == pytest.approx(0.5 / result.teacher.score.value)
+    change = change_of([failed, right], result)
+    assert change.low == pytest.approx(change_of([failed], result).value, abs=15), "a seed's part"
+    nothing = result.teacher.model_copy(update={"score": failed.score})
+    assert retained([right], result.model_copy(update={"teacher": nothing})) is None
 
 
 def test_the_table_says_what_rows_differ_by(result: StudentsBenchmark, tmp_path: Path) -> None:
-    changed = [
-        each.model_copy(update={"settings": {**each.settings, "epochs": 9, "seed": place}})
-        if each.name == "large"
-        else each
-        for place, each in enumerate(result.students)
-    ]
-    path = tmp_path / "changed.json"
-    path.write_text(result.model_copy(update={"students": tuple(changed)}).model_dump_json())
-    rows = {
-        line.split(" | ")[0].strip("| "): line
-        for line in students_block("a.json", path).split("\n")
-    }
-    assert "`epochs=9`" in rows["large"] and "`epochs=" in rows["small"]
-    assert "seed=" not in rows["large"] and "`batch_size" not in rows["large"]
+    lines = students_block("a.json", tmp_path / "result.json").split("\n")
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines}
+    assert "| distill, `epochs=1` |" in rows["small"]
+    assert "| distill, `epochs=2` |" in rows["longer"]
+    assert "| export |" in rows["graph"]
     scores = ", ".join(f"{each.score.value:.3f}" for each in result.students[:2])
-    assert "| 2 | " in rows["small"] and f"| {scores} |" in rows["small"]
-    assert result.teacher.name in rows
+    assert f"| {scores} |" in rows["small"] and result.teacher.name in rows
 
 
 def test_no_folder_of_this_machine_is_recorded(result: StudentsBenchmark) -> None:
+    assert result.students[0].settings["student"] == "encoder"
     assert "/" not in str([each.settings for each in (result.teacher, *result.students)])
+    some = ["/a/one", {"kept": 1}, "~/two,org/three"]
+    assert students.without_folders(some) == ["one", {"kept": 1}, "two,org/three"]
 
 
-def test_models_of_one_name_or_another_task_are_refused(trained: Artifact, tmp_path: Path) -> None:
-    copy = tmp_path / trained.name
-    shutil.copytree(trained.path, copy)
-    with pytest.raises(ConfigError, match="two artifacts are called"):
-        run(trained.path, [copy], tmp_path / "out.json")
+def copied(artifact: Artifact, place: Path) -> Path:
+    shutil.copytree(artifact.path, place)
+    return place
+
+
+REFUSED: dict[str, tuple[Callable[[dict[str, Artifact], Path], list[Path]], str]] = {
+    "two of one name": (
+        lambda family, folder: [family["longer"].path, copied(family["longer"], folder / "longer")],
+        "two artifacts are called 'longer'",
+    ),
+    "of no known source": (
+        lambda family, folder: [copied(family["graph"], folder / "far" / "away")],
+        "does not come from",
+    ),
+    "seeds that are none": (
+        lambda family, folder: [
+            family["small-0"].path,
+            copied(family["longer"], family["longer"].path.with_name("small-7")),
+        ],
+        "differ by a number, which is for seeds",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.usefixtures("apart")
+def test_what_is_no_row_of_the_table_is_refused(
+    name: str, trained: Artifact, family: dict[str, Artifact], tmp_path: Path
+) -> None:
+    choose, message = REFUSED[name]
+    with pytest.raises(ConfigError, match=message):
+        run(trained.path, choose(family, tmp_path), tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()
+
+
+def test_texts_to_choose_by_are_needed(
+    trained: Artifact,
+    family: dict[str, Artifact],
+    task: Task,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(students, "recorded_task", lambda artifact, changes: task)
+    with pytest.raises(ConfigError, match="has no texts to choose by"):
+        run(trained.path, [family["longer"].path], tmp_path / "out.json")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.rivals.opening import Opening, Predict
 
-__all__ = ["open_constant", "open_nothing", "open_once"]
+__all__ = ["open_brittle", "open_constant", "open_nothing"]
 
 
 def open_constant(opening: Opening) -> Predict:
@@ -26,10 +26,23 @@ def open_nothing(opening: Opening) -> Predict:
     raise ValueError(f"no conversion for {opening.folder}")
 
 
-def open_once(opening: Opening) -> Predict:
-    """Raise as a library does that opens a model, but not when others run beside it."""
+def open_brittle(opening: Opening) -> Predict:
+    """Return what predicts every text once, and then fails while it is opened or timed.
+
+    Settings: `seen` is a file in which it counts how often it was opened, `timed` whether it opens
+    again, and `failures` how often it fails.
+    """
     seen = Path(opening.settings["seen"])
-    if seen.exists():
+    before = len(seen.read_text()) if seen.exists() else 0
+    seen.write_text("." * (before + 1))
+    fails = 0 < before <= opening.settings["failures"]
+    if fails and not opening.settings["timed"]:
         raise ValueError("no memory left")
-    seen.touch()
-    return open_constant(opening)
+    predict = open_constant(opening)
+
+    def failing(texts: Sequence[str]) -> list[list[float]]:
+        if fails:
+            raise ValueError("no memory left")
+        return predict(texts)
+
+    return failing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ FloatArray = npt.NDArray[np.float64]
 
 BATCH = 32
 """Texts of a call while predicting."""
+TRIES = 2
+"""Of a row that fails while it is timed: memory may be short once."""
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -95,7 +98,7 @@ class _RowError(Exception):
 
 @contextmanager
 def _of_row(name: str) -> Iterator[None]:
-    """Say of which row an error is that is raised in the block."""
+    """Name the row of an error that is raised in the block."""
     try:
         yield
     except ModelError as error:
@@ -152,15 +155,20 @@ class Contest:
     def timed(self, results: RivalResults) -> Iterator[RivalResults]:
         """Yield the results with each repetition that is missing, one after another.
 
-        A row that fails becomes absent, and that repetition is made again without it.
+        A repetition in which a row fails is made again; a row that then fails as well becomes
+        absent, and the repetition is made without it.
 
         Raises:
-            ModelError: the reference fails.
+            ModelError: the reference fails twice.
         """
+        failures: Counter[str] = Counter()
         while len(results.repetitions) < self.config.processes:
             try:
                 report = self._repetition(results)
             except _RowError as failed:
+                failures[failed.name] += 1
+                if failures[failed.name] < TRIES:
+                    continue
                 if failed.name == results.rows[0].name:
                     raise failed.error from None
                 results = results.without(failed.name, self._reason(failed.error))

@@ -29,7 +29,9 @@ class RivalResults(Record):
     """The measurements so far."""
 
     rows: tuple[RivalRow, ...] = Field(description="the first is the reference")
-    absent: dict[str, str] = Field(description="name of a row -> why it was not measured")
+    absent: dict[str, str] = Field(
+        description="name of a row -> why it was not measured to the end"
+    )
     repetitions: tuple[LatencyReport, ...] = Field(description="in fresh processes each")
 
     def without(self, name: str, reason: str) -> RivalResults:

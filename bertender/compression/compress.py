@@ -2,13 +2,14 @@
 
 teacher + task + CompressConfig
   -> probes, measured -> every candidate predicted (`Compression.plan`)
+  -> those near a limit, that would be trained, measured as probes of their own
   -> some trained by successive halving, scored on the texts to choose by
   -> the best exported, quantized and measured; the held-out texts score it in the end
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,15 @@ from bertender.compression.halving import Budget, halved
 from bertender.compression.plan import (
     check_any,
     check_feasible,
+    decided,
     entrants,
     none_holds,
     predicted,
+    undecided,
     with_trained,
 )
-from bertender.compression.probes import Measured, measured
-from bertender.compression.records import CandidateResult, CompressionReport
+from bertender.compression.probes import Measured, measured, measured_of_themselves
+from bertender.compression.records import CandidateResult, CompressionReport, Probe
 from bertender.compression.starts import starts_of
 from bertender.compression.training import Announce, Training
 from bertender.core.artifact import Artifact, check_writable, copy_artifact, digest_of
@@ -81,6 +84,7 @@ class Compression:
         check_settings(candidates, self.config, self.task)
         probes = self._measured(candidates)
         results = predicted(candidates, probes.models(), self.config)
+        results = decided(results, self._decisive_probes(results), self.config)
         check_feasible(results, self.config)
         return self._report(results, probes)
 
@@ -137,13 +141,25 @@ class Compression:
 
     def _measured(self, candidates: Sequence[Candidate]) -> Measured:
         """Return the probes, measured now or by the run that this one continues."""
-        place = self.out / "probes.json"
+        return self._measured_once("probes.json", candidates, measured)
+
+    def _decisive_probes(self, results: Sequence[CandidateResult]) -> tuple[Probe, ...]:
+        """Return probes of the candidates that are predicted too near to a limit to say."""
+        near = undecided(results, self.config)
+        if not near:
+            return ()
+        return self._measured_once("near-limits.json", near, measured_of_themselves).probes
+
+    def _measured_once(
+        self, file: str, candidates: Sequence[Candidate], measure: Callable[..., Measured]
+    ) -> Measured:
+        place = self.out / file
         names = sorted(candidate.model_dump_json() for candidate in candidates)
         identity = [names, self.teacher.digest, self.task.fingerprint(), self._conditions()]
 
         def make() -> None:
             folder = self.out / "probes"
-            made = measured(self.teacher, candidates, self.task, self.config, folder, self.announce)
+            made = measure(self.teacher, candidates, self.task, self.config, folder, self.announce)
             save_result(made, place)
 
         build_once([place], identity, make)

@@ -119,8 +119,8 @@ class CompressConfig(Config):
     )
     dropout: bool = Field(
         True,
-        description="drop values at random in the students' training and recovery, as their "
-        "configs say; a student of its own method (static, bilstm) always does",
+        description="drop as many values at random as the students' configs say, in training and "
+        "recovery; in its own training a student of static or bilstm always does",
     )
     budget_minutes: float | None = Field(
         None, gt=0, description="train for so long at most; candidates that do not fit are left out"

@@ -36,7 +36,14 @@ from bertender.text.batch import load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["CostModels", "Measured", "cost_of", "measured", "probes_of"]
+__all__ = [
+    "CostModels",
+    "Measured",
+    "cost_of",
+    "measured",
+    "measured_of_themselves",
+    "probes_of",
+]
 
 TEXTS = 64
 """Of each split, that a probe reads."""
@@ -107,7 +114,7 @@ def measured(
     chosen, made, obstacles = [], [], {}
     for group in _groups(candidates):
         try:
-            made += _made_all(teacher, group, task, config, folder, announce)
+            made += _made_of(teacher, probes_of(group), task, config, folder, announce)
         except (ConfigError, ModelError) as error:
             name = f"{group[0].start.name} by scheme {group[0].scheme}"
             obstacles[name] = str(error)
@@ -116,10 +123,40 @@ def measured(
             chosen += probes_of(group)
     if not chosen:
         raise ModelError("; ".join(obstacles.values()))
+    return _timed(teacher, chosen, made, task, config, obstacles)
+
+
+def measured_of_themselves(
+    teacher: Artifact,
+    candidates: Sequence[Candidate],
+    task: Task,
+    config: CompressConfig,
+    folder: Path,
+    announce: Callable[[str], None],
+) -> Measured:
+    """Make a probe of each candidate, as cut as it is, and measure them with the teacher.
+
+    Raises:
+        ConfigError, ModelError: one cannot be made.
+        MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
+    """
+    made = _made_of(teacher, candidates, task, config, folder, announce)
+    return _timed(teacher, candidates, made, task, config, {})
+
+
+def _timed(
+    teacher: Artifact,
+    candidates: Sequence[Candidate],
+    made: Sequence[TimedModel],
+    task: Task,
+    config: CompressConfig,
+    obstacles: dict[str, str],
+) -> Measured:
+    """Time the probes of some candidates in turns with the teacher."""
     first = TimedModel(name="teacher", artifact=teacher.path.resolve())
     timed = measure_models([first, *made], task.dev.examples, _timing(config))
     teacher_ms, *times_ms = (row.single.p50_ms for row in timed.rows)
-    rows = zip(chosen, made, times_ms, strict=True)
+    rows = zip(candidates, made, times_ms, strict=True)
     return Measured(
         probes=tuple(_probe(*row) for row in rows),
         teacher=cost_of(teacher, teacher_ms),
@@ -128,17 +165,17 @@ def measured(
     )
 
 
-def _made_all(
+def _made_of(
     teacher: Artifact,
-    group: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     task: Task,
     config: CompressConfig,
     folder: Path,
     announce: Callable[[str], None],
 ) -> list[TimedModel]:
-    """Return the probes of a start and a scheme."""
+    """Return a model to time for each candidate."""
     made = []
-    for probe in probes_of(group):
+    for probe in candidates:
         announce(f"probe {probe.name}")
         made.append(_made(teacher, probe, task, config, folder / probe.shape_name))
     return made

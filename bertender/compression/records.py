@@ -48,7 +48,10 @@ class CandidateResult(Record):
 
     candidate: Candidate
     predicted: Cost
-    fits: bool = Field(description="whether the prediction holds the limits")
+    probe: Cost | None = Field(
+        None, description="measured of itself, hardly trained; of those predicted near a limit"
+    )
+    fits: bool = Field(description="whether the probe, or else the prediction, holds the limits")
     rounds: tuple[Round, ...] = ()
     measured: Cost | None = Field(None, description="None where it was not quantized")
     choice: float | None = Field(
@@ -59,8 +62,8 @@ class CandidateResult(Record):
 
     @property
     def cost(self) -> Cost:
-        """Measured where it was, else predicted."""
-        return self.measured or self.predicted
+        """Measured where it was, else that of its probe, else predicted."""
+        return self.measured or self.probe or self.predicted
 
 
 class Agreement(Record):

@@ -122,7 +122,7 @@ def _predicted_only(report: CompressionReport) -> Sequence[CandidateResult]:
 
 def _row(result: CandidateResult, *, is_chosen: bool) -> tuple[Cell, ...]:
     cost, name = result.cost, result.candidate.name
-    mark = "" if result.measured else "~"
+    mark = "" if result.measured or result.probe else "~"
     scores = ", ".join(f"{each.score:.3f}" for each in result.rounds)
     return (
         (f"{name} (chosen)" if is_chosen else name,),

@@ -1,4 +1,4 @@
-"""A ratio of two times on one machine, with its interval, which is rough of few processes."""
+"""A ratio of two times on one machine, with its interval, which few processes make rough."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class TrainingConfig(Config):
     )
     checkpoint_steps: int = Field(500, ge=1, description="steps between resumable checkpoints")
     dropout: bool = Field(
-        True, description="drop values at random while training, as the model's config says"
+        True, description="drop as many values at random as the model's config says"
     )
     seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
 

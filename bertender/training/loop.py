@@ -26,9 +26,10 @@ from bertender.core.errors import TrainingError
 from bertender.core.progress import Bar, progress_bar
 from bertender.core.timing import Stopwatch
 from bertender.text.batching import POOLINGS, BatchLimits, BatchPlan, plan_batches
-from bertender.training.attention import fast_attention
+from bertender.training.attention import attention_of
 from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.training.config import TrainingConfig, computes_in_bf16
+from bertender.training.dropout import switch_off_dropout
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.learning_rates import Rates, pace, split_by_rate
 from bertender.training.steps import Step, report_step
@@ -120,7 +121,7 @@ def train(
     checkpoint = last_checkpoint(work)
     with progress_bar(description, len(plan)) as bar:
         progress = _Progress(bar, plan, at_epoch_end, keep_end)
-        reported = _reported(_computed(objective, config), len(plan), description, work)
+        reported = _reported(_as_set(objective, config), len(plan), description, work)
         trainer = _PlannedTrainer(model, arguments, examples, reported, plan, rates)
         trainer.add_callback(progress)  # type: ignore[no-untyped-call]
         with (clock := Stopwatch()).running():
@@ -149,13 +150,13 @@ def planned(
     )
 
 
-def _computed(objective: Objective, config: TrainingConfig) -> Objective:
-    """Return the objective with the dropout of the config, and with the faster attention."""
+def _as_set(objective: Objective, config: TrainingConfig) -> Objective:
+    """Return the objective, computed with the config's dropout and the attention of short texts."""
 
     def minimised(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
         if not config.dropout:
-            model.eval()  # the Trainer has set it to train; in our models only dropout differs
-        with fast_attention(batch):
+            switch_off_dropout(model)  # in each step, which the Trainer begins in training mode
+        with attention_of(batch):
             return objective(model, batch, step)
 
     return minimised

@@ -89,7 +89,6 @@ class LayerAfterLayer(TrainingModule):
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
         """Return the weighted parts of the loss of the layers whose turn it is."""
-        self.student.eval()  # no dropout
         self.terms = self.turns[self.turn(step / self.steps)]
         return super().forward(batch, teacher, step)
 
@@ -134,7 +133,7 @@ TRANSFER = Phase(
         Match("attention", 1.0, "attention_scores", attention_divergence, layers=uniform),
     ),
     epochs=1,
-    settings={"schedule": "constant", "learning_rate": TRANSFER_RATE},
+    settings={"schedule": "constant", "learning_rate": TRANSFER_RATE, "dropout": False},
     training_module=LayerAfterLayer,
     for_each_layer=each_layer_in_turn,
 )

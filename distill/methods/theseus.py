@@ -40,6 +40,8 @@ REPLACING_EPOCHS = 5
 class _Module(nn.Module):
     """A successor's layer that replaces some of the predecessor's; alone in eval mode."""
 
+    differs_in_training: ClassVar[bool] = True
+
     def __init__(self, successor: nn.Module, predecessor: list[nn.Module]) -> None:
         super().__init__()
         self.successor = successor

@@ -17,6 +17,9 @@ from serve.deployment.targets import Place
 
 __all__ = ["ask_golden", "readable"]
 
+NO_RETRY = 0
+"""It would send the text again without a check of who listens by then."""
+
 
 def readable(
     golden: GoldenTexts, problem: ProblemType[Any], limits: Mapping[str, str]
@@ -57,10 +60,13 @@ def ask_golden(
     """Ask a model about golden texts; return its predictions by the places of the texts.
 
     Raises:
-        DeploymentError: it does not answer, and the number of the text is named; or another process
-            may listen at its address, which got no text.
+        DeploymentError: it does not answer, or another process may listen at its address, which is
+            asked before each text; the number of the text is named.
     """
-    with Endpoint(place.url, model=place.model, batch_size=1, timeout_s=timeout_s) as endpoint:
+    opened = Endpoint(
+        place.url, model=place.model, batch_size=1, timeout_s=timeout_s, retries=NO_RETRY
+    )
+    with opened as endpoint:
         return {row: _predicted(endpoint, place, row, text) for row, text in texts.items()}
 
 

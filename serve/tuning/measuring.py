@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ServingError
+from bertender.core.errors import ServerMissingError, ServingError
 from bertender.core.progress import progress_bar
 from bertender.text.example import Example
 from serve.tuning.config import TuneConfig
@@ -40,8 +40,8 @@ class Measuring:
         """Return a visit of every setting in every round; those of an earlier run are not repeated.
 
         Raises:
-            ServingError: the server of the default cannot start, or ends. Another setting whose
-                server does so is left out.
+            ServingError: the server of the default cannot start, or ends, twice. Another setting
+                whose server does so is left out.
             MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
         """
         places = self._places(names, rounds)
@@ -72,6 +72,8 @@ class Measuring:
         make = partial(visit, self.artifact, self.texts, self.config, (name, number), settings)
         try:
             return make()
+        except ServerMissingError:
+            raise
         except ServingError as error:
             logger.warning("%s, round %d, is tried again: %s", name, number + 1, error)
             return make()

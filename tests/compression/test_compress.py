@@ -159,6 +159,24 @@ def vocabulary_size(start: Start, config: CompressConfig) -> int:
     return int(pruned.settings["vocab_size"])
 
 
+def test_a_candidate_near_a_limit_is_measured_before_it_is_trained(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    shape = {"layers": (1, 2), "heads": (0.0,), "ffn": (0.0,), "candidates": 1}
+    plan = _compression(trained, task, tmp_path, **shape).plan()
+    assert not any(each.probe for each in plan.candidates)
+    largest = max(plan.candidates, key=lambda each: each.predicted.model_mb)
+    near = _compression(trained, task, tmp_path, **shape, max_mb=largest.predicted.model_mb)
+    (probed,) = [each for each in near.plan().candidates if each.probe]
+    assert probed.candidate == largest.candidate
+    assert probed.cost == probed.probe != probed.predicted
+    assert probed.fits == (probed.cost.model_mb <= largest.predicted.model_mb)
+    place = tmp_path / "near-limits.json"
+    before = place.stat().st_mtime_ns
+    assert near.plan().candidates == near.plan().candidates
+    assert place.stat().st_mtime_ns == before, "a second plan measures nothing again"
+
+
 @pytest.mark.parametrize(("name", "value"), [("batch_size", 7), ("dropout", False)])
 def test_students_and_their_recovery_learn_as_was_set(name: str, value: int) -> None:
     start = Start(name="small", layers=4, encoder="small")

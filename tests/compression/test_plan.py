@@ -6,9 +6,18 @@ import pytest
 
 from bertender.compression.candidates import all_candidates
 from bertender.compression.config import CompressConfig
-from bertender.compression.plan import check_feasible, entrants, excess, predicted
+from bertender.compression.plan import (
+    NEAR,
+    check_feasible,
+    decided,
+    entrants,
+    excess,
+    predicted,
+    undecided,
+)
 from bertender.compression.prediction import fitted
 from bertender.compression.probes import CostModels, probes_of
+from bertender.compression.records import Cost
 from bertender.core.errors import ConfigError
 from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, probe, result
 
@@ -31,6 +40,43 @@ def test_what_is_predicted_beyond_a_limit_does_not_fit() -> None:
         right = cost(each.candidate)
         assert each.fits == (right.model_mb <= 10 and right.single_ms <= 1.4)
         assert (each.left_out is None) == each.fits
+
+
+SHARES_OF_THE_LIMIT = {0.5: False, 1 - NEAR / 2: True, 1 + NEAR / 2: True, 1 + 2 * NEAR: False}
+
+
+@pytest.mark.parametrize("share", SHARES_OF_THE_LIMIT)
+def test_what_is_predicted_near_a_limit_is_undecided(share: float) -> None:
+    one = candidate(3)
+    config = CompressConfig.parse({"max_ms": cost(one).single_ms / share})
+    asked = undecided([result(one, fits=share <= 1)], config)
+    assert asked == [one] * SHARES_OF_THE_LIMIT[share]
+    assert undecided([result(one)], CompressConfig()) == []
+
+
+def test_only_what_would_be_trained_is_probed() -> None:
+    """Of a start and depth one enters, and if it surely holds the limits, nothing is in doubt."""
+    whole, cut = candidate(3), candidate(3, heads=0.1)
+    near = CompressConfig.parse({"max_ms": cost(whole).single_ms * 1.01})
+    assert undecided([result(cut), result(whole)], near) == [whole]
+    far = CompressConfig.parse({"max_ms": cost(whole).single_ms * 2})
+    assert undecided([result(cut), result(whole)], far) == []
+    both = [result(candidate(2)), result(whole)]
+    assert undecided(both, near.model_copy(update={"candidates": 1})) == [whole]
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.99, True), (1.01, False)])
+def test_a_probe_decides_against_its_prediction(share: float, fits: bool) -> None:
+    one, other = candidate(3), candidate(2)
+    config = CompressConfig.parse({"max_ms": cost(one).single_ms})
+    made = probe(one).model_copy(
+        update={"cost": Cost(model_mb=1.0, single_ms=share * cost(one).single_ms)}
+    )
+    before = [result(one, fits=not fits), result(other)]
+    after, untouched = decided(before, [made], config)
+    assert untouched == before[1]
+    assert (after.fits, after.left_out is None, after.cost) == (fits, fits, made.cost)
+    assert (after in entrants([after, untouched], config)) == fits
 
 
 def test_without_limits_all_fit() -> None:

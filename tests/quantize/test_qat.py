@@ -16,6 +16,7 @@ from bertender.core.errors import ModelError
 from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
+from bertender.training.dropout import switch_off_dropout
 from quantize import qat
 from quantize.affine import INTEGERS, affine
 from quantize.fake_quantization import DECAY, FakeQuantized, rounded
@@ -79,7 +80,7 @@ def test_ranges_are_averages_over_real_tokens(task: Task, teacher: Artifact) -> 
     with torch.no_grad():
         model(texts)
     assert model.ranges()[LAYER] == first, "in eval mode nothing moves"
-    model.train()
+    switch_off_dropout(model.train())
     with torch.no_grad():
         model(texts)
     now = seen[-1][texts["attention_mask"].bool()]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.backends.cuda import flash_sdp_enabled
 from transformers import (
     PreTrainedModel,
 )
@@ -15,6 +16,7 @@ from transformers import (
 from bertender.core.errors import ConfigError, TrainingError
 from bertender.pipeline.stages import STAGES
 from bertender.text.batching import POOLINGS, BatchLimits, Pooling, plan_batches
+from bertender.training.attention import SHORT_TOKENS
 from bertender.training.config import POOL_BATCHES, TrainingConfig
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import LossParts, Objective, train
@@ -66,6 +68,18 @@ def test_dropout_is_a_setting(tmp_path: Path, dropout: bool) -> None:
     train_toy(start, objective, tmp_path, dropout=dropout)
     assert len(differences) == 12
     assert all(bool(difference) == dropout for difference in differences)
+
+
+def test_short_texts_are_trained_without_flash_attention(tmp_path: Path) -> None:
+    start, flash = classification(), set()
+
+    def objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        assert batch["input_ids"].shape[-1] <= SHORT_TOKENS
+        flash.add(flash_sdp_enabled())
+        return label_objective(model, batch, step)
+
+    train_toy(start, objective, tmp_path)
+    assert flash == {False} and flash_sdp_enabled()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bertender.training.dropout import switch_off_dropout
 from distill.losses.signals import Signals
 from distill.methods import METHODS
 from distill.methods.theseus import Replacing
@@ -76,9 +77,7 @@ def test_what_is_drawn_is_what_runs(replaced: bool, monkeypatch: pytest.MonkeyPa
     module = training_module()
     monkeypatch.setattr(module, "probability", lambda passed: float(replaced))
     teacher = tiny_classifier("bert")
-    module.student.eval()  # no dropout
-    for each in module.drawn:
-        each.training = True
+    switch_off_dropout(module)
     value = loss(module, 0)
     tokens = tiny_tokenizer()(["apple pear", "saw"], padding=True, return_tensors="pt")
     theirs = torch.nn.functional.cross_entropy(teacher(**tokens).logits, torch.tensor([0, 1]))
