@@ -34,6 +34,7 @@ from bertender.models.recorded_problem import problem_of
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import ChosenOn, Task
+from bertender.training.config import TrainingConfig
 
 __all__ = ["ScoredModel", "StudentsBenchmark", "groups_of", "made_by", "without_folders"]
 
@@ -43,14 +44,14 @@ NOT_COMPARED = frozenset({"seed", "checkpoint_steps"})
 """Settings that models of one row may differ in."""
 
 
-class Named(Protocol):
+class WithName(Protocol):
     """An artifact, or its record."""
 
     @property
     def name(self) -> str: ...
 
 
-Model = TypeVar("Model", bound=Named)
+Model = TypeVar("Model", bound=WithName)
 
 
 def groups_of(models: Iterable[Model]) -> dict[str, list[Model]]:
@@ -62,8 +63,13 @@ def groups_of(models: Iterable[Model]) -> dict[str, list[Model]]:
 
 
 def made_by(stage: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return how a model was made: its stage, and the settings that a row of the table shares."""
-    return stage, {name: each for name, each in settings.items() if name not in NOT_COMPARED}
+    """Return how a model was made: its stage, and the settings that a row of the table shares.
+
+    Those of a training are left out where pruning had none.
+    """
+    trains = settings.get("recover") is not False
+    unread = NOT_COMPARED if trains else NOT_COMPARED | TrainingConfig.model_fields.keys()
+    return stage, {name: each for name, each in settings.items() if name not in unread}
 
 
 class ScoredModel(Record):
@@ -149,13 +155,16 @@ def _check_group(group: Sequence[Artifact]) -> None:
     """Raise ConfigError where names say that only seeds differ, and more does."""
     first, *others = group
     for each in others:
-        if made_by(each.card.stage, each.card.config) != made_by(
-            first.card.stage, first.card.config
-        ):
+        if _steps_of(each) != _steps_of(first):
             raise ConfigError(
                 f"{first.path} and {each.path} differ by a number, which is for seeds, and were "
                 "made with other settings. Give their folders other names."
             )
+
+
+def _steps_of(artifact: Artifact) -> list[tuple[str, dict[str, Any]]]:
+    """Return how an artifact and all that it was made from were made."""
+    return [made_by(each.card.stage, each.card.config) for each in _sources(artifact)]
 
 
 def _sources(artifact: Artifact) -> list[Artifact]:

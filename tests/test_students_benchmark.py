@@ -41,7 +41,14 @@ def family(
         )
         for name, own in settings.items()
     }
-    return {**made, "graph": export(made["longer"], task, ExportConfig(), folder / "graph")}
+    graphs = {"graph": made["longer"], "graph of small": made["small-0"]}
+    return {
+        **made,
+        **{
+            name: export(source, task, ExportConfig(), folder / name)
+            for name, source in graphs.items()
+        },
+    }
 
 
 @pytest.fixture
@@ -67,13 +74,13 @@ def test_every_model_is_scored_on_both_kinds_of_texts(
         assert (each.choice.n, each.score.n) == (24, len(task.dev))
         assert len(each.predictions) == len(result.labels)
         assert each.size.model_size_bytes > 0
-    assert [each.stage for each in result.students] == [*["distill"] * 3, "export"]
+    assert [each.stage for each in result.students] == [*["distill"] * 3, "export", "export"]
 
 
 def test_seeds_of_one_name_are_a_group(result: StudentsBenchmark) -> None:
-    first, second, longer, graph = result.students
+    first, second, *rest = result.students
     groups = groups_of(result.students)
-    assert groups == {"small": [first, second], "longer": [longer], "graph": [graph]}
+    assert groups == {"small": [first, second], **{each.name: [each] for each in rest}}
     wrong = tuple(1 - label for label in result.labels)
     failed = first.model_copy(
         update={"predictions": wrong, "score": score(result.metric, result.labels, wrong)}
@@ -122,6 +129,13 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Artifact], Path], list[Path]], str]
     "of no known source": (
         lambda family, folder: [copied(family["graph"], folder / "far" / "away")],
         "does not come from",
+    ),
+    "graphs of seeds that are none": (
+        lambda family, folder: [
+            copied(family["graph"], family["graph"].path.with_name("graph-1")),
+            copied(family["graph of small"], family["graph"].path.with_name("graph-2")),
+        ],
+        "differ by a number, which is for seeds",
     ),
     "seeds that are none": (
         lambda family, folder: [

@@ -155,7 +155,7 @@ class Contest:
     def timed(self, results: RivalResults) -> Iterator[RivalResults]:
         """Yield the results with each repetition that is missing, one after another.
 
-        A repetition in which a row fails is made again; a row that then fails as well becomes
+        A repetition in which a row fails is made again. A row that fails twice in a run becomes
         absent, and the repetition is made without it.
 
         Raises:

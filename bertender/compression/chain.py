@@ -31,7 +31,7 @@ ROOM = 2
 HARDLY_TRAINED = {"epochs": 1, "learning_rate": 1e-5}
 """Of a probe: what it weighs and takes does not depend on what it has learned."""
 
-OF_A_RECOVERY = frozenset({"epochs", "batch_size", "dropout"})
+OF_A_RECOVERY = frozenset({"epochs", "batch_size", "no_dropout"})
 """Settings of pruning that one which trains nothing refuses."""
 
 
@@ -67,7 +67,7 @@ def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int)
         sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
         settings = {**_cuts(candidate, config), **_texts(config, unlabelled)}
         settings |= {"epochs": config.recovery_epochs, "batch_size": config.batch_size}
-        settings |= {"dropout": config.dropout, "seed": config.seed}
+        settings |= {"no_dropout": config.no_dropout, "seed": config.seed}
         steps.append(_step("pruned", "prune", sources, settings))
     return steps
 
@@ -190,7 +190,7 @@ def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> d
     method = {"method": "pd", "student": encoder} if encoder is not None else own
     shape = {"layers": candidate.layers}
     passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}
-    passes |= {"batch_size": config.batch_size, "dropout": config.dropout}
+    passes |= {"batch_size": config.batch_size, "no_dropout": config.no_dropout}
     return {**method, **shape, **passes, **learning}
 
 

@@ -18,18 +18,17 @@ from bertender.compression.chain import check_settings
 from bertender.compression.config import CompressConfig
 from bertender.compression.finishing import Finishing
 from bertender.compression.halving import Budget, halved
+from bertender.compression.near_limits import decided, decided_near_limits
 from bertender.compression.plan import (
     check_any,
     check_feasible,
-    decided,
     entrants,
     none_holds,
     predicted,
-    undecided,
     with_trained,
 )
-from bertender.compression.probes import Measured, measured, measured_of_themselves
-from bertender.compression.records import CandidateResult, CompressionReport, Probe
+from bertender.compression.probes import Measured, measured, measured_each
+from bertender.compression.records import CandidateResult, CompressionReport
 from bertender.compression.starts import starts_of
 from bertender.compression.training import Announce, Training
 from bertender.core.artifact import Artifact, check_writable, copy_artifact, digest_of
@@ -38,6 +37,7 @@ from bertender.core.card import library_versions
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.core.saving import save_result
+from bertender.measure.load import busiest
 from bertender.pipeline.named_files import folder_digest
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import Task
@@ -72,7 +72,7 @@ class Compression:
         """Predict every candidate; nothing but probes is made.
 
         Raises:
-            ConfigError: a setting is wrong, or no candidate is predicted to hold the limits; the
+            ConfigError: a setting is wrong, or no candidate is expected to hold the limits; the
                 message names the nearest one.
             ArtifactError: the model cannot be written where it should.
             MachineBusyError: other work disturbs the times.
@@ -84,9 +84,10 @@ class Compression:
         check_settings(candidates, self.config, self.task)
         probes = self._measured(candidates)
         results = predicted(candidates, probes.models(), self.config)
-        results = decided(results, self._decisive_probes(results), self.config)
+        results = decided(results, probes.probes, self.config)
+        results, further = decided_near_limits(results, self.config, self._measured_alone)
         check_feasible(results, self.config)
-        return self._report(results, probes)
+        return self._report(results, [probes, *further])
 
     def run(self) -> CompressionReport:
         """Train, choose and write the model; the report and the table are saved next to it.
@@ -103,8 +104,7 @@ class Compression:
         chosen = entrants(report.candidates, self.config)
         budget = Budget(self.config.budget_minutes)
         ranked = halved(chosen, len(self.task.train), training.train, budget)
-        predicted_of = {each.candidate: each.predicted for each in report.candidates}
-        finishing = Finishing(training, predicted_of)
+        finishing = Finishing(training, {each.candidate: each for each in report.candidates})
         done, best = finishing.first_that_holds(ranked)
         report = with_trained(report, done, chosen)
         save_result(report, self.out / REPORT)
@@ -143,17 +143,15 @@ class Compression:
         """Return the probes, measured now or by the run that this one continues."""
         return self._measured_once("probes.json", candidates, measured)
 
-    def _decisive_probes(self, results: Sequence[CandidateResult]) -> tuple[Probe, ...]:
-        """Return probes of the candidates that are predicted too near to a limit to say."""
-        near = undecided(results, self.config)
-        if not near:
-            return ()
-        return self._measured_once("near-limits.json", near, measured_of_themselves).probes
+    def _measured_alone(self, candidate: Candidate) -> Measured:
+        """Return a probe of a candidate, measured now or by an earlier run, with any limits."""
+        return self._measured_once(f"near-limits/{candidate.name}.json", [candidate], measured_each)
 
     def _measured_once(
         self, file: str, candidates: Sequence[Candidate], measure: Callable[..., Measured]
     ) -> Measured:
         place = self.out / file
+        place.parent.mkdir(parents=True, exist_ok=True)
         names = sorted(candidate.model_dump_json() for candidate in candidates)
         identity = [names, self.teacher.digest, self.task.fingerprint(), self._conditions()]
 
@@ -169,20 +167,26 @@ class Compression:
         settings = [getattr(self.config, name) for name in SHAPING]
         encoders = [folder_digest(Path(name)) for name in self.config.students]
         texts = self.config.unlabelled and digest_of(self.config.unlabelled)
-        return [environment().cpu_model, library_versions(), settings, encoders, texts]
+        own_size = self.config.is_explicit("vocab_size")  # else it depends on the start
+        return [environment().cpu_model, library_versions(), settings, own_size, encoders, texts]
 
-    def _report(self, results: Sequence[CandidateResult], probes: Measured) -> CompressionReport:
+    def _report(
+        self, results: Sequence[CandidateResult], measurements: Sequence[Measured]
+    ) -> CompressionReport:
+        """Return the report of a plan; the first measurement is that of all starts and schemes."""
+        first = measurements[0]
+        loads = [each.load for each in measurements if each.load is not None]
         return CompressionReport(
             config=self.config,
             task=self.task.name,
             metric=self.task.metric,
             chosen_on=self.task.chosen_on,
-            teacher_mb=probes.teacher.model_mb,
-            teacher_ms=probes.teacher.single_ms,
+            teacher_mb=first.teacher.model_mb,
+            teacher_ms=first.teacher.single_ms,
             candidates=tuple(results),
-            probes=probes.probes,
-            obstacles=probes.obstacles,
+            probes=tuple(probe for each in measurements for probe in each.probes),
+            obstacles=first.obstacles,
             minutes=0.0,
             environment=environment(),
-            load=probes.load,
+            load=busiest(loads) if loads else None,
         )

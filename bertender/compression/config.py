@@ -117,10 +117,10 @@ class CompressConfig(Config):
     batch_size: int = Field(
         32, ge=1, description="most texts of a batch, of the students and of their recovery"
     )
-    dropout: bool = Field(
-        True,
-        description="drop as many values at random as the students' configs say, in training and "
-        "recovery; in its own training a student of static or bilstm always does",
+    no_dropout: bool = Field(
+        False,
+        description="drop no values at random in training and recovery; in its own training a "
+        "student of static or bilstm always does",
     )
     budget_minutes: float | None = Field(
         None, gt=0, description="train for so long at most; candidates that do not fit are left out"

@@ -12,7 +12,7 @@ from bertender.compression.chain import Built
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import excess
 from bertender.compression.probes import cost_of
-from bertender.compression.records import CandidateResult, Cost, Round
+from bertender.compression.records import CandidateResult, Round
 from bertender.compression.training import Training
 from bertender.core.artifact import Artifact
 from bertender.core.errors import GateError, ParityError
@@ -30,8 +30,8 @@ class Finishing:
     """Quantizes and measures trained candidates."""
 
     training: Training
-    predicted: Mapping[Candidate, Cost]
-    """Of all candidates."""
+    planned: Mapping[Candidate, CandidateResult]
+    """All candidates as they were planned."""
 
     @property
     def config(self) -> CompressConfig:
@@ -94,10 +94,13 @@ class Finishing:
         model = self.training.chain(candidate, last).last
         cost = cost_of(model, self._single_ms(model))
         beyond = excess(cost, self.config) > 1
+        planned = self.planned.get(candidate, result)
         return result.model_copy(
             update={
                 "candidate": candidate,
-                "predicted": self.predicted.get(candidate, result.predicted),
+                "predicted": planned.predicted,
+                "probe": planned.probe,
+                "fits": planned.fits,
                 "measured": cost,
                 "choice": self.training.choice(model),
                 "left_out": "measured beyond the limits" if beyond else None,

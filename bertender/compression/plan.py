@@ -10,26 +10,22 @@ from typing import Any
 from bertender.compression.candidates import Candidate, Start
 from bertender.compression.config import CompressConfig
 from bertender.compression.probes import CostModels
-from bertender.compression.records import CandidateResult, CompressionReport, Cost, Probe
+from bertender.compression.records import CandidateResult, CompressionReport, Cost
 from bertender.core.errors import ConfigError
 
 __all__ = [
+    "TOO_MUCH",
     "check_any",
     "check_feasible",
-    "decided",
     "entrants",
     "excess",
     "none_holds",
     "predicted",
-    "undecided",
+    "preferred",
     "with_trained",
 ]
 
 TOO_MUCH = "predicted beyond the limits"
-PROBE_TOO_MUCH = "beyond the limits, as a probe of it was measured"
-
-NEAR = 0.05
-"""Share of a limit: a prediction that lies closer to it does not say whether it will be held."""
 
 
 def predicted(
@@ -51,30 +47,6 @@ def predicted(
             )
         )
     return results
-
-
-def undecided(results: Sequence[CandidateResult], config: CompressConfig) -> list[Candidate]:
-    """Return the candidates that would be trained if they held a limit they are predicted near."""
-    within = [each for each in results if excess(each.predicted, config) <= 1 + NEAR]
-    wanted = _preferred(within, config)
-    return [each.candidate for each in wanted if excess(each.predicted, config) > 1 - NEAR]
-
-
-def decided(
-    results: Sequence[CandidateResult], probes: Iterable[Probe], config: CompressConfig
-) -> list[CandidateResult]:
-    """Return the candidates, those of the probes with what these were measured at."""
-    costs = {each.candidate: each.cost for each in probes}
-    return [_decided(each, costs.get(each.candidate), config) for each in results]
-
-
-def _decided(result: CandidateResult, cost: Cost | None, config: CompressConfig) -> CandidateResult:
-    if cost is None:
-        return result
-    fits = excess(cost, config) <= 1
-    return result.model_copy(
-        update={"probe": cost, "fits": fits, "left_out": None if fits else PROBE_TOO_MUCH}
-    )
 
 
 def excess(cost: Cost, config: CompressConfig) -> float:
@@ -102,7 +74,7 @@ def check_feasible(results: Sequence[CandidateResult], config: CompressConfig) -
         return
     nearest = min(results, key=lambda result: excess(result.cost, config))
     raise ConfigError(
-        f"{_asked(config)}: none of {len(results)} candidates is predicted to hold that. "
+        f"{_asked(config)}: none of {len(results)} candidates is expected to hold that. "
         f"{_nearest(nearest, config)} Or let more be cut (layers, heads, ffn, schemes, students)."
     )
 
@@ -176,10 +148,10 @@ def entrants(results: Sequence[CandidateResult], config: CompressConfig) -> list
     no more than noise, and then in what they lose. Starts have turns, the one with the most weights
     left first.
     """
-    return _preferred([each for each in results if each.fits], config)
+    return preferred([each for each in results if each.fits], config)
 
 
-def _preferred(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
+def preferred(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
     order = {name: place for place, name in enumerate(config.schemes)}
     listed = sorted(results, key=lambda result: order[result.candidate.scheme])
     best = [_first(group) for group in _grouped(listed, _start_and_depth)]

@@ -24,7 +24,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.config import Record
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig
 from bertender.measure.load import MachineLoad
@@ -41,7 +41,7 @@ __all__ = [
     "Measured",
     "cost_of",
     "measured",
-    "measured_of_themselves",
+    "measured_each",
     "probes_of",
 ]
 
@@ -115,7 +115,7 @@ def measured(
     for group in _groups(candidates):
         try:
             made += _made_of(teacher, probes_of(group), task, config, folder, announce)
-        except (ConfigError, ModelError) as error:
+        except (ConfigError, ModelError, ParityError) as error:
             name = f"{group[0].start.name} by scheme {group[0].scheme}"
             obstacles[name] = str(error)
             logger.warning("no candidate of %s: %s", name, error)
@@ -126,7 +126,7 @@ def measured(
     return _timed(teacher, chosen, made, task, config, obstacles)
 
 
-def measured_of_themselves(
+def measured_each(
     teacher: Artifact,
     candidates: Sequence[Candidate],
     task: Task,
@@ -134,10 +134,10 @@ def measured_of_themselves(
     folder: Path,
     announce: Callable[[str], None],
 ) -> Measured:
-    """Make a probe of each candidate, as cut as it is, and measure them with the teacher.
+    """Make a probe of each of these candidates, and measure them with the teacher.
 
     Raises:
-        ConfigError, ModelError: one cannot be made.
+        ConfigError, ModelError, ParityError: one cannot be made.
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
     """
     made = _made_of(teacher, candidates, task, config, folder, announce)

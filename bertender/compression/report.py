@@ -50,7 +50,7 @@ def notes(report: CompressionReport) -> list[str]:
     lines = [f"{teacher}; {chosen}", *_agreement(report)]
     left = _predicted_only(report)[SHOWN_PREDICTED:]
     lines += [f"no candidate of {name}: {why}" for name, why in report.obstacles.items()]
-    read = "~: predicted; Rounds, 8 bits: scores on the texts to choose by, before and after"
+    read = "~: predicted, or a probe; Rounds, 8 bits: on the texts to choose by, before and after"
     return [read, *lines, *([f"{len(left)} more candidates were predicted"] if left else [])]
 
 
@@ -60,7 +60,7 @@ def sentence(report: CompressionReport) -> str:
     if best is None or best.score is None:
         fitting = sum(each.fits for each in report.candidates)
         return (
-            f"{fitting} of {len(report.candidates)} candidates are predicted to hold the "
+            f"{fitting} of {len(report.candidates)} candidates are expected to hold the "
             "limits. Nothing was trained."
         )
     cost, teacher = best.cost, report.teacher_score
@@ -122,7 +122,7 @@ def _predicted_only(report: CompressionReport) -> Sequence[CandidateResult]:
 
 def _row(result: CandidateResult, *, is_chosen: bool) -> tuple[Cell, ...]:
     cost, name = result.cost, result.candidate.name
-    mark = "" if result.measured or result.probe else "~"
+    mark = "" if result.measured else "~"
     scores = ", ".join(f"{each.score:.3f}" for each in result.rounds)
     return (
         (f"{name} (chosen)" if is_chosen else name,),

@@ -55,8 +55,8 @@ class TrainingConfig(Config):
         "auto", description="compute in bf16 where CPU or GPU has it (auto), always, or never"
     )
     checkpoint_steps: int = Field(500, ge=1, description="steps between resumable checkpoints")
-    dropout: bool = Field(
-        True, description="drop as many values at random as the model's config says"
+    no_dropout: bool = Field(
+        False, description="drop no values at random, whatever the model's config says"
     )
     seed: int = Field(0, ge=0, description="seed of initialisation, order, dropout and masking")
 

@@ -154,7 +154,7 @@ def _as_set(objective: Objective, config: TrainingConfig) -> Objective:
     """Return the objective, computed with the config's dropout and the attention of short texts."""
 
     def minimised(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        if not config.dropout:
+        if config.no_dropout:
             switch_off_dropout(model)  # in each step, which the Trainer begins in training mode
         with attention_of(batch):
             return objective(model, batch, step)

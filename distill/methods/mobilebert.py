@@ -133,7 +133,7 @@ TRANSFER = Phase(
         Match("attention", 1.0, "attention_scores", attention_divergence, layers=uniform),
     ),
     epochs=1,
-    settings={"schedule": "constant", "learning_rate": TRANSFER_RATE, "dropout": False},
+    settings={"schedule": "constant", "learning_rate": TRANSFER_RATE, "no_dropout": True},
     training_module=LayerAfterLayer,
     for_each_layer=each_layer_in_turn,
 )

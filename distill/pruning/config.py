@@ -21,9 +21,9 @@ OF_RECOVERY = frozenset(
     {
         "batches",
         "checkpoint_steps",
-        "dropout",
         "epochs",
         "learning_rate",
+        "no_dropout",
         "pool_batches",
         "precision",
         "schedule",

@@ -61,7 +61,8 @@ def ask_golden(
 
     Raises:
         DeploymentError: it does not answer, or another process may listen at its address, which is
-            asked before each text; the number of the text is named.
+            checked before each text; the number of the text is named.
+        ServingError: it does not say what it takes.
     """
     opened = Endpoint(
         place.url, model=place.model, batch_size=1, timeout_s=timeout_s, retries=NO_RETRY

@@ -162,7 +162,7 @@ class Folder:
             repository = Path(workspace, "models")
             folder.write_candidate(artifact, repository / folder.name)
             with TritonServer(repository, settings) as server:
-                yield Place(server.http_url, folder.name, server_is_own)
+                yield Place(server.http_url, folder.name, _server_is_own)
 
     def activate(self, folder: ModelFolder) -> None: ...
 
@@ -172,7 +172,7 @@ class Folder:
         return True  # who reads the repository has not been asked for anything
 
 
-def server_is_own() -> None:
+def _server_is_own() -> None:
     """Check nothing: this process has started the server, and watches it."""
 
 

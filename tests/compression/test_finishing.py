@@ -50,7 +50,7 @@ def test_the_next_scheme_takes_the_place_of_one_that_a_gate_refuses(
     config = CompressConfig.parse(SETTINGS)
     training = Training(trained, task, config, tmp_path, lambda text: None)
     ready = entrant.model_copy(update={"rounds": (training.train(entrant, 1.0, 0),)})
-    finishing = Finishing(training, {each.candidate: each.predicted for each in (entrant, other)})
+    finishing = Finishing(training, {each.candidate: each for each in (entrant, other)})
     done, best = finishing.first_that_holds([ready])
     assert best is not None
     assert best.candidate == other.candidate

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.compression.candidates import all_candidates
+from bertender.compression.candidates import Candidate, all_candidates
 from bertender.compression.config import CompressConfig
-from bertender.compression.plan import (
-    NEAR,
-    check_feasible,
-    decided,
-    entrants,
-    excess,
-    predicted,
-    undecided,
-)
+from bertender.compression.near_limits import NEAR, decided, decided_near_limits, undecided
+from bertender.compression.plan import TOO_MUCH, check_feasible, entrants, excess, predicted
 from bertender.compression.prediction import fitted
-from bertender.compression.probes import CostModels, probes_of
-from bertender.compression.records import Cost
-from bertender.core.errors import ConfigError
+from bertender.compression.probes import CostModels, Measured, probes_of
+from bertender.compression.records import Cost, Probe
+from bertender.core.errors import ConfigError, GateError
 from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, probe, result
 
 STARTS = (TEACHER, ENCODER)
@@ -77,6 +70,28 @@ def test_a_probe_decides_against_its_prediction(share: float, fits: bool) -> Non
     assert untouched == before[1]
     assert (after.fits, after.left_out is None, after.cost) == (fits, fits, made.cost)
     assert (after in entrants([after, untouched], config)) == fits
+
+
+def test_what_takes_the_place_of_another_is_probed_too() -> None:
+    """All are predicted just beyond the limit; the last one's probe holds it, one has none."""
+    shapes = [candidate(3, heads=share) for share in (0.0, 0.01, 0.02)]
+    limit = cost(shapes[2]).single_ms / 1.005
+    config = CompressConfig.parse({"max_ms": limit})
+    results = [result(each, fits=False, left_out=TOO_MUCH) for each in shapes]
+    asked: list[Candidate] = []
+
+    def measure(one: Candidate) -> Measured:
+        asked.append(one)
+        if one == shapes[1]:
+            raise GateError("its graph differs")
+        own = Cost(model_mb=1.0, single_ms=limit * (0.99 if one == shapes[2] else 1.1))
+        return Measured(probes=(Probe(candidate=one, entries=1, cost=own),), teacher=own, load=None)
+
+    after, made = decided_near_limits(results, config, measure)
+    assert asked == shapes and len(made) == 2
+    assert [each.fits for each in after] == [False, False, True]
+    assert after[1].left_out == "its graph differs"
+    assert entrants(after, config) == [after[2]]
 
 
 def test_without_limits_all_fit() -> None:

@@ -65,7 +65,7 @@ def test_dropout_is_a_setting(tmp_path: Path, dropout: bool) -> None:
         differences.append(float((first["hard"] - second["hard"]).detach().abs()))
         return first
 
-    train_toy(start, objective, tmp_path, dropout=dropout)
+    train_toy(start, objective, tmp_path, no_dropout=not dropout)
     assert len(differences) == 12
     assert all(bool(difference) == dropout for difference in differences)
 

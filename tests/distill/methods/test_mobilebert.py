@@ -106,7 +106,8 @@ def test_the_published_weights_are_over_the_number_of_layers() -> None:
 def test_dropout_is_off_while_layers_are_matched() -> None:
     transfer, labels = METHODS["mobilebert"].at(2).phases
     config = DistillConfig(method="mobilebert")
-    assert not phase_settings(transfer, config).dropout and phase_settings(labels, config).dropout
+    assert phase_settings(transfer, config).no_dropout
+    assert not phase_settings(labels, config).no_dropout
 
 
 @pytest.mark.parametrize(("width", "projected"), [(None, []), (32, []), (16, ["hidden_states"])])
