@@ -134,6 +134,11 @@ TABLES: Mapping[str, Block] = {
         ("benchmarks/results/2026-11-23-sst2-bert-base-cpu.json",),
         of_one(comparison_block),
     ),
+    "bert-base-sentences": Block(
+        "docs/results.md",
+        ("benchmarks/results/2026-11-23-sst2-bert-base-sentences-cpu.json",),
+        of_one(comparison_block),
+    ),
     "methods": Block(
         "docs/methods.md",
         (

@@ -46,6 +46,7 @@ def _comparison_reading(files: Mapping[str, Path]) -> str:
 READINGS: Mapping[str, Reading] = {
     "sst2": Reading(_comparison_reading, (FIRST_RUN,)),
     "bert-base": Reading(bert_base_reading),
+    "bert-base-sentences": Reading(bert_base_reading),
     "methods": Reading(methods_reading),
     "controls": Reading(controls_reading),
     "training": Reading(training_reading),
