@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bertender.metrics.changes import paired_change_of_means
-from bertender.metrics.records import Change
+from bertender.metrics.changes import UNKNOWN, paired_change_of_means
+from bertender.metrics.records import Change, LabelSet
 
 __all__ = ["Predicted", "gain", "gained", "points"]
 
@@ -33,6 +33,8 @@ def gained(
     labels: Sequence[int],
     references: Sequence[Predicted],
     candidates: Sequence[Predicted],
+    *,
+    label_set: LabelSet = UNKNOWN,
 ) -> Change:
     """Return what the candidates gain over the references, on average."""
     return paired_change_of_means(
@@ -40,6 +42,7 @@ def gained(
         labels,
         [model.predictions for model in references],
         [model.predictions for model in candidates],
+        label_set,
     )
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.points import points
+from benchmarks.points import gained, points
 from benchmarks.students import ScoredModel, StudentsBenchmark, groups_of, made_by
-from bertender.metrics.changes import paired_change_of_means
 from bertender.metrics.records import Change, LabelSet
-from bertender.report.cells import DASH, number
+from bertender.report.cells import DASH, markdown_rows, number
 
 __all__ = ["change_of", "read_students", "retained", "students_block"]
 
@@ -24,8 +23,8 @@ def students_block(file: str, path: Path) -> str:
     rows = [_row(name, group, result) for name, group in groups_of(result.students).items()]
     headings = ["Model", "Made by", "MB", f"Texts to choose by, {result.metric}"]
     headings += [f"Held out, {result.metric}", "Of the teacher's", "Change, points"]
-    rules = [*("---" for _ in headings[:2]), *("---:" for _ in headings[2:])]
-    table = "\n".join(map(_line, (headings, rules, _teacher(result), *rows)))
+    first, *others = ([(cell,) for cell in row] for row in (headings, _teacher(result), *rows))
+    table = "\n".join(markdown_rows(first, others, [place > 1 for place in range(len(headings))]))
     return f"{table}\n\n{_conditions(result)}\n\nRaw: `{file}`\n"
 
 
@@ -37,22 +36,13 @@ def read_students(path: Path) -> StudentsBenchmark:
 def retained(group: Group, result: StudentsBenchmark) -> float | None:
     """Return the share of the teacher's held-out score that a group has; None of a score of 0."""
     teacher = result.teacher.score.value
-    return _mean([each.score.value for each in group]) / teacher if teacher > 0 else None
+    return statistics.mean([each.score.value for each in group]) / teacher if teacher > 0 else None
 
 
 def change_of(group: Group, result: StudentsBenchmark) -> Change:
     """Return what a group gains over the teacher on average; its interval holds texts and seeds."""
-    return paired_change_of_means(
-        result.metric,
-        result.labels,
-        [result.teacher.predictions],
-        [each.predictions for each in group],
-        LabelSet(count=len(result.label_names), names=result.label_names),
-    )
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    labels = LabelSet(count=len(result.label_names), names=result.label_names)
+    return gained(result.metric, result.labels, [result.teacher], group, label_set=labels)
 
 
 def _teacher(result: StudentsBenchmark) -> list[str]:
@@ -67,7 +57,7 @@ def _row(name: str, group: Group, result: StudentsBenchmark) -> list[str]:
 
 
 def _cells(name: str, how: str, group: Group) -> list[str]:
-    megabytes = _mean([each.size.model_size_bytes / 1e6 for each in group])
+    megabytes = statistics.mean([each.size.model_size_bytes / 1e6 for each in group])
     scores = (
         ", ".join(f"{score:.3f}" for score in values)
         for values in (
@@ -92,10 +82,6 @@ def _varies(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return statistics.mean(values)
 
 
 def _conditions(result: StudentsBenchmark) -> str:

@@ -112,8 +112,8 @@ def test_the_table_says_what_rows_differ_by(result: StudentsBenchmark, tmp_path:
 def test_no_folder_of_this_machine_is_recorded(result: StudentsBenchmark) -> None:
     assert result.students[0].settings["student"] == "encoder"
     assert "/" not in str([each.settings for each in (result.teacher, *result.students)])
-    some = ["/a/one", {"kept": 1}, "~/two,org/three"]
-    assert students.without_folders(some) == ["one", {"kept": 1}, "two,org/three"]
+    some = ["/a/one", {"epochs": 1}, "~/two,org/three"]
+    assert students.without_folders(some) == ["one", {"epochs": 1}, "two,org/three"]
 
 
 def copied(artifact: Artifact, place: Path) -> Path:

@@ -27,7 +27,7 @@ from bertender.compression.plan import (
     predicted,
     with_trained,
 )
-from bertender.compression.probes import Measured, measured, measured_each
+from bertender.compression.probes import Measured, Probing
 from bertender.compression.records import CandidateResult, CompressionReport
 from bertender.compression.starts import starts_of
 from bertender.compression.training import Announce, Training
@@ -141,14 +141,23 @@ class Compression:
 
     def _measured(self, candidates: Sequence[Candidate]) -> Measured:
         """Return the probes, measured now or by the run that this one continues."""
-        return self._measured_once("probes.json", candidates, measured)
+        return self._measured_once("probes.json", candidates, self._probing.measured)
 
     def _measured_alone(self, candidate: Candidate) -> Measured:
         """Return a probe of a candidate, measured now or by an earlier run, with any limits."""
-        return self._measured_once(f"near-limits/{candidate.name}.json", [candidate], measured_each)
+        file = f"near-limits/{candidate.name}.json"
+        measure = self._probing.measured_alone
+        return self._measured_once(file, [candidate], lambda candidates: measure(*candidates))
+
+    @property
+    def _probing(self) -> Probing:
+        return Probing(self.teacher, self.task, self.config, self.out / "probes", self.announce)
 
     def _measured_once(
-        self, file: str, candidates: Sequence[Candidate], measure: Callable[..., Measured]
+        self,
+        file: str,
+        candidates: Sequence[Candidate],
+        measure: Callable[[Sequence[Candidate]], Measured],
     ) -> Measured:
         place = self.out / file
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -156,9 +165,7 @@ class Compression:
         identity = [names, self.teacher.digest, self.task.fingerprint(), self._conditions()]
 
         def make() -> None:
-            folder = self.out / "probes"
-            made = measure(self.teacher, candidates, self.task, self.config, folder, self.announce)
-            save_result(made, place)
+            save_result(measure(candidates), place)
 
         build_once([place], identity, make)
         return Measured.model_validate_json(place.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -39,9 +39,8 @@ logger = logging.getLogger(__name__)
 __all__ = [
     "CostModels",
     "Measured",
+    "Probing",
     "cost_of",
-    "measured",
-    "measured_each",
     "probes_of",
 ]
 
@@ -95,90 +94,88 @@ def probes_of(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [*dict.fromkeys(made)]
 
 
-def measured(
-    teacher: Artifact,
-    candidates: Sequence[Candidate],
-    task: Task,
-    config: CompressConfig,
-    folder: Path,
-    announce: Callable[[str], None],
-) -> Measured:
-    """Make the probes of all starts and schemes, and measure them with the teacher.
+@dataclass(frozen=True)
+class Probing:
+    """Makes probes of a teacher's candidates, and measures them in turns with the teacher."""
 
-    A start of which no student can be made is left out.
+    teacher: Artifact
+    task: Task
+    config: CompressConfig
+    folder: Path
+    """Of the probes; those that are there already are not made again."""
+    announce: Callable[[str], None]
 
-    Raises:
-        ModelError: no start is left.
-        MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
-    """
-    chosen, made, obstacles = [], [], {}
-    for group in _groups(candidates):
-        try:
-            made += _made_of(teacher, probes_of(group), task, config, folder, announce)
-        except (ConfigError, ModelError, ParityError) as error:
-            name = f"{group[0].start.name} by scheme {group[0].scheme}"
-            obstacles[name] = str(error)
-            logger.warning("no candidate of %s: %s", name, error)
-        else:
-            chosen += probes_of(group)
-    if not chosen:
-        raise ModelError("; ".join(obstacles.values()))
-    return _timed(teacher, chosen, made, task, config, obstacles)
+    def measured(self, candidates: Sequence[Candidate]) -> Measured:
+        """Make and measure the probes of all starts and schemes that candidates have.
+
+        A start of which no student can be made is left out.
+
+        Raises:
+            ModelError: no start is left.
+            MachineBusyError: other work disturbs the times, and the config does not allow noisy
+                ones.
+        """
+        chosen, made, obstacles = [], [], {}
+        for group in _groups(candidates):
+            try:
+                made += self._made_all(probes_of(group))
+            except (ConfigError, ModelError, ParityError) as error:
+                name = f"{group[0].start.name} by scheme {group[0].scheme}"
+                obstacles[name] = str(error)
+                logger.warning("no candidate of %s: %s", name, error)
+            else:
+                chosen += probes_of(group)
+        if not chosen:
+            raise ModelError("; ".join(obstacles.values()))
+        return self._timed(chosen, made).model_copy(update={"obstacles": obstacles})
+
+    def measured_alone(self, candidate: Candidate) -> Measured:
+        """Make and measure a probe of one candidate, as cut as it is.
+
+        Raises:
+            ConfigError, ModelError, ParityError: it cannot be made.
+            MachineBusyError: as `measured`.
+        """
+        return self._timed([candidate], self._made_all([candidate]))
+
+    def _timed(self, candidates: Sequence[Candidate], made: Sequence[TimedModel]) -> Measured:
+        first = TimedModel(name="teacher", artifact=self.teacher.path.resolve())
+        timed = measure_models([first, *made], self.task.dev.examples, _timing(self.config))
+        teacher_ms, *times_ms = (row.single.p50_ms for row in timed.rows)
+        rows = zip(candidates, made, times_ms, strict=True)
+        return Measured(
+            probes=tuple(_probe(*row) for row in rows),
+            teacher=cost_of(self.teacher, teacher_ms),
+            load=timed.load,
+        )
+
+    def _made_all(self, probes: Sequence[Candidate]) -> list[TimedModel]:
+        made = []
+        for probe in probes:
+            self.announce(f"probe {probe.name}")
+            made.append(self._made(probe))
+        return made
+
+    def _made(self, probe: Candidate) -> TimedModel:
+        """Return a probe: its graph is quantized, and judged by no gate, since it is of no use."""
+        few, all_texts = _few(self.task), replace(_few(self.task), train=self.task.train)
+        folder = self.folder / probe.shape_name
+        students, cuts = probe_steps(probe, self.config)
+        built = build(students, {"teacher": self.teacher}, few, folder)
+        built = build(cuts, built.artifacts, all_texts, folder)  # which the vocabulary is cut for
+        export, _ = graph_steps(probe, [*built.artifacts][-1], **OF_NO_USE)
+        exported = build([export], built.artifacts, few, folder).last
+        graph = _quantized(exported, few, probe.scheme, folder)
+        return TimedModel(name=probe.name, artifact=exported.path.resolve(), graph=graph)
 
 
-def measured_each(
-    teacher: Artifact,
-    candidates: Sequence[Candidate],
-    task: Task,
-    config: CompressConfig,
-    folder: Path,
-    announce: Callable[[str], None],
-) -> Measured:
-    """Make a probe of each of these candidates, and measure them with the teacher.
-
-    Raises:
-        ConfigError, ModelError, ParityError: one cannot be made.
-        MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
-    """
-    made = _made_of(teacher, candidates, task, config, folder, announce)
-    return _timed(teacher, candidates, made, task, config, {})
-
-
-def _timed(
-    teacher: Artifact,
-    candidates: Sequence[Candidate],
-    made: Sequence[TimedModel],
-    task: Task,
-    config: CompressConfig,
-    obstacles: dict[str, str],
-) -> Measured:
-    """Time the probes of some candidates in turns with the teacher."""
-    first = TimedModel(name="teacher", artifact=teacher.path.resolve())
-    timed = measure_models([first, *made], task.dev.examples, _timing(config))
-    teacher_ms, *times_ms = (row.single.p50_ms for row in timed.rows)
-    rows = zip(candidates, made, times_ms, strict=True)
-    return Measured(
-        probes=tuple(_probe(*row) for row in rows),
-        teacher=cost_of(teacher, teacher_ms),
-        load=timed.load,
-        obstacles=obstacles,
-    )
-
-
-def _made_of(
-    teacher: Artifact,
-    candidates: Sequence[Candidate],
-    task: Task,
-    config: CompressConfig,
-    folder: Path,
-    announce: Callable[[str], None],
-) -> list[TimedModel]:
-    """Return a model to time for each candidate."""
-    made = []
-    for probe in candidates:
-        announce(f"probe {probe.name}")
-        made.append(_made(teacher, probe, task, config, folder / probe.shape_name))
-    return made
+def _quantized(exported: Artifact, task: Task, scheme: str, folder: Path) -> Path:
+    """Return the graph of a scheme, written now or before."""
+    graph = (folder / f"{scheme}.onnx").resolve()
+    write = provided_by("quantize.write")
+    identity = [exported.digest, scheme, library_versions()]
+    build_once([graph], identity, lambda: write(exported, task, {"scheme": scheme}, graph))
+    return graph
 
 
 def _probe(candidate: Candidate, model: TimedModel, single_ms: float) -> Probe:
@@ -200,24 +197,6 @@ def _timing(config: CompressConfig) -> LatencyConfig:
     return LatencyConfig(
         processes=1, rounds=ROUNDS, threads=config.threads, seed=config.seed, noisy=config.noisy
     )
-
-
-def _made(
-    teacher: Artifact, probe: Candidate, task: Task, config: CompressConfig, folder: Path
-) -> TimedModel:
-    """Return a probe: its graph is quantized, and judged by no gate, since it is of no use."""
-    few, all_texts = _few(task), replace(_few(task), train=task.train)
-    students, cuts = probe_steps(probe, config)
-    built = build(students, {"teacher": teacher}, few, folder)
-    built = build(cuts, built.artifacts, all_texts, folder)  # which the vocabulary is cut for
-    export, _ = graph_steps(probe, [*built.artifacts][-1], **OF_NO_USE)
-    exported = build([export], built.artifacts, few, folder).last
-    graph = (folder / f"{probe.scheme}.onnx").resolve()
-    write = provided_by("quantize.write")
-    scheme = {"scheme": probe.scheme}
-    identity = [exported.digest, probe.scheme, library_versions()]
-    build_once([graph], identity, lambda: write(exported, few, scheme, graph))
-    return TimedModel(name=probe.name, artifact=exported.path.resolve(), graph=graph)
 
 
 def _few(task: Task) -> Task:

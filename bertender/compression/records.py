@@ -49,7 +49,7 @@ class CandidateResult(Record):
     candidate: Candidate
     predicted: Cost
     probe: Cost | None = Field(
-        None, description="measured of itself, hardly trained; of those predicted near a limit"
+        None, description="of itself, hardly trained, where a probe was made of this very candidate"
     )
     fits: bool = Field(description="whether the probe, or else the prediction, holds the limits")
     rounds: tuple[Round, ...] = ()

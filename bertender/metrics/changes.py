@@ -12,6 +12,7 @@ from bertender.metrics.resampling import FloatArray, mean_of_drawn, percentiles
 from bertender.metrics.scores import METRICS, Rows
 
 __all__ = [
+    "UNKNOWN",
     "ResampledChange",
     "mean_change",
     "paired_change",

@@ -12,7 +12,7 @@ __all__ = ["attention_of"]
 
 SHORT_TOKENS = 128
 """Up to about this length, on a CPU, the gradient of torch's flash attention takes longer than that
-of plain products and a softmax: at 26 tokens it is the larger part of a step."""
+of plain products and a softmax."""
 
 
 def attention_of(batch: TensorBatch) -> AbstractContextManager[None]:
