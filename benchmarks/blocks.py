@@ -24,6 +24,7 @@ from benchmarks.readings import READINGS
 from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
 from benchmarks.replica_table import replicas_block
+from benchmarks.request_costs_table import request_costs_block
 from benchmarks.rival_table import rivals_block
 from benchmarks.runtime_table import runtime_block
 from benchmarks.serving_table import serving_block
@@ -97,6 +98,7 @@ NEWEST: Mapping[str, Newest] = {
     "serving": Newest(serving_block),
     "soak": Newest(soak_block),
     "replicas": Newest(replicas_block),
+    "request-costs": Newest(request_costs_block),
     "rivals": Newest(rivals_block, "docs/comparing.md"),
     "students": Newest(students_block, "docs/results.md"),
 }

@@ -11,10 +11,6 @@ looked for, once a system and workload.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,15 +21,13 @@ import numpy as np
 import tokenizers
 import typer
 
-from benchmarks.pinning import NOT_PINNED, Pins, pinned
+from benchmarks.pinning import NOT_PINNED, Pins
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.serving_http import child_environment
+from benchmarks.serving_ceiling import time_in_process
 from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import (
-    CALLS,
     LOADS,
     Ceiling,
-    CeilingCell,
     ServingBenchmark,
     ServingConfig,
     ServingLimit,
@@ -44,7 +38,7 @@ from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Service
 from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS, TextLengths, lengths_of
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
-from bertender.core.errors import ModelError, ServingError
+from bertender.core.errors import ModelError
 from bertender.core.progress import Bar, progress_bar, show_progress
 from bertender.measure.load import LoadMeter, check_load, check_load_now
 from bertender.problems import PROBLEMS
@@ -53,7 +47,7 @@ from bertender.tasks.task import TaskConfig
 from bertender.text.tokenizer_file import open_tokenizer
 from serve.loadtest.limit import FIRST_RATE
 
-__all__ = ["PreparedTexts", "measure_serving", "prepared_texts", "run"]
+__all__ = ["PreparedTexts", "check_servable", "measure_serving", "prepared_texts", "run"]
 
 ALONE, SATURATING = "one caller", "1 text a request"
 """Rows of LOADS: whose latency a p99 must leave room for, and whose throughput says where the
@@ -106,7 +100,7 @@ def measure_serving(
         MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
         ServingError: a server does not start.
     """
-    _check_servable(artifact)
+    check_servable(artifact)
     config.pins.check()
     if not config.noisy:
         check_load_now()
@@ -128,7 +122,8 @@ def measure_serving(
     )
 
 
-def _check_servable(artifact: Artifact) -> None:
+def check_servable(artifact: Artifact) -> None:
+    """Raise ModelError for what no server of single texts runs."""
     columns = artifact.card.task.text_columns
     if artifact.card.kind != "onnx" or len(columns) != 1:
         raise ModelError(
@@ -186,11 +181,12 @@ class _Measurement:
 
     def _ceiling(self, workload: str, number: int) -> Ceiling:
         meter = LoadMeter()
-        with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-            json.dump(self.workloads[workload].texts, file)
-            file.flush()
-            with pinned(self.config.pins.server):
-                cells = _in_process(self.artifact, file.name, self.config.duration_s)
+        cells = time_in_process(
+            self.artifact,
+            self.workloads[workload].texts,
+            self.config.duration_s,
+            self.config.pins.server,
+        )
         load = meter.stop()
         check_load(load, self.config.noisy)
         return Ceiling(workload=workload, round=number, cells=tuple(cells), load=load)
@@ -244,23 +240,6 @@ class _Measurement:
     def _started(self, system: str, workload: str) -> AbstractContextManager[StartedSystem]:
         own = self.workloads[workload]
         return started(SYSTEMS[system], own.service(self.artifact), own.texts, self.config)
-
-
-def _in_process(artifact: Artifact, texts: str, seconds: float) -> list[CeilingCell]:
-    """Time the model in a new process, which has the cores of this thread."""
-    calls = ",".join(map(str, CALLS))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "benchmarks.rivals.in_process", str(artifact.path), texts),
-            *("--seconds", str(seconds), "--calls", calls),
-        ],
-        capture_output=True,
-        text=True,
-        env=child_environment(),
-    )
-    if done.returncode:
-        raise ServingError(f"the model in process failed: {done.stderr.strip()[-500:]}")
-    return [CeilingCell(**cell) for cell in json.loads(done.stdout)]
 
 
 def run(

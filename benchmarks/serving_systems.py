@@ -22,9 +22,20 @@ from serve.server import TritonServer
 from serve.triton_config import CONFIG_NAME, write_model_config
 from serve.wire import MODEL_NAME
 
-__all__ = ["OWN", "PADDED", "SYSTEMS", "Service", "System"]
+__all__ = [
+    "OWN",
+    "PADDED",
+    "PORTS",
+    "SYSTEMS",
+    "Service",
+    "System",
+    "temporary_folder",
+    "write_python_model",
+]
 
 PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
+
+PLAIN_MODEL = "benchmarks.rivals.triton_model"
 
 MODEL_FILE = """\
 import os
@@ -32,7 +43,7 @@ import sys
 
 sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
 
-from benchmarks.rivals.triton_model import TritonPythonModel
+from {module} import TritonPythonModel
 """
 
 
@@ -69,7 +80,7 @@ class System:
 
 @contextmanager
 def _bertender(service: Service) -> Iterator[Open]:
-    with _folder() as folder:
+    with temporary_folder() as folder:
         repository = write_repository(service.artifact, folder / "models", PORTS)
         with TritonServer(repository, PORTS, folder / "run") as server:
             yield lambda: TritonAsker(server.grpc_url)
@@ -80,7 +91,7 @@ def _triton(max_batch_size: int, padded: Callable[[Service], int]) -> Callable[[
 
     @contextmanager
     def start(service: Service) -> Iterator[Open]:
-        with _folder() as folder:
+        with temporary_folder() as folder:
             _write_plain(folder / "models", service, max_batch_size, padded(service))
             with TritonServer(folder / "models", PORTS, folder / "run") as server:
                 yield lambda: TritonAsker(server.grpc_url)
@@ -89,16 +100,35 @@ def _triton(max_batch_size: int, padded: Callable[[Service], int]) -> Callable[[
 
 
 def _write_plain(folder: Path, service: Service, max_batch_size: int, padded: int) -> None:
-    version = folder / MODEL_NAME / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
-    labels = len(service.artifact.card.task.labels)
-    rows = [] if max_batch_size else [-1]
     values = {
         "artifact": str(service.artifact.path.resolve()),
         "max_length": str(service.longest),
         "padded_length": str(padded),
     }
+    outputs = {"LOGITS": ("FP32", len(service.artifact.card.task.labels))}
+    write_python_model(folder, PLAIN_MODEL, outputs, values, max_batch_size)
+
+
+def write_python_model(
+    folder: Path,
+    module: str,
+    outputs: Mapping[str, tuple[str, int]],
+    parameters: Mapping[str, str],
+    max_batch_size: int = 64,
+) -> None:
+    """Write a repository of one model: TEXT in, and the outputs, for Triton's Python backend.
+
+    Args:
+        folder: of the repository.
+        module: has the class TritonPythonModel.
+        outputs: name -> data type, and values of a text.
+        parameters: of the model.
+        max_batch_size: of Triton; with 0 it merges nothing.
+    """
+    version = folder / MODEL_NAME / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(MODEL_FILE.format(module=module), encoding="utf-8")
+    rows = [] if max_batch_size else [-1]
     config = triton.ModelConfig(
         name=MODEL_NAME,
         backend="python",
@@ -107,13 +137,16 @@ def _write_plain(folder: Path, service: Service, max_batch_size: int, padded: in
             triton.ModelInput(name="TEXT", data_type=triton.TYPE_STRING, dims=[*rows, 1]),
         ],
         output=[
-            triton.ModelOutput(name="LOGITS", data_type=triton.TYPE_FP32, dims=[*rows, labels])
+            triton.ModelOutput(
+                name=name, data_type=getattr(triton, f"TYPE_{kind}"), dims=[*rows, values]
+            )
+            for name, (kind, values) in outputs.items()
         ],
         instance_group=[
             triton.ModelInstanceGroup(kind=triton.ModelInstanceGroup.KIND_CPU, count=1)
         ],
         parameters={
-            name: triton.ModelParameter(string_value=value) for name, value in values.items()
+            name: triton.ModelParameter(string_value=value) for name, value in parameters.items()
         },
     )
     if max_batch_size:
@@ -145,7 +178,8 @@ def _http(service: Service, words: Sequence[str], port: int, ready: str) -> Iter
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder that is removed after the block."""
     folder = Path(tempfile.mkdtemp(prefix="bertender-serving-"))
     try:
         yield folder

@@ -11,22 +11,19 @@ wait for longer than that, the queue has a timeout of half of it (`--queue-timeo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 from pydantic import Field
 
 from benchmarks.pinning import NOT_PINNED, Pins
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving import prepared_texts
-from benchmarks.serving_askers import Open, TritonAsker
 from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import ServingConfig
-from benchmarks.serving_systems import Service, System
+from benchmarks.serving_systems import System
+from benchmarks.watched_server import WatchedServer
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -39,14 +36,9 @@ from bertender.tasks.task import TaskConfig
 from serve.config import ServeConfig
 from serve.loadtest.limit import FIRST_RATE
 from serve.loadtest.records import Limit, LoadRun, Outcome
-from serve.server import TritonServer, serving
-from serve.supervisor import STUB_NAME
+from serve.server import serving
 
 __all__ = ["MemorySample", "Overload", "Segment", "SoakBenchmark", "SoakConfig", "run", "soak"]
-
-ROLES = {STUB_NAME: "stub", "tritonserver": "server"}
-"""Beginning of a process's name -> what it is; another is the supervisor."""
-SUPERVISOR = "supervisor"
 
 
 class SoakConfig(Record):
@@ -145,7 +137,7 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
         check_load_now()
     natural = prepared_texts(artifact, texts)["natural"]
     service = natural.service(artifact)
-    server = _Served(config)
+    server = _server(config)
     system = System("bertender", server.start)
     with started(system, service, natural.texts, config.measured) as asked:
         meter = LoadMeter()
@@ -183,38 +175,16 @@ def _limit(asked: StartedSystem, config: SoakConfig) -> Limit:
     return limit
 
 
-class _Served:
-    """An endpoint whose processes are looked at."""
-
-    def __init__(self, config: SoakConfig) -> None:
-        self.settings = ServeConfig(
-            http_port=0, grpc_port=0, metrics_port=0, queue_timeout_ms=config.queue_timeout_ms
-        )
-        self.server: TritonServer | None = None
-
-    @contextmanager
-    def start(self, service: Service) -> Iterator[Open]:
-        with serving(service.artifact, self.settings) as self.server:
-            url = self.server.grpc_url
-            yield lambda: TritonAsker(url)
-
-    def memory(self) -> dict[str, int]:
-        """Return the resident bytes of the server's processes, by what they are."""
-        assert self.server is not None and self.server.supervisor is not None
-        supervisor = psutil.Process(self.server.supervisor.pid)
-        sizes = dict.fromkeys((*ROLES.values(), SUPERVISOR), 0)
-        for process in (supervisor, *supervisor.children(recursive=True)):
-            sizes[_role(process.name())] += process.memory_info().rss
-        return sizes
-
-
-def _role(name: str) -> str:
-    """Return what a process is; the kernel cuts names to 15 bytes."""
-    return next((role for start, role in ROLES.items() if start[:15] == name[:15]), SUPERVISOR)
+def _server(config: SoakConfig) -> WatchedServer:
+    """Return the endpoint, which is not started yet."""
+    settings = ServeConfig(
+        http_port=0, grpc_port=0, metrics_port=0, queue_timeout_ms=config.queue_timeout_ms
+    )
+    return WatchedServer(lambda service: serving(service.artifact, settings))
 
 
 def _soaked(
-    asked: StartedSystem, server: _Served, rate: float, config: SoakConfig
+    asked: StartedSystem, server: WatchedServer, rate: float, config: SoakConfig
 ) -> tuple[list[MemorySample], list[Segment]]:
     memory, segments = [], []
     began = time.monotonic()

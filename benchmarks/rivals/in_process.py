@@ -3,7 +3,8 @@
     python -m benchmarks.rivals.in_process ARTIFACT TEXTS.json --seconds 1.5 --calls 1,16,64
 
 It tokenises, buckets and runs as the endpoint does, with as many texts a call as are asked for,
-and prints texts a second and the median latency of each number as a line of JSON.
+and prints texts a second and the median latency of each number as a line of JSON. With
+`--pause-ms`, it waits before each call, as a model does that waits for requests.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,19 @@ WARM_UP_CALLS = 5
 
 
 def in_process(
-    classifier: BucketedClassifier, texts: Sequence[Example], size: int, seconds: float
+    classifier: BucketedClassifier,
+    texts: Sequence[Example],
+    size: int,
+    seconds: float,
+    pause_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Return the throughput and the median latency of calls of so many texts."""
+    """Return the throughput and the median latency of calls of so many texts, without pauses."""
     draw = np.random.default_rng(0)
     latencies: list[float] = []
     for call in range(-WARM_UP_CALLS, 10**9):
         drawn = [texts[row] for row in draw.integers(0, len(texts), size)]
+        if pause_s:
+            time.sleep(pause_s)
         started = time.perf_counter()
         classifier.outputs(drawn)
         if call >= 0:
@@ -57,6 +65,7 @@ def main() -> None:
     parser.add_argument("texts", type=Path)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--calls")
+    parser.add_argument("--pause-ms", type=float, default=0.0)
     options = parser.parse_args()
     texts = [(text,) for text in json.loads(options.texts.read_text(encoding="utf-8"))]
     threads = usable_cores()
@@ -64,8 +73,10 @@ def main() -> None:
         tokens_per_bucket=ServeConfig().tokens_per_bucket, threads=threads
     )
     classifier = open_artifact(Artifact.load(options.artifact, verify=False), parameters, threads)
-    sizes = map(int, options.calls.split(","))
-    print(json.dumps([in_process(classifier, texts, size, options.seconds) for size in sizes]))
+    measure = partial(
+        in_process, classifier, texts, seconds=options.seconds, pause_s=options.pause_ms / 1000
+    )
+    print(json.dumps([measure(size=int(size)) for size in options.calls.split(",")]))
 
 
 if __name__ == "__main__":
