@@ -13,6 +13,7 @@ from benchmarks.comparison_block import comparison_block, short_block
 from benchmarks.compress_block import compress_block, short_compress_block
 from benchmarks.control_table import control_block
 from benchmarks.endpoint_table import endpoint_block
+from benchmarks.foreign_load_table import foreign_load_block
 from benchmarks.fusion_table import fusion_block
 from benchmarks.gate_table import bounds_block, gate_block
 from benchmarks.lint_rule_table import lint_rules_block
@@ -98,6 +99,7 @@ NEWEST: Mapping[str, Newest] = {
     "serving": Newest(serving_block),
     "soak": Newest(soak_block),
     "replicas": Newest(replicas_block),
+    "foreign-load": Newest(foreign_load_block),
     "request-costs": Newest(request_costs_block),
     "rivals": Newest(rivals_block, "docs/comparing.md"),
     "students": Newest(students_block, "docs/results.md"),
