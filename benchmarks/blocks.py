@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.advice_table import advice_block
 from benchmarks.advisory_table import advisories_block
 from benchmarks.api_page import api_block
 from benchmarks.command_table import commands_block
@@ -212,6 +213,7 @@ TABLES: Mapping[str, Block] = {
     ),
     "commands": Block("docs/reference.md", (), commands_block),
     "advisories": Block("docs/serving.md", (), advisories_block),
+    "advice": Block("docs/choosing.md", (), advice_block),
     "lint-rules": Block("docs/serving.md", (), lint_rules_block),
     "api": Block("docs/api.md", (), api_block),
     "tolerances": Block("docs/gate.md", (), tolerances_block),

@@ -14,6 +14,7 @@ from bertender.core.errors import BertenderError
 from bertender.core.runtime_notes import note_of_machine, shown_note
 from bertender.core.table import load_place, on_demand
 from bertender.models.runtimes import RUNTIMES
+from bertender.pipeline.advice import shown_advice
 
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
@@ -143,6 +144,12 @@ CHECKS: tuple[Check, ...] = (
             f"`--runtime {name}` needs it: {runtime.install}",
         )
         for name, runtime in RUNTIMES.items()
+    ),
+    Check(
+        "to try first",
+        lambda environment: shown_advice(environment).replace("`", ""),
+        "scheme and runtime by the kind of CPU, as on docs/choosing.md; your model may differ: "
+        "compare them",
     ),
     Check(
         "faster runtime",
