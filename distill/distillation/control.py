@@ -28,6 +28,7 @@ from distill.losses.terms import HardLabels
 from distill.methods.method import Method
 from distill.methods.phase import one_phase
 from distill.scoring import evaluated
+from distill.vocabularies.cutting import RemainingTokens
 
 __all__ = ["MOST_EPOCHS", "Controls", "control_epochs", "control_of", "train_controls"]
 
@@ -91,7 +92,7 @@ def train_controls(
     equal = equal_epochs(ready, config)
     trained = {}
     for epochs in control_epochs(config.epochs, equal):
-        control, settings = control_of(teacher, task, config, epochs)
+        control, settings = control_of(teacher, task, config, epochs, ready.tokens)
         folder, title = work / f"{epochs}-epochs", f"control of {epochs} epochs"
         trained[epochs] = control.distillation.run(settings, folder, title, keep_end=True)
     return Controls(ready, config, trained, equal)
@@ -106,12 +107,23 @@ def control_epochs(of_method: int, equal: int) -> Iterable[int]:
 
 
 def control_of(
-    teacher: Artifact, task: Task, config: DistillConfig, epochs: int
+    teacher: Artifact,
+    task: Task,
+    config: DistillConfig,
+    epochs: int,
+    tokens: RemainingTokens | None = None,
 ) -> tuple[OnTask, DistillConfig]:
-    """Return a control of a distillation, ready to train, and its settings."""
+    """Return a control of a distillation, ready to train, and its settings.
+
+    Args:
+        teacher, task, config: of the distillation.
+        epochs: of the control.
+        tokens: of the student's vocabulary, where that was cut.
+    """
     nothing_added = {name: DistillConfig.model_fields[name].default for name in _ADDED}
     settings = config.model_copy(update={**nothing_added, "epochs": epochs})
-    return on_task(teacher, task, settings, _on_labels(config.changed_method())), settings
+    on_labels = _on_labels(config.changed_method())
+    return on_task(teacher, task, settings, on_labels, tokens), settings
 
 
 _ADDED = (

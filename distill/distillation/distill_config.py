@@ -43,6 +43,20 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
         frozenset({"unlabelled_agreement"}),
         beyond_default=True,
     ),
+    "other tokens than the teacher's": Rule(
+        lambda config: config.changed_method().wants_teacher_tokens,
+        "method {method!r} compares single tokens, so that teacher and student must read the same "
+        "ones. Leave it out and prune the student's vocabulary afterwards, or choose a method that "
+        "compares whole texts, as pd or hard.",
+        frozenset({"vocab_size"}),
+        beyond_default=True,
+    ),
+    "floor of no vocabulary": Rule(
+        lambda config: config.vocab_size is None,
+        "the vocabulary stays whole without vocab_size. Give vocab_size, or leave it out.",
+        frozenset({"vocab_floor"}),
+        beyond_default=True,
+    ),
     "a control of itself": Rule(
         lambda config: not config.changed_method().learns_from_teacher,
         "method {method!r} with these settings learns from labels alone, so that the student is "
@@ -64,6 +78,15 @@ class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig):
         None,
         description="folder, packaged encoder or hub name that the student starts from, with its "
         "own vocabulary; the teacher by default",
+    )
+    vocab_size: int | None = Field(
+        None,
+        ge=1,
+        description="most entries of the student's vocabulary: the tokens that are most frequent "
+        "in the texts that it learns from; all by default",
+    )
+    vocab_floor: int = Field(
+        1, ge=1, description="with vocab_size: keep tokens that occur so often there"
     )
     more_teachers: Annotated[tuple[Path, ...], BeforeValidator(parts_of)] = Field(
         (), description="more artifacts by commas, whose logits are averaged with the teacher's"

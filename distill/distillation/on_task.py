@@ -32,6 +32,7 @@ from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
 from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
+from distill.vocabularies.cutting import RemainingTokens, cut_vocabulary, needed_tokens
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = [
@@ -72,6 +73,8 @@ class OnTask:
     """All texts that it learns from, and the teachers."""
     cached: Wanted
     """Outputs of the teachers that are computed before the training and cached."""
+    tokens: RemainingTokens | None
+    """Those of a vocabulary that was cut before the training."""
 
     def write(
         self,
@@ -94,7 +97,11 @@ class OnTask:
 
 
 def on_task(
-    teacher: Artifact, task: Task, config: DistillConfig, method: Method | None = None
+    teacher: Artifact,
+    task: Task,
+    config: DistillConfig,
+    method: Method | None = None,
+    tokens: RemainingTokens | None = None,
 ) -> OnTask:
     """Load and check all of a distillation on a task.
 
@@ -103,6 +110,7 @@ def on_task(
         task: what it learns.
         config: the settings.
         method: instead of the config's own.
+        tokens: instead of those that the texts need, where the vocabulary is cut.
 
     Raises:
         UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
@@ -116,6 +124,9 @@ def on_task(
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, extended.task, config)
     tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
+    if config.vocab_size is not None:
+        tokens = tokens or _needed(tokenizer, extended.task, config)
+        start, tokenizer = _with_fewer_tokens(start, student, tokens)
     taught, learned, added = _taught(task, extended, teachers, start, tokenizer, config)
     cached = taught.cached(method, student)
     clock = Stopwatch()
@@ -132,7 +143,25 @@ def on_task(
         ),
         clock=clock,
     )
-    return OnTask(distillation, learned, taught.identity, added, taught, cached)
+    return OnTask(distillation, learned, taught.identity, added, taught, cached, tokens)
+
+
+def _needed(
+    tokenizer: PreTrainedTokenizerBase, task: Task, config: DistillConfig
+) -> RemainingTokens:
+    """Return the tokens that the texts need, those without labels too."""
+    texts = (text for example in task.train.examples for text in example)
+    tokens = needed_tokens(tokenizer, texts, config.vocab_floor, config.vocab_size)
+    logger.info("vocabulary: %d of %d tokens", len(tokens.rows), len(tokenizer))
+    return tokens
+
+
+def _with_fewer_tokens(
+    start: Start, student: PreTrainedModel, tokens: RemainingTokens
+) -> tuple[Start, PreTrainedTokenizerBase]:
+    """Cut an untrained student's vocabulary in place; return its start, and what reads it."""
+    cut_vocabulary(student, tokens)
+    return replace(start, reads_teacher_tokens=False), tokens.tokenizer
 
 
 def _taught(
@@ -175,7 +204,7 @@ def new_student(
 
 def check_texts_read(task: Task, config: DistillConfig) -> None:
     """Raise ConfigError for settings of tasks whose texts have one label each, of other tasks."""
-    names = ("unlabelled", "unlabelled_texts", "augmentation", "more_teachers")
+    names = ("unlabelled", "unlabelled_texts", "augmentation", "more_teachers", "vocab_size")
     unread = [name for name in names if getattr(config, name)]
     if unread and not HEADS[task.problem_type].one_label:
         raise ConfigError(

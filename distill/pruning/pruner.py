@@ -43,9 +43,9 @@ from distill.pruning.recovery_texts import (
 )
 from distill.pruning.rounds import PruningContext, in_rounds, without_some_layers
 from distill.pruning.target import find_target
-from distill.pruning.vocabulary import cut_vocabulary, needed_tokens, read
 from distill.scoring import choice_score, dev_score
 from distill.teachers.teacher import Teacher
+from distill.vocabularies.cutting import cut_vocabulary, needed_tokens, read
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = ["check_architecture", "check_possible", "check_vocabulary_stays", "prune"]

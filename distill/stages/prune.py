@@ -25,9 +25,9 @@ from distill.pruning.pruner import (
     prune,
 )
 from distill.pruning.recovery_texts import check_unlabelled_read
-from distill.pruning.vocabulary import least_entries
 from distill.stages.corpus_text import CorpusText
 from distill.teachers.encoders import located
+from distill.vocabularies.cutting import least_entries
 
 __all__ = ["PRUNE"]
 

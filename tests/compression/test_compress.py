@@ -22,7 +22,7 @@ from bertender.measure.comparison import Comparison
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from distill.pruning.vocabulary import needed_tokens
+from distill.vocabularies.cutting import needed_tokens
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
 

@@ -283,6 +283,8 @@ UNUSED: dict[str, dict[str, dict[str, Any]]] = {
 }
 ELSEWHERE = {
     "a control of itself",
+    "floor of no vocabulary",
+    "other tokens than the teacher's",
     "copies that nobody labels",
     "teachers that nobody asks",
     "texts that nobody labels",

@@ -17,8 +17,8 @@ from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
-from distill.pruning.vocabulary import RemainingTokens, cut_vocabulary, needed_tokens
 from distill.vocabularies import TOKENIZERS
+from distill.vocabularies.cutting import RemainingTokens, cut_vocabulary, needed_tokens
 from tests.toy_models import LONGEST, save_artifact, tiny_classifier
 from tests.toys import passages
 

@@ -21,7 +21,7 @@ from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import VocabularyReading
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.own_models import OWN_MODELS
-from distill.pruning.tokenizer_kinds import (
+from distill.vocabularies.tokenizer_kinds import (
     check_gaps,
     closed,
     described,
