@@ -144,6 +144,11 @@ TABLES: Mapping[str, Block] = {
         ("benchmarks/results/2026-11-23-sst2-bert-base-sentences-cpu.json",),
         of_one(comparison_block),
     ),
+    "vocabulary": Block(
+        "docs/results.md",
+        ("benchmarks/results/2026-11-23-sst2-vocabulary-cpu.json",),
+        of_one(students_block),
+    ),
     "methods": Block(
         "docs/methods.md",
         (

@@ -60,6 +60,11 @@ class Candidate(Record):
         return own_start or self.layers < start.layers
 
     @property
+    def cuts_layers(self) -> bool:
+        """Whether heads or neurons are cut, which the student has to recover from."""
+        return bool(self.heads or self.ffn)
+
+    @property
     def learns_cut(self) -> bool:
         """Whether the vocabulary is cut before the student learns, which needs no recovery.
 

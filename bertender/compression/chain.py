@@ -65,6 +65,8 @@ def student_steps(
     early = _vocabulary(candidate, config) if learns and candidate.learns_cut else {}
     if candidate.is_distilled:
         settings = {**_student(candidate, config, unlabelled), **early}
+        if early and not candidate.cuts_layers and "epochs" in settings:
+            settings["epochs"] += config.recovery_epochs  # of the recovery that it does without
         steps.append(_step("student", "distill", (TEACHER,), settings))
     if cuts := _cuts(candidate, config, vocab=candidate.vocab and not early):
         # a student's recovery learns from the teacher, which knows more than the student does

@@ -27,6 +27,16 @@ def test_a_student_of_another_start_learns_with_the_cut_vocabulary() -> None:
         assert VOCABULARY.items() <= step.settings.items()
 
 
+def test_the_epochs_of_a_recovery_that_is_not_needed_go_to_the_training() -> None:
+    config = CompressConfig.parse({"max_mb": 1, "epochs": 3, "recovery_epochs": 2})
+    cases = {"vocab": {}, "whole": {"vocab": False}, "heads": {"heads": 0.5}}
+    epochs = {
+        name: student_steps(candidate(ENCODER, **changes), config, 5)[0].settings["epochs"]
+        for name, changes in cases.items()
+    }
+    assert epochs == {"vocab": 5, "whole": 3, "heads": 3}
+
+
 def test_heads_are_cut_after_that_with_a_recovery() -> None:
     student, pruned = student_steps(candidate(ENCODER, heads=0.5), CONFIG, 5)
     assert VOCABULARY.items() <= student.settings.items()

@@ -8,7 +8,10 @@ from bertender.core.errors import DeploymentError
 from bertender.core.golden import GoldenText, GoldenTexts
 from bertender.problems import PROBLEMS, SINGLE_LABEL
 from bertender.text.example import Example
-from serve.deployment.asking import readable
+from serve.client import PROTOCOLS
+from serve.deployment.asking import ask_golden, readable
+from serve.deployment.targets import Place
+from tests.serve.scripted import SERVERS, Script
 
 
 def golden_of(*examples: Example, tokens: int = 4) -> GoldenTexts:
@@ -43,3 +46,16 @@ def test_texts_that_would_be_cut_are_left_out() -> None:
     assert [*readable(golden, SINGLE_LABEL, {"max_length": "5"})] == [0]
     with pytest.raises(DeploymentError, match=r"no golden text .*max_length=4"):
         readable(golden, SINGLE_LABEL, {"max_length": "4"})
+
+
+@pytest.mark.parametrize("step", ["reject", "close", "reset", "refuse"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_text_is_not_sent_again_without_a_check_of_who_listens(protocol: str, step: str) -> None:
+    script, checks = Script([step]), list[int]()
+    texts = dict(enumerate(golden_of(("secret text",)).texts))
+    with SERVERS[protocol](script) as url:
+        place = Place(url, "classifier", lambda: checks.append(script.asked))
+        with pytest.raises(DeploymentError, match="golden text 1 gets no answer") as error:
+            ask_golden(place, texts, timeout_s=5)
+    assert "secret" not in str(error.value)
+    assert (script.asked, checks) == (1, [0])
