@@ -20,5 +20,8 @@ HEADINGS: tuple[Cell, ...] = (
 
 def advice_block(files: Mapping[str, Path]) -> str:
     """Return a row for each row of ADVICE."""
-    rows = [((row.machine,), (row.single_texts,), (row.batches,), (row.basis,)) for row in ADVICE]
+    rows = [
+        ((row.machine,), (row.single_texts,), (row.batches or "the same",), (row.basis,))
+        for row in ADVICE
+    ]
     return "\n".join([*markdown_rows(HEADINGS, rows, [False] * len(HEADINGS)), ""])

@@ -20,7 +20,7 @@ def foreign_load_block(file: str, path: Path) -> str:
         "Requests/s",
         "p50 ms",
         "p99 ms",
-        "Without a response",
+        "Other than 200",
     )
     rows = [_cells(result, size, name) for size in SIZES for name in GENERATORS]
     return "\n".join(
@@ -45,9 +45,9 @@ def _cells(result: ForeignLoad, size: int, generator: str) -> list[str]:
     p50, p99 = (
         mean_over_rounds([getattr(each, name) for each in runs]) for name in ("p50_ms", "p99_ms")
     )
-    failed = sum(each.failed for each in runs)
+    errors = sum(each.errors for each in runs)
     latencies = f"{p50.value:.2f}", f"{p99.value:.2f}"
-    return [str(size), generator, f"{speed.value:.4g}", *latencies, str(failed)]
+    return [str(size), generator, f"{speed.value:.4g}", *latencies, str(errors)]
 
 
 def _ratio(result: ForeignLoad, size: int) -> str:
@@ -57,9 +57,9 @@ def _ratio(result: ForeignLoad, size: int) -> str:
     )
     latency = ratio_over_rounds([each.p50_ms for each in foreign], [each.p50_ms for each in own])
     return (
-        f"- {size} a request: {OWN} reports {speed.value:.3f} [{speed.low:.3f}, {speed.high:.3f}] "
-        f"times the requests/s of {FOREIGN}, and {latency.value:.3f} [{latency.low:.3f}, "
-        f"{latency.high:.3f}] times its p50."
+        f"- {size} a request: {OWN} reports {speed.value:.2f} [{speed.low:.2f}, {speed.high:.2f}] "
+        f"times the requests/s of {FOREIGN}, and {latency.value:.2f} [{latency.low:.2f}, "
+        f"{latency.high:.2f}] times its p50."
     )
 
 
@@ -72,6 +72,7 @@ def _conditions(result: ForeignLoad) -> str:
         f"{result.name}, one request of each size over HTTP, the same bytes from both; "
         f"{config.clients} clients that each wait for their response, {config.rounds} turns of "
         f"{config.duration_s:g} s; {cores}; means and, for ratios, intervals of 95 % over turns. "
+        f"{FOREIGN} rounds latencies to 0.1 ms, and lists no request without a response. "
         f"Meanwhile {result.load}. {here.cpu_model}; onnxruntime {here.versions['onnxruntime']}."
     )
 

@@ -1,6 +1,6 @@
-"""Where the time of a request goes: in the model, in its Python process, in Triton, in waiting.
+"""Where the time of a request goes: into the model, its Python process, or Triton.
 
-    python -m benchmarks.request_costs ARTIFACT --out FILE.json [--task sst2] [--rounds 3]
+    python -m benchmarks.request_costs ARTIFACT --out FILE.json [--task sst2] [--rounds 5]
 
 An endpoint, and Triton with models that compute nothing (`COSTED`), get requests of a single text
 over gRPC, from one caller and from many (`LOADS`). The processor time of the server and of its stub
@@ -32,6 +32,7 @@ from benchmarks.watched_server import SERVER, STUB, WatchedServer
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
+from bertender.core.errors import LoadTestError
 from bertender.core.machine_load import MachineLoad
 from bertender.core.progress import progress_bar, show_progress
 from bertender.measure.load import LoadMeter, check_load, check_load_now
@@ -64,7 +65,7 @@ class RequestLoad(Record):
 
     load: str = Field(description="a row of LOADS")
     requests_per_second: float
-    p50_ms: float | None = Field(description="None where no request has a response")
+    p50_ms: float
     processor_ms: dict[str, float] = Field(description="of a request: process -> processor time")
 
 
@@ -121,6 +122,7 @@ def _constant(sent: bool) -> Callable[[Service], AbstractContextManager[TritonSe
     def serve(service: Service) -> Iterator[TritonServer]:
         with temporary_folder() as folder:
             outputs = {"LABEL": ("STRING", 1), "SCORE": ("FP32", 1), "LOGITS": ("FP32", 2)}
+            outputs["TRUNCATED"] = ("BOOL", 1)
             values = {"sent": str(sent).lower()}
             write_python_model(folder / "models", CONSTANT_MODEL, outputs, values)
             with TritonServer(folder / "models", PORTS, folder / "run") as server:
@@ -201,15 +203,21 @@ def _visit(
 
 
 def _requests(load: str, asked: StartedSystem, server: WatchedServer) -> RequestLoad:
-    """Send a load twice, the first time to warm up: all requests of the second are counted."""
+    """Send a load twice, the first time to warm up; all requests of the second are counted.
+
+    Raises:
+        LoadTestError: no request has a response.
+    """
     asked.closed(LOADS[load])
     before = server.processor_s()
-    run = asked.closed(LOADS[load])
+    run = asked.closed_once(LOADS[load])
     after = server.processor_s()
+    if run.latency is None:
+        raise LoadTestError(f"{load}: no response at all, but {run.outcomes}.")
     return RequestLoad(
         load=load,
         requests_per_second=texts_per_second(run),
-        p50_ms=run.latency.p50_ms if run.latency else None,
+        p50_ms=run.latency.p50_ms,
         processor_ms={
             role: 1000 * (after[role] - before[role]) / len(run.outcome) for role in (SERVER, STUB)
         },

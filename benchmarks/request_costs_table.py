@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +25,8 @@ def request_costs_block(file: str, path: Path) -> str:
     result = RequestCosts.model_validate_json(path.read_text(encoding="utf-8"))
     titles = ["Server"]
     for load in SINGLE_TEXTS:
-        titles += [f"{load}: {SERVER}, ms", f"{STUB}, ms"]
-        titles += ["requests/s" if load == SATURATING else "p50 ms"]
+        figure = "requests/s" if load == SATURATING else "p50 ms"
+        titles += [f"{load}: {each}" for each in (f"{SERVER}, ms", f"{STUB}, ms", figure)]
     return "\n".join(
         [
             _row(titles),
@@ -53,7 +52,7 @@ def _cells(result: RequestCosts, system: str) -> list[str]:
         if name == SATURATING:
             cells.append(_mean([each.requests_per_second for each in loads], "{:.4g}"))
         else:
-            cells.append(_mean([each.p50_ms or math.inf for each in loads]))
+            cells.append(_mean([each.p50_ms for each in loads]))
     return cells
 
 

@@ -67,6 +67,12 @@ class StartedSystem:
                 measure, load.clients, config.duration_s, config.warmup_s, config.longest_s
             )
 
+    def closed_once(self, load: Load) -> LoadRun:
+        """Measure so many clients from the first request on: all that are sent are in the run."""
+        with self._asked(load.texts_per_request) as (runner, send):
+            settings = _closed_loop(load, self.config.duration_s, 0.0)
+            return runner.run(closed_run(send, load.clients, settings))
+
     def at_rate(self, rate: float, duration_s: float) -> LoadRun:
         """Measure the latency of single texts at a rate."""
         with self._asked(1) as (runner, send):

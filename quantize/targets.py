@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertender.core.environment import Environment, environment, has_int8_acceleration
+from bertender.core.environment import (
+    Environment,
+    environment,
+    has_int8_acceleration,
+    is_arm64,
+)
 from bertender.core.errors import ModelError
 from bertender.core.table import Table
 
 __all__ = ["AUTO", "TARGETS", "Target", "runs_here", "target_of"]
 
 AUTO = "auto"
-ARM = ("aarch64", "arm64")
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,6 @@ def runs_here(name: str, machine: Environment | None = None) -> bool:
 
 
 def _suited_to(machine: Environment) -> str:
-    if machine.platform.split()[-1].lower() in ARM:
+    if is_arm64(machine):
         return "arm64"
     return "vnni" if has_int8_acceleration(machine) else "avx2"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import math
 import os
 import threading
 import time
@@ -48,6 +49,7 @@ from serve.merged_batch import Predictions, Reading, Refusal, predictions
 from serve.metrics_thread import MetricsThread
 from serve.placing import load_checked
 from serve.request_queue import RequestQueue, Waiting
+from serve.run_time import RunTime
 from serve.served_runtimes import SERVED_RUNTIMES, Opening
 from serve.warm_up import warm_up
 from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
@@ -99,7 +101,7 @@ class TritonPythonModel:
             sender, reading = request.get_response_sender(), self._read(request)
             if isinstance(reading, Refusal):
                 self._reject(sender, reading)
-            elif not self.queue.offer(_Pending(request, sender, reading), len(reading.examples)):
+            elif not self._offer(_Pending(request, sender, reading)):
                 self._reject(sender, self._full, QUEUE_FULL)
         self._reject_late()
 
@@ -113,6 +115,7 @@ class TritonPythonModel:
     def _start_worker(self, labels: Mapping[str, str]) -> None:
         most, timeout_ms = self.parameters.max_queue_texts, self.parameters.queue_timeout_ms
         self.queue = RequestQueue[_Pending](most, timeout_ms / 1000)
+        self.run_time = RunTime()
         self.in_flight = InFlight(os.environ.get(WORKSPACE_VARIABLE))
         self._full = Refusal(
             "UNAVAILABLE", f"the queue is full: {most} texts wait at most. Send it again later."
@@ -131,17 +134,31 @@ class TritonPythonModel:
         """Classify batch after batch. An error here would leave everybody waiting: it ends the
         process, and the supervisor reports that."""
         try:
-            while waiting := self.queue.take(self.max_batch_size):
+            while waiting := self.queue.take(self.max_batch_size, self._most_characters):
                 started = time.perf_counter()
                 wanted = [each for each in waiting if self._is_wanted(each)]
                 self._classify([each.request for each in wanted])
                 if wanted:
-                    texts = sum(each.texts for each in wanted)
-                    self.tally.batch(texts, time.perf_counter() - started)
+                    seconds = time.perf_counter() - started
+                    self.tally.batch(sum(each.texts for each in wanted), seconds)
+                    self.run_time.measured(sum(each.characters for each in wanted), seconds)
                 self._reject_late()
         except BaseException:
             traceback.print_exc()
             os._exit(1)
+
+    def _offer(self, pending: _Pending) -> bool:
+        reading = pending.reading
+        return self.queue.offer(pending, len(reading.examples), reading.characters)
+
+    def _most_characters(self) -> float:
+        """Return how long a batch may be: it takes no longer than a request may wait.
+
+        Without that, a queue of requests that have waited for nearly as long as they may would run
+        as one batch, and all of them would be late.
+        """
+        timeout_s = self.queue.timeout_s or math.inf
+        return self.run_time.characters_within(timeout_s)
 
     def _is_wanted(self, waiting: Waiting[_Pending]) -> bool:
         """Return whether the client is still there; one that has gone gets an error all the same,

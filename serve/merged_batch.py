@@ -34,6 +34,11 @@ class Reading:
     truncate: bool = False
     """Texts that are longer than the model's input are cut; else the request is refused."""
 
+    @property
+    def characters(self) -> int:
+        """Of all texts."""
+        return sum(len(text) for example in self.examples for text in example)
+
 
 @dataclass(frozen=True)
 class Refusal:

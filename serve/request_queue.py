@@ -8,6 +8,7 @@ with Triton 2.51).
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -26,6 +27,7 @@ class Waiting(Generic[R]):
 
     request: R
     texts: int
+    characters: int
     since: float
 
 
@@ -49,29 +51,41 @@ class RequestQueue(Generic[R]):
         self._closed = False
         self._changed = threading.Condition()
 
-    def offer(self, request: R, texts: int) -> bool:
-        """Put a request at the end; return whether there was room for it."""
+    def offer(self, request: R, texts: int, characters: int = 0) -> bool:
+        """Put a request at the end; return whether there was room for it.
+
+        Args:
+            request: what `take` returns.
+            texts: how many it has.
+            characters: of all of them.
+        """
         with self._changed:
             if self._waiting and self.texts + texts > self.max_texts:
                 return False
-            self._waiting.append(Waiting(request, texts, self.clock()))
+            self._waiting.append(Waiting(request, texts, characters, self.clock()))
             self.texts += texts
             self._changed.notify()
             return True
 
-    def take(self, max_texts: int) -> list[Waiting[R]]:
-        """Wait for requests; return the first, of at most `max_texts` texts together.
+    def take(
+        self, max_texts: int, max_characters: Callable[[], float] = lambda: math.inf
+    ) -> list[Waiting[R]]:
+        """Wait for requests; return the first.
 
-        At least one is returned, however many texts it has; none once the queue is closed and
-        empty.
+        At least one is returned, however large it is; none once the queue is closed and empty.
+
+        Args:
+            max_texts: of all that are returned.
+            max_characters: returns, when they are there, how many characters they may have.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             taken: list[Waiting[R]] = []
-            left = max_texts
-            while self._waiting and (not taken or self._waiting[0].texts <= left):
+            texts, characters = float(max_texts), max_characters()
+            while self._waiting and (not taken or self._fits(texts, characters)):
                 taken.append(self._pop())
-                left -= taken[-1].texts
+                texts -= taken[-1].texts
+                characters -= taken[-1].characters
             return taken
 
     def expired(self) -> list[Waiting[R]]:
@@ -88,6 +102,10 @@ class RequestQueue(Generic[R]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def _fits(self, texts: float, characters: float) -> bool:
+        first = self._waiting[0]
+        return first.texts <= texts and first.characters <= characters
 
     def _pop(self) -> Waiting[R]:
         first = self._waiting.popleft()

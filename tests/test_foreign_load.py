@@ -47,7 +47,7 @@ def test_both_generators_get_responses_to_every_request(exported: Artifact, task
             runs = result.of(generator, size)
             assert len(runs) == QUICK.rounds
             assert all(0 < each.p50_ms <= each.p99_ms for each in runs)
-            assert [each.failed for each in runs] == [0] * QUICK.rounds
+            assert [each.errors for each in runs] == [0] * QUICK.rounds
 
 
 def test_what_is_not_installed_is_named(
@@ -73,7 +73,7 @@ def made_up() -> ForeignLoad:
                 requests_per_second=speeds[name] * number,
                 p50_ms=1000 / speeds[name] / number,
                 p99_ms=50.0,
-                failed=number,
+                errors=number,
             )
             for number in (1, 2, 3)
             for size in SIZES
@@ -91,8 +91,8 @@ def test_the_ratios_are_those_within_rounds(tmp_path: Path) -> None:
     assert "| 1 | bertender | 200 | 6.11 | 50.00 | 6 |" in block
     assert "| 16 | hey | 400 | 3.06 | 50.00 | 6 |" in block
     assert (
-        "- 16 a request: bertender reports 0.500 [0.500, 0.500] times the requests/s of hey, "
-        "and 2.000 [2.000, 2.000] times its p50." in block
+        "- 16 a request: bertender reports 0.50 [0.50, 0.50] times the requests/s of hey, "
+        "and 2.00 [2.00, 2.00] times its p50." in block
     )
 
 

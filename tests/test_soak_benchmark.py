@@ -75,7 +75,7 @@ def test_the_command_writes_what_it_measured(
     assert "memory grew by 0.0%" in done.output and ": 95.0%" in done.output
     assert SoakBenchmark.model_validate_json(out.read_text()) == made_up(STEADY, 950)
     (config,) = configs
-    assert (config.minutes, config.queue_timeout_ms, config.measured.slo_p99_ms) == (3, 15, 30)
+    assert (config.minutes, config.queue_timeout_ms, config.measured.slo_p99_ms) == (3, 12, 30)
     assert config.limit is None
 
 

@@ -1,7 +1,8 @@
 """A model for Triton's Python backend that computes nothing: what a request costs without a model.
 
-It has the outputs of `bertender serve`. By the parameter `sent`, a response is returned by the call
-that brings its request, or is sent by another thread, as `bertender serve` does.
+It has the outputs that `bertender serve` gives to a request that asks for truncation. By the
+parameter `sent`, a response is returned by the call that brings its request, or is sent by another
+thread, as `bertender serve` does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["TritonPythonModel"]
 
 
 class TritonPythonModel:
-    """A Triton model: TEXT in; LABEL, SCORE and LOGITS out, always the same."""
+    """A Triton model: TEXT in; LABEL, SCORE, LOGITS and TRUNCATED out, always the same."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
@@ -47,6 +48,7 @@ class TritonPythonModel:
             "LABEL": np.full((texts, 1), b"positive", np.object_),
             "SCORE": np.zeros((texts, 1), np.float32),
             "LOGITS": np.zeros((texts, 2), np.float32),
+            "TRUNCATED": np.zeros((texts, 1), np.bool_),
         }
         tensors = [self.triton.Tensor(name, array) for name, array in outputs.items()]
         return self.triton.InferenceResponse(output_tensors=tensors)

@@ -60,18 +60,9 @@ class Candidate(Record):
         return own_start or self.layers < start.layers
 
     @property
-    def cuts_layers(self) -> bool:
-        """Whether heads or neurons are cut, which the student has to recover from."""
-        return bool(self.heads or self.ffn)
-
-    @property
-    def learns_cut(self) -> bool:
-        """Whether the vocabulary is cut before the student learns, which needs no recovery.
-
-        A student of the teacher's own layers is compared with it token by token, so that its
-        vocabulary is cut afterwards.
-        """
-        return self.vocab and (self.start.encoder is not None or self.start.method is not None)
+    def is_pruned(self) -> bool:
+        """Whether anything is cut."""
+        return bool(self.heads or self.ffn or self.vocab)
 
     @property
     def remaining(self) -> float:

@@ -50,28 +50,22 @@ class Built:
         return [*self.artifacts.values()][-1]
 
 
-def student_steps(
-    candidate: Candidate, config: CompressConfig, unlabelled: int, *, learns: bool = True
-) -> list[Step]:
+def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int) -> list[Step]:
     """Return the steps that train a candidate: distilling and pruning, or those that it has.
 
     Args:
         candidate: what to train.
         config: how long, and on which texts.
         unlabelled: unlabelled texts to learn from, at most.
-        learns: where not, a vocabulary is cut by pruning, whatever the student would learn.
     """
     steps = []
-    early = _vocabulary(candidate, config) if learns and candidate.learns_cut else {}
     if candidate.is_distilled:
-        settings = {**_student(candidate, config, unlabelled), **early}
-        if early and not candidate.cuts_layers and "epochs" in settings:
-            settings["epochs"] += config.recovery_epochs  # of the recovery that it does without
+        settings = _student(candidate, config, unlabelled)
         steps.append(_step("student", "distill", (TEACHER,), settings))
-    if cuts := _cuts(candidate, config, vocab=candidate.vocab and not early):
+    if candidate.is_pruned:
         # a student's recovery learns from the teacher, which knows more than the student does
         sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
-        settings = {**cuts, **_texts(config, unlabelled)}
+        settings = {**_cuts(candidate, config), **_texts(config, unlabelled)}
         settings |= {"epochs": config.recovery_epochs, "batch_size": config.batch_size}
         settings |= {"no_dropout": config.no_dropout, "seed": config.seed}
         steps.append(_step("pruned", "prune", sources, settings))
@@ -80,7 +74,7 @@ def student_steps(
 
 def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step], list[Step]]:
     """Return the steps of a probe: those on a few texts, and those that read all to be cut."""
-    trained = student_steps(candidate, config, 0, learns=False)
+    trained = student_steps(candidate, config, 0)
     students = [_changed(step, HARDLY_TRAINED) for step in trained if step.stage == "distill"]
     cuts = [_only_cut(step, config) for step in trained if step.stage == "prune"]
     return students, cuts
@@ -209,17 +203,13 @@ def _texts(config: CompressConfig, unlabelled: int) -> dict[str, Any]:
     return {"unlabelled": str(config.unlabelled), "max_unlabelled": unlabelled}
 
 
-def _cuts(candidate: Candidate, config: CompressConfig, *, vocab: bool) -> dict[str, Any]:
-    """Return the settings of pruning; none where nothing is cut."""
+def _cuts(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
     shares = {"heads": candidate.heads, "ffn": candidate.ffn}
     cut = {name: share for name, share in shares.items() if share}
-    return {**cut, "vocab": "task", **_vocabulary(candidate, config)} if vocab else cut
-
-
-def _vocabulary(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
-    """Return which tokens stay where a vocabulary is cut."""
+    if not candidate.vocab:
+        return cut
     size = _vocabulary_size(candidate, config)
-    return {"vocab_floor": config.vocab_floor, "vocab_size": size}
+    return {**cut, "vocab": "task", "vocab_floor": config.vocab_floor, "vocab_size": size}
 
 
 def _vocabulary_size(candidate: Candidate, config: CompressConfig) -> int:

@@ -24,6 +24,7 @@ __all__ = [
     "environment",
     "file_of_distribution",
     "has_int8_acceleration",
+    "is_arm64",
     "supports_bf16",
 ]
 
@@ -110,6 +111,11 @@ def supports_bf16() -> bool:
 def has_int8_acceleration(environment: Environment) -> bool:
     """Return whether the CPU has instructions for int8 dot products (VNNI or AMX)."""
     return not INT8_FLAGS.isdisjoint(environment.cpu_flags)
+
+
+def is_arm64(environment: Environment) -> bool:
+    """Return whether the CPU is a 64-bit ARM one."""
+    return environment.platform.split()[-1].lower() in ("aarch64", "arm64")
 
 
 def cpu_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, tuple[str, ...]]:

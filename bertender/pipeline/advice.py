@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bertender.core.environment import Environment, has_int8_acceleration
+from bertender.core.environment import Environment, has_int8_acceleration, is_arm64
 
 __all__ = ["ADVICE", "Advice", "advice_for", "shown_advice"]
-
-ARM = ("aarch64", "arm64")
 
 
 @dataclass(frozen=True)
@@ -22,26 +20,24 @@ class Advice:
     machine: str
     holds: Callable[[Environment], bool]
     single_texts: str
-    batches: str
-    """Of many texts, or long ones."""
     basis: str
     """What it rests on."""
+    batches: str = ""
+    """Of many texts, or long ones, where it differs."""
 
 
 ADVICE: tuple[Advice, ...] = (
     Advice(
         machine="an NVIDIA GPU",
         holds=lambda machine: machine.gpu is not None,
-        single_texts="`export --precision float16`, `serve --runtime triton-onnxruntime --gpu`",
-        batches="the same",
-        basis="ONNX Runtime's kernels for GPUs, which has none for most 8-bit products; not "
-        "measured",
+        single_texts="`export --precision float16`, and in NVIDIA's container `serve --runtime "
+        "triton-onnxruntime --gpu`",
+        basis="ONNX Runtime has no kernels for most 8-bit products there; not measured",
     ),
     Advice(
         machine="a 64-bit ARM CPU",
-        holds=lambda machine: machine.platform.split()[-1].lower() in ARM,
+        holds=is_arm64,
         single_texts="`quantize --scheme dynamic`, with `--target arm64` if made elsewhere",
-        batches="the same",
         basis="the integers that its kernels take; not measured",
     ),
     Advice(
@@ -49,27 +45,31 @@ ADVICE: tuple[Advice, ...] = (
         holds=has_int8_acceleration,
         single_texts="`quantize --scheme dynamic`, `--runtime onnxruntime`",
         batches="`quantize --scheme static --runtime openvino`, `--runtime openvino`",
-        basis="measured: [comparing.md](comparing.md#compare-runtimes)",
+        basis="measured with one model of 6 layers on one CPU, where static integers in batches "
+        "lost some of the score: [comparing.md](comparing.md#compare-runtimes)",
     ),
     Advice(
         machine="an x86 CPU without them",
         holds=lambda machine: True,
         single_texts="`export`; `quantize --target avx2` where bytes count",
-        batches="the same",
         basis="its 8-bit products need several instructions; not measured",
     ),
 )
-"""The first that holds is taken."""
+"""The first that holds is taken; next to a GPU, the CPU's too."""
 
 
-def advice_for(machine: Environment) -> Advice:
-    """Return the row of ADVICE for a machine."""
-    return next(row for row in ADVICE if row.holds(machine))
+def advice_for(machine: Environment) -> list[Advice]:
+    """Return the row of ADVICE for a machine: for one with a GPU, also that of its CPU."""
+    holding = [row for row in ADVICE if row.holds(machine)]
+    return holding[: 2 if machine.gpu else 1]
 
 
 def shown_advice(machine: Environment) -> str:
     """Return the advice for a machine in one line."""
-    row = advice_for(machine)
-    if row.batches == "the same":
+    return "; or ".join(map(_line, advice_for(machine)))
+
+
+def _line(row: Advice) -> str:
+    if not row.batches:
         return row.single_texts
     return f"for single short texts {row.single_texts}; for batches {row.batches}"

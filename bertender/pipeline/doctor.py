@@ -148,7 +148,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "to try first",
         lambda environment: shown_advice(environment).replace("`", ""),
-        "scheme and runtime by the kind of CPU, as on docs/choosing.md; your model may differ: "
+        "scheme and runtime by the kind of machine, as on docs/choosing.md; your model may differ: "
         "compare them",
     ),
     Check(

@@ -1,10 +1,15 @@
-"""A pruned model as lines for the terminal: scores, and a map of layers x heads."""
+"""What was cut of a model, as lines for the terminal: scores, and a map of layers x heads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertender.core.findings import Findings, LatencyFindings, ScoreFindings
+from bertender.core.findings import (
+    Findings,
+    LatencyFindings,
+    ScoreFindings,
+    VocabularyFindings,
+)
 from bertender.core.machine_load import MachineLoad
 from bertender.report.cells import number
 
@@ -15,9 +20,9 @@ SHADES = " ▁▂▃▄▅▆▇█"
 
 
 def pruning_lines(findings: Findings) -> list[str]:
-    """Return a pruned artifact's findings; nothing for other artifacts."""
+    """Return what was cut of an artifact; nothing for others."""
     if not (pruning := findings.pruning):
-        return []
+        return [_vocabulary(findings.vocabulary)] if findings.vocabulary else []
     last = pruning.rounds[-1]
     lines = [
         f"score {last.score:.4g}, {last.score_after_cut:.4g} before recovery, "
@@ -28,16 +33,20 @@ def pruning_lines(findings: Findings) -> list[str]:
     if pruning.latency:
         lines.append(_speed(pruning.latency))
     if pruning.vocabulary:
-        before, after = pruning.vocabulary.before, pruning.vocabulary.after
-        lines.append(
-            f"vocabulary: {after.entries} of {before.entries} tokens; held-out texts have "
-            f"{after.pieces_per_text:.1f} tokens ({before.pieces_per_text:.1f} before), "
-            f"{after.unknown:.2%} unknown ({before.unknown:.2%})"
-        )
+        lines.append(_vocabulary(pruning.vocabulary))
     if scores := pruning.rounds[0].head_importance:
         lines += ["importance of the heads before the first cut, a layer a line:"]
         lines += [f"  {line}" for line in head_map(scores)]
     return lines
+
+
+def _vocabulary(findings: VocabularyFindings) -> str:
+    before, after = findings.before, findings.after
+    return (
+        f"vocabulary: {after.entries} of {before.entries} tokens; held-out texts have "
+        f"{after.pieces_per_text:.1f} tokens ({before.pieces_per_text:.1f} before), "
+        f"{after.unknown:.2%} unknown ({before.unknown:.2%})"
+    )
 
 
 def _where(scores: ScoreFindings | None) -> str:

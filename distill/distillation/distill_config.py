@@ -45,9 +45,9 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
     ),
     "other tokens than the teacher's": Rule(
         lambda config: config.changed_method().wants_teacher_tokens,
-        "method {method!r} compares single tokens, so that teacher and student must read the same "
-        "ones. Leave it out and prune the student's vocabulary afterwards, or choose a method that "
-        "compares whole texts, as pd or hard.",
+        "the student of method {method!r} must read the teacher's tokens. Leave it out and prune "
+        "the student's vocabulary afterwards (`bertender prune --vocab task`), or choose a method "
+        "that compares whole texts, as pkd or hard, or pd with a student of its own.",
         frozenset({"vocab_size"}),
         beyond_default=True,
     ),
@@ -82,8 +82,8 @@ class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig):
     vocab_size: int | None = Field(
         None,
         ge=1,
-        description="most entries of the student's vocabulary: the tokens that are most frequent "
-        "in the texts that it learns from; all by default",
+        description="most entries of the student's vocabulary, cut before it learns: the tokens "
+        "most frequent in the texts that it learns from; all by default",
     )
     vocab_floor: int = Field(
         1, ge=1, description="with vocab_size: keep tokens that occur so often there"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.findings import ControlFindings, Findings
+from bertender.core.findings import ControlFindings, Findings, VocabularyFindings
 from bertender.core.timing import Stopwatch, write_timing
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS
 from distill.data import fitting_tokenizer
@@ -32,7 +32,7 @@ from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
 from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
-from distill.vocabularies.cutting import RemainingTokens, cut_vocabulary, needed_tokens
+from distill.vocabularies.cutting import RemainingTokens, needed_tokens, read_by_fewer
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = [
@@ -75,6 +75,8 @@ class OnTask:
     """Outputs of the teachers that are computed before the training and cached."""
     tokens: RemainingTokens | None
     """Those of a vocabulary that was cut before the training."""
+    vocabulary: VocabularyFindings | None
+    """Of the same."""
 
     def write(
         self,
@@ -90,7 +92,12 @@ class OnTask:
         student, tokenizer = trained.student, self.distillation.tokenizer
         training = training_findings(trained.reports, **self.added)
         scores = final_score(student, tokenizer, self.task, config.max_length, training.epochs)
-        findings = Findings(training=training, scores=scores, control=compared(student))
+        findings = Findings(
+            training=training,
+            scores=scores,
+            control=compared(student),
+            vocabulary=self.vocabulary,
+        )
         model = TrainedModel.classifier(student, tokenizer, self.task, findings)
         model.write(out=out, stage=stage, config=config, parent=parent)
         write_timing(trained.timing, out)
@@ -114,7 +121,8 @@ def on_task(
 
     Raises:
         UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
-            cannot be had from this teacher, or the augmentation's words.
+            cannot be had from this teacher, or the augmentation's words; or the vocabulary cannot
+            be cut, or not to so few tokens.
         DataError: the file of unlabelled texts is wrong.
     """
     method = method or config.changed_method()
@@ -124,44 +132,68 @@ def on_task(
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, extended.task, config)
     tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
-    if config.vocab_size is not None:
-        tokens = tokens or _needed(tokenizer, extended.task, config)
-        start, tokenizer = _with_fewer_tokens(start, student, tokens)
     taught, learned, added = _taught(task, extended, teachers, start, tokenizer, config)
-    cached = taught.cached(method, student)
+    read = _with_fewer_tokens(_Read(taught, tokenizer), student, task, config, tokens)
+    cached = read.taught.cached(method, student)
     clock = Stopwatch()
     distillation = Distillation(
         student=student,
         teacher=teachers[0].model,
-        tokenizer=tokenizer,
+        tokenizer=read.tokenizer,
         phases=phases_with_head(
             method.at(student.config.num_hidden_layers).phases, task.problem_type
         ),
-        examples=partial(taught.examples, cached, tokenizer, clock),
+        examples=partial(read.taught.examples, cached, read.tokenizer, clock),
         evaluate=lambda training_module, objective: choice_score(
-            training_module.student, tokenizer, task, config.max_length
+            training_module.student, read.tokenizer, task, config.max_length
         ),
         clock=clock,
     )
-    return OnTask(distillation, learned, taught.identity, added, taught, cached, tokens)
+    return OnTask(
+        distillation,
+        learned,
+        read.taught.identity,
+        added,
+        read.taught,
+        cached,
+        read.tokens,
+        read.vocabulary,
+    )
 
 
-def _needed(
-    tokenizer: PreTrainedTokenizerBase, task: Task, config: DistillConfig
-) -> RemainingTokens:
-    """Return the tokens that the texts need, those without labels too."""
-    texts = (text for example in task.train.examples for text in example)
-    tokens = needed_tokens(tokenizer, texts, config.vocab_floor, config.vocab_size)
-    logger.info("vocabulary: %d of %d tokens", len(tokens.rows), len(tokenizer))
-    return tokens
+@dataclass(frozen=True)
+class _Read:
+    """What a student reads."""
+
+    taught: TaughtTexts
+    tokenizer: PreTrainedTokenizerBase
+    tokens: RemainingTokens | None = None
+    vocabulary: VocabularyFindings | None = None
 
 
 def _with_fewer_tokens(
-    start: Start, student: PreTrainedModel, tokens: RemainingTokens
-) -> tuple[Start, PreTrainedTokenizerBase]:
-    """Cut an untrained student's vocabulary in place; return its start, and what reads it."""
-    cut_vocabulary(student, tokens)
-    return replace(start, reads_teacher_tokens=False), tokens.tokenizer
+    read: _Read,
+    student: PreTrainedModel,
+    task: Task,
+    config: DistillConfig,
+    tokens: RemainingTokens | None,
+) -> _Read:
+    """Cut the vocabulary of an untrained student in place, where the config asks for that.
+
+    The tokens that stay are by default those that the texts need that it learns from, those
+    without labels and rewritten ones too.
+    """
+    if config.vocab_size is None:
+        return read
+    texts = _texts(read.taught.learned.train)
+    stay = tokens or needed_tokens(read.tokenizer, texts, config.vocab_floor, config.vocab_size)
+    findings = read_by_fewer(student, read.tokenizer, stay, _texts(task.dev))
+    start = replace(read.taught.start, reads_teacher_tokens=False)
+    return _Read(replace(read.taught, start=start), stay.tokenizer, stay, findings)
+
+
+def _texts(split: Split) -> Iterator[str]:
+    return (text for example in split.examples for text in example)
 
 
 def _taught(

@@ -38,7 +38,8 @@ def static_student(
 
     A token's vector is the mean of the last hidden states of a text of that token alone, special
     tokens included, in the strongest directions of all tokens' (PCA). Its weight is a / (a + p)
-    for a share p in the texts.
+    for a share p in the texts; where a vocabulary is cut afterwards, these are the shares that the
+    tokens had before.
 
     Args:
         teacher: a row of FAMILIES or OWN_MODELS; of one without layers, its vectors of tokens are

@@ -1,4 +1,4 @@
-"""Vocabulary pruning: the tokens that some texts need stay, with all single characters.
+"""Vocabularies cut: the tokens that some texts need stay, with all single characters.
 
 A text whose tokens all stay is split and classified as before. Any other is split into smaller
 ones, down to characters; where each of these is a token of its own, none becomes unknown that was
@@ -18,7 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import ConfigError, DataError, ModelError
-from bertender.core.findings import VocabularyReading
+from bertender.core.findings import VocabularyFindings, VocabularyReading
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.own_models import OWN_MODELS
 from distill.vocabularies.tokenizer_kinds import (
@@ -29,7 +29,14 @@ from distill.vocabularies.tokenizer_kinds import (
     rebuilt,
 )
 
-__all__ = ["RemainingTokens", "cut_vocabulary", "least_entries", "needed_tokens", "read"]
+__all__ = [
+    "RemainingTokens",
+    "cut_vocabulary",
+    "least_entries",
+    "needed_tokens",
+    "read",
+    "read_by_fewer",
+]
 
 TEXTS_AT_ONCE = 1000
 OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
@@ -138,6 +145,23 @@ def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
     for name in OF_SPECIAL_TOKENS:
         if (number := getattr(model.config, name, None)) is not None:
             setattr(model.config, name, numbers.get(number))
+
+
+def read_by_fewer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: RemainingTokens,
+    held_out: Iterable[str],
+) -> VocabularyFindings:
+    """Cut a model's vocabulary in place; return how held-out texts are read before and after.
+
+    Raises:
+        ModelError: what `cut_vocabulary` raises.
+    """
+    cut_vocabulary(model, tokens)
+    texts = list(held_out)
+    before, after = (read(each, texts) for each in (tokenizer, tokens.tokenizer))
+    return VocabularyFindings(before=before, after=after)
 
 
 def _cut_other_tables(model: PreTrainedModel, rows: torch.Tensor) -> None:

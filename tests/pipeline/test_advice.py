@@ -26,7 +26,7 @@ MACHINES: dict[str, Environment] = {
 
 @pytest.mark.parametrize("row", ADVICE, ids=lambda row: row.machine)
 def test_every_row_holds_for_a_machine(row: Advice) -> None:
-    assert advice_for(MACHINES[row.machine]) is row
+    assert advice_for(MACHINES[row.machine])[0] is row
 
 
 @pytest.mark.parametrize("row", ADVICE, ids=lambda row: row.machine)
@@ -41,8 +41,13 @@ def test_options_have_values_that_are_there(row: Advice) -> None:
 def test_the_target_is_the_one_that_quantizing_takes() -> None:
     for machine in MACHINES.values():
         target, _ = target_of("auto", machine)
-        advised = advice_for(machine).single_texts
+        advised = advice_for(machine)[-1].single_texts
         assert "--target" not in advised or f"--target {target}" in advised
+
+
+def test_next_to_a_gpu_the_cpu_has_its_row() -> None:
+    rows = advice_for(MACHINES["an NVIDIA GPU"])
+    assert [row.machine for row in rows] == [ADVICE[0].machine, ADVICE[2].machine]
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -344,6 +344,21 @@ def test_a_request_that_waits_too_long_is_rejected(
     assert fresh.response().error is None
 
 
+def test_a_batch_takes_no_longer_than_a_request_may_wait(
+    backend: TritonPythonModel, busy: threading.Event
+) -> None:
+    waiting = [raw(b"pear pear") for _ in range(6)]
+    backend.execute(waiting)
+    predictor: Any = backend.classifier.predictor
+    before = predictor.runs
+    # as slow as this, two requests of nine characters take less than the timeout of ten seconds
+    backend.run_time.measured = lambda characters, seconds: None
+    backend.run_time.seconds_per_character = 0.5
+    busy.set()
+    assert [request.response().error for request in waiting] == [None] * 6
+    assert predictor.runs == before + 3
+
+
 def test_a_request_whose_client_has_gone_is_not_run(
     backend: TritonPythonModel, busy: threading.Event
 ) -> None:

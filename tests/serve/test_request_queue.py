@@ -50,6 +50,27 @@ def test_a_batch_is_full_but_not_over(sizes: Sequence[int], batches: list[str]) 
     assert ["".join(names(queue, 6)) for _ in batches] == batches
 
 
+@pytest.mark.parametrize(
+    ("characters", "batches"),
+    [((10, 10, 10), ["ab", "c"]), ((99, 1, 1), ["a", "bc"]), ((5, 99, 5), ["a", "b", "c"])],
+)
+def test_a_batch_has_so_many_characters(characters: Sequence[int], batches: list[str]) -> None:
+    queue = RequestQueue[str](max_texts=100)
+    for name, each in zip("abc", characters, strict=True):
+        queue.offer(name, 1, each)
+    taken = [queue.take(100, lambda: 20) for _ in batches]
+    assert ["".join(each.request for each in batch) for batch in taken] == batches
+
+
+def test_the_bound_is_that_of_the_moment_when_requests_are_there() -> None:
+    queue, bounds = RequestQueue[str](max_texts=100), [1000.0]
+    worker = threading.Timer(0.05, lambda: (bounds.append(5.0), queue.offer("a", 1, 4)))
+    worker.start()
+    (taken,) = queue.take(100, lambda: bounds[-1])
+    assert taken.request == "a" and bounds == [1000.0, 5.0]
+    worker.join()
+
+
 def test_those_that_wait_too_long_are_returned_once() -> None:
     clock = Clock()
     queue = RequestQueue[str](max_texts=8, timeout_s=2.0, clock=clock)

@@ -75,6 +75,7 @@ class Findings(Part):
     training: TrainingFindings | None = Field(None, description="of stages that train")
     scores: ScoreFindings | None = Field(None, description="where held-out texts were scored")
     control: ControlFindings | None = Field(None, description="of `distill --control`")
+    vocabulary: VocabularyFindings | None = Field(None, description="of `distill --vocab-size`")
     pruning: PruningFindings | None = Field(None, description="of `prune`")
     graph: GraphFindings | None = Field(None, description="of `export`")
     numbers: LargestNumber | None = Field(None, description="of `export` to float16")

@@ -10,6 +10,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.opening import open_classifier
+from bertender.report.heads import pruning_lines
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.weights import weights_digest
@@ -45,39 +46,71 @@ def test_the_student_has_the_tokens_of_its_texts(
     assert len(classifier.logits(task.dev.examples)) == len(task.dev)
 
 
+def rare_word(teacher: Artifact, task: Task) -> str:
+    """Return a token that no training text has, and that is no single character."""
+    whole = load_tokenizer(teacher.path)
+    known = {token for (text,) in task.train.examples for token in whole.tokenize(text)}
+    words = (token for token in sorted(whole.get_vocab()) if token.isalpha() and len(token) > 1)
+    return next(token for token in words if token not in known)
+
+
+def with_rare_texts(rare: str, folder: Path) -> dict[str, Any]:
+    """Return the settings of texts without labels that have a rare word."""
+    (folder / "more.txt").write_text("".join(f"{rare} {number} {rare}\n" for number in range(50)))
+    return {**SHORT, "method": "pkd", "vocab_size": SIZE, "unlabelled": folder / "more.txt"}
+
+
 def test_texts_without_labels_are_counted_too(
     trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    whole = load_tokenizer(trained_teacher.path)
-    known = {token for (text,) in task.train.examples for token in whole.tokenize(text)}
-    rare = next(
-        token for token in sorted(whole.get_vocab()) if token.isalpha() and token not in known
-    )
-    (tmp_path / "more.txt").write_text(f"{rare} {rare}\n" * 50)
-    settings = {**SHORT, "method": "pkd", "vocab_size": SIZE}
-    more = {"unlabelled": tmp_path / "more.txt"}
-    without, with_it = (
-        on_task(trained_teacher, task, DistillConfig.parse({**settings, **each}))
-        for each in ({}, more)
-    )
-    tokenizers = [each.distillation.tokenizer.get_vocab() for each in (without, with_it)]
-    assert [rare in tokens for tokens in tokenizers] == [len(rare) == 1, True]
+    rare = rare_word(trained_teacher, task)
+    more = with_rare_texts(rare, tmp_path)
+    alone = {name: value for name, value in more.items() if name != "unlabelled"}
+    tokens = [
+        on_task(trained_teacher, task, DistillConfig.parse(each)).distillation.tokenizer.get_vocab()
+        for each in (alone, more)
+    ]
+    assert [rare in each for each in tokens] == [False, True]
+
+
+def test_texts_that_a_filter_leaves_out_are_not_counted(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    rare = rare_word(trained_teacher, task)
+    filtered = {**with_rare_texts(rare, tmp_path), "unlabelled_max_words": 1}
+    ready = on_task(trained_teacher, task, DistillConfig.parse(filtered))
+    assert rare not in ready.distillation.tokenizer.get_vocab()
 
 
 def test_a_control_has_the_same_tokens(
     trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    (tmp_path / "more.txt").write_text("zzz qqq\n" * 50)
-    more = {"unlabelled": tmp_path / "more.txt", "control": True}
-    config = DistillConfig.parse({**SHORT, "method": "pkd", "vocab_size": SIZE, **more})
+    more = with_rare_texts(rare_word(trained_teacher, task), tmp_path)
+    config = DistillConfig.parse({**more, "control": True})
     ready = on_task(trained_teacher, task, config)
-    control, _ = control_of(trained_teacher, task, config, 1, ready.tokens)
-    students = [each.distillation.student for each in (ready, control)]
-    assert weights_digest(students[0]) == weights_digest(students[1])
+    controls = [
+        control_of(trained_teacher, task, config, 1, tokens)[0] for tokens in (ready.tokens, None)
+    ]
+    mine, same, other = (weights_digest(each.distillation.student) for each in (ready, *controls))
+    assert mine == same != other, "its own texts need other tokens"
+
+
+def test_the_artifact_has_how_held_out_texts_are_read(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = DistillConfig.parse({**SHORT, "method": "pkd", "vocab_size": SIZE})
+    student = distill(trained_teacher, task, config, tmp_path / "student")
+    vocabulary = student.card.findings.vocabulary
+    assert vocabulary is not None
+    assert vocabulary.after.entries == len(load_tokenizer(student.path)) <= SIZE
+    assert vocabulary.before.entries == len(load_tokenizer(trained_teacher.path))
+    assert f"vocabulary: {vocabulary.after.entries} of {vocabulary.before.entries}" in str(
+        pruning_lines(student.card.findings)
+    )
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "single tokens": ({"method": "tinybert", "vocab_size": 60}, "compares single tokens"),
+    "single tokens": ({"method": "tinybert", "vocab_size": 60}, "must read the teacher's tokens"),
     "a floor alone": ({"method": "pkd", "vocab_floor": 2}, "stays whole without vocab_size"),
 }
 
