@@ -27,8 +27,9 @@ from benchmarks.long_texts import LONG_TOKENS, long_texts
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.environment import Environment, environment, has_int8_acceleration
+from bertender.core.environment import Environment, environment
 from bertender.core.findings import GraphFindings
+from bertender.core.processors import has_int8_acceleration
 from bertender.core.progress import show_progress
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport

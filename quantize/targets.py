@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertender.core.environment import (
-    Environment,
-    environment,
-    has_int8_acceleration,
-    is_arm64,
-)
+from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
+from bertender.core.processors import has_int8_acceleration, is_arm64
 from bertender.core.table import Table
 
 __all__ = ["AUTO", "TARGETS", "Target", "runs_here", "target_of"]

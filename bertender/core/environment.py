@@ -23,8 +23,6 @@ __all__ = [
     "demo_encoder",
     "environment",
     "file_of_distribution",
-    "has_int8_acceleration",
-    "is_arm64",
     "supports_bf16",
 ]
 
@@ -40,7 +38,6 @@ INTERESTING_FLAGS = (
     "amx_bf16",
     "amx_int8",
 )
-INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 RECORDED_VERSIONS = (
@@ -106,16 +103,6 @@ def supports_bf16() -> bool:
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return not BF16_FLAGS.isdisjoint(environment().cpu_flags)
-
-
-def has_int8_acceleration(environment: Environment) -> bool:
-    """Return whether the CPU has instructions for int8 dot products (VNNI or AMX)."""
-    return not INT8_FLAGS.isdisjoint(environment.cpu_flags)
-
-
-def is_arm64(environment: Environment) -> bool:
-    """Return whether the CPU is a 64-bit ARM one."""
-    return environment.platform.split()[-1].lower() in ("aarch64", "arm64")
 
 
 def cpu_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, tuple[str, ...]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bertender.core.environment import Environment, has_int8_acceleration, is_arm64
+from bertender.core.environment import Environment
+from bertender.core.processors import has_int8_acceleration, is_arm64
 
 __all__ = ["ADVICE", "Advice", "advice_for", "shown_advice"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bertender.core.environment import has_int8_acceleration
+from bertender.core.processors import has_int8_acceleration
 from bertender.measure.comparison import Comparison, Conditions, Lengths
 from bertender.measure.load import BUSY_SHARE
 from bertender.models.runtimes import RUNTIMES

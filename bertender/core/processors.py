@@ -1,0 +1,19 @@
+"""What kind of processor a machine has, as far as 8-bit models go."""
+
+from __future__ import annotations
+
+from bertender.core.environment import Environment
+
+__all__ = ["has_int8_acceleration", "is_arm64"]
+
+INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+
+
+def has_int8_acceleration(environment: Environment) -> bool:
+    """Return whether the CPU has instructions for int8 dot products (VNNI or AMX)."""
+    return not INT8_FLAGS.isdisjoint(environment.cpu_flags)
+
+
+def is_arm64(environment: Environment) -> bool:
+    """Return whether the CPU is a 64-bit ARM one."""
+    return environment.platform.split()[-1].lower() in ("aarch64", "arm64")
