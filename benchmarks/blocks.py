@@ -36,6 +36,7 @@ from benchmarks.students_table import students_block
 from benchmarks.tagging_table import tagging_block
 from benchmarks.tolerance_table import tolerances_block
 from benchmarks.training_table import training_block
+from benchmarks.tune_table import tune_block
 
 __all__ = [
     "BLOCKS",
@@ -102,6 +103,7 @@ NEWEST: Mapping[str, Newest] = {
     "replicas": Newest(replicas_block),
     "foreign-load": Newest(foreign_load_block),
     "request-costs": Newest(request_costs_block),
+    "tune": Newest(tune_block),
     "rivals": Newest(rivals_block, "docs/comparing.md"),
     "students": Newest(students_block, "docs/results.md"),
 }

@@ -12,6 +12,8 @@ __all__ = ["MOST_GROWTH", "LEAST_GOODPUT", "soak_block"]
 
 MOST_GROWTH, LEAST_GOODPUT = 0.05, 0.9
 """Aims."""
+FIRST = "2026-11-23-sst2-soak-first-cpu.json"
+"""Before a batch was limited to the time that a request may wait."""
 
 
 def soak_block(file: str, path: Path) -> str:
@@ -30,12 +32,25 @@ def soak_block(file: str, path: Path) -> str:
         f"responses/s within {result.config.measured.slo_p99_ms:g} ms, {result.goodput_share:.1%} "
         f"of the limit (aim: at least {LEAST_GOODPUT:.0%}): "
         f"{_word(result.goodput_share >= LEAST_GOODPUT)}.",
+        *_first_try(path.with_name(FIRST)),
         "",
         _conditions(result),
         "",
         f"Raw: `{file}`",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _first_try(path: Path) -> list[str]:
+    """Return what the first soak gave, where it is published next to a later one."""
+    if not path.is_file():
+        return []
+    first = SoakBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    return [
+        f"- Goodput of the first soak, whose batches were as long as the queue allowed: "
+        f"{first.goodput_share:.1%} (`--queue-timeout-ms {first.config.queue_timeout_ms:g}`, "
+        f"`benchmarks/results/{FIRST}`)."
+    ]
 
 
 def _memory(result: SoakBenchmark) -> list[list[str]]:
