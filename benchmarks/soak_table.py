@@ -32,7 +32,7 @@ def soak_block(file: str, path: Path) -> str:
         f"responses/s within {result.config.measured.slo_p99_ms:g} ms, {result.goodput_share:.1%} "
         f"of the limit (aim: at least {LEAST_GOODPUT:.0%}): "
         f"{_word(result.goodput_share >= LEAST_GOODPUT)}.",
-        *_first_try(path.with_name(FIRST)),
+        *_first_try(result, path.with_name(FIRST)),
         "",
         _conditions(result),
         "",
@@ -41,16 +41,23 @@ def soak_block(file: str, path: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _first_try(path: Path) -> list[str]:
-    """Return what the first soak gave, where it is published next to a later one."""
+def _first_try(result: SoakBenchmark, path: Path) -> list[str]:
+    """Return what the first soak gave, where it is published and of the same kind."""
     if not path.is_file():
         return []
     first = SoakBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    if _kind(first) != _kind(result):
+        return []
     return [
-        f"- Goodput of the first soak, whose batches were as long as the queue allowed: "
-        f"{first.goodput_share:.1%} (`--queue-timeout-ms {first.config.queue_timeout_ms:g}`, "
-        f"`benchmarks/results/{FIRST}`)."
+        f"- The first soak had a goodput of {first.goodput_share:.1%} of its limit, with "
+        f"`--queue-timeout-ms {first.config.queue_timeout_ms:g}` and batches of whatever waited: "
+        f"`benchmarks/results/{FIRST}`."
     ]
+
+
+def _kind(result: SoakBenchmark) -> tuple[str, str, float]:
+    measured = result.config.measured
+    return result.digest, result.environment.cpu_model, measured.slo_p99_ms
 
 
 def _memory(result: SoakBenchmark) -> list[list[str]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bertender.report.cells import DASH, markdown_rows
 from serve.tuning.choice import Tried
+from serve.tuning.config import TuneConfig
 from serve.tuning.tune import TuneResult
 
 __all__ = ["tune_block"]
@@ -17,9 +18,8 @@ def tune_block(file: str, path: Path) -> str:
     result = TuneResult.model_validate_json(path.read_text(encoding="utf-8"))
     headings = ("Setting", "Texts/s", "Over the default", "Once more")
     fresh = {each.name: each for each in result.fresh}
-    first, *rows = (
-        [(cell,) for cell in row] for row in (headings, *(_row(each, fresh) for each in result.tried))
-    )
+    lines = (headings, *(_row(each, fresh) for each in result.tried))
+    first, *rows = ([(cell,) for cell in line] for line in lines)
     table = markdown_rows(first, rows, [False, True, True, True])
     return "\n".join([*table, "", _conditions(result), "", f"Raw: `{file}`", ""])
 
@@ -34,7 +34,7 @@ def _ratio(tried: Tried | None) -> str:
 
 
 def _conditions(result: TuneResult) -> str:
-    key, conditions = result.profile.key, result.profile.conditions
+    key, conditions = result.profile.key, TuneConfig.parse(result.profile.conditions)
     model = key.model
     return (
         f"Chosen: `{result.choice.setting}`: {result.choice.reason}. Requests of "

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
-from bertender.text.batch import Batch, Encode
+from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, Batch, Encode, Tokenize
 from bertender.text.batching import length_buckets
 from bertender.text.example import Example
 from serve.bucket_runners import BucketRunner, OneByOne
@@ -51,6 +51,12 @@ class BucketedClassifier:
         self.tokens_per_bucket = tokens_per_bucket
         self.problem = problem
         self.runner = runner or OneByOne()
+
+    @property
+    def longest_input(self) -> int:
+        """Most tokens of an example that the model reads."""
+        encode = self.encode
+        return encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT
 
     def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
         """Return the logits of any number of examples, below one another, in their order."""

@@ -59,6 +59,9 @@ __all__ = ["TritonPythonModel", "open_artifact"]
 LOOK_FOR_CANCELLATION_S = 0.005
 """Of waiting: asking Triton costs a message to its process and back."""
 
+CHARACTERS_OF_TOKEN = 6
+"""At most, about: what an example has beyond the model's input is cut, and costs little."""
+
 CANCELLED = Refusal("CANCELLED", "the client has gone")
 
 
@@ -148,8 +151,8 @@ class TritonPythonModel:
             os._exit(1)
 
     def _offer(self, pending: _Pending) -> bool:
-        reading = pending.reading
-        return self.queue.offer(pending, len(reading.examples), reading.characters)
+        reading, most = pending.reading, CHARACTERS_OF_TOKEN * self.classifier.longest_input
+        return self.queue.offer(pending, len(reading.examples), reading.characters(most))
 
     def _most_characters(self) -> float:
         """Return how long a batch may be: it takes no longer than a request may wait.

@@ -180,7 +180,10 @@ class ServeConfig(Config):
         "once",
     )
     queue_timeout_ms: float = Field(
-        10_000.0, ge=0, description="longest wait in that queue, then rejected; 0 for no limit"
+        10_000.0,
+        ge=0,
+        description="longest wait in that queue, then rejected, and about the longest batch; 0 for "
+        "no limit",
     )
     admin_token_file: Path | None = Field(
         None,

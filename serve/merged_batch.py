@@ -34,10 +34,9 @@ class Reading:
     truncate: bool = False
     """Texts that are longer than the model's input are cut; else the request is refused."""
 
-    @property
-    def characters(self) -> int:
-        """Of all texts."""
-        return sum(len(text) for example in self.examples for text in example)
+    def characters(self, most: int) -> int:
+        """Return the characters of all examples, of each at most so many."""
+        return sum(min(most, sum(map(len, example))) for example in self.examples)
 
 
 @dataclass(frozen=True)

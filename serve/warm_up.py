@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bertender.core.errors import ModelError
-from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, Batch, Tokenize
+from bertender.text.batch import Batch
 from serve.bucketing import BucketedClassifier
 
 __all__ = ["bucket_shapes", "warm_up"]
@@ -48,9 +48,8 @@ def warm_up(
     problem, texts = classifier.problem, ("warm up",) * text_columns
     example = problem.endpoint.to_example(texts)
     classifier.outputs([example])
-    encode = classifier.encode
-    most = encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT
-    long = encode([problem.edge_examples([example], most)[1]])
+    edge = problem.edge_examples([example], classifier.longest_input)
+    long = classifier.encode([edge[1]])
     longest = long.arrays["attention_mask"].shape[1]
     for rows, length in bucket_shapes(classifier.tokens_per_bucket, longest, most_texts):
         if clock() - start > LIMIT_S:

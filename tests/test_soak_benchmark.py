@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from benchmarks import soak as benchmark
 from benchmarks.serving_records import ServingConfig
 from benchmarks.soak import MemorySample, Overload, Segment, SoakBenchmark, SoakConfig, soak
-from benchmarks.soak_table import soak_block
+from benchmarks.soak_table import FIRST, soak_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import LoadTestError
@@ -138,3 +138,13 @@ def test_the_table_judges_both(
     assert "p50 6.0 ms in the median segment, p99 12.5 ms in the worst" in text
     assert "12 ok, 1 rejected" in text and "for 3.0 minutes" in text
     assert "Raw: `soak.json`" in text
+
+
+@pytest.mark.parametrize(("digest", "shown"), [("0", True), ("other", False)])
+def test_the_first_soak_of_a_model_is_shown(tmp_path: Path, digest: str, shown: bool) -> None:
+    path = tmp_path / "soak.json"
+    path.write_text(made_up(STEADY, 950).model_dump_json())
+    first = made_up(STEADY, 300).model_copy(update={"digest": digest})
+    (tmp_path / FIRST).write_text(first.model_dump_json())
+    text = soak_block("soak.json", path)
+    assert ("The first soak had a goodput of 30.0% of its limit" in text) is shown

@@ -1,4 +1,4 @@
-"""What kind of processor a machine has, as far as 8-bit models go."""
+"""The instructions of a processor that 8-bit models run on."""
 
 from __future__ import annotations
 

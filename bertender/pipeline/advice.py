@@ -67,7 +67,7 @@ def advice_for(machine: Environment) -> list[Advice]:
 
 def shown_advice(machine: Environment) -> str:
     """Return the advice for a machine in one line."""
-    return "; or ".join(map(_line, advice_for(machine)))
+    return "; or on the CPU: ".join(map(_line, advice_for(machine)))
 
 
 def _line(row: Advice) -> str:

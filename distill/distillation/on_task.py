@@ -32,7 +32,7 @@ from distill.methods.method import Method
 from distill.scoring import choice_score, final_score
 from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
-from distill.vocabularies.cutting import RemainingTokens, needed_tokens, read_by_fewer
+from distill.vocabularies.cutting import RemainingTokens, cut_and_read, needed_tokens
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = [
@@ -133,7 +133,7 @@ def on_task(
     start, student = new_student(teachers[0], method, extended.task, config)
     tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
     taught, learned, added = _taught(task, extended, teachers, start, tokenizer, config)
-    read = _with_fewer_tokens(_Read(taught, tokenizer), student, task, config, tokens)
+    read = _with_fewer_tokens(_StudentTexts(taught, tokenizer), student, task, config, tokens)
     cached = read.taught.cached(method, student)
     clock = Stopwatch()
     distillation = Distillation(
@@ -162,8 +162,8 @@ def on_task(
 
 
 @dataclass(frozen=True)
-class _Read:
-    """What a student reads."""
+class _StudentTexts:
+    """The texts of a student, and the tokens that it reads them in."""
 
     taught: TaughtTexts
     tokenizer: PreTrainedTokenizerBase
@@ -172,12 +172,12 @@ class _Read:
 
 
 def _with_fewer_tokens(
-    read: _Read,
+    read: _StudentTexts,
     student: PreTrainedModel,
     task: Task,
     config: DistillConfig,
     tokens: RemainingTokens | None,
-) -> _Read:
+) -> _StudentTexts:
     """Cut the vocabulary of an untrained student in place, where the config asks for that.
 
     The tokens that stay are by default those that the texts need that it learns from, those
@@ -187,9 +187,9 @@ def _with_fewer_tokens(
         return read
     texts = _texts(read.taught.learned.train)
     stay = tokens or needed_tokens(read.tokenizer, texts, config.vocab_floor, config.vocab_size)
-    findings = read_by_fewer(student, read.tokenizer, stay, _texts(task.dev))
+    findings = cut_and_read(student, read.tokenizer, stay, _texts(task.dev))
     start = replace(read.taught.start, reads_teacher_tokens=False)
-    return _Read(replace(read.taught, start=start), stay.tokenizer, stay, findings)
+    return _StudentTexts(replace(read.taught, start=start), stay.tokenizer, stay, findings)
 
 
 def _texts(split: Split) -> Iterator[str]:

@@ -45,7 +45,7 @@ from distill.pruning.rounds import PruningContext, in_rounds, without_some_layer
 from distill.pruning.target import find_target
 from distill.scoring import choice_score, dev_score
 from distill.teachers.teacher import Teacher
-from distill.vocabularies.cutting import needed_tokens, read_by_fewer
+from distill.vocabularies.cutting import cut_and_read, needed_tokens
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = ["check_architecture", "check_possible", "check_vocabulary_stays", "prune"]
@@ -241,7 +241,7 @@ def _with_fewer_tokens(
         return tokenizer, None
     needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)
     tokens = needed_tokens(tokenizer, needed, config.vocab_floor, config.vocab_size)
-    return tokens.tokenizer, read_by_fewer(model, tokenizer, tokens, _texts(task.dev))
+    return tokens.tokenizer, cut_and_read(model, tokenizer, tokens, _texts(task.dev))
 
 
 def _texts(split: Split) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Vocabularies cut: the tokens that some texts need stay, with all single characters.
+"""Vocabulary pruning: the tokens that some texts need stay, with all single characters.
 
 A text whose tokens all stay is split and classified as before. Any other is split into smaller
 ones, down to characters; where each of these is a token of its own, none becomes unknown that was
@@ -31,11 +31,11 @@ from distill.vocabularies.tokenizer_kinds import (
 
 __all__ = [
     "RemainingTokens",
+    "cut_and_read",
     "cut_vocabulary",
     "least_entries",
     "needed_tokens",
     "read",
-    "read_by_fewer",
 ]
 
 TEXTS_AT_ONCE = 1000
@@ -147,7 +147,7 @@ def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
             setattr(model.config, name, numbers.get(number))
 
 
-def read_by_fewer(
+def cut_and_read(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     tokens: RemainingTokens,

@@ -14,7 +14,6 @@ from bertender.core.environment import (
     data_directory,
     environment,
     file_of_distribution,
-    has_int8_acceleration,
     supports_bf16,
 )
 from tests.core.machines import bare
@@ -57,14 +56,6 @@ def test_cpu_facts(tmp_path: Path, text: str, model: str | None, flags: tuple[st
 def test_no_cpuinfo(tmp_path: Path) -> None:
     model, flags = cpu_facts(tmp_path / "absent")
     assert flags == () and model
-
-
-@pytest.mark.parametrize(
-    ("flags", "answer"),
-    [((), False), (("avx2", "avx512f"), False), (("avx_vnni",), True), (("amx_int8",), True)],
-)
-def test_int8_acceleration(flags: tuple[str, ...], answer: bool) -> None:
-    assert has_int8_acceleration(bare(cpu_flags=flags)) is answer
 
 
 @pytest.mark.parametrize(("flags", "answer"), [((), False), (("amx_bf16",), True)])

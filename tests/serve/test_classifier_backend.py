@@ -344,6 +344,20 @@ def test_a_request_that_waits_too_long_is_rejected(
     assert fresh.response().error is None
 
 
+def test_the_time_of_batches_is_learned(backend: TritonPythonModel) -> None:
+    fed: list[int] = []
+    measured = backend.run_time.measured
+    backend.run_time.measured = lambda characters, seconds: (
+        fed.append(characters),
+        measured(characters, seconds),
+    )
+    responses_of(backend, raw(b"pear", b"plum"))
+    responses_of(backend, request_of(("saw " * 45,), truncate=True))
+    backend.finalize()
+    assert fed == [8, 6 * MAX_LENGTH], "of a text that is cut, what the model reads"
+    assert backend.run_time.seconds_per_character > 0
+
+
 def test_a_batch_takes_no_longer_than_a_request_may_wait(
     backend: TritonPythonModel, busy: threading.Event
 ) -> None:

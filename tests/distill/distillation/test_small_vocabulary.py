@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.opening import open_classifier
 from bertender.report.heads import pruning_lines
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.weights import weights_digest
 from distill.distillation.control import control_of
 from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation import on_task as on_task_module
 from distill.distillation.on_task import on_task
+from distill.losses import NO_LABEL
 from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT
 from tests.toy_models import save_encoder
@@ -77,9 +80,27 @@ def test_texts_that_a_filter_leaves_out_are_not_counted(
     trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     rare = rare_word(trained_teacher, task)
-    filtered = {**with_rare_texts(rare, tmp_path), "unlabelled_max_words": 1}
+    filtered = {**with_rare_texts(rare, tmp_path), "unlabelled_max_entropy": 0.0}
     ready = on_task(trained_teacher, task, DistillConfig.parse(filtered))
+    assert ready.added["unlabelled_texts"] == 0
     assert rare not in ready.distillation.tokenizer.get_vocab()
+
+
+def test_rewritten_texts_are_counted_too(
+    trained_teacher: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rare = rare_word(trained_teacher, task)
+    copies = Split(((f"{rare} {rare}",),) * 50, (NO_LABEL,) * 50)
+
+    def with_copies(task: Task, *others: Any) -> Task:
+        examples = (*task.train.examples, *copies.examples)
+        train = Split(examples, (*task.train.label_ids, *copies.label_ids))
+        return replace(task, train=train)
+
+    monkeypatch.setattr(on_task_module, "with_augmented", with_copies)
+    settings = {**SHORT, "method": "pkd", "vocab_size": SIZE, "augmentation": "bilstm"}
+    ready = on_task(trained_teacher, task, DistillConfig.parse(settings))
+    assert rare in ready.distillation.tokenizer.get_vocab()
 
 
 def test_a_control_has_the_same_tokens(

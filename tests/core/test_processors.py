@@ -1,0 +1,24 @@
+"""What a processor has for 8-bit models, also of machines that are not this one."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.core.processors import has_int8_acceleration, is_arm64
+from tests.core.machines import bare
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer"),
+    [((), False), (("avx2", "avx512f"), False), (("avx_vnni",), True), (("amx_int8",), True)],
+)
+def test_int8_acceleration(flags: tuple[str, ...], answer: bool) -> None:
+    assert has_int8_acceleration(bare(cpu_flags=flags)) is answer
+
+
+@pytest.mark.parametrize(
+    ("platform", "answer"),
+    [("Linux x86_64", False), ("Linux aarch64", True), ("Darwin arm64", True), ("Linux", False)],
+)
+def test_arm_is_known_by_its_names(platform: str, answer: bool) -> None:
+    assert is_arm64(bare(platform=platform)) is answer
