@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -44,8 +45,9 @@ from benchmarks.serving_records import Load, ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import LoadTestError
+from bertender.core.machine_load import MachineLoad
 from bertender.core.progress import progress_bar, show_progress
-from bertender.measure.load import LoadMeter, check_load, check_load_now
+from bertender.measure.load import LoadMeter, busiest, check_load, check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from serve.loadtest.records import LoadRun, Outcome
@@ -201,14 +203,14 @@ def _rolling_restart(deployment: _Deployment) -> RollingRestart:
         proxied(replicas, Path(folder), config.cores.proxy) as proxy,
         ThreadPoolExecutor(1) as pool,
     ):
-        meter, watch = LoadMeter(), _Watch(proxy, replicas)
-        restarting = pool.submit(_restarted, watch, config.warmup_s + SETTLED_S)
+        watch, loads = _Watch(proxy, replicas), _LoadsBetweenStops()
+        restarting = pool.submit(_restarted, watch, loads, config.warmup_s + SETTLED_S)
         try:
             run = deployment.carry(watch, config.restart_s)
         finally:
             watch.began.set()  # else, where no request was sent, the restarts would wait for one
         restarts = _in_time(restarting, config)
-        load = meter.stop()
+        load = loads.stop()
     check_load(load, config.noisy)
     return RollingRestart(
         outcomes=run.outcomes,
@@ -219,7 +221,30 @@ def _rolling_restart(deployment: _Deployment) -> RollingRestart:
     )
 
 
-def _restarted(watch: _Watch, delay_s: float) -> tuple[Restart, ...]:
+class _LoadsBetweenStops:
+    """The load of the machine while no replica stops.
+
+    The processor time of a stub that ends with its server is in no account of this process's
+    children, and would seem to be other work.
+    """
+
+    def __init__(self) -> None:
+        self.loads: list[MachineLoad] = []
+        self.meter = LoadMeter()
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Leave out the time of the block."""
+        self.loads.append(self.meter.stop())
+        yield
+        self.meter = LoadMeter()
+
+    def stop(self) -> MachineLoad:
+        """Return the load of the busiest part."""
+        return busiest([*self.loads, self.meter.stop()])
+
+
+def _restarted(watch: _Watch, loads: _LoadsBetweenStops, delay_s: float) -> tuple[Restart, ...]:
     """Restart one replica after the other, some time after the first request."""
     watch.began.wait()
     time.sleep(delay_s)
@@ -227,9 +252,10 @@ def _restarted(watch: _Watch, delay_s: float) -> tuple[Restart, ...]:
     for place, replica in enumerate(watch.replicas):
         watch.proxy.drain(place)
         times_s = [time.monotonic()]
-        for step in (replica.stop, replica.start):
-            step()
-            times_s.append(time.monotonic())
+        with loads.left_out():
+            for step in (replica.stop, replica.start):
+                step()
+                times_s.append(time.monotonic())
         watch.proxy.use(place)
         stop_s, start_s = np.diff(times_s).round(2).tolist()
         restarts.append(Restart(replica=place, stop_s=stop_s, start_s=start_s))

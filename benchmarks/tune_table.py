@@ -34,7 +34,7 @@ def _ratio(tried: Tried | None) -> str:
 
 
 def _conditions(result: TuneResult) -> str:
-    key, conditions = result.profile.key, TuneConfig.parse(result.profile.conditions)
+    key, conditions = result.profile.key, TuneConfig.model_validate(result.profile.conditions)
     model = key.model
     return (
         f"Chosen: `{result.choice.setting}`: {result.choice.reason}. Requests of "

@@ -15,9 +15,9 @@ from bertender.report.heads import pruning_lines
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.weights import weights_digest
+from distill.distillation import on_task as on_task_module
 from distill.distillation.control import control_of
 from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation import on_task as on_task_module
 from distill.distillation.on_task import on_task
 from distill.losses import NO_LABEL
 from distill.methods import METHODS
@@ -80,7 +80,7 @@ def test_texts_that_a_filter_leaves_out_are_not_counted(
     trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     rare = rare_word(trained_teacher, task)
-    filtered = {**with_rare_texts(rare, tmp_path), "unlabelled_max_entropy": 0.0}
+    filtered = {**with_rare_texts(rare, tmp_path), "unlabelled_max_entropy": 1e-6}
     ready = on_task(trained_teacher, task, DistillConfig.parse(filtered))
     assert ready.added["unlabelled_texts"] == 0
     assert rare not in ready.distillation.tokenizer.get_vocab()
