@@ -131,9 +131,8 @@ def on_task(
     extended = with_unlabelled(task, config)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, extended.task, config)
-    tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
-    taught, learned, added = _taught(task, extended, teachers, start, tokenizer, config)
-    read = _with_fewer_tokens(_StudentTexts(taught, tokenizer), student, task, config, tokens)
+    whole, learned, added = _taught(task, extended, teachers, start, student, config)
+    read = _with_fewer_tokens(whole, student, task, config, tokens)
     cached = read.taught.cached(method, student)
     clock = Stopwatch()
     distillation = Distillation(
@@ -201,10 +200,11 @@ def _taught(
     extended: Extended,
     teachers: Sequence[Teacher],
     start: Start,
-    tokenizer: PreTrainedTokenizerBase,
+    student: PreTrainedModel,
     config: DistillConfig,
-) -> tuple[TaughtTexts, Task, dict[str, Any]]:
+) -> tuple[_StudentTexts, Task, dict[str, Any]]:
     """Return what is learned from, the task without rewritten texts, and how many were added."""
+    tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
     read = TaughtTexts(teachers, start, extended.task, config)
     stay, left_out = remaining(extended.task, config, partial(read.logits, tokenizer))
     filtered = replace(read, stay=stay)
@@ -213,7 +213,8 @@ def _taught(
     added = _added(config, task, learned, texts)
     if config.learns_unlabelled:
         added["unlabelled_left_out"] = {**extended.left_out, **left_out}
-    return filtered.with_copies(texts.train.after(len(learned.train))), learned, added
+    taught = filtered.with_copies(texts.train.after(len(learned.train)))
+    return _StudentTexts(taught, tokenizer), learned, added
 
 
 def check_sources_stay(out: Path, teacher: Artifact, config: DistillConfig) -> None:

@@ -126,6 +126,7 @@ BESIDE_ANOTHER = {
     ("distill", "augmentation_model"): ("--augmentation=tinybert", "some/thing"),
     ("distill", "earlier_epochs"): ("--method=tinybert", "15"),
     ("distill", "earlier_learning_rate"): ("--method=tinybert", "0.5"),
+    ("distill", "vocab_size"): ("--method=hard", "150"),
     ("distill", "relation_heads"): ("--method=minilm-v2", "15"),
     ("distill-general", "relation_heads"): ("--method=minilm-v2", "15"),
     ("distill-general", "temperature"): ("--method=distilbert", "0.5"),
