@@ -84,8 +84,9 @@ def control_block(files: Mapping[str, Path]) -> str:
     """Return the table, what it was measured under, and its files."""
     tasks = read_students([*files.values()])
     ways = [name for name in _names() if all(name in _known(each) for each in tasks)]
-    headings = ["Trained by", "Time", *(each.title for each in tasks), *_averages(CONTROLS)]
-    rows = [_row(way, tasks) for way in ways]
+    controls = [name for name in ways if name in CONTROLS]
+    headings = ["Trained by", "Time", *(each.title for each in tasks), *_averages(controls)]
+    rows = [_row(way, controls, tasks) for way in ways]
     lines = [
         f"| {' | '.join(headings)} |",
         f"| --- | ---: | {' | '.join('---' for _ in headings[2:])} |",
@@ -128,21 +129,23 @@ def _choice(students: Sequence[TrainedStudent]) -> float:
     return statistics.mean(each.choice.value for each in students)
 
 
-def _row(way: str, tasks: Sequence[Students]) -> list[str]:
+def _row(way: str, controls: Sequence[str], tasks: Sequence[Students]) -> list[str]:
     averages = [
-        "-" if way == control else points(average_gain(tasks, way, control)) for control in CONTROLS
+        "-" if way == control else points(average_gain(tasks, way, control)) for control in controls
     ]
-    return [f"`{way}`", _time(way, tasks), *(_cell(way, each) for each in tasks), *averages]
+    time = _time(way, f"{controls[0]}-1", tasks)
+    return [f"`{way}`", time, *(_cell(way, each) for each in tasks), *averages]
 
 
-def _time(way: str, tasks: Sequence[Students]) -> str:
-    """Return the processor's time, as a multiple of the shortest training of the first control."""
-    ratios = [_seconds(each.of(way)) / _seconds(each.by_way[f"{CONTROLS[0]}-1"]) for each in tasks]
+def _time(way: str, shortest: str, tasks: Sequence[Students]) -> str:
+    """Return the processor's time, as a multiple of that of the shortest way."""
+    ratios = [_seconds(each.of(way)) / _seconds(each.by_way[shortest]) for each in tasks]
     return f"{statistics.geometric_mean(ratios):.1f}x"
 
 
 def _seconds(students: Sequence[TrainedStudent]) -> float:
-    return statistics.mean(each.processor_s for each in students)
+    """Return the time of the first seed: the others found what the teacher makes of the texts."""
+    return min(students, key=lambda each: each.seed).processor_s
 
 
 def _cell(way: str, task: Students) -> str:
@@ -157,10 +160,12 @@ def _condition(task: Students) -> str:
     teacher = result.teacher
     seeds = len({student.seed for student in result.students})
     lengths = ", ".join(f"`{way}`" for way in task.chosen.values())
+    start = f" of {result.student}" if result.student else ""
+    further = f" and {result.further_texts} further ones" if result.further_texts else ""
     return (
-        f"- {result.task}: {result.train_texts} training texts, {len(result.labels)} held out, "
-        f"{seeds} {'seed' if seeds == 1 else 'seeds'}; the teacher scores {teacher.value:.3f} "
+        f"- {result.task}: {result.train_texts} training texts{further}, {len(result.labels)} held "
+        f"out, {seeds} {'seed' if seeds == 1 else 'seeds'}; the teacher scores {teacher.value:.3f} "
         f"[{teacher.low:.3f}, {teacher.high:.3f}]; controls by the texts to choose by: {lengths}; "
-        f"{shared['layers']} layers, {shared['epochs']} epochs of the last phase at "
+        f"{shared['layers']} layers{start}, {shared['epochs']} epochs of the last phase at "
         f"{shared['learning_rate']:g}"
     )

@@ -1,28 +1,34 @@
 """Trains students by several ways, and controls of labels alone, on a task; scores all of them.
 
     python -m benchmarks.controls TEACHER --work DIR --out FILE.json [--ways A,B] [--seeds 3]
+        [--student ENCODER --further-texts N]
 
 What distilling gives is what its student scores above the same student trained on labels alone.
-There are two such controls: `hard` starts from the fine-tuned teacher's layers and so inherits a
-part of what it is to control; `hard-encoder` starts from the same layers of the encoder before it
-was fine-tuned. Each is trained for as many epochs as a way's last phase, and for three times as
-many, so that one has at least a way's time; the one that scores better on the texts to choose by,
-which nothing learns from, stands for the control. The processor's time of every training is
-recorded. A static student is a way too, with its own rate and passes.
+Students are made of the teacher's layers, and there are two such controls: `hard` starts from the
+fine-tuned teacher's layers and so inherits a part of what it is to control; `hard-encoder` starts
+from the same layers of the encoder before it was fine-tuned. With `--student`, they are made of
+that encoder's layers instead, and the control is `labels`; one way learns from the teacher's
+outputs on further texts of the training file too, whose labels nobody reads.
+
+A control is trained for as many epochs as a way's last phase, and for several times as many; the
+one that scores better on the texts to choose by, which nothing learns from, stands for the control.
+The processor's time of every training is recorded. A static student is a way too, with its own
+rate and passes.
 
 The students stay in `--work`; one that is there already, made with the same settings, is not
-trained again. So several processes may share the work (`--ways`, without `--out`).
+trained again. So several processes may share the work (`--ways`, without `--out`). What the teacher
+makes of the texts stays there too: a way's first seed has the time of that.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 from unittest.mock import patch
 
@@ -40,13 +46,18 @@ from bertender.measure.accuracy import evaluate
 from bertender.metrics.scores import Score
 from bertender.models.opening import open_classifier
 from bertender.pipeline.recorded_task import recorded_task
-from bertender.tasks.task import ChosenOn, Task
+from bertender.tasks.loading import sample
+from bertender.tasks.task import ChosenOn, Split, Task
 from distill.distillation.distiller import DistillConfig, distill
 
 __all__ = ["CONTROLS", "WAYS", "ControlBenchmark", "TrainedStudent", "Way"]
 
 ENCODER = "ENCODER"
 """Stands for the encoder that the teacher was fine-tuned from."""
+STUDENT = "STUDENT"
+"""Stands for the encoder of `--student`."""
+FURTHER_TEXTS = "FURTHER_TEXTS"
+"""Stands for the file of further texts."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +68,41 @@ class Way:
     control: str | None = None
     """The control that it is a length of; None of a way that distils."""
 
-    def config(self, teacher: Artifact, shared: Mapping[str, Any], seed: int) -> DistillConfig:
-        """Return its settings for a teacher."""
-        encoder = teacher.card.config.get("teacher")
+    @property
+    def is_of_student(self) -> bool:
+        """Whether its student is made of the encoder of `--student`."""
+        return STUDENT in self.settings.values()
+
+    def config(
+        self, shared: Mapping[str, Any], seed: int, names: Mapping[str, Any]
+    ) -> DistillConfig:
+        """Return its settings, in which each of `names` has its value."""
         own = {
-            name: encoder if value == ENCODER else value for name, value in self.settings.items()
+            name: names.get(value, value) if isinstance(value, str) else value
+            for name, value in self.settings.items()
         }
         lengths = own.pop("lengths", 1)
         settings = {**shared, **own, "seed": seed}
         return DistillConfig.parse({**settings, "epochs": settings["epochs"] * lengths})
 
 
-def _controls(name: str, **settings: Any) -> dict[str, Way]:
+def _controls(name: str, longest: int, **settings: Any) -> dict[str, Way]:
     return {
-        f"{name}-{lengths}": Way({"method": "hard", "lengths": lengths, **settings}, name)
-        for lengths in (1, 3)
+        f"{name}-{lengths}": Way({"lengths": lengths, **settings}, name) for lengths in (1, longest)
     }
 
 
 WAYS: Mapping[str, Way] = {
-    **_controls("hard"),
-    **_controls("hard-encoder", student=ENCODER),
+    **_controls("hard", 3, method="hard"),
+    **_controls("hard-encoder", 3, method="hard", student=ENCODER),
+    # on a task, its student learns from labels alone
+    **_controls("labels", 5, method="small-vocab", student=STUDENT),
     "distilbert": Way({"method": "distilbert"}),
     "tinybert": Way({"method": "tinybert", "earlier_epochs": 4, "earlier_learning_rate": 1e-4}),
     "minilm": Way({"method": "minilm"}),
     "static": Way({"method": "static", "epochs": 5, "learning_rate": 1e-3, "layers": None}),
+    "pd": Way({"method": "pd", "student": STUDENT, "lengths": 3}),
+    "pd-further-texts": Way({"method": "pd", "student": STUDENT, "unlabelled": FURTHER_TEXTS}),
 }
 CONTROLS = tuple(dict.fromkeys(way.control for way in WAYS.values() if way.control))
 
@@ -107,6 +128,8 @@ class ControlBenchmark(Record):
     train_texts: int
     teacher: Score
     shared: dict[str, Any] = Field(description="settings that all ways share")
+    student: str | None = Field(None, description="encoder that the students are made of")
+    further_texts: int = Field(0, description="of the training file, whose labels nobody reads")
     chosen_on: ChosenOn
     environment: Environment
     students: tuple[TrainedStudent, ...]
@@ -136,9 +159,9 @@ def _student(
 
 
 def _timed(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
-    """Train a student, and note the time, in which the teacher reads every text anew."""
+    """Train a student, and note the time."""
     started = time.process_time()
-    with TemporaryDirectory() as cache, patch.dict(os.environ, {"BERTENDER_CACHE": cache}):
+    with patch.dict(os.environ, {"BERTENDER_CACHE": str(out.parent / "cache")}):
         made = distill(teacher, task, config, out)
     save_text(f"{time.process_time() - started:.1f}\n", _seconds_of(made))
     return made
@@ -157,23 +180,29 @@ def run(
     epochs: Annotated[int, typer.Option(help="of the last phase")] = 4,
     learning_rate: Annotated[float, typer.Option(help="of the last phase")] = 1e-4,
     layers: Annotated[int, typer.Option(help="of each student")] = 3,
+    student: Annotated[str | None, typer.Option(help="encoder that students are made of")] = None,
+    further_texts: Annotated[
+        int, typer.Option(help="of the training file, at most, that the teacher did not learn from")
+    ] = 0,
 ) -> None:
     """Train by every way, and write what the students score."""
     show_progress()
-    chosen = _chosen(ways)
     shared = {"epochs": epochs, "learning_rate": learning_rate, "layers": layers, "batch_size": 32}
     source = Artifact.load(teacher)
+    names = {ENCODER: source.card.config.get("teacher"), STUDENT: student}
+    if further_texts:
+        names[FURTHER_TEXTS] = work / "further-texts.jsonl"
+    chosen = _chosen(ways, names)
     task = recorded_task(source, {})
+    further = _further_texts(source, task, further_texts)
+    if further:
+        _save_texts(further, task, names[FURTHER_TEXTS])
     students = []
     for seed in range(seeds):
         for name in chosen:
-            config = WAYS[name].config(source, shared, seed)
+            config = WAYS[name].config(shared, seed, names)
             students.append(_student(source, task, name, config, work))
-            last = students[-1]
-            typer.echo(
-                f"{name} {seed}: choice {last.choice.value:.4f} score {last.score.value:.4f} "
-                f"in {last.processor_s:.0f} s"
-            )
+            typer.echo(_line(students[-1]))
     if out is not None:
         score, _ = evaluate(open_classifier(source), task.dev, task.metric)
         benchmark = ControlBenchmark(
@@ -184,6 +213,8 @@ def run(
             train_texts=len(task.train),
             teacher=score,
             shared=shared,
+            student=student and Path(student).name,
+            further_texts=len(further),
             chosen_on=task.chosen_on,
             environment=environment(),
             students=tuple(students),
@@ -191,19 +222,51 @@ def run(
         save_result(benchmark, out)
 
 
-def _chosen(ways: str) -> Sequence[str]:
-    """Return the ways that are named, or all.
+def _line(student: TrainedStudent) -> str:
+    return (
+        f"{student.way} {student.seed}: choice {student.choice.value:.4f} "
+        f"score {student.score.value:.4f} in {student.processor_s:.0f} s"
+    )
+
+
+def _further_texts(teacher: Artifact, task: Task, count: int) -> Split:
+    """Return so many texts of the training file that the teacher did not learn from."""
+    whole = recorded_task(teacher, {"max_train": None}).train if count else Split((), ())
+    learned = set(task.train.examples)
+    return sample(whole.where([text not in learned for text in whole.examples]), count)
+
+
+def _save_texts(texts: Split, task: Task, out: Path) -> None:
+    """Write texts to a file, without their labels."""
+    rows = (dict(zip(task.text_columns, text, strict=True)) for text in texts.examples)
+    save_text("".join(f"{json.dumps(row)}\n" for row in rows), out)
+
+
+def _chosen(ways: str, names: Mapping[str, Any]) -> Sequence[str]:
+    """Return the ways that are named, or all of such students that there is all for.
 
     Raises:
         UnknownNameError: a way is not there.
-        ConfigError: none is left.
+        ConfigError: none is left, or what one needs is missing.
     """
-    chosen = [name.strip() for name in ways.split(",") if name.strip()] if ways else [*WAYS]
+    of_student = names[STUDENT] is not None
+    able = [
+        name
+        for name, way in WAYS.items()
+        if way.is_of_student == of_student
+        and (FURTHER_TEXTS in names or FURTHER_TEXTS not in way.settings.values())
+    ]
+    chosen = [name.strip() for name in ways.split(",") if name.strip()] if ways else able
     for name in chosen:
         if name not in WAYS:
             raise UnknownNameError("way", name, WAYS)
+        if name not in able:
+            raise ConfigError(
+                f"--ways {name}: not with these settings. Known: {', '.join(able)}; others go "
+                "with --student, or without it, or with --further-texts."
+            )
     if not chosen:
-        raise ConfigError(f"--ways {ways!r} names none. Known: {', '.join(WAYS)}.")
+        raise ConfigError(f"--ways {ways!r} names none. Known: {', '.join(able)}.")
     return chosen
 
 

@@ -9,35 +9,44 @@ from pathlib import Path
 import pytest
 
 from benchmarks import controls
-from benchmarks.controls import CONTROLS, WAYS, ControlBenchmark, run
+from benchmarks.controls import (
+    CONTROLS,
+    ENCODER,
+    FURTHER_TEXTS,
+    STUDENT,
+    WAYS,
+    ControlBenchmark,
+    run,
+)
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.tasks.task import Task
+from tests.toy_models import save_encoder
 
 SHARED = {"epochs": 4, "learning_rate": 1e-4, "layers": 3, "batch_size": 32}
+NAMES = {ENCODER: "an-encoder", STUDENT: "a-student", FURTHER_TEXTS: Path("texts.jsonl")}
 
 
-def test_every_way_is_a_config_and_every_control_learns_from_labels(trained: Artifact) -> None:
-    configs = {name: way.config(trained, SHARED, 2) for name, way in WAYS.items()}
-    assert {each.seed for each in configs.values()} == {2}
-    assert {name for name, way in WAYS.items() if configs[name].method == "hard"} == {
-        name for name, way in WAYS.items() if way.control in CONTROLS
-    }
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_is_a_config_and_controls_alone_learn_from_labels_alone(name: str) -> None:
+    way = WAYS[name]
+    config = way.config(SHARED, 2, NAMES)
+    assert config.seed == 2
+    assert (way.control in CONTROLS) == (not config.changed_method().learns_from_teacher)
 
 
-def test_a_control_has_several_lengths(trained: Artifact) -> None:
-    for control in CONTROLS:
-        lengths = [
-            way.config(trained, SHARED, 0).epochs for way in WAYS.values() if way.control == control
-        ]
-        assert lengths == sorted(set(lengths))
-        assert lengths[0] == SHARED["epochs"] < lengths[-1]
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_control_has_several_lengths(control: str) -> None:
+    lengths = [
+        way.config(SHARED, 0, NAMES).epochs for way in WAYS.values() if way.control == control
+    ]
+    assert lengths == sorted(set(lengths))
+    assert lengths[0] == SHARED["epochs"] < lengths[-1]
 
 
-def test_one_control_starts_from_the_encoder(trained: Artifact) -> None:
-    encoder = trained.card.config["teacher"]
-    starts = {way.config(trained, SHARED, 0).student for way in WAYS.values() if way.control}
-    assert starts == {None, encoder}
+def test_controls_start_from_the_teacher_its_encoder_and_the_student() -> None:
+    starts = {way.config(SHARED, 0, NAMES).student for way in WAYS.values() if way.control}
+    assert starts == {None, "an-encoder", "a-student"}
 
 
 @pytest.mark.parametrize(("ways", "error"), [("none-such", UnknownNameError), (" , ", ConfigError)])
@@ -67,6 +76,42 @@ def test_a_run_is_scored_and_a_second_one_trains_nothing(
     assert all(each.processor_s > 0 for each in first.students)
     run(trained.path, work, out, "hard-1,static", 2, 1, 3e-3, 2)
     assert json.loads(out.read_text())["students"] == first.model_dump(mode="json")["students"]
+
+
+@pytest.mark.parametrize(
+    ("way", "student"),
+    [
+        ("pd", None),
+        ("hard-1", "all-MiniLM-L6-v2"),
+        ("pd-further-texts", "all-MiniLM-L6-v2"),
+    ],
+)
+def test_a_way_without_what_it_needs_is_refused(
+    way: str, student: str | None, trained: Artifact, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"--ways {way}: not with these settings"):
+        run(trained.path, tmp_path, None, way, student=student)
+
+
+def test_students_of_another_encoder_learn_from_texts_without_their_labels(
+    trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = replace(task, selection=task.train.first(24), train=task.train.after(24))
+    few = replace(whole, train=whole.train.first(16))
+    monkeypatch.setattr(
+        controls, "recorded_task", lambda artifact, changes: whole if changes else few
+    )
+    out, encoder = tmp_path / "result.json", save_encoder("bert", tmp_path / "small")
+    ways = ("labels-1", "pd", "pd-further-texts")
+    run(trained.path, tmp_path, out, ",".join(ways), 1, 1, 3e-3, 2, str(encoder), 10)
+    result = ControlBenchmark.model_validate_json(out.read_text(encoding="utf-8"))
+    assert tuple(each.way for each in result.students) == ways
+    assert (result.student, result.further_texts) == ("small", 10)
+    lines = (tmp_path / "further-texts.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [{*row} for row in rows] == [{"text"}] * 10
+    texts = {(row["text"],) for row in rows}
+    assert texts <= {*whole.train.examples} - {*few.train.examples}
 
 
 def test_a_run_that_was_killed_between_student_and_time_is_said(
