@@ -31,6 +31,7 @@ from benchmarks.rival_table import rivals_block
 from benchmarks.runtime_table import runtime_block
 from benchmarks.serving_table import serving_block
 from benchmarks.soak_table import soak_block
+from benchmarks.starting_table import starting_block
 from benchmarks.step_memory_table import step_memory_block
 from benchmarks.students_table import students_block
 from benchmarks.tagging_table import tagging_block
@@ -99,6 +100,7 @@ class Newest:
 NEWEST: Mapping[str, Newest] = {
     "endpoint": Newest(endpoint_block),
     "serving": Newest(serving_block),
+    "starting": Newest(starting_block),
     "soak": Newest(soak_block),
     "replicas": Newest(replicas_block),
     "foreign-load": Newest(foreign_load_block),

@@ -6,21 +6,25 @@ The highest rate that holds a p99 is looked for first. At 80 % of it, requests c
 the resident memory of the server's processes is read after every segment. Then they come at twice
 the limit: goodput is what gets a response within the p99 that must hold. So that requests do not
 wait for longer than that, the queue has a timeout of two fifths of it (`--queue-timeout-ms`): a
-batch takes as long again, and Triton a little.
+batch takes as long again, and Triton a little. At last a server of the default settings gets twice
+the limit too: its queue is bounded by texts, so that all who are let in wait for about as long.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+import numpy.typing as npt
 import typer
 from pydantic import Field
 
 from benchmarks.pinning import NOT_PINNED, Pins
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.serving import prepared_texts
+from benchmarks.serving import PreparedTexts, prepared_texts
 from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import ServingConfig
 from benchmarks.serving_systems import System
@@ -87,6 +91,10 @@ class Overload(Record):
     outcomes: dict[Outcome, int]
     within_slo: int = Field(description="requests with a response within the p99 that must hold")
     lag_share: float
+    p50_ms: float | None = Field(None, description="of the responses")
+    rejected_p50_ms: float | None = Field(None, description="how long a rejection took")
+    rejected_p99_ms: float | None = None
+    memory: MemorySample | None = Field(None, description="right after it")
 
     @property
     def goodput(self) -> float:
@@ -107,6 +115,7 @@ class SoakBenchmark(Record):
     memory: tuple[MemorySample, ...]
     segments: tuple[Segment, ...]
     overload: Overload
+    default_overload: Overload | None = Field(None, description="of a server of default settings")
     load: MachineLoad
     environment: Environment
 
@@ -123,6 +132,12 @@ class SoakBenchmark(Record):
     def goodput_share(self) -> float:
         """Goodput beyond the limit, as a share of the limit."""
         return self.overload.goodput / self.limit.rate
+
+    @property
+    def overload_growth(self) -> float | None:
+        """Growth of the memory from the end of the soak to that of the overload, as a share."""
+        after = self.overload.memory
+        return None if after is None else after.total / self.memory[-1].total - 1
 
 
 def _median_total(samples: tuple[MemorySample, ...]) -> float:
@@ -141,17 +156,19 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
     if not config.measured.noisy:
         check_load_now()
     natural = prepared_texts(artifact, texts)["natural"]
-    service = natural.service(artifact)
-    server = _server(config)
-    system = System("bertender", server.start)
-    with started(system, service, natural.texts, config.measured) as asked:
+    server = _server(config.queue_timeout_ms)
+    with _asked(server, artifact, natural, config) as asked:
         meter = LoadMeter()
         limit = _limit(asked, config)
-        rate = config.share * limit.rate
-        memory, segments = _soaked(asked, server, rate, config)
-        overload = _overloaded(asked, config.overload * limit.rate, config)
+        memory, segments = _soaked(asked, server, config.share * limit.rate, config)
+        overload = _overloaded(asked, server, limit, config)
         load = meter.stop()
     check_load(load, config.measured.noisy)
+    default = _server()
+    with _asked(default, artifact, natural, config) as asked:
+        meter = LoadMeter()
+        default_overload = _overloaded(asked, default, limit, config)
+        check_load(meter.stop(), config.measured.noisy)
     return SoakBenchmark(
         task=artifact.card.task.name,
         name=artifact.name,
@@ -159,10 +176,11 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
         precision=artifact.card.precision,
         config=config,
         limit=limit,
-        rate=rate,
+        rate=config.share * limit.rate,
         memory=tuple(memory),
         segments=tuple(segments),
         overload=overload,
+        default_overload=default_overload,
         load=load,
         environment=environment(),
     )
@@ -180,12 +198,19 @@ def _limit(asked: StartedSystem, config: SoakConfig) -> Limit:
     return limit
 
 
-def _server(config: SoakConfig) -> WatchedServer:
-    """Return the endpoint, which is not started yet."""
-    settings = ServeConfig(
-        http_port=0, grpc_port=0, metrics_port=0, queue_timeout_ms=config.queue_timeout_ms
-    )
+def _server(queue_timeout_ms: float | None = None) -> WatchedServer:
+    """Return the endpoint, which is not started yet; None for the default timeout."""
+    explicit = {} if queue_timeout_ms is None else {"queue_timeout_ms": queue_timeout_ms}
+    settings = ServeConfig.parse({"http_port": 0, "grpc_port": 0, "metrics_port": 0, **explicit})
     return WatchedServer(lambda service: serving(service.artifact, settings))
+
+
+def _asked(
+    server: WatchedServer, artifact: Artifact, traffic: PreparedTexts, config: SoakConfig
+) -> AbstractContextManager[StartedSystem]:
+    """Start the endpoint."""
+    system = System("bertender", server.start)
+    return started(system, traffic.service(artifact), traffic.texts, config.measured)
 
 
 def _soaked(
@@ -197,8 +222,7 @@ def _soaked(
     with progress_bar("soak", total=count) as bar:
         for _ in range(count):
             segments.append(_segment(asked.at_rate(rate, config.segment_s)))
-            at_s = time.monotonic() - began
-            memory.append(MemorySample(at_s=round(at_s, 1), bytes_of=server.memory()))
+            memory.append(_memory(server, began))
             bar.note(f"{memory[-1].total / 1e6:.0f} MB")
             bar.advance()
     return memory, segments
@@ -213,17 +237,33 @@ def _segment(run: LoadRun) -> Segment:
     )
 
 
-def _overloaded(asked: StartedSystem, rate: float, config: SoakConfig) -> Overload:
+def _memory(server: WatchedServer, began: float) -> MemorySample:
+    return MemorySample(at_s=round(time.monotonic() - began, 1), bytes_of=server.memory())
+
+
+def _overloaded(
+    asked: StartedSystem, server: WatchedServer, limit: Limit, config: SoakConfig
+) -> Overload:
+    rate, began = config.overload * limit.rate, time.monotonic()
     run = asked.at_rate(rate, config.overload_s)
-    slo_ms = config.measured.slo_p99_ms
-    pairs = zip(run.outcome, run.latency_ms, strict=True)
+    outcome, latency_ms = np.array(run.outcome), np.array(run.latency_ms)
+    ok, rejected = (latency_ms[outcome == each] for each in ("ok", "rejected"))
     return Overload(
         rate=rate,
         duration_s=config.overload_s,
         outcomes=run.outcomes,
-        within_slo=sum(outcome == "ok" and ms <= slo_ms for outcome, ms in pairs),
+        within_slo=int((ok <= config.measured.slo_p99_ms).sum()),
         lag_share=min(run.lag_share, 1.0),
+        p50_ms=_percentile(ok, 50),
+        rejected_p50_ms=_percentile(rejected, 50),
+        rejected_p99_ms=_percentile(rejected, 99),
+        memory=_memory(server, began),
     )
+
+
+def _percentile(latency_ms: npt.NDArray[np.float64], percent: float) -> float | None:
+    """Return a percentile of latencies (requests,); None of none."""
+    return round(float(np.percentile(latency_ms, percent)), 3) if latency_ms.size else None
 
 
 def run(

@@ -10,7 +10,7 @@ from benchmarks.soak import SoakBenchmark
 
 __all__ = ["MOST_GROWTH", "LEAST_GOODPUT", "soak_block"]
 
-MOST_GROWTH, LEAST_GOODPUT = 0.05, 0.9
+MOST_GROWTH, LEAST_GOODPUT, MOST_REJECTION_MS = 0.05, 0.9, 50
 """Aims."""
 FIRST = "2026-11-23-sst2-soak-first-cpu.json"
 """Before a batch was limited to the time that a request may wait."""
@@ -32,6 +32,9 @@ def soak_block(file: str, path: Path) -> str:
         f"responses/s within {result.config.measured.slo_p99_ms:g} ms, {result.goodput_share:.1%} "
         f"of the limit (aim: at least {LEAST_GOODPUT:.0%}): "
         f"{_word(result.goodput_share >= LEAST_GOODPUT)}.",
+        *_rejections(result),
+        *_memory_of_overload(result),
+        *_defaults(result),
         *_first_try(result, path.with_name(FIRST)),
         "",
         _conditions(result),
@@ -39,6 +42,43 @@ def soak_block(file: str, path: Path) -> str:
         f"Raw: `{file}`",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _rejections(result: SoakBenchmark) -> list[str]:
+    """Return how long rejections took then, where there were any."""
+    p50_ms, p99_ms = result.overload.rejected_p50_ms, result.overload.rejected_p99_ms
+    if p50_ms is None or p99_ms is None:
+        return []
+    return [
+        f"- Rejections then took {p50_ms:.1f} ms in the median and {p99_ms:.1f} ms at p99 (aim: "
+        f"under {MOST_REJECTION_MS} ms): {_word(p99_ms < MOST_REJECTION_MS)}. One comes at once "
+        f"where the queue is full, and else after {result.config.queue_timeout_ms:g} ms in it."
+    ]
+
+
+def _memory_of_overload(result: SoakBenchmark) -> list[str]:
+    growth = result.overload_growth
+    if growth is None:
+        return []
+    return [
+        f"- Memory after the overload: {growth:+.1%} over that before it (aim: under "
+        f"{MOST_GROWTH:.0%}): {_word(growth < MOST_GROWTH)}."
+    ]
+
+
+def _defaults(result: SoakBenchmark) -> list[str]:
+    """Return what a server of the default settings made of the same requests."""
+    overload = result.default_overload
+    if overload is None:
+        return []
+    served = overload.outcomes.get("ok", 0) / overload.duration_s
+    median = "none" if overload.p50_ms is None else f"{overload.p50_ms:.0f} ms"
+    return [
+        f"- With default settings, whose queue is bounded by texts and hardly by time, "
+        f"{served:.4g} responses/s came ({served / result.limit.rate:.1%} of the limit), with a "
+        f"p50 of {median}, and so {overload.goodput:.4g} of them within "
+        f"{result.config.measured.slo_p99_ms:g} ms."
+    ]
 
 
 def _first_try(result: SoakBenchmark, path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from benchmarks.serving_systems import Service
 from serve.server import TritonServer
 from serve.supervisor import STUB_NAME
 
-__all__ = ["ROLES", "STUB", "SERVER", "SUPERVISOR", "WatchedServer"]
+__all__ = ["ROLES", "STUB", "SERVER", "SUPERVISOR", "WatchedServer", "role_of"]
 
 STUB, SERVER, SUPERVISOR = "stub", "server", "supervisor"
 ROLES = {STUB_NAME: STUB, "tritonserver": SERVER}
@@ -41,7 +41,7 @@ class WatchedServer:
         """Return the resident bytes of the processes, by what they are."""
         sizes = dict.fromkeys((*ROLES.values(), SUPERVISOR), 0)
         for process in self._processes():
-            sizes[_role(process.name())] += process.memory_info().rss
+            sizes[role_of(process.name())] += process.memory_info().rss
         return sizes
 
     def processor_s(self) -> dict[str, float]:
@@ -49,7 +49,7 @@ class WatchedServer:
         seconds = dict.fromkeys((*ROLES.values(), SUPERVISOR), 0.0)
         for process in self._processes():
             times = process.cpu_times()
-            seconds[_role(process.name())] += times.user + times.system
+            seconds[role_of(process.name())] += times.user + times.system
         return seconds
 
     def _processes(self) -> list[psutil.Process]:
@@ -58,6 +58,6 @@ class WatchedServer:
         return [supervisor, *supervisor.children(recursive=True)]
 
 
-def _role(name: str) -> str:
+def role_of(name: str) -> str:
     """Return what a process is; the kernel cuts names to 15 bytes."""
     return next((role for start, role in ROLES.items() if start[:15] == name[:15]), SUPERVISOR)

@@ -44,6 +44,9 @@ def test_every_process_is_looked_at_after_every_segment(exported: Artifact, task
     assert (result.limit.rate, result.rate, result.overload.rate) == (40, 32, 80)
     assert sum(result.overload.outcomes.values()) > 0 <= result.goodput_share
     assert all(each.outcomes["ok"] > 0 for each in result.segments)
+    assert result.overload_growth is not None
+    assert result.default_overload is not None
+    assert result.default_overload.rate == 80 and result.default_overload.outcomes["ok"] > 0
 
 
 @pytest.mark.server
@@ -138,6 +141,40 @@ def test_the_table_judges_both(
     assert "p50 6.0 ms in the median segment, p99 12.5 ms in the worst" in text
     assert "12 ok, 1 rejected" in text and "for 3.0 minutes" in text
     assert "Raw: `soak.json`" in text
+
+
+JUDGED = {
+    "reached": (49.0, [1000, 1040], "49.0 ms at p99 (aim: under 50 ms): reached", "+4.0%"),
+    "missed": (51.0, [1000, 1060], "51.0 ms at p99 (aim: under 50 ms): missed", "+6.0%"),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_rejections_and_memory_of_the_overload_are_judged(name: str, tmp_path: Path) -> None:
+    p99_ms, (before, after), rejections, growth = JUDGED[name]
+    made = made_up([before] * 5, 950)
+    bytes_of = {**made.memory[-1].bytes_of, "server": after - 30}
+    update = {
+        "rejected_p50_ms": 1.0,
+        "rejected_p99_ms": p99_ms,
+        "memory": MemorySample(at_s=20, bytes_of=bytes_of),
+    }
+    path = tmp_path / "soak.json"
+    judged = made.model_copy(update={"overload": made.overload.model_copy(update=update)})
+    path.write_text(judged.model_dump_json())
+    text = soak_block("soak.json", path)
+    assert rejections in text
+    assert f"after the overload: {growth} over that before it (aim: under 5%): {name}" in text
+
+
+def test_what_the_default_settings_gave_is_said(tmp_path: Path) -> None:
+    made = made_up(STEADY, 950)
+    update = {"outcomes": {"ok": 900, "rejected": 1100}, "within_slo": 10, "p50_ms": 271.4}
+    path = tmp_path / "soak.json"
+    default = made.model_copy(update={"default_overload": made.overload.model_copy(update=update)})
+    path.write_text(default.model_dump_json())
+    text = soak_block("soak.json", path)
+    assert "90 responses/s came (90.0% of the limit), with a p50 of 271 ms, and so 1 of" in text
 
 
 @pytest.mark.parametrize(("digest", "shown"), [("0", True), ("other", False)])

@@ -1,0 +1,90 @@
+"""Starts of the server: when it is ready, what its processes take, and a table that judges both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pinning import NOT_PINNED, Pins
+from benchmarks.starting import ProcessMemory, Start, StartBenchmark, measure_starts
+from benchmarks.starting_table import TITLES, starting_block
+from bertender.core.artifact import Artifact
+from bertender.core.environment import environment
+from bertender.core.errors import ServingError
+from bertender.core.machine_load import MachineLoad
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+
+
+@pytest.fixture(scope="module")
+def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    out = tmp_path_factory.mktemp("exported") / "onnx"
+    return export(teacher, task, ExportConfig(parity_texts=8), out)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_every_process_of_every_start_is_looked_at(exported: Artifact, task: Task) -> None:
+    result = measure_starts(exported, task.dev.examples, 2, NOT_PINNED, noisy=True)
+    assert len(result.starts) == 2
+    for start in result.starts:
+        assert 0 < start.ready_s < start.first_response_s
+        assert sorted(each.role for each in start.memory) == sorted(TITLES)
+        assert all(0 < each.proportional_bytes <= each.resident_bytes for each in start.memory)
+
+
+def test_a_server_that_does_not_start_is_an_error(
+    exported: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTENDER_DATA", "")
+    monkeypatch.setattr("benchmarks.starting.sys.executable", "/bin/false")
+    with pytest.raises(ServingError, match="run it by hand"):
+        measure_starts(exported, task.dev.examples, 1, NOT_PINNED, noisy=True)
+
+
+def made_up(ready_s: float, megabytes: float) -> StartBenchmark:
+    """Return three starts; the median one is of that time, and of that size without doubles."""
+    starts = tuple(
+        Start(
+            ready_s=ready_s * factor,
+            first_response_s=ready_s * factor + 0.1,
+            memory=tuple(
+                ProcessMemory(
+                    role=role,
+                    resident_bytes=int(1e6 * megabytes * factor / 2),
+                    proportional_bytes=int(1e6 * megabytes * factor / 4),
+                )
+                for role in TITLES
+            ),
+        )
+        for factor in (1, 3, 0.5)
+    )
+    return StartBenchmark(
+        task="toy",
+        name="onnx",
+        digest="0",
+        precision="float32",
+        texts=7,
+        pins=Pins(server=0),
+        starts=starts,
+        load=MachineLoad(other_work=0.0, steal=0.0),
+        environment=environment(),
+    )
+
+
+JUDGED = {
+    "reached": (2.4, 240.0, ("Ready after 2.40 s", "240 MB with every page", "480 MB where a")),
+    "missed": (2.6, 260.0, ("Ready after 2.60 s", "260 MB with every page", "520 MB where a")),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_the_table_judges_medians_against_the_aims(name: str, tmp_path: Path) -> None:
+    ready_s, megabytes, said = JUDGED[name]
+    path = tmp_path / "starting.json"
+    path.write_text(made_up(ready_s, megabytes).model_dump_json())
+    text = starting_block("starting.json", path)
+    assert [words for words in said if words not in text] == []
+    assert text.count(name) == 2
+    assert "on one core" in text and "Raw: `starting.json`" in text
