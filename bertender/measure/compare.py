@@ -16,6 +16,7 @@ import numpy as np
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, ModelError
+from bertender.core.findings import ParitySummary
 from bertender.core.lineage import lineage
 from bertender.measure.accuracy import evaluate, text_lengths, word_count
 from bertender.measure.comparison import (
@@ -172,9 +173,17 @@ def _row(
         score=score,
         change=change,
         latency=latency,
-        parity=card.findings.parity,
+        parity=_parity(artifact, model.runtime),
         pruned=_pruned_heads(artifact),
     )
+
+
+def _parity(artifact: Artifact, runtime: str) -> ParitySummary | None:
+    """Return the parity of an artifact's card; None of a runtime that it was not checked in."""
+    findings = artifact.card.findings
+    checked_in = findings.quantization.runtime if findings.quantization else DEFAULT_RUNTIME
+    here = artifact.card.kind != "onnx" or runtime == checked_in
+    return findings.parity if here else None
 
 
 def _conditions(

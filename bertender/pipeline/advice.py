@@ -21,6 +21,7 @@ class Advice:
     machine: str
     holds: Callable[[Environment], bool]
     single_texts: str
+    why: str
     basis: str
     """What it rests on."""
     batches: str = ""
@@ -33,19 +34,23 @@ ADVICE: tuple[Advice, ...] = (
         holds=lambda machine: machine.gpu is not None,
         single_texts="`export --precision float16`, and in NVIDIA's container `serve --runtime "
         "triton-onnxruntime --gpu`",
-        basis="ONNX Runtime has no kernels for most 8-bit products there; not measured",
+        why="ONNX Runtime has no kernels for most 8-bit products there",
+        basis="not measured",
     ),
     Advice(
         machine="a 64-bit ARM CPU",
         holds=is_arm64,
         single_texts="`quantize --scheme dynamic`, with `--target arm64` if made elsewhere",
-        basis="the integers that its kernels take; not measured",
+        why="these are the integers that its kernels take",
+        basis="not measured",
     ),
     Advice(
         machine="an x86 CPU with 8-bit dot products (VNNI or AMX)",
         holds=has_int8_acceleration,
         single_texts="`quantize --scheme dynamic`, `--runtime onnxruntime`",
         batches="`quantize --scheme static --runtime openvino`, `--runtime openvino`",
+        why="a run of OpenVINO begins with more work, and it fuses more of what is between the "
+        "products, which 8-bit batches spend most of their time on",
         basis="measured with one model of 6 layers on one CPU, where static integers in batches "
         "lost some of the score: [comparing.md](comparing.md#compare-runtimes)",
     ),
@@ -53,7 +58,8 @@ ADVICE: tuple[Advice, ...] = (
         machine="an x86 CPU without them",
         holds=lambda machine: True,
         single_texts="`export`; `quantize --target avx2` where bytes count",
-        basis="its 8-bit products need several instructions; not measured",
+        why="8-bit products need several instructions there",
+        basis="not measured",
     ),
 )
 """The first that holds is taken; next to a GPU, the CPU's too."""
@@ -72,5 +78,5 @@ def shown_advice(machine: Environment) -> str:
 
 def _line(row: Advice) -> str:
     if not row.batches:
-        return row.single_texts
-    return f"for single short texts {row.single_texts}; for batches {row.batches}"
+        return f"{row.single_texts} ({row.why})"
+    return f"for single short texts {row.single_texts}; for batches {row.batches} ({row.why})"

@@ -65,7 +65,8 @@ def conditions_lines(conditions: Conditions) -> list[str]:
         f"({' '.join(environment.cpu_flags) or 'no vector flags'}); {environment.cores} cores, "
         f"{conditions.threads} threads for {_engines(config.runtime)} alike",
         *_choices(conditions.chosen_on),
-        "every row ran on the CPU; parity is with the model that a row was made from",
+        "every row ran on the CPU; parity is with the model that a row was made from, in the "
+        "runtime that it was checked in",
         f"{_lengths(conditions.lengths)}; single texts at their natural length, batches padded "
         "to their longest; tokenisation included",
         f"{_rounds(config.processes, config.rounds)}, rows interleaved, {config.single_texts} "

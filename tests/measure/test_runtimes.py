@@ -75,6 +75,7 @@ def test_compare_has_a_row_for_each_runtime(
     ]
     source, *graphs = comparison.rows
     assert {row.score.value for row in graphs} == {source.score.value}
+    assert [row.parity is None for row in graphs] == [False, True], "checked in ONNX Runtime alone"
     over = comparison.rows[2].speedup_over_onnx_float32
     assert over is not None and comparison.rows[1].speedup_over_onnx_float32.value == 1.0
     text = "\n".join([markdown_table(comparison), *comparison_lines(comparison)])
