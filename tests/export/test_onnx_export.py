@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import helper, numpy_helper
@@ -15,6 +16,7 @@ from onnx import helper, numpy_helper
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.findings import Findings
+from bertender.models.onnx_session import open_session
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.pruned import PRUNABLE
@@ -61,6 +63,29 @@ def test_batch_and_length_are_dynamic(
     wanted = {k: v for k, v in given.arrays.items() if k in candidate.inputs}
     logits = reference.logits(Batch(given.examples, wanted))
     np.testing.assert_allclose(candidate.logits(given), logits, atol=1e-4)
+
+
+def test_others_open_it_by_its_card_as_bertender_does(
+    exported: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    """docs/export.md tells them to disable what the card lists."""
+    _, artifact = exported
+    left_out, graph = artifact.card.findings.left_out_optimizers, onnx_file(artifact)
+    assert left_out
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "theirs.onnx")
+    onnxruntime.InferenceSession(
+        str(graph),
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=[*left_out],
+    )
+    open_session(graph, optimized=tmp_path / "ours.onnx")
+    theirs, ours = (
+        [node.op_type for node in onnx.load(tmp_path / name).graph.node]
+        for name in ("theirs.onnx", "ours.onnx")
+    )
+    assert theirs == ours
 
 
 def test_the_gates_findings_are_kept(exported: tuple[Artifact, Artifact]) -> None:
