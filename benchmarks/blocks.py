@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.advice_table import advice_block
 from benchmarks.advisory_table import advisories_block
 from benchmarks.api_page import api_block
+from benchmarks.bad_clients_table import bad_clients_block
 from benchmarks.command_table import commands_block
 from benchmarks.comparison_block import comparison_block, short_block
 from benchmarks.compress_block import compress_block, short_compress_block
@@ -102,6 +103,7 @@ NEWEST: Mapping[str, Newest] = {
     "serving": Newest(serving_block),
     "starting": Newest(starting_block),
     "soak": Newest(soak_block),
+    "bad-clients": Newest(bad_clients_block),
     "replicas": Newest(replicas_block),
     "foreign-load": Newest(foreign_load_block),
     "request-costs": Newest(request_costs_block),

@@ -189,7 +189,7 @@ def run(
     show_progress()
     shared = {"epochs": epochs, "learning_rate": learning_rate, "layers": layers, "batch_size": 32}
     source = Artifact.load(teacher)
-    names = {ENCODER: source.card.config.get("teacher"), STUDENT: student}
+    names: dict[str, Any] = {ENCODER: source.card.config.get("teacher"), STUDENT: student}
     if further_texts:
         names[FURTHER_TEXTS] = work / "further-texts.jsonl"
     chosen = _chosen(ways, names)

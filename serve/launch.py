@@ -18,7 +18,7 @@ __all__ = ["STOP_TIMEOUT_S", "SUPERVISOR", "Place", "is_ready", "launch"]
 SUPERVISOR = Path(__file__).with_name("supervisor") / "__main__.py"
 HIDDEN_ARGUMENTS = Path(__file__).with_name("hidden_arguments.py")
 IN_FLIGHT_TIMEOUT_S = 10
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 14
 PROBE_TIMEOUT_S = 2.0
 
 

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,8 +21,9 @@ import pytest
 from benchmarks.blocks import ROOT
 from benchmarks.command_table import parameters_of
 from bertender.cli.main import commands, main
+from bertender.core import errors
 from bertender.core.artifact import Artifact
-from bertender.core.errors import RowError
+from bertender.core.errors import RowError, ServingError
 from bertender.measure.parity_checks import CHECKS
 from bertender.pipeline.recipe import parse_recipe, recipe_names
 from bertender.tasks.loading import load_task
@@ -260,19 +261,98 @@ def test_an_artifact_opens_without_bertender(
     assert {"student", "int8"} <= opened.keys()
 
 
-def named_tests() -> set[tuple[str, str]]:
-    """Files and functions that the tables of faults name."""
-    return set(re.findall(r"\| `(test_\w+\.py)::(test_\w+)` \|$", text_of("docs/serving.md"), re.M))
+FAULTS = (
+    "the Python stub dies",
+    "the same, with `--restart`",
+    "more requests than the model can run",
+    "a request waits for too long",
+    "the client has gone",
+    "more requests than the limit without a pause",
+    "minutes of load near the limit",
+    "the server rejects a request",
+    "no server is there",
+    "a run of the model fails, or its logits are not finite",
+    "a limit of CPU time",
+    "an affinity to fewer cores",
+    "SIGTERM with requests in flight and an idle connection",
+    "requests that do not end after SIGTERM",
+    "the disk is full",
+    "a file of the artifact is damaged",
+    "`/dev/shm` is too small",
+)
+"""What an endpoint has to cope with: each is in the first column of a table in serving.md."""
+
+BAD_INPUTS = (
+    "empty",
+    "blank",
+    "a megabyte (over `--max-text-bytes`)",
+    "longer than the model's input",
+    "longer than the model's input with `truncate`",
+    "invalid UTF-8",
+    "NUL bytes",
+    "emoji",
+    "right to left",
+    "wrong dtype",
+    "wrong shape",
+    "shape `[0,1]`",
+    "missing input",
+    "batch over the limit",
+    "a pair to a single-text model",
+    "unknown model",
+    "malformed JSON",
+    "deeply nested JSON",
+    "truncated bodies",
+    "chunked bodies",
+    "a gzip bomb",
+    "a byte a second",
+    "500 idle connections",
+)
+"""What clients may send: likewise. Where the outcome is one, a row has several, by commas."""
+
+WITH_TESTS = re.compile(
+    r"^\| (?P<noun>[\w ]+) \|.+\| Test \|\n\|[- |]+\n(?P<rows>(?:\|.+\n)+)", re.M
+)
+"""A table whose last column names tests, of the noun in the head of its first column."""
 
 
-def test_every_fault_has_its_test() -> None:
-    named = named_tests()
-    for file, function in named:
-        (path,) = (ROOT / "tests").rglob(file)
-        assert f"\ndef {function}(" in path.read_text(encoding="utf-8"), function
-    rows = re.findall(r"^\| (?!Fault|Bad input|---).+test_.+\|$", text_of("docs/serving.md"), re.M)
-    assert len(rows) == len(re.findall(r"\.py::test_", text_of("docs/serving.md"))) > 20
-    assert {"test_dead_stub.py", "test_overload.py", "test_bad_inputs.py"} <= {f for f, _ in named}
+def rows_with_tests(noun: str) -> list[tuple[str, str]]:
+    """The first and the last cell of every row of serving.md's tables of a noun."""
+    tables = [
+        table["rows"]
+        for table in WITH_TESTS.finditer(text_of("docs/serving.md"))
+        if table["noun"] == noun
+    ]
+    rows = [row.strip("| ").split(" | ") for table in tables for row in table.splitlines()]
+    return [(row[0], row[-1]) for row in rows]
+
+
+@pytest.mark.parametrize("noun", ["Error", "Fault", "Bad input"])
+def test_every_row_names_tests(noun: str) -> None:
+    rows = rows_with_tests(noun)
+    assert rows
+    for _, cell in rows:
+        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", cell)
+        assert cell == ", ".join(f"`{file}::{function}`" for file, function in named) != ""
+        for file, function in named:
+            texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob(file)]
+            assert [f"\ndef {function}(" in text for text in texts].count(True) == 1, function
+
+
+@pytest.mark.parametrize(("noun", "phrases"), [("Fault", FAULTS), ("Bad input", BAD_INPUTS)])
+def test_every_fault_and_bad_input_has_its_row(noun: str, phrases: tuple[str, ...]) -> None:
+    first = [cell for cell, _ in rows_with_tests(noun)]
+    known = {*first, *(part for cell in first for part in cell.split(", "))}
+    assert [phrase for phrase in phrases if phrase not in known] == []
+
+
+def test_every_test_that_the_page_names_is_in_such_a_table() -> None:
+    cells = [cell for noun in ("Error", "Fault", "Bad input") for _, cell in rows_with_tests(noun)]
+    assert "".join(cells).count("::test_") == text_of("docs/serving.md").count(".py::test_") > 60
+
+
+def test_the_errors_of_the_client_exist() -> None:
+    for error, _ in rows_with_tests("Error"):
+        assert issubclass(getattr(errors, error.strip("`")), ServingError)
 
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8000"
@@ -281,17 +361,21 @@ PORTS = tuple(word for name in ("http", "grpc", "metrics") for word in (f"--{nam
 
 
 @contextmanager
-def served_as_shown(page: str) -> Iterator[str]:
-    """Run the first `bertender serve` of a page with free ports, in a process of its own."""
-    (words, *_) = shown_lines(page, "serve")
+def served_by(words: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Run `bertender serve WORDS` with free ports, in a process of its own; yield its addresses."""
     command = [sys.executable, "-m", "bertender", "serve", *words, *PORTS, "--json"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=variables) as server:
         try:
             assert server.stdout is not None
-            yield json.loads(server.stdout.readline())["http"]
+            yield json.loads(server.stdout.readline())
         finally:
             server.send_signal(signal.SIGINT)
+
+
+def first_served(page: str) -> list[str]:
+    """The words of the first `bertender serve` of a page, in a block or in a sentence."""
+    return shlex.split(re.findall(r"(?:^|`)bertender serve (mine/[^`\n]+)", text_of(page), re.M)[0])
 
 
 def shown_lines(page: str, command: str) -> list[list[str]]:
@@ -326,12 +410,13 @@ def test_the_endpoint_answers_as_the_page_says(
         (name, words)
         for name in ASK
         for words in shown_lines(page, name)
-        # tests/serve/test_client_access.py and test_several_models.py run those
+        # tests/serve/test_client_access.py and test_serving_page.py run those
         if PROXY_ADDRESS not in words and "--model" not in words
     ]
     python = [block for block in blocks(page, "python") if DEFAULT_ADDRESS in block]
     assert lines
-    with served_as_shown(page) as url:
+    with served_by(first_served(page)) as urls:
+        url = urls["http"]
         for name, words in lines:
             own = [word for word in words if word != DEFAULT_ADDRESS]
             added = ASK[name].format(url=url).split()
@@ -343,15 +428,17 @@ def test_the_endpoint_answers_as_the_page_says(
         for block in python:
             exec(block.replace(DEFAULT_ADDRESS, url), {})
         for block in blocks(page, "sh"):
-            run_curl(block.replace(DEFAULT_ADDRESS, url))
+            for line in re.findall(r"^curl (?:.*\\\n)*.*$", block, re.M):
+                run_curl(line.replace(DEFAULT_ADDRESS, url))
 
 
-def run_curl(block: str) -> None:
-    """Run a block of curl, whose two texts must come back with a label each."""
+def run_curl(line: str) -> None:
+    """Run curl, whose texts must come back with a label each."""
     if not shutil.which("curl"):
         pytest.skip("needs curl")
-    done = subprocess.run(["bash", "-c", block], capture_output=True, text=True)
+    (texts,) = map(int, re.findall(r'"shape": \[(\d+), 1\]', line))
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     outputs = {each["name"]: each["data"] for each in json.loads(done.stdout)["outputs"]}
-    assert len(outputs["LABEL"]) == len(outputs["SCORE"]) == 2
+    assert len(outputs["LABEL"]) == len(outputs["SCORE"]) == texts
     assert all(isinstance(label, str) for label in outputs["LABEL"])

@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 from tests.packages import ROOT
 from tests.serve.scripted import make_certificate
 
-__all__ = ["KEY", "SECRET", "Proxy", "nginx_binary", "proxy_before"]
+__all__ = ["KEY", "SECRET", "Proxy", "configured", "nginx_binary", "proxy_before", "running"]
 
 DEPLOY = ROOT / "deploy" / "nginx"
 SECRET = "0123456789abcdef" * 4  # as long as that of the documented command
@@ -72,19 +72,31 @@ def nginx_binary() -> str:
 @contextmanager
 def proxy_before(http_port: int, grpc_port: int, folder: Path) -> Iterator[Proxy]:
     """Run nginx with the configuration of deploy/, changed in nothing but its ports."""
+    binary = nginx_binary()
+    proxy = configured(http_port, grpc_port, folder)
+    (folder / "api-keys.conf").write_text(f'"{KEY}" shop;\n')
+    with running(proxy, [binary, "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"]):
+        yield proxy
+
+
+def configured(http_port: int, grpc_port: int, folder: Path) -> Proxy:
+    """Write the configuration of deploy/ and a certificate; return the proxy that is to run."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl here, so no certificate for TLS")
-    binary = nginx_binary()
     proxy = Proxy(_free_port(), folder)
     make_certificate(folder)
-    (folder / "api-keys.conf").write_text(f'"{KEY}" shop;\n')
     _write_config(proxy, {8000: http_port, 8001: grpc_port})
-    command = [binary, "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    return proxy
+
+
+@contextmanager
+def running(proxy: Proxy, command: Sequence[str]) -> Iterator[None]:
+    """Run the command of a proxy in its folder, until the block ends."""
+    with (proxy.folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=proxy.folder)
     try:
         _wait_for(process, proxy)
-        yield proxy
+        yield
     finally:
         process.terminate()
         process.wait(20)

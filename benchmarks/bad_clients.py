@@ -1,0 +1,260 @@
+"""Sends good requests at a rate, alone and while clients of each bad kind act, in turns.
+
+    python -m benchmarks.bad_clients ARTIFACT --out FILE.json [--limit N] [--seconds 1.8]
+
+The good requests come at 40 % of the highest rate that holds a p99, in an open loop, over HTTP as
+the bad ones do: they share the threads of the server that read it. In every round each row of KINDS
+has a turn, in an order that is drawn: good requests alone, and the same ones at the same times
+while clients of that kind send a bad request a few times a second, or hold their connections. The
+bad clients are a process of their own, on the generator's core, so that they take no time of the
+server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import numpy as np
+import typer
+from pydantic import Field
+
+from benchmarks.bad_clients_kinds import KINDS, Target
+from benchmarks.bad_clients_process import MODULE, begin_turn, end_turn
+from benchmarks.pinning import NOT_PINNED, Pins, pinned
+from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
+from benchmarks.serving import check_servable, prepared_texts
+from benchmarks.serving_askers import TritonAsker
+from benchmarks.serving_loads import StartedSystem
+from benchmarks.serving_records import ServingConfig
+from benchmarks.serving_systems import PORTS
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record
+from bertender.core.environment import Environment, environment
+from bertender.core.errors import LoadTestError
+from bertender.core.machine_load import MachineLoad
+from bertender.core.progress import progress_bar, show_progress
+from bertender.core.speedup import Speedup
+from bertender.measure.line_process import LineProcess, line_process
+from bertender.measure.load import LoadMeter, check_load, check_load_now
+from bertender.tasks.loading import load_task
+from bertender.tasks.task import TaskConfig
+from serve.loadtest.limit import FIRST_RATE
+from serve.loadtest.records import Limit, LoadRun, Outcome
+from serve.server import TritonServer, serving
+from serve.tuning.rounds import ratio_over_rounds
+
+__all__ = [
+    "BadClients",
+    "BadClientsConfig",
+    "BadClientsTurn",
+    "GoodTraffic",
+    "measure_bad_clients",
+    "run",
+]
+
+
+class BadClientsConfig(Record):
+    """How it is measured."""
+
+    limit: float | None = Field(None, description="requests a second; None: it is looked for")
+    share: float = Field(0.4, description="of the limit: good requests")
+    kinds: tuple[str, ...] = Field(tuple(KINDS), description="rows of KINDS")
+    rounds: int = 5
+    seconds: float = Field(1.8, description="of good requests alone, and again of both, a turn")
+    pause_s: float = Field(0.3, description="of a bad client from a response to its next request")
+    measured: ServingConfig = Field(description="of the limit, its p99, and the cores")
+
+
+class GoodTraffic(Record):
+    """Good requests of a part of a turn."""
+
+    p50_ms: float | None = Field(description="of requests with a response; None where none has")
+    p99_ms: float | None = Field(description="of all; None where more than 1 % have no response")
+    outcomes: dict[Outcome, int]
+    lag_share: float = Field(description="how late requests were sent, over the median latency")
+
+    @classmethod
+    def of_run(cls, run: LoadRun) -> GoodTraffic:
+        return cls(
+            p50_ms=run.latency.p50_ms if run.latency else None,
+            p99_ms=run.p99_ms,
+            outcomes=run.outcomes,
+            lag_share=min(run.lag_share, 1.0),
+        )
+
+
+class BadClientsTurn(Record):
+    """Good requests without and with clients of one kind."""
+
+    kind: str = Field(description="a row of KINDS")
+    round: int
+    alone: GoodTraffic
+    meanwhile: GoodTraffic
+    responses: dict[str, int] = Field(
+        description="of the bad clients: status, or state of a connection at the end -> how many"
+    )
+
+
+class BadClients(Record):
+    """Every figure, and its conditions."""
+
+    task: str
+    name: str
+    digest: str
+    precision: str
+    config: BadClientsConfig
+    limit: Limit
+    rate: float = Field(description="good requests a second")
+    turns: tuple[BadClientsTurn, ...] = Field(description="in the order in which they were taken")
+    load: MachineLoad
+    environment: Environment
+
+    def of(self, kind: str) -> list[BadClientsTurn]:
+        """Return the turns of a kind, in the order of the rounds."""
+        return [each for each in self.turns if each.kind == kind]
+
+    def ratio(self, kind: str) -> Speedup | None:
+        """Return the p99 with clients of a kind over that without, within turns.
+
+        None where a turn has no p99, since more than 1 % of its good requests have no response.
+        """
+        pairs = [(each.alone.p99_ms, each.meanwhile.p99_ms) for each in self.of(kind)]
+        known = [(alone, both) for alone, both in pairs if alone is not None and both is not None]
+        if len(known) < len(pairs):
+            return None
+        return ratio_over_rounds([alone for alone, _ in known], [both for _, both in known])
+
+
+def measure_bad_clients(
+    artifact: Artifact, texts: Sequence[str], config: BadClientsConfig
+) -> BadClients:
+    """Measure good requests without and with each kind of bad clients, on one server.
+
+    Raises:
+        ModelError: the artifact is not an ONNX classifier of single texts.
+        LoadTestError: no rate holds the p99.
+        MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
+    """
+    check_servable(artifact)
+    config.measured.pins.check()
+    if not config.measured.noisy:
+        check_load_now()
+    own = prepared_texts(artifact, texts)["natural"].texts
+    with _served(artifact, config) as (server, clients):
+        asked = StartedSystem(lambda: TritonAsker(server.http_url), own, config.measured)
+        meter = LoadMeter()
+        limit = _limit(asked, config)
+        rate = config.share * limit.rate
+        turns = _turns(asked, clients, _target(server, config), rate, config)
+        load = meter.stop()  # while the server is there: its time is not other work
+    check_load(load, config.measured.noisy)
+    return BadClients(
+        task=artifact.card.task.name,
+        name=artifact.name,
+        digest=artifact.digest,
+        precision=artifact.card.precision,
+        config=config,
+        limit=limit,
+        rate=rate,
+        turns=tuple(turns),
+        load=load,
+        environment=environment(),
+    )
+
+
+@contextmanager
+def _served(
+    artifact: Artifact, config: BadClientsConfig
+) -> Iterator[tuple[TritonServer, LineProcess]]:
+    """Serve the artifact on the server's core, and start the bad clients on the generator's."""
+    with ExitStack() as stack:
+        with pinned(config.measured.pins.server):
+            server = stack.enter_context(serving(artifact, PORTS))
+        with pinned(config.measured.pins.generator):
+            clients = stack.enter_context(line_process(MODULE, "the process of bad clients"))
+        yield server, clients
+
+
+def _limit(asked: StartedSystem, config: BadClientsConfig) -> Limit:
+    """Return the limit that is known, or look for it."""
+    slo_p99_ms = config.measured.slo_p99_ms
+    if config.limit is not None:
+        known = "it was known, and not looked for"
+        return Limit(slo_p99_ms=slo_p99_ms, rate=config.limit, above=None, lower_bound=known)
+    limit, reason = asked.limit(slo_p99_ms, FIRST_RATE)
+    if limit is None:
+        raise LoadTestError(f"no rate for good requests: {reason}")
+    return limit
+
+
+def _target(server: TritonServer, config: BadClientsConfig) -> Target:
+    place = urlsplit(server.http_url)
+    assert place.hostname is not None and place.port is not None
+    return Target(host=place.hostname, port=place.port, pause_s=config.pause_s)
+
+
+def _turns(
+    asked: StartedSystem,
+    clients: LineProcess,
+    target: Target,
+    rate: float,
+    config: BadClientsConfig,
+) -> list[BadClientsTurn]:
+    draw, turns = np.random.default_rng(config.measured.seed), []
+    with progress_bar("bad clients", total=config.rounds * len(config.kinds)) as bar:
+        for number in range(config.rounds):
+            for kind in map(str, draw.permutation(config.kinds)):
+                bar.note(f"round {number + 1}: {kind}")
+                alone = asked.at_rate(rate, config.seconds)
+                begin_turn(clients, kind, target)
+                meanwhile = asked.at_rate(rate, config.seconds)
+                turns.append(
+                    BadClientsTurn(
+                        kind=kind,
+                        round=number,
+                        alone=GoodTraffic.of_run(alone),
+                        meanwhile=GoodTraffic.of_run(meanwhile),
+                        responses=end_turn(clients),
+                    )
+                )
+                bar.advance()
+    return turns
+
+
+def run(
+    artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
+    out: Annotated[Path, typer.Option(help="the JSON to write")],
+    task: Annotated[str, typer.Option(help="its held-out texts are sent")] = "sst2",
+    limit: Annotated[
+        float | None, typer.Option(help="requests/s, where known; by default it is looked for")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=3, max=20, help="turns of each kind")] = 5,
+    seconds: Annotated[float, typer.Option(help="alone, and again with bad clients")] = 1.8,
+    slo_p99_ms: Annotated[float, typer.Option(help="p99 of the limit, in milliseconds")] = 50.0,
+    pin: Annotated[bool, typer.Option(help="server on core 0, the rest on core 1")] = True,
+    noisy: NoisyFlag = False,
+) -> None:
+    """Measure good requests while bad clients act."""
+    show_progress()
+    check_noisy_out(noisy, out)
+    pins = Pins(server=0, generator=1) if pin else NOT_PINNED
+    config = BadClientsConfig(
+        limit=limit,
+        rounds=rounds,
+        seconds=seconds,
+        measured=ServingConfig(warmup_s=0.2, slo_p99_ms=slo_p99_ms, pins=pins, noisy=noisy),
+    )
+    texts = [example[0] for example in load_task(TaskConfig(task=task)).dev.examples]
+    result = measure_bad_clients(Artifact.load(artifact), texts, config)
+    typer.echo(f"limit {result.limit.rate:.4g} requests/s; good requests at {result.rate:.4g}")
+    for kind in result.config.kinds:
+        typer.echo(f"{kind}: p99 {result.ratio(kind) or 'unknown'}")
+    save_benchmark(result, out)
+
+
+if __name__ == "__main__":
+    typer.run(run)
