@@ -30,7 +30,7 @@ from serve.running_servers import WORKSPACE_PREFIX, RunningServer, note_server
 from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
 from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
-from serve.temporary_folder import check_temporary_folder
+from serve.temporary_folder import check_room, check_temporary_folder
 from serve.wire import MODEL_NAME
 
 __all__ = ["TritonServer", "serving"]
@@ -152,6 +152,7 @@ class TritonServer:
         check_temporary_folder()
         closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.workspace.mkdir(mode=0o700, exist_ok=True)
+        check_room(self.workspace)
         self.log_start = begin_log(self.log_file)
         installation.assemble(self.workspace)
         self.supervisor = launch(

@@ -1,15 +1,19 @@
-"""The folder /tmp, which Triton's Python backend writes to wherever TMPDIR leads."""
+"""Folders of temporary files: the server's own, and /tmp, to which Triton's Python backend writes
+wherever TMPDIR leads."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from bertender.core.errors import ServingError
 
-__all__ = ["check_temporary_folder"]
+__all__ = ["check_room", "check_temporary_folder"]
 
 TEMPORARY = Path("/tmp")  # noqa: S108 - Triton's own choice, nothing is made here
+ROOM_BYTES = 2**20
+"""What a server writes to its own folder before its log has anything to say."""
 
 
 def check_temporary_folder(folder: Path = TEMPORARY) -> None:
@@ -22,4 +26,18 @@ def check_temporary_folder(folder: Path = TEMPORARY) -> None:
         raise ServingError(
             f"{folder} cannot be written, and Triton's Python backend needs a folder there, "
             "wherever TMPDIR leads. Mount a volume there (docker run --tmpfs /tmp)."
+        )
+
+
+def check_room(folder: Path) -> None:
+    """Check that a server's own folder has room for its log and its notes.
+
+    Raises:
+        ServingError: it has not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < ROOM_BYTES:
+        raise ServingError(
+            f"{folder} has room for {free / 2**10:.0f} KiB, and the server's log and notes take "
+            f"{ROOM_BYTES / 2**10:.0f} KiB. Make room, or choose another directory with TMPDIR."
         )

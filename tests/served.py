@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from serve.repository import write_repository
 from serve.server import TritonServer
 
 ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+ANY_PORT_OPTIONS = tuple(f"--{name.replace('_', '-')}={port}" for name, port in ANY_PORTS.items())
+SERVE = (sys.executable, "-m", "bertender.cli.main", "serve")
 PORTS = ServeConfig(**ANY_PORTS, threads_per_instance=1)
 
 

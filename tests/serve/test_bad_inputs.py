@@ -217,14 +217,49 @@ def test_a_bad_body_is_an_error_or_silence(
     traffic.check()
 
 
-def test_slow_and_idle_clients_delay_nobody(marked: TritonServer, traffic: Traffic) -> None:
-    address = ("127.0.0.1", marked.config.http_port)
+@dataclass(frozen=True)
+class SlowClient:
+    """What a client sends byte by byte, and what the response to all of it has."""
+
+    content: bytes
+    response: bytes
+
+
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
+"""How a connection of gRPC begins: the preface of HTTP/2, and settings, of which there are none."""
+PING = bytes(2) + b"\x08\x06" + bytes(5) + b"are you?"
+SLOW_CLIENTS: Mapping[str, SlowClient] = {
+    "http": SlowClient(post(tensor_json()), b"HTTP/1.1 200 OK"),
+    "grpc": SlowClient(HELLO + PING, b"\x08\x06\x01" + bytes(4) + b"are you?"),
+}
+SLOW_BYTES = 5
+"""Sent a second apart; the rest follows at once."""
+IDLE_CLIENTS = 500
+
+
+def send_and_read(connection: socket.socket, content: bytes, response: bytes) -> None:
+    """Send bytes, and read until the response is there."""
+    connection.sendall(content)
+    received = b""
+    while response not in received:
+        received += (more := connection.recv(4096))
+        assert more, f"the connection was closed after {received!r}"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_slow_and_idle_clients_delay_nobody(
+    marked: TritonServer, traffic: Traffic, protocol: str
+) -> None:
+    address = ("127.0.0.1", getattr(marked.config, f"{protocol}_port"))
+    client = SLOW_CLIENTS[protocol]
     with ExitStack() as stack:
-        idle = [stack.enter_context(socket.create_connection(address)) for _ in range(500)]
-        slow = stack.enter_context(socket.create_connection(address))
-        for byte in HEAD[:3].encode():
+        for _ in range(IDLE_CLIENTS):
+            idle = stack.enter_context(socket.create_connection(address, SLOWEST_S))
+        slow = stack.enter_context(socket.create_connection(address, SLOWEST_S))
+        for byte in client.content[:SLOW_BYTES]:
             slow.sendall(bytes([byte]))
             traffic.check()
             time.sleep(1)
-        assert len(idle) == 500
+        send_and_read(slow, client.content[SLOW_BYTES:], client.response)
+        send_and_read(idle, client.content, client.response)
     traffic.check()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,9 +28,9 @@ from serve.page import PageServer
 from serve.page.content import classify
 from serve.server import TritonServer
 from tests.multi_label import MULTI_LABEL
+from tests.serve.browser import CHROMIUM, FLAGS, Browser, browser
 from tests.serve.scripted import CONFIG, Script, http_server
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 JSON = {"Content-Type": "application/json"}
 HOSTILE = "apple </p><script>document.title = 'broken'</script> pear"
 
@@ -233,6 +232,12 @@ def test_its_files_may_load_nothing_but_each_other(path: str, page: PageServer) 
     assert b"innerHTML" not in body and b"//" not in body.replace(b"// ", b"")
 
 
+def labels_by_score(local: Classifier) -> list[str]:
+    """Return the labels of the hostile text, the likeliest first."""
+    logits = local.logits([(HOSTILE,)])[0]
+    return [local.labels[place] for place in np.argsort(-logits)]
+
+
 class _Shown(HTMLParser):
     """The texts of a page, by class of the element that holds them."""
 
@@ -251,24 +256,55 @@ class _Shown(HTMLParser):
             self.texts.setdefault(self.current, []).append(data.strip())
 
 
+NEEDS_CHROMIUM = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)"
+)
+
+
 @pytest.mark.server
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
+@NEEDS_CHROMIUM
 def test_a_browser_shows_the_scores_and_runs_nothing_of_a_text(
     page: PageServer, local: Classifier, tmp_path: Path
 ) -> None:
     command = [
-        *(str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+        *(str(CHROMIUM), *FLAGS),
         *(f"--user-data-dir={tmp_path}", "--virtual-time-budget=20000", "--dump-dom"),
         f"{page.url}?text={quote(HOSTILE)}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     shown = _Shown(done.stdout).texts
-    logits = local.logits([(HOSTILE,)])[0]
-    ordered = [local.labels[place] for place in np.argsort(-logits)]
-    assert shown["name"] == ordered, done.stderr[-2000:]
+    assert shown["name"] == labels_by_score(local), done.stderr[-2000:]
     assert shown["title"] == [f"{page.about.task}: bertender"]
     assert all(value.endswith("%") for value in shown["value"])
     assert "ms" in shown["latency"][0] and shown["td"][1] == "export"
+
+
+SUBMITTING: Mapping[str, Callable[[Browser], None]] = {
+    "the button": lambda browser: browser.click("button"),
+    "Ctrl+Enter": lambda browser: browser.press_control_enter(),
+}
+
+
+@pytest.mark.server
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("how", SUBMITTING)
+def test_a_text_that_is_typed_gets_its_scores(
+    how: str, page: PageServer, local: Classifier, tmp_path: Path
+) -> None:
+    with browser(tmp_path) as shown:
+        shown.open(page.url)
+        shown.wait_for("document.querySelector('textarea')")
+        assert shown.value("document.getElementById('answer').hidden"), "nothing is asked yet"
+        shown.click("textarea")
+        shown.write(HOSTILE)
+        assert shown.value("document.querySelector('textarea').value") == HOSTILE
+        SUBMITTING[how](shown)
+        shown.wait_for("!document.getElementById('answer').hidden")
+        texts = _Shown(shown.value("document.documentElement.outerHTML")).texts
+    assert texts["name"] == labels_by_score(local)
+    assert texts["title"] == [f"{page.about.task}: bertender"]
+    assert all(value.endswith("%") for value in texts["value"])
+    assert "problem" not in texts
 
 
 @pytest.mark.server

@@ -1,0 +1,110 @@
+"""A headless Chromium that clicks and types, driven over pipes by its DevTools protocol."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CHROMIUM", "FLAGS", "Browser", "browser"]
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+PIPES = 'exec "$@" 3<&0 4>&1 1>&2'
+"""Chromium reads commands at descriptor 3, and writes what becomes of them to 4."""
+CENTRE = """
+const box = document.querySelector({selector}).getBoundingClientRect();
+[box.x + box.width / 2, box.y + box.height / 2]
+"""
+CONTROL = 2
+"""Bit of a modifier key."""
+TIMEOUT_S = 30.0
+
+
+@dataclass
+class Browser:
+    """One tab."""
+
+    process: subprocess.Popen[bytes]
+    session: dict[str, str] = field(default_factory=dict)
+    """Of the tab, as each command to it says."""
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def open(self, url: str) -> None:
+        """Show a page, in a new tab."""
+        target = self.ask("Target.createTarget", url=url)["targetId"]
+        self.session = {}
+        attached = self.ask("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = {"sessionId": attached["sessionId"]}
+
+    def value(self, expression: str) -> Any:
+        """Return the value of an expression of JavaScript in the page."""
+        found = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"]
+        return found.get("value")
+
+    def wait_for(self, expression: str) -> None:
+        """Return when an expression is true."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not self.value(f"Boolean({expression})"):
+            assert time.monotonic() < deadline, (expression, self.value("document.body.innerText"))
+            time.sleep(0.02)
+
+    def click(self, selector: str) -> None:
+        """Press the mouse's button at the centre of an element."""
+        x, y = self.value("{" + CENTRE.format(selector=json.dumps(selector)) + "}")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def write(self, text: str) -> None:
+        """Type a text, key by key."""
+        for character in text:
+            self.ask("Input.dispatchKeyEvent", type="char", text=character)
+
+    def press_control_enter(self) -> None:
+        for kind in ("keyDown", "keyUp"):
+            self.ask("Input.dispatchKeyEvent", type=kind, key="Enter", modifiers=CONTROL)
+
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Return the result of a command; what the browser reports meanwhile is left out."""
+        number = next(self.numbers)
+        session = {} if method.startswith("Target.") else self.session
+        command = {"id": number, "method": method, "params": parameters, **session}
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command).encode() + b"\0")
+        self.process.stdin.flush()
+        while (answer := self._message()).get("id") != number:
+            pass
+        assert "error" not in answer, (method, answer)
+        return dict(answer["result"])
+
+    def _message(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        content = bytearray()
+        while (byte := self.process.stdout.read(1)) != b"\0":
+            assert byte, "the browser has ended"
+            content += byte
+        return dict(json.loads(content))
+
+
+@contextmanager
+def browser(folder: Path) -> Iterator[Browser]:
+    """Start one, whose profile is in a folder."""
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder}", "--remote-debugging-pipe"]
+    with subprocess.Popen(
+        ["sh", "-c", PIPES, "browser", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield Browser(process)
+        finally:
+            process.terminate()
+            process.wait(30)
