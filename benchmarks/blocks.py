@@ -173,6 +173,14 @@ TABLES: Mapping[str, Block] = {
         ),
         control_block,
     ),
+    "few-labels": Block(
+        "docs/methods.md",
+        tuple(
+            f"benchmarks/results/2026-11-24-{name}-few-labels-cpu.json"
+            for name in ("sst2", "cola", "mrpc", "rte", "snips", "ag-news")
+        ),
+        control_block,
+    ),
     "training": Block(
         "docs/methods.md",
         ("benchmarks/results/2026-11-22-sst2-training-pools-cpu.json",),

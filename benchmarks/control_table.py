@@ -162,10 +162,11 @@ def _condition(task: Students) -> str:
     lengths = ", ".join(f"`{way}`" for way in task.chosen.values())
     start = f" of {result.student}" if result.student else ""
     further = f" and {result.further_texts} further ones" if result.further_texts else ""
+    choices = task.benchmark.students[0].choice.n
     return (
-        f"- {result.task}: {result.train_texts} training texts{further}, {len(result.labels)} held "
-        f"out, {seeds} {'seed' if seeds == 1 else 'seeds'}; the teacher scores {teacher.value:.3f} "
-        f"[{teacher.low:.3f}, {teacher.high:.3f}]; controls by the texts to choose by: {lengths}; "
-        f"{shared['layers']} layers{start}, {shared['epochs']} epochs of the last phase at "
-        f"{shared['learning_rate']:g}"
+        f"- {result.task}: {result.train_texts} training texts{further}, {choices} to choose by, "
+        f"{len(result.labels)} held out, {seeds} {'seed' if seeds == 1 else 'seeds'}; the teacher "
+        f"scores {teacher.value:.3f} [{teacher.low:.3f}, {teacher.high:.3f}]; controls by the "
+        f"texts to choose by: {lengths}; {shared['layers']} layers{start}, {shared['epochs']} "
+        f"epochs of the last phase at {shared['learning_rate']:g}"
     )

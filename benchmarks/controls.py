@@ -10,14 +10,14 @@ from the same layers of the encoder before it was fine-tuned. With `--student`, 
 that encoder's layers instead, and the control is `labels`; one way learns from the teacher's
 outputs on further texts of the training file too, whose labels nobody reads.
 
-A control is trained for as many epochs as a way's last phase, and for several times as many; the
-one that scores better on the texts to choose by, which nothing learns from, stands for the control.
-The processor's time of every training is recorded. A static student is a way too, with its own
-rate and passes.
+A control is trained for as many epochs as a way's last phase, and for several times as many, so
+that one has at least a way's time; the one that scores best on the texts to choose by, which
+nothing learns from, stands for the control. The processor's time of every training is recorded. A
+static student is a way too, with its own rate and passes.
 
 The students stay in `--work`; one that is there already, made with the same settings, is not
 trained again. So several processes may share the work (`--ways`, without `--out`). What the teacher
-makes of the texts stays there too: a way's first seed has the time of that.
+makes of the texts stays there too, for each way: the way's first seed has the time of that.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from bertender.models.opening import open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.loading import sample
 from bertender.tasks.task import ChosenOn, Split, Task
+from bertender.text.example import Example
 from distill.distillation.distiller import DistillConfig, distill
 
 __all__ = ["CONTROLS", "WAYS", "ControlBenchmark", "TrainedStudent", "Way"]
@@ -86,17 +87,17 @@ class Way:
         return DistillConfig.parse({**settings, "epochs": settings["epochs"] * lengths})
 
 
-def _controls(name: str, longest: int, **settings: Any) -> dict[str, Way]:
+def _controls(name: str, longer: tuple[int, ...], **settings: Any) -> dict[str, Way]:
     return {
-        f"{name}-{lengths}": Way({"lengths": lengths, **settings}, name) for lengths in (1, longest)
+        f"{name}-{lengths}": Way({"lengths": lengths, **settings}, name) for lengths in (1, *longer)
     }
 
 
 WAYS: Mapping[str, Way] = {
-    **_controls("hard", 3, method="hard"),
-    **_controls("hard-encoder", 3, method="hard", student=ENCODER),
+    **_controls("hard", (3,), method="hard"),
+    **_controls("hard-encoder", (3,), method="hard", student=ENCODER),
     # on a task, its student learns from labels alone
-    **_controls("labels", 5, method="small-vocab", student=STUDENT),
+    **_controls("labels", (5, 10), method="small-vocab", student=STUDENT),
     "distilbert": Way({"method": "distilbert"}),
     "tinybert": Way({"method": "tinybert", "earlier_epochs": 4, "earlier_learning_rate": 1e-4}),
     "minilm": Way({"method": "minilm"}),
@@ -140,7 +141,8 @@ def _student(
 ) -> TrainedStudent:
     """Return a student, trained and scored now or before."""
     out = work / f"{way}-{config.seed}"
-    artifact = made_once(out, config, task, teacher, partial(_timed, teacher, task))
+    cache = work / "cache" / way
+    artifact = made_once(out, config, task, teacher, partial(_timed, teacher, task, cache))
     place = _seconds_of(artifact)
     if not place.exists():
         raise ConfigError(f"{place} is missing: a run was killed. Remove {out}, and run it again.")
@@ -158,10 +160,12 @@ def _student(
     )
 
 
-def _timed(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
+def _timed(
+    teacher: Artifact, task: Task, cache: Path, config: DistillConfig, out: Path
+) -> Artifact:
     """Train a student, and note the time."""
     started = time.process_time()
-    with patch.dict(os.environ, {"BERTENDER_CACHE": str(out.parent / "cache")}):
+    with patch.dict(os.environ, {"BERTENDER_CACHE": str(cache)}):
         made = distill(teacher, task, config, out)
     save_text(f"{time.process_time() - started:.1f}\n", _seconds_of(made))
     return made
@@ -182,7 +186,10 @@ def run(
     layers: Annotated[int, typer.Option(help="of each student")] = 3,
     student: Annotated[str | None, typer.Option(help="encoder that students are made of")] = None,
     further_texts: Annotated[
-        int, typer.Option(help="of the training file, at most, that the teacher did not learn from")
+        int,
+        typer.Option(
+            min=0, help="of the training file, at most, that the teacher did not learn from"
+        ),
     ] = 0,
 ) -> None:
     """Train by every way, and write what the students score."""
@@ -195,7 +202,7 @@ def run(
     chosen = _chosen(ways, names)
     task = recorded_task(source, {})
     further = _further_texts(source, task, further_texts)
-    if further:
+    if further_texts:
         _save_texts(further, task, names[FURTHER_TEXTS])
     students = []
     for seed in range(seeds):
@@ -229,17 +236,31 @@ def _line(student: TrainedStudent) -> str:
     )
 
 
-def _further_texts(teacher: Artifact, task: Task, count: int) -> Split:
-    """Return so many texts of the training file that the teacher did not learn from."""
-    whole = recorded_task(teacher, {"max_train": None}).train if count else Split((), ())
-    learned = set(task.train.examples)
-    return sample(whole.where([text not in learned for text in whole.examples]), count)
+def _further_texts(teacher: Artifact, task: Task, count: int) -> Sequence[Example]:
+    """Return so many texts of the training file that the teacher did not learn from.
+
+    Which ones does not depend on their labels.
+    """
+    if not count:
+        return ()
+    whole, learned = recorded_task(teacher, {"max_train": None}).train, {*task.train.examples}
+    left = tuple(text for text in whole.examples if text not in learned)
+    return sample(Split(left, (0,) * len(left)), count).examples
 
 
-def _save_texts(texts: Split, task: Task, out: Path) -> None:
-    """Write texts to a file, without their labels."""
-    rows = (dict(zip(task.text_columns, text, strict=True)) for text in texts.examples)
-    save_text("".join(f"{json.dumps(row)}\n" for row in rows), out)
+def _save_texts(texts: Sequence[Example], task: Task, out: Path) -> None:
+    """Write texts to a file, in an order that does not depend on how many there are.
+
+    Raises:
+        ConfigError: there are none, or the file has others, which students have learned from.
+    """
+    rows = (json.dumps(dict(zip(task.text_columns, text, strict=True))) for text in texts)
+    content = "".join(f"{row}\n" for row in sorted(rows))
+    if not content:
+        raise ConfigError("--further-texts: the teacher learned from all of the training file.")
+    if out.exists() and out.read_text(encoding="utf-8") != content:
+        raise ConfigError(f"{out} has other texts, of another run. Give another --work.")
+    save_text(content, out)
 
 
 def _chosen(ways: str, names: Mapping[str, Any]) -> Sequence[str]:
@@ -265,6 +286,10 @@ def _chosen(ways: str, names: Mapping[str, Any]) -> Sequence[str]:
                 f"--ways {name}: not with these settings. Known: {', '.join(able)}; others go "
                 "with --student, or without it, or with --further-texts."
             )
+    if FURTHER_TEXTS in names and not any(
+        FURTHER_TEXTS in WAYS[name].settings.values() for name in chosen
+    ):
+        raise ConfigError("--further-texts: none of these ways learns from them. Leave it out.")
     if not chosen:
         raise ConfigError(f"--ways {ways!r} names none. Known: {', '.join(able)}.")
     return chosen

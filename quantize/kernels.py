@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +22,7 @@ from bertender.models.openvino_graph import compiled
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from quantize.cuts import run_cut
 
-__all__ = ["INTEGER_PRODUCTS", "KERNELS", "Kernels", "check_kernels", "operators"]
+__all__ = ["INTEGER_PRODUCTS", "KERNELS", "MULTIPLIES", "Kernels", "check_kernels", "operators"]
 
 Array = npt.NDArray[Any]
 NOT_EXECUTED = frozenset({"Const", "Input", "Output"})
@@ -49,9 +50,9 @@ def _onnxruntime_operators(graph: Path) -> Mapping[str, int]:
     return Counter(node.op_type for node in nodes)
 
 
-def _openvino_operators(graph: Path) -> Mapping[str, int]:
+def _openvino_operators(graph: Path, float_type: str = "f32") -> Mapping[str, int]:
     """Products have the precision of their weights after the name, as in "FullyConnected u8"."""
-    nodes = compiled(graph).get_runtime_model().get_ops()
+    nodes = compiled(graph, float_type=float_type).get_runtime_model().get_ops()
     names = Counter(_openvino_operator(node.get_rt_info()) for node in nodes)
     return {name: count for name, count in names.items() if name not in NOT_EXECUTED}
 
@@ -65,6 +66,14 @@ def _run_in_openvino(cut: onnx.ModelProto, values: Array) -> list[Array]:
     outputs = compiled(cut.SerializeToString())({cut.graph.input[0].name: values})
     return [np.asarray(each) for each in outputs.values()]
 
+
+OPENVINO = Kernels(
+    operators=_openvino_operators,
+    integer_products=frozenset(
+        f"{operator} {integers}" for operator in MULTIPLIES for integers in ("u8", "i8", "u4", "i4")
+    ),
+    run=_run_in_openvino,
+)
 
 KERNELS = Table(
     "runtime",
@@ -84,14 +93,10 @@ KERNELS = Table(
             ),
             run=run_cut,
         ),
-        "openvino": Kernels(
-            operators=_openvino_operators,
-            integer_products=frozenset(
-                f"{operator} {integers}"
-                for operator in MULTIPLIES
-                for integers in ("u8", "i8", "u4", "i4")
-            ),
-            run=_run_in_openvino,
+        "openvino": OPENVINO,
+        # sums of integers are checked in float32, as bfloat16 would round them
+        "openvino-bf16": replace(
+            OPENVINO, operators=partial(_openvino_operators, float_type="bf16")
         ),
     },
 )

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from bertender.measure.runtimes import lacking_flags
 from bertender.models.runtimes import RUNTIMES
 
-__all__ = ["EVERY_RUNTIME", "needs"]
+__all__ = ["ATOL", "EVERY_RUNTIME", "needs"]
+
+ATOL = {"float32": 1e-5, "bfloat16": 5e-2}
+"""Most that a logit of a toy model differs, by what a runtime computes floats in."""
 
 
 def needs(name: str) -> pytest.MarkDecorator:
     """Return the mark that skips a test where a runtime is not installed."""
     runtime = RUNTIMES[name]
+    flags = lacking_flags(name)
     return pytest.mark.skipif(
-        runtime.version is None, reason=f"needs {runtime.title}: {runtime.install}"
+        runtime.version is None or bool(flags),
+        reason=f"needs {runtime.title}: {runtime.install} {' or '.join(flags)}",
     )
 
 

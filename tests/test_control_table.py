@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.control_table import average_gain, control_block, read_students
 from benchmarks.controls import ControlBenchmark, TrainedStudent
+from benchmarks.readings import controls as readings
 from benchmarks.readings.controls import controls_reading
 from bertender.core.environment import environment
 from bertender.metrics.scores import score
@@ -83,4 +84,12 @@ def test_the_reading_says_what_pays_and_where(files: dict[str, Path]) -> None:
     words = controls_reading(files)
     assert "- `distilbert`: +12.0 [" in words
     assert "above 0 on one and two, below 0 on none" in words
-    assert "The best on average is `distilbert`." in words
+    assert "On average, `distilbert` scores best on the texts to choose by." in words
+
+
+@pytest.mark.parametrize(("least", "word"), [(12.0, "reached"), (12.1, "missed")])
+def test_the_reading_judges_the_best_by_the_aim(
+    least: float, word: str, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "LEAST_GAIN", least)
+    assert f"with an interval above 0: it is {word}." in controls_reading(files)

@@ -93,6 +93,13 @@ def test_a_way_without_what_it_needs_is_refused(
         run(trained.path, tmp_path, None, way, student=student)
 
 
+def test_further_texts_that_no_way_learns_from_are_refused(
+    trained: Artifact, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="none of these ways learns from them"):
+        run(trained.path, tmp_path, None, "pd", student="all-MiniLM-L6-v2", further_texts=10)
+
+
 def test_students_of_another_encoder_learn_from_texts_without_their_labels(
     trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +119,8 @@ def test_students_of_another_encoder_learn_from_texts_without_their_labels(
     assert [{*row} for row in rows] == [{"text"}] * 10
     texts = {(row["text"],) for row in rows}
     assert texts <= {*whole.train.examples} - {*few.train.examples}
+    with pytest.raises(ConfigError, match=r"has other texts, of another run\. Give another --work"):
+        run(trained.path, tmp_path, out, ",".join(ways), 1, 1, 3e-3, 2, str(encoder), 9)
 
 
 def test_a_run_that_was_killed_between_student_and_time_is_said(

@@ -49,6 +49,7 @@ READINGS: Mapping[str, Reading] = {
     "bert-base-sentences": Reading(bert_base_reading),
     "methods": Reading(methods_reading),
     "controls": Reading(controls_reading),
+    "few-labels": Reading(controls_reading),
     "training": Reading(training_reading),
     "tagging": Reading(tagging_reading),
     "fusion": Reading(fusion_reading),

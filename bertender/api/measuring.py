@@ -87,7 +87,8 @@ def open_model(
         artifact: a torch or onnx classifier, or a bag of words.
         threads: of the runtime; 0 takes its default.
         max_length: longest input in tokens; by default the tokenizer's own limit.
-        runtime: what runs an onnx artifact: onnxruntime, or openvino, which is an extra.
+        runtime: what runs an onnx artifact: onnxruntime, or openvino and openvino-bf16, which are
+            an extra.
 
     Raises:
         RuntimeMissingError: the runtime is not installed; the message names what to install.

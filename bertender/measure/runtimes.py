@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bertender.core.artifact import Artifact
+from bertender.core.environment import cpu_facts
 from bertender.core.errors import ConfigError, RuntimeMissingError
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
-__all__ = ["check_installed", "check_used", "runtime_of"]
+__all__ = ["check_installed", "check_used", "lacking_flags", "runtime_of", "tolerance_in"]
+
+FLOAT_TYPES = ("float32", "float16", "bfloat16")
+"""Rows of TOLERANCES, each wider than those before."""
 
 
 def check_used(artifacts: Sequence[Artifact], *names: str) -> None:
@@ -27,14 +31,50 @@ def runtime_of(artifact: Artifact, name: str) -> str | None:
 
 
 def check_installed(*names: str) -> None:
-    """Raise RuntimeMissingError for a runtime that is not installed, before any work."""
+    """Check that runtimes can run here, before any work.
+
+    Raises:
+        RuntimeMissingError: one is not installed, or this CPU lacks what it needs.
+    """
     for name in names:
         if RUNTIMES[name].version is None:
             raise RuntimeMissingError(
                 f"runtime {name!r} is not installed. Install it with `{RUNTIMES[name].install}`, "
-                f"or use one that is: {', '.join(_installed())}."
+                f"or use one that is: {', '.join(_usable())}."
+            )
+        if lacking := lacking_flags(name):
+            raise RuntimeMissingError(
+                f"runtime {name!r} needs a CPU with {' or '.join(lacking)}, and this one has "
+                f"neither. Use another: {', '.join(_usable())}."
             )
 
 
-def _installed() -> list[str]:
-    return [name for name, runtime in RUNTIMES.items() if runtime.version is not None]
+def lacking_flags(name: str) -> tuple[str, ...]:
+    """Return the flags of which a runtime needs one, where this CPU has none of them."""
+    needed = RUNTIMES[name].cpu_flags
+    if not needed:
+        return ()
+    _, there = cpu_facts()
+    return () if set(needed) & set(there) else needed
+
+
+def tolerance_in(runtime: str, precision: str) -> str:
+    """Return the row of TOLERANCES for an artifact of a precision in a runtime.
+
+    A runtime that computes floats in fewer bits than a float artifact has needs the wider one.
+
+    Args:
+        runtime: a row of RUNTIMES, or what runs elsewhere.
+        precision: of the artifact.
+    """
+    if precision not in FLOAT_TYPES or runtime not in RUNTIMES:
+        return precision
+    return max(precision, RUNTIMES[runtime].float_type, key=FLOAT_TYPES.index)
+
+
+def _usable() -> list[str]:
+    return [
+        name
+        for name, runtime in RUNTIMES.items()
+        if runtime.version is not None and not lacking_flags(name)
+    ]

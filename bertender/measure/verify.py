@@ -17,7 +17,7 @@ from bertender.measure.parity import (
     check_parity,
     labelled_sample,
 )
-from bertender.measure.runtimes import check_installed, check_used, runtime_of
+from bertender.measure.runtimes import check_installed, check_used, runtime_of, tolerance_in
 from bertender.models.opening import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 from bertender.tasks.task import Task
@@ -38,7 +38,7 @@ class VerifyConfig(Config):
     tolerance: Annotated[str | None, TOLERANCES.validator()] = Field(
         None,
         description="float32, float16, bfloat16, int8 or served; by default the candidate's "
-        "precision",
+        "precision, or what the runtime computes floats in",
     )
     runtime: RuntimeName = Field(
         DEFAULT_RUNTIME, description=f"runtime of an onnx candidate: {', '.join(RUNTIMES)}"
@@ -62,7 +62,8 @@ def verify(
     task.check_problem(reference)
     _check_same_problem(reference, candidate)
     examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
-    tolerance = TOLERANCES[config.tolerance or candidate.card.precision]
+    usual = tolerance_in(config.runtime, candidate.card.precision)
+    tolerance = TOLERANCES[config.tolerance or usual]
     parity = check_parity(
         open_classifier(reference),
         open_classifier(candidate, runtime=config.runtime),

@@ -28,6 +28,10 @@ class Runtime:
     """
     package: str
     install: str
+    float_type: str = "float32"
+    """What it computes in where a graph has floats, by the names of precisions."""
+    cpu_flags: tuple[str, ...] = ()
+    """It runs where the CPU has one of these; everywhere without any."""
 
     @property
     def version(self) -> str | None:
@@ -39,6 +43,7 @@ class Runtime:
 
 
 DEFAULT_RUNTIME = "onnxruntime"
+OPENVINO = "pip install 'bertender[openvino]'"
 
 RUNTIMES = Table(
     "runtime",
@@ -55,7 +60,16 @@ RUNTIMES = Table(
             summary="runs float graphs, and static 8-bit ones in integers, dynamic ones in float",
             open=on_demand("bertender.models.openvino_graph:OpenVinoPredictor"),
             package="openvino",
-            install="pip install 'bertender[openvino]'",
+            install=OPENVINO,
+        ),
+        "openvino-bf16": Runtime(
+            title="OpenVINO bfloat16",
+            summary="the same, and what is in float in bfloat16: faster and less exact",
+            open=on_demand("bertender.models.openvino_graph:Bfloat16Predictor"),
+            package="openvino",
+            install=OPENVINO,
+            float_type="bfloat16",
+            cpu_flags=("avx512_bf16", "amx_bf16"),
         ),
     },
 )

@@ -13,7 +13,7 @@ from bertender.core.environment import DATA_VARIABLE, Environment, data_director
 from bertender.core.errors import BertenderError
 from bertender.core.runtime_notes import note_of_machine, shown_note
 from bertender.core.table import load_place, on_demand
-from bertender.models.runtimes import RUNTIMES
+from bertender.models.runtimes import RUNTIMES, Runtime
 from bertender.pipeline.advice import shown_advice
 
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
@@ -68,6 +68,23 @@ def _flags(*wanted: str) -> Callable[[Environment], str | None]:
 
 def _version(name: str) -> Callable[[Environment], str | None]:
     return lambda environment: environment.versions.get(name)
+
+
+def _runtime_check(name: str, runtime: Runtime) -> Check:
+    """Return the check of a row of RUNTIMES."""
+    flags = runtime.cpu_flags
+    on_what = f", and a CPU with {' or '.join(flags)}" if flags else ""
+
+    def look(environment: Environment) -> str | None:
+        runs = not flags or set(flags) & set(environment.cpu_flags)
+        return environment.versions.get(runtime.package) if runs else None
+
+    return Check(
+        runtime.title,
+        look,
+        f"`--runtime {name}`: {runtime.summary}",
+        f"`--runtime {name}` needs it: {runtime.install}{on_what}",
+    )
 
 
 def _faster_runtime(environment: Environment) -> str | None:
@@ -136,15 +153,7 @@ CHECKS: tuple[Check, ...] = (
         "trains and distills",
         "what makes models needs it: pip install 'bertender[train]'",
     ),
-    *(
-        Check(
-            runtime.title,
-            _version(runtime.package),
-            f"`--runtime {name}`: {runtime.summary}",
-            f"`--runtime {name}` needs it: {runtime.install}",
-        )
-        for name, runtime in RUNTIMES.items()
-    ),
+    *(_runtime_check(name, runtime) for name, runtime in RUNTIMES.items()),
     Check(
         "to try first",
         lambda environment: shown_advice(environment).replace("`", ""),

@@ -14,6 +14,8 @@ from bertender.core.errors import BertenderError, ConfigError, DeploymentError, 
 from bertender.core.golden import GoldenTexts, read_golden
 from bertender.core.progress import progress_bar
 from bertender.measure.golden_check import GoldenCheck, check_golden
+from bertender.measure.runtimes import tolerance_in
+from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems import PROBLEMS
 from serve.deployment.asking import ask_golden, readable
 from serve.deployment.config import DeployConfig
@@ -98,14 +100,15 @@ def _tried(
     config: DeployConfig,
 ) -> GoldenCheck:
     """Return what the candidate says to its golden texts, which must be right."""
-    problem = PROBLEMS[artifact.card.task.problem_type]
-    texts = readable(golden, problem, _limits(folder))
+    problem, limits = PROBLEMS[artifact.card.task.problem_type], _limits(folder)
+    texts = readable(golden, problem, limits)
     try:
         with target.candidate(folder, artifact) as place:
             predictions = ask_golden(place, texts, config.timeout_s)
     except (DeploymentError, ServingError) as error:
         raise _refused(target, folder, artifact, str(error)) from None
-    check = check_golden(golden, predictions, problem)
+    tolerance = tolerance_in(limits.get("runtime", DEFAULT_RUNTIME), golden.tolerance)
+    check = check_golden(golden.model_copy(update={"tolerance": tolerance}), predictions, problem)
     if check.failures:
         raise _refused(target, folder, artifact, "; ".join(check.failures))
     return check

@@ -15,13 +15,15 @@ import pytest
 
 import bertender
 from bertender.core.artifact import Artifact
+from bertender.core.environment import BF16_FLAGS
 from bertender.core.errors import ModelError, RuntimeMissingError, UnknownNameError
+from bertender.measure import runtimes
 from bertender.measure.runtimes import check_installed
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
-from tests.runtimes import EVERY_RUNTIME, needs
+from tests.runtimes import ATOL, EVERY_RUNTIME, needs
 
 ARCHITECTURES = ("bert", "distilbert", "mpnet", "modernbert")
 
@@ -41,9 +43,10 @@ def test_its_logits_are_those_of_the_model(
     examples = [*task.dev.examples, ("plum",)]  # of mixed lengths: with padding
     opened = open_classifier(artifact, threads=1, runtime=runtime)
     expected = open_classifier(source).logits(examples)
-    np.testing.assert_allclose(opened.logits(examples), expected, atol=1e-5)
+    atol = ATOL[RUNTIMES[runtime].float_type]
+    np.testing.assert_allclose(opened.logits(examples), expected, atol=atol)
     alone = np.concatenate([opened.logits([example]) for example in examples])
-    np.testing.assert_allclose(alone, expected, atol=1e-5)
+    np.testing.assert_allclose(alone, expected, atol=atol)
 
 
 @pytest.mark.parametrize("runtime", EVERY_RUNTIME)
@@ -88,6 +91,50 @@ def test_openvino_takes_the_threads_that_it_is_given(graph: Artifact) -> None:
         assert opened.compiled.get_property("INFERENCE_PRECISION_HINT").to_string() == "f32"
 
 
+@needs("openvino-bf16")
+def test_bfloat16_is_what_floats_are_computed_in(graph: Artifact, task: Task) -> None:
+    exact, coarse = (
+        open_classifier(graph, threads=1, runtime=name) for name in ("openvino", "openvino-bf16")
+    )
+    predictor: Any = coarse.predictor
+    hint = predictor.compiled.get_property("INFERENCE_PRECISION_HINT")
+    assert hint.to_string() == "bf16"
+    distance = np.abs(coarse.logits(task.dev.examples) - exact.logits(task.dev.examples)).max()
+    assert distance > ATOL["float32"], "it would be float32 otherwise"
+
+
+def test_a_cpu_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda package: "1.0")
+    monkeypatch.setattr(runtimes, "cpu_facts", lambda: ("a CPU", ("avx2", "avx512f")))
+    check_installed(DEFAULT_RUNTIME, "openvino")
+    message = r"'openvino-bf16' needs a CPU with avx512_bf16 or amx_bf16.*: onnxruntime, openvino\."
+    with pytest.raises(RuntimeMissingError, match=message):
+        check_installed("openvino-bf16")
+    monkeypatch.setattr(runtimes, "cpu_facts", lambda: ("a CPU", ("amx_bf16",)))
+    check_installed("openvino-bf16")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "precision", "expected"),
+    [
+        ("onnxruntime", "float32", "float32"),
+        ("openvino-bf16", "float32", "bfloat16"),
+        ("openvino-bf16", "float16", "bfloat16"),
+        ("openvino", "bfloat16", "bfloat16"),
+        ("openvino-bf16", "int8", "int8"),
+        ("triton-onnxruntime", "float32", "float32"),
+    ],
+)
+def test_floats_of_fewer_bits_have_the_wider_tolerance(
+    runtime: str, precision: str, expected: str
+) -> None:
+    assert runtimes.tolerance_in(runtime, precision) == expected
+
+
+def test_its_flags_are_those_by_which_training_takes_bfloat16() -> None:
+    assert set(RUNTIMES["openvino-bf16"].cpu_flags) == BF16_FLAGS
+
+
 @needs("openvino")
 def test_openvino_is_imported_without_its_telemetry(tmp_path: Path) -> None:
     (tmp_path / "openvino_telemetry.py").write_text("raise SystemExit('an event was sent')")
@@ -127,6 +174,9 @@ def test_a_missing_runtime_names_the_extra(
 
 
 def test_an_unknown_runtime_names_the_known_ones(graph: Artifact) -> None:
-    message = r"no runtime 'openvin'. Did you mean 'openvino'\? Known: onnxruntime, openvino\."
+    message = (
+        r"no runtime 'openvin'. Did you mean 'openvino'\? "
+        r"Known: onnxruntime, openvino, openvino-bf16\."
+    )
     with pytest.raises(UnknownNameError, match=message):
         bertender.open_model(graph, runtime="openvin")

@@ -15,7 +15,7 @@ from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.runtimes import RUNTIMES, Runtime
 from bertender.report.quantization import quantization_lines
 from bertender.tasks.task import Task
-from quantize.kernels import KERNELS, operators
+from quantize.kernels import KERNELS, MULTIPLIES, operators
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.saturation import probe
 from quantize.static import write_static
@@ -78,7 +78,8 @@ def test_a_float_graph_has_no_integer_products(runtime: str, float_model: Artifa
     counts = operators(onnx_file(float_model), runtime)
     assert not KERNELS[runtime].integer_products & counts.keys()
     assert min(counts.values()) > 0 and "Const" not in counts
-    products = ("FullyConnected f32", "MatMul", "Gemm", "FusedMatMul", "MatMul f32")
+    openvino = tuple(f"{name} {kind}" for name in MULTIPLIES for kind in ("f32", "bf16"))
+    products = ("MatMul", "Gemm", "FusedMatMul", *openvino)
     assert sum(counts.get(name, 0) for name in products) >= 12
 
 
