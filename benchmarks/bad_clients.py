@@ -1,13 +1,13 @@
-"""Sends good requests at a rate, alone and while clients of each bad kind act, in turns.
+"""Sends good requests at a rate, alone and while a bad client of each kind acts, in turns.
 
     python -m benchmarks.bad_clients ARTIFACT --out FILE.json [--limit N] [--seconds 1.8]
 
 The good requests come at 40 % of the highest rate that holds a p99, in an open loop, over HTTP as
 the bad ones do: they share the threads of the server that read it. In every round each row of KINDS
 has a turn, in an order that is drawn: good requests alone, and the same ones at the same times
-while clients of that kind send a bad request a few times a second, or hold their connections. The
-bad clients are a process of their own, on the generator's core, so that they take no time of the
-server's.
+while one client of that kind sends a bad request a few times a second, or some hold connections.
+The bad clients are a process of their own, on the generator's core, so that they take no time of
+the server's. Triton's memory is read before and after them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from benchmarks.serving_askers import TritonAsker
 from benchmarks.serving_loads import StartedSystem
 from benchmarks.serving_records import ServingConfig
 from benchmarks.serving_systems import PORTS
+from benchmarks.watched_server import SERVER, memory_of
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -89,6 +90,8 @@ class GoodTraffic(Record):
 
 class BadClientsTurn(Record):
     """Good requests without and with clients of one kind."""
+
+    grown_bytes: int = Field(description="resident memory of Triton, after them over before")
 
     kind: str = Field(description="a row of KINDS")
     round: int
@@ -149,7 +152,7 @@ def measure_bad_clients(
         meter = LoadMeter()
         limit = _limit(asked, config)
         rate = config.share * limit.rate
-        turns = _turns(asked, clients, _target(server, config), rate, config)
+        turns = _turns(asked, clients, server, rate, config)
         load = meter.stop()  # while the server is there: its time is not other work
     check_load(load, config.measured.noisy)
     return BadClients(
@@ -200,16 +203,17 @@ def _target(server: TritonServer, config: BadClientsConfig) -> Target:
 def _turns(
     asked: StartedSystem,
     clients: LineProcess,
-    target: Target,
+    server: TritonServer,
     rate: float,
     config: BadClientsConfig,
 ) -> list[BadClientsTurn]:
-    draw, turns = np.random.default_rng(config.measured.seed), []
+    draw, turns, target = np.random.default_rng(config.measured.seed), [], _target(server, config)
     with progress_bar("bad clients", total=config.rounds * len(config.kinds)) as bar:
         for number in range(config.rounds):
             for kind in map(str, draw.permutation(config.kinds)):
                 bar.note(f"round {number + 1}: {kind}")
                 alone = asked.at_rate(rate, config.seconds)
+                before = memory_of(server)[SERVER]
                 begin_turn(clients, kind, target)
                 meanwhile = asked.at_rate(rate, config.seconds)
                 turns.append(
@@ -219,6 +223,7 @@ def _turns(
                         alone=GoodTraffic.of_run(alone),
                         meanwhile=GoodTraffic.of_run(meanwhile),
                         responses=end_turn(clients),
+                        grown_bytes=memory_of(server)[SERVER] - before,
                     )
                 )
                 bar.advance()
@@ -232,7 +237,7 @@ def run(
     limit: Annotated[
         float | None, typer.Option(help="requests/s, where known; by default it is looked for")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=3, max=20, help="turns of each kind")] = 5,
+    rounds: Annotated[int, typer.Option(min=3, max=10, help="turns of each kind")] = 5,
     seconds: Annotated[float, typer.Option(help="alone, and again with bad clients")] = 1.8,
     slo_p99_ms: Annotated[float, typer.Option(help="p99 of the limit, in milliseconds")] = 50.0,
     pin: Annotated[bool, typer.Option(help="server on core 0, the rest on core 1")] = True,

@@ -16,7 +16,14 @@ Status = TypeVar("Status", bound=str)
 
 MOST_RATIO = 2.0
 """Aim."""
-TITLES = ("Bad clients", "What they get", "p99 alone, ms", "p99 meanwhile, ms", "Ratio")
+TITLES = (
+    "Bad clients",
+    "What they get",
+    "p99 alone, ms",
+    "p99 meanwhile, ms",
+    "Ratio",
+    "Triton grows in a turn, MB",
+)
 REACHED, MISSED, UNCLEAR = "reached with", "missed with", "not distinguished from it with"
 
 
@@ -26,7 +33,7 @@ def bad_clients_block(file: str, path: Path) -> str:
     turns = result.turns
     lines = [
         _row(TITLES),
-        _row(["---", "---", *["---:"] * 3]),
+        _row(["---", "---", *["---:"] * 4]),
         *(_row(_cells(result, kind)) for kind in result.config.kinds),
         "",
         f"- A p99 of at most {MOST_RATIO:g} times that alone (aim): {_judged(result)}.",
@@ -43,7 +50,9 @@ def bad_clients_block(file: str, path: Path) -> str:
 def _cells(result: BadClients, kind: str) -> list[str]:
     turns = result.of(kind)
     p99s = (_p99([each.alone for each in turns]), _p99([each.meanwhile for each in turns]))
-    return [kind, _counted(each.responses for each in turns), *p99s, _ratio(result, kind)]
+    grown = statistics.median(each.grown_bytes for each in turns) / 1e6
+    responses = _counted(each.responses for each in turns)
+    return [kind, responses, *p99s, _ratio(result, kind), f"{grown:.1f}"]
 
 
 def _p99(parts: Sequence[GoodTraffic]) -> str:
@@ -93,9 +102,10 @@ def _conditions(result: BadClients) -> str:
         f"open loop, {result.rate:.4g} a second: {config.share:.0%} of the limit, which is {bound}"
         f"{result.limit.rate:.4g} at a p99 of {slo_ms:g} ms. Good and bad ones come over HTTP; a "
         f"bad one is sent {config.pause_s:g} s after the response to the one before. {cores}. "
-        f"{config.rounds} turns of {config.seconds:g} s alone and of as many with bad clients; "
-        "sums of responses and connections, geometric means of p99, and for ratios intervals of "
-        f"95 %, over turns. Requests were sent late by {lag:.1%} of the median latency at most "
+        f"{config.rounds} turns of {config.seconds:g} s ({result.rate * config.seconds:.0f} "
+        "requests) alone and of as many with bad clients; sums of responses and connections, "
+        "geometric means of p99, medians of memory, and for ratios intervals of 95 %, over turns. "
+        f"Requests were sent late by {lag:.1%} of the median latency at most "
         f"(medians). Meanwhile {result.load}. {here.cpu_model}; onnxruntime "
         f"{here.versions['onnxruntime']}."
     )

@@ -35,7 +35,7 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import LoadTestError
 from bertender.core.machine_load import MachineLoad
 from bertender.core.progress import progress_bar, show_progress
-from bertender.measure.load import LoadMeter, check_load, check_load_now
+from bertender.measure.load import LoadMeter, busiest, check_load, check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from serve.config import ServeConfig
@@ -168,7 +168,8 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
     with _asked(default, artifact, natural, config) as asked:
         meter = LoadMeter()
         default_overload = _overloaded(asked, default, limit, config)
-        check_load(meter.stop(), config.measured.noisy)
+        default_load = meter.stop()
+    check_load(default_load, config.measured.noisy)
     return SoakBenchmark(
         task=artifact.card.task.name,
         name=artifact.name,
@@ -181,7 +182,7 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
         segments=tuple(segments),
         overload=overload,
         default_overload=default_overload,
-        load=load,
+        load=busiest([load, default_load]),
         environment=environment(),
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.soak import SoakBenchmark
 
-__all__ = ["MOST_GROWTH", "LEAST_GOODPUT", "soak_block"]
+__all__ = ["LEAST_GOODPUT", "MOST_GROWTH", "MOST_REJECTION_MS", "soak_block"]
 
 MOST_GROWTH, LEAST_GOODPUT, MOST_REJECTION_MS = 0.05, 0.9, 50
 """Aims."""

@@ -4,9 +4,9 @@
 
 A start is timed from the command to the moment at which the server says that it is ready, and to
 the end of a first request. Then the texts of the task are classified, and the memory of every
-process that the command began is read: what is resident of it, and its proportional part, which
-shares each page out among the processes that have it (Linux). The sum of the latter counts every
-page once.
+process that the command began is read: what is resident of it, and what of that is its own. The
+rest are files that are mapped, as libraries are: several processes may share their pages, and the
+sum over processes has each file once, at its largest.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,7 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import ServingError
 from bertender.core.machine_load import MachineLoad
 from bertender.core.progress import progress_bar, show_progress
-from bertender.measure.load import LoadMeter, check_load, check_load_now
+from bertender.measure.load import LoadMeter, busiest, check_load, check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from bertender.text.example import Example
@@ -55,7 +56,7 @@ class ProcessMemory(Record):
 
     role: str = Field(description="command, supervisor, server or stub")
     resident_bytes: int
-    proportional_bytes: int = Field(description="each page by the number of processes that have it")
+    own_bytes: int = Field(description="of them those of no file, and those that it has changed")
 
 
 class Start(Record):
@@ -64,6 +65,12 @@ class Start(Record):
     ready_s: float = Field(description="from the command on")
     first_response_s: float = Field(description="likewise")
     memory: tuple[ProcessMemory, ...] = Field(description="after all texts")
+    file_bytes: int = Field(description="resident pages of files, each file once, at its largest")
+
+    @property
+    def total_bytes(self) -> int:
+        """Memory of all processes, pages of files counted once."""
+        return sum(each.own_bytes for each in self.memory) + self.file_bytes
 
 
 class StartBenchmark(Record):
@@ -110,7 +117,7 @@ def measure_starts(
         texts=len(texts),
         pins=pins,
         starts=tuple(starts),
-        load=max(loads, key=lambda each: each.busy),
+        load=busiest(loads),
         environment=environment(),
     )
 
@@ -124,8 +131,11 @@ def _start(artifact: Artifact, texts: Sequence[Example], pins: Pins) -> tuple[St
         first_response_s = time.monotonic() - began
         for place in range(0, len(texts), MOST_TEXTS):
             endpoint.classify(texts[place : place + MOST_TEXTS])
-        memory, load = _memory(process), meter.stop()  # while all of them run
-    return Start(ready_s=ready_s, first_response_s=first_response_s, memory=memory), load
+        (memory, file_bytes), load = _memory(process), meter.stop()  # while all of them run
+    start = Start(
+        ready_s=ready_s, first_response_s=first_response_s, memory=memory, file_bytes=file_bytes
+    )
+    return start, load
 
 
 @contextmanager
@@ -148,16 +158,24 @@ def _command(artifact: Artifact, pins: Pins) -> Iterator[tuple[subprocess.Popen[
         process.wait(STOP_TIMEOUT_S)
 
 
-def _memory(process: subprocess.Popen[bytes]) -> tuple[ProcessMemory, ...]:
+def _memory(process: subprocess.Popen[bytes]) -> tuple[tuple[ProcessMemory, ...], int]:
+    """Return the memory of each process that the command began, and that of files."""
     command = psutil.Process(process.pid)
-    sizes = [(COMMAND, command.memory_full_info())]
-    sizes += [
-        (role_of(each.name()), each.memory_full_info()) for each in command.children(recursive=True)
-    ]
-    return tuple(
-        ProcessMemory(role=role, resident_bytes=size.rss, proportional_bytes=size.pss)
-        for role, size in sizes
+    roles = {COMMAND: command}
+    roles |= {role_of(each.name()): each for each in command.children(recursive=True)}
+    maps = {role: each.memory_maps(grouped=True) for role, each in roles.items()}
+    files: Counter[str] = Counter()
+    for each in (area for areas in maps.values() for area in areas):
+        files[each.path] = max(files[each.path], each.rss - each.anonymous)
+    memory = tuple(
+        ProcessMemory(
+            role=role,
+            resident_bytes=sum(each.rss for each in areas),
+            own_bytes=sum(each.anonymous for each in areas),
+        )
+        for role, areas in maps.items()
     )
+    return memory, files.total()
 
 
 def run(
@@ -175,8 +193,7 @@ def run(
     texts = load_task(TaskConfig(task=task)).dev.examples
     result = measure_starts(Artifact.load(artifact), texts, times, pins, noisy)
     for start in result.starts:
-        total = sum(each.proportional_bytes for each in start.memory)
-        typer.echo(f"ready after {start.ready_s:.2f} s, {total / 1e6:.0f} MB")
+        typer.echo(f"ready after {start.ready_s:.2f} s, {start.total_bytes / 1e6:.0f} MB")
     save_benchmark(result, out)
 
 

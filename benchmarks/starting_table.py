@@ -26,21 +26,22 @@ def starting_block(file: str, path: Path) -> str:
     """Return the memory of each process, and how soon the server was ready, as Markdown."""
     result = StartBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     resident = _megabytes(result, lambda each: each.resident_bytes)
-    proportional = _megabytes(result, lambda each: each.proportional_bytes)
-    all_resident, all_parts = (sum(column.values()) for column in (resident, proportional))
-    rows = [(title, resident[role], proportional[role]) for role, title in TITLES.items()]
+    own = _megabytes(result, lambda each: each.own_bytes)
+    rows = [(title, resident[role], own[role]) for role, title in TITLES.items()]
+    rows.append(("all", sum(resident.values()), sum(own.values())))
+    total = _median(result, "total_bytes") / 1e6
     ready_s, first_s = (_median(result, name) for name in ("ready_s", "first_response_s"))
     return "\n".join(
         [
-            "| Process | Resident, MB | Its proportional part, MB |",
+            "| Process | Resident, MB | Its own, MB |",
             "| --- | ---: | ---: |",
-            *(_row(*cells) for cells in [*rows, ("all", all_resident, all_parts)]),
+            *(_row(*cells) for cells in rows),
             "",
             f"- Ready after {ready_s:.2f} s (aim: {MOST_READY_S:g} s): "
             f"{_word(ready_s <= MOST_READY_S)}; a first response after {first_s:.2f} s.",
-            f"- Memory in all: {all_parts:.0f} MB with every page counted once (aim: "
-            f"{MOST_BYTES / 1e6:.0f} MB): {_word(all_parts * 1e6 <= MOST_BYTES)}; "
-            f"{all_resident:.0f} MB where a page that processes share counts for each.",
+            f"- Memory in all: {total:.0f} MB, with pages of files counted once (aim: "
+            f"{MOST_BYTES / 1e6:.0f} MB): {_word(total * 1e6 <= MOST_BYTES)}; {rows[-1][1]:.0f} MB "
+            "where those that processes share count for each.",
             "",
             _conditions(result),
             "",

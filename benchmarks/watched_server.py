@@ -12,7 +12,7 @@ from benchmarks.serving_systems import Service
 from serve.server import TritonServer
 from serve.supervisor import STUB_NAME
 
-__all__ = ["ROLES", "STUB", "SERVER", "SUPERVISOR", "WatchedServer", "role_of"]
+__all__ = ["ROLES", "STUB", "SERVER", "SUPERVISOR", "WatchedServer", "memory_of", "role_of"]
 
 STUB, SERVER, SUPERVISOR = "stub", "server", "supervisor"
 ROLES = {STUB_NAME: STUB, "tritonserver": SERVER}
@@ -39,23 +39,31 @@ class WatchedServer:
 
     def memory(self) -> dict[str, int]:
         """Return the resident bytes of the processes, by what they are."""
-        sizes = dict.fromkeys((*ROLES.values(), SUPERVISOR), 0)
-        for process in self._processes():
-            sizes[role_of(process.name())] += process.memory_info().rss
-        return sizes
+        assert self.server is not None
+        return memory_of(self.server)
 
     def processor_s(self) -> dict[str, float]:
         """Return the processor time of the processes so far, by what they are."""
         seconds = dict.fromkeys((*ROLES.values(), SUPERVISOR), 0.0)
-        for process in self._processes():
+        assert self.server is not None
+        for process in _processes(self.server):
             times = process.cpu_times()
             seconds[role_of(process.name())] += times.user + times.system
         return seconds
 
-    def _processes(self) -> list[psutil.Process]:
-        assert self.server is not None and self.server.supervisor is not None
-        supervisor = psutil.Process(self.server.supervisor.pid)
-        return [supervisor, *supervisor.children(recursive=True)]
+
+def memory_of(server: TritonServer) -> dict[str, int]:
+    """Return the resident bytes of a server's processes, by what they are."""
+    sizes = dict.fromkeys((*ROLES.values(), SUPERVISOR), 0)
+    for process in _processes(server):
+        sizes[role_of(process.name())] += process.memory_info().rss
+    return sizes
+
+
+def _processes(server: TritonServer) -> list[psutil.Process]:
+    assert server.supervisor is not None
+    supervisor = psutil.Process(server.supervisor.pid)
+    return [supervisor, *supervisor.children(recursive=True)]
 
 
 def role_of(name: str) -> str:

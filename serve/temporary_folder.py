@@ -35,9 +35,10 @@ def check_room(folder: Path) -> None:
     Raises:
         ServingError: it has not.
     """
-    free = shutil.disk_usage(folder).free
-    if free < ROOM_BYTES:
+    disk = shutil.disk_usage(folder)
+    if disk.total and disk.free < ROOM_BYTES:  # a total of 0 is that of a disk without a limit
         raise ServingError(
-            f"{folder} has room for {free / 2**10:.0f} KiB, and the server's log and notes take "
-            f"{ROOM_BYTES / 2**10:.0f} KiB. Make room, or choose another directory with TMPDIR."
+            f"{folder} has room for {disk.free / 2**10:.0f} KiB, and the server's log and notes "
+            f"take {ROOM_BYTES / 2**10:.0f} KiB. Make room, or choose another directory with "
+            "TMPDIR."
         )

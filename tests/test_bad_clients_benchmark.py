@@ -197,6 +197,7 @@ def made_up(kinds: Mapping[str, tuple[float | None, ...]] = MEANWHILE) -> BadCli
                 alone=traffic(10.0 * 2**number),
                 meanwhile=traffic(p99s[number], failed=9 if p99s[number] is None else 0),
                 responses={RESPONSES[kind]: 7},
+                grown_bytes=1_000_000 * number,
             )
             for number in range(3)
             for kind, p99s in kinds.items()

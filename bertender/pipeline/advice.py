@@ -49,8 +49,8 @@ ADVICE: tuple[Advice, ...] = (
         holds=has_int8_acceleration,
         single_texts="`quantize --scheme dynamic`, `--runtime onnxruntime`",
         batches="`quantize --scheme static --runtime openvino`, `--runtime openvino`",
-        why="a run of OpenVINO begins with more work, and it fuses more of what is between the "
-        "products, which 8-bit batches spend most of their time on",
+        why="OpenVINO fuses more of what is between the products, and begins each run with more "
+        "work",
         basis="measured with one model of 6 layers on one CPU, where static integers in batches "
         "lost some of the score: [comparing.md](comparing.md#compare-runtimes)",
     ),

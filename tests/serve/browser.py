@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import shutil
 import subprocess
 import time
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 __all__ = ["CHROMIUM", "FLAGS", "Browser", "browser"]
 
@@ -87,10 +88,16 @@ class Browser:
     def _message(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         content = bytearray()
-        while (byte := self.process.stdout.read(1)) != b"\0":
+        while (byte := self._byte(self.process.stdout)) != b"\0":
             assert byte, "the browser has ended"
             content += byte
         return dict(json.loads(content))
+
+    @staticmethod
+    def _byte(output: IO[bytes]) -> bytes:
+        ready, _, _ = select.select([output], [], [], TIMEOUT_S)
+        assert ready, f"the browser says nothing for {TIMEOUT_S:g} s"
+        return output.read(1)
 
 
 @contextmanager
@@ -102,6 +109,7 @@ def browser(folder: Path) -> Iterator[Browser]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        bufsize=0,  # what is read already would not be seen by `select`
     ) as process:
         try:
             yield Browser(process)

@@ -22,7 +22,7 @@ from tests.serve.marked_model import ASK, BATCH, HOLD_S, QUEUE, SAYS, Answer, ma
 
 pytestmark = pytest.mark.server
 
-REJECTED = 20
+REJECTED = 8
 """Requests at once."""
 SLOW_ONES = 4
 """Of them: those that this process was slow to send, where the machine is busy."""

@@ -368,5 +368,5 @@ def test_files_that_are_not_run_are_there() -> None:
 
 def test_the_times_of_the_end_are_those_of_the_code() -> None:
     (section,) = re.findall(r"^### The end\n(.+?)^#", text_of(PAGE), re.S | re.M)
-    assert f"`STOP_TIMEOUT_S` in `serve/launch.py`, which is `{STOP_TIMEOUT_S} s`" in section
-    assert f"`IN_FLIGHT_TIMEOUT_S` (`{IN_FLIGHT_TIMEOUT_S} s`)" in section
+    assert f"still runs after `{STOP_TIMEOUT_S} s` is killed" in section
+    assert f"Triton itself gives them `{IN_FLIGHT_TIMEOUT_S} s`" in section
