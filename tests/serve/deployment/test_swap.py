@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from bertender.measure.tolerances import TOLERANCES
 from serve.deployment import DeployConfig, deploy
 from serve.deployment.model_folder import ModelFolder
 from serve.server import TritonServer
 from serve.triton_config import read_model_config
+from tests.runtimes import needs
 from tests.serve.deployment.conftest import (
     ASKED,
     Versions,
@@ -75,6 +77,16 @@ def test_no_request_is_dropped_while_versions_are_swapped(
         assert set(statuses) == {200}, "a load balancer would have taken it out"
         names = sorted(path.name for path in (running.server.repository / "classifier").iterdir())
         assert names == ["2", "3", "config.pbtxt"], "one earlier version stays"
+
+
+@needs("openvino-bf16")
+def test_floats_of_fewer_bits_are_no_reason_to_refuse_a_version(
+    versions: Versions, tmp_path: Path
+) -> None:
+    with deployable(versions.old, tmp_path, runtime="openvino-bf16") as running:
+        done = deploy(versions.new, running.server.http_url, running.config)
+    assert done.state == "serving"
+    assert TOLERANCES["float32"].max_abs * 10 < done.golden.max_abs_difference
 
 
 @pytest.mark.slow
