@@ -198,7 +198,11 @@ TABLES: Mapping[str, Block] = {
     ),
     "runtimes": Block(
         "docs/comparing.md",
-        ("benchmarks/results/2026-11-23-sst2-runtimes-cpu.json",),
+        (
+            "benchmarks/results/2026-11-24-sst2-deep-runtimes-cpu.json",
+            "benchmarks/results/2026-11-24-sst2-runtimes-cpu.json",
+            "benchmarks/results/2026-11-23-sst2-runtimes-cpu.json",
+        ),
         runtime_block,
     ),
     "pruning": Block(

@@ -72,7 +72,7 @@ def _time(shape: Shape, timed: Timed, rows: Sequence[Timed]) -> str:
 def _conditions(result: RuntimeBenchmark) -> str:
     here, load = result.comparison.circumstances, result.comparison.circumstances.load
     versions = here.environment.versions
-    packages = (runtime.package for runtime in RUNTIMES.values())
+    packages = dict.fromkeys(runtime.package for runtime in RUNTIMES.values())
     known = [f"{name} {versions[name]}" for name in packages if name in versions]
     others = "" if load is None else f", others had {load.busy:.0%} of the cores"
     return (

@@ -51,8 +51,8 @@ ADVICE: tuple[Advice, ...] = (
         batches="`quantize --scheme static --runtime openvino`, `--runtime openvino`",
         why="OpenVINO fuses more of what is between the products, and begins each run with more "
         "work",
-        basis="measured with one model of 6 layers on one CPU, where static integers in batches "
-        "lost some of the score: [comparing.md](comparing.md#compare-runtimes)",
+        basis="measured with models of 6 and 12 layers on two CPUs, where 8 bits lost some of the "
+        "score with some of them: [comparing.md](comparing.md#compare-runtimes)",
     ),
     Advice(
         machine="an x86 CPU without them",
