@@ -45,7 +45,12 @@ def rows_of(result: RuntimeBenchmark) -> list[Timed]:
 
 def _part(result: RuntimeBenchmark) -> list[str]:
     rows, conditions = rows_of(result), result.comparison.circumstances
-    headings = ["Artifact and runtime", "Runs as", "Disk MB", f"{conditions.metric}, points"]
+    headings = [
+        "Artifact and runtime",
+        "Precision of the file",
+        "Disk MB",
+        f"{conditions.metric}, points",
+    ]
     headings += [f"{shape.title}: ms, speedup" for shape in SHAPES]
     cells = [tuple((cell,) for cell in _cells(timed, rows)) for timed in rows]
     numeric = (False, False, *[True] * (len(headings) - 2))

@@ -161,11 +161,11 @@ def _command(artifact: Artifact, pins: Pins) -> Iterator[tuple[subprocess.Popen[
 def _memory(process: subprocess.Popen[bytes]) -> tuple[tuple[ProcessMemory, ...], int]:
     """Return the memory of each process that the command began, and that of files."""
     command = psutil.Process(process.pid)
-    roles = {COMMAND: command}
-    roles |= {role_of(each.name()): each for each in command.children(recursive=True)}
-    maps = {role: each.memory_maps(grouped=True) for role, each in roles.items()}
+    roles = [(COMMAND, command)]
+    roles += [(role_of(each.name()), each) for each in command.children(recursive=True)]
+    maps = [(role, each.memory_maps(grouped=True)) for role, each in roles]
     files: Counter[str] = Counter()
-    for each in (area for areas in maps.values() for area in areas):
+    for each in (area for _, areas in maps for area in areas):
         files[each.path] = max(files[each.path], each.rss - each.anonymous)
     memory = tuple(
         ProcessMemory(
@@ -173,7 +173,7 @@ def _memory(process: subprocess.Popen[bytes]) -> tuple[tuple[ProcessMemory, ...]
             resident_bytes=sum(each.rss for each in areas),
             own_bytes=sum(each.anonymous for each in areas),
         )
-        for role, areas in maps.items()
+        for role, areas in maps
     )
     return memory, files.total()
 

@@ -39,7 +39,7 @@ def starting_block(file: str, path: Path) -> str:
             "",
             f"- Ready after {ready_s:.2f} s (aim: {MOST_READY_S:g} s): "
             f"{_word(ready_s <= MOST_READY_S)}; a first response after {first_s:.2f} s.",
-            f"- Memory in all: {total:.0f} MB, with pages of files counted once (aim: "
+            f"- Memory in all: at least {total:.0f} MB, with pages of files counted once (aim: "
             f"{MOST_BYTES / 1e6:.0f} MB): {_word(total * 1e6 <= MOST_BYTES)}; {rows[-1][1]:.0f} MB "
             "where those that processes share count for each.",
             "",

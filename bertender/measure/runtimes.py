@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bertender.core.artifact import Artifact
-from bertender.core.environment import cpu_facts
 from bertender.core.errors import ConfigError, RuntimeMissingError
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
-__all__ = ["check_installed", "check_used", "lacking_flags", "runtime_of", "tolerance_in"]
+__all__ = ["check_installed", "check_used", "runtime_of", "tolerance_in"]
 
 FLOAT_TYPES = ("float32", "float16", "bfloat16")
 """Rows of TOLERANCES, each wider than those before."""
@@ -42,20 +41,11 @@ def check_installed(*names: str) -> None:
                 f"runtime {name!r} is not installed. Install it with `{RUNTIMES[name].install}`, "
                 f"or use one that is: {', '.join(_usable())}."
             )
-        if lacking := lacking_flags(name):
+        if lacking := RUNTIMES[name].lacking_flags:
             raise RuntimeMissingError(
                 f"runtime {name!r} needs a CPU with {' or '.join(lacking)}, and this one has "
                 f"neither. Use another: {', '.join(_usable())}."
             )
-
-
-def lacking_flags(name: str) -> tuple[str, ...]:
-    """Return the flags of which a runtime needs one, where this CPU has none of them."""
-    needed = RUNTIMES[name].cpu_flags
-    if not needed:
-        return ()
-    _, there = cpu_facts()
-    return () if set(needed) & set(there) else needed
 
 
 def tolerance_in(runtime: str, precision: str) -> str:
@@ -76,5 +66,5 @@ def _usable() -> list[str]:
     return [
         name
         for name, runtime in RUNTIMES.items()
-        if runtime.version is not None and not lacking_flags(name)
+        if runtime.version is not None and not runtime.lacking_flags
     ]

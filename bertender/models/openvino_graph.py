@@ -60,9 +60,22 @@ class OpenVinoPredictor:
 
 
 class Bfloat16Predictor(OpenVinoPredictor):
-    """The same, and what is not 8-bit is computed in bfloat16, where OpenVINO has kernels of it."""
+    """The same, and what is not 8-bit is computed in bfloat16.
+
+    Raises:
+        RuntimeMissingError: OpenVINO is not installed, or this CPU has no bfloat16.
+        ModelError: OpenVINO cannot open the graph.
+    """
 
     float_type = "bf16"
+
+    def __init__(self, path: Path, threads: int = 0, **settings: Any) -> None:
+        if lacking := RUNTIMES["openvino-bf16"].lacking_flags:
+            raise RuntimeMissingError(
+                f"runtime 'openvino-bf16' needs a CPU with {' or '.join(lacking)}, and this one "
+                "has neither. Use runtime 'openvino'."
+            )
+        super().__init__(path, threads, **settings)
 
 
 def import_openvino() -> ModuleType:

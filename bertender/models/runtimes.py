@@ -34,6 +34,16 @@ class Runtime:
     """It runs where the CPU has one of these; everywhere without any."""
 
     @property
+    def lacking_flags(self) -> tuple[str, ...]:
+        """The flags of which it needs one, where this CPU has none of them."""
+        if not self.cpu_flags:
+            return ()
+        from bertender.core.environment import cpu_facts  # here: a server loads this module
+
+        _, there = cpu_facts()
+        return () if set(self.cpu_flags) & set(there) else self.cpu_flags
+
+    @property
     def version(self) -> str | None:
         """Version of its package; None where it is not installed."""
         try:
@@ -64,7 +74,7 @@ RUNTIMES = Table(
         ),
         "openvino-bf16": Runtime(
             title="OpenVINO bfloat16",
-            summary="the same, and what is in float in bfloat16: faster and less exact",
+            summary="the same with bfloat16 for floats: float models are faster, and less exact",
             open=on_demand("bertender.models.openvino_graph:Bfloat16Predictor"),
             package="openvino",
             install=OPENVINO,

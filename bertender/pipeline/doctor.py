@@ -19,6 +19,10 @@ from bertender.pipeline.advice import shown_advice
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
 
+EVERYWHERE = ",".join(name for name, runtime in RUNTIMES.items() if not runtime.cpu_flags)
+"""Runtimes that run on every CPU."""
+
+
 class Finding(Record):
     """Result of one check of this machine, and what it means for the user."""
 
@@ -164,8 +168,8 @@ CHECKS: tuple[Check, ...] = (
         "faster runtime",
         _faster_runtime,
         "of the models compared here; `bertender compare` with `--runtime "
-        f"{','.join(RUNTIMES)}` measures it anew, for yours",
-        f"not measured here: `bertender compare ARTIFACT ARTIFACT --runtime {','.join(RUNTIMES)}` "
+        f"{EVERYWHERE}` measures it anew, for yours",
+        f"not measured here: `bertender compare ARTIFACT ARTIFACT --runtime {EVERYWHERE}` "
         "with an exported and a quantized model does",
     ),
     Check(

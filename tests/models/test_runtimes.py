@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import bertender
+from bertender.core import environment
 from bertender.core.artifact import Artifact
 from bertender.core.environment import BF16_FLAGS
 from bertender.core.errors import ModelError, RuntimeMissingError, UnknownNameError
@@ -103,14 +104,16 @@ def test_bfloat16_is_what_floats_are_computed_in(graph: Artifact, task: Task) ->
     assert distance > ATOL["float32"], "it would be float32 otherwise"
 
 
-def test_a_cpu_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_without_bfloat16_is_named(graph: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda package: "1.0")
-    monkeypatch.setattr(runtimes, "cpu_facts", lambda: ("a CPU", ("avx2", "avx512f")))
+    monkeypatch.setattr(environment, "cpu_facts", lambda: ("a CPU", ("avx2", "avx512f")))
     check_installed(DEFAULT_RUNTIME, "openvino")
     message = r"'openvino-bf16' needs a CPU with avx512_bf16 or amx_bf16.*: onnxruntime, openvino\."
     with pytest.raises(RuntimeMissingError, match=message):
         check_installed("openvino-bf16")
-    monkeypatch.setattr(runtimes, "cpu_facts", lambda: ("a CPU", ("amx_bf16",)))
+    with pytest.raises(RuntimeMissingError, match=r"has neither\. Use runtime 'openvino'"):
+        open_classifier(graph, runtime="openvino-bf16")
+    monkeypatch.setattr(environment, "cpu_facts", lambda: ("a CPU", ("amx_bf16",)))
     check_installed("openvino-bf16")
 
 
