@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bertender.models.cpu_flags import lacking_flags
 from bertender.models.runtimes import RUNTIMES
 
 __all__ = ["ATOL", "EVERY_RUNTIME", "needs"]
@@ -15,7 +16,7 @@ ATOL = {"float32": 1e-5, "bfloat16": 5e-2}
 def needs(name: str) -> pytest.MarkDecorator:
     """Return the mark that skips a test where a runtime is not installed."""
     runtime = RUNTIMES[name]
-    flags = runtime.lacking_flags
+    flags = lacking_flags(runtime)
     return pytest.mark.skipif(
         runtime.version is None or bool(flags),
         reason=f"needs {runtime.title}: {runtime.install} {' or '.join(flags)}",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, RuntimeMissingError
+from bertender.models.cpu_flags import lacking_flags
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 __all__ = ["check_installed", "check_used", "runtime_of", "tolerance_in"]
@@ -41,7 +42,7 @@ def check_installed(*names: str) -> None:
                 f"runtime {name!r} is not installed. Install it with `{RUNTIMES[name].install}`, "
                 f"or use one that is: {', '.join(_usable())}."
             )
-        if lacking := RUNTIMES[name].lacking_flags:
+        if lacking := lacking_flags(RUNTIMES[name]):
             raise RuntimeMissingError(
                 f"runtime {name!r} needs a CPU with {' or '.join(lacking)}, and this one has "
                 f"neither. Use another: {', '.join(_usable())}."
@@ -66,5 +67,5 @@ def _usable() -> list[str]:
     return [
         name
         for name, runtime in RUNTIMES.items()
-        if runtime.version is not None and not runtime.lacking_flags
+        if runtime.version is not None and not lacking_flags(runtime)
     ]

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError, RuntimeMissingError
+from bertender.models.cpu_flags import lacking_flags
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.text.batch import Batch
 
@@ -70,7 +71,7 @@ class Bfloat16Predictor(OpenVinoPredictor):
     float_type = "bf16"
 
     def __init__(self, path: Path, threads: int = 0, **settings: Any) -> None:
-        if lacking := RUNTIMES["openvino-bf16"].lacking_flags:
+        if lacking := lacking_flags(RUNTIMES["openvino-bf16"]):
             raise RuntimeMissingError(
                 f"runtime 'openvino-bf16' needs a CPU with {' or '.join(lacking)}, and this one "
                 "has neither. Use runtime 'openvino'."

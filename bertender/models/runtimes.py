@@ -34,16 +34,6 @@ class Runtime:
     """It runs where the CPU has one of these; everywhere without any."""
 
     @property
-    def lacking_flags(self) -> tuple[str, ...]:
-        """The flags of which it needs one, where this CPU has none of them."""
-        if not self.cpu_flags:
-            return ()
-        from bertender.core.environment import cpu_facts  # here: a server loads this module
-
-        _, there = cpu_facts()
-        return () if set(self.cpu_flags) & set(there) else self.cpu_flags
-
-    @property
     def version(self) -> str | None:
         """Version of its package; None where it is not installed."""
         try:

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import bertender
-from bertender.core import environment
 from bertender.core.artifact import Artifact
 from bertender.core.environment import BF16_FLAGS
 from bertender.core.errors import ModelError, RuntimeMissingError, UnknownNameError
 from bertender.measure import runtimes
 from bertender.measure.runtimes import check_installed
+from bertender.models import cpu_flags
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import Task
@@ -106,14 +106,14 @@ def test_bfloat16_is_what_floats_are_computed_in(graph: Artifact, task: Task) ->
 
 def test_a_cpu_without_bfloat16_is_named(graph: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda package: "1.0")
-    monkeypatch.setattr(environment, "cpu_facts", lambda: ("a CPU", ("avx2", "avx512f")))
+    monkeypatch.setattr(cpu_flags, "cpu_facts", lambda: ("a CPU", ("avx2", "avx512f")))
     check_installed(DEFAULT_RUNTIME, "openvino")
     message = r"'openvino-bf16' needs a CPU with avx512_bf16 or amx_bf16.*: onnxruntime, openvino\."
     with pytest.raises(RuntimeMissingError, match=message):
         check_installed("openvino-bf16")
     with pytest.raises(RuntimeMissingError, match=r"has neither\. Use runtime 'openvino'"):
         open_classifier(graph, runtime="openvino-bf16")
-    monkeypatch.setattr(environment, "cpu_facts", lambda: ("a CPU", ("amx_bf16",)))
+    monkeypatch.setattr(cpu_flags, "cpu_facts", lambda: ("a CPU", ("amx_bf16",)))
     check_installed("openvino-bf16")
 
 
