@@ -35,7 +35,6 @@ from benchmarks.watched_server import SERVER, memory_of
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
-from bertender.core.errors import LoadTestError
 from bertender.core.machine_load import MachineLoad
 from bertender.core.progress import progress_bar, show_progress
 from bertender.core.speedup import Speedup
@@ -43,7 +42,6 @@ from bertender.measure.line_process import LineProcess, line_process
 from bertender.measure.load import LoadMeter, check_load, check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
-from serve.loadtest.limit import FIRST_RATE
 from serve.loadtest.records import Limit, LoadRun, Outcome
 from serve.server import TritonServer, serving
 from serve.tuning.rounds import ratio_over_rounds
@@ -150,7 +148,8 @@ def measure_bad_clients(
     with _served(artifact, config) as (server, clients):
         asked = StartedSystem(lambda: TritonAsker(server.http_url), own, config.measured)
         meter = LoadMeter()
-        limit = _limit(asked, config)
+        slo_p99_ms = config.measured.slo_p99_ms
+        limit = asked.known_limit(config.limit, slo_p99_ms, "no rate for good requests")
         rate = config.share * limit.rate
         turns = _turns(asked, clients, server, rate, config)
         load = meter.stop()  # while the server is there: its time is not other work
@@ -180,18 +179,6 @@ def _served(
         with pinned(config.measured.pins.generator):
             clients = stack.enter_context(line_process(MODULE, "the process of bad clients"))
         yield server, clients
-
-
-def _limit(asked: StartedSystem, config: BadClientsConfig) -> Limit:
-    """Return the limit that is known, or look for it."""
-    slo_p99_ms = config.measured.slo_p99_ms
-    if config.limit is not None:
-        known = "it was known, and not looked for"
-        return Limit(slo_p99_ms=slo_p99_ms, rate=config.limit, above=None, lower_bound=known)
-    limit, reason = asked.limit(slo_p99_ms, FIRST_RATE)
-    if limit is None:
-        raise LoadTestError(f"no rate for good requests: {reason}")
-    return limit
 
 
 def _target(server: TritonServer, config: BadClientsConfig) -> Target:

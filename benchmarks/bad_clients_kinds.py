@@ -164,4 +164,4 @@ KINDS: Mapping[str, Act] = {
     f"{SLOW_CLIENTS} that send a byte a second": _send_slowly,
     f"{CONNECTIONS} idle connections": _hold_connections,
 }
-"""What a client does to a server -> how."""
+"""Kind of bad client -> the function that acts as one."""

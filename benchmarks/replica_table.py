@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.readings.words import verdict
 from benchmarks.replica_records import COUNTS, Cores, ReplicaBenchmark, ReplicaRun
 from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
@@ -66,7 +67,7 @@ def _restarted(result: ReplicaBenchmark) -> str:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in restart.outcomes.items())
     times = " and ".join(f"{each.stop_s + each.start_s:.1f} s" for each in restart.restarts)
     p99 = "none" if restart.p99_ms is None else f"{restart.p99_ms:.0f} ms"
-    word = "reached" if restart.failed <= MOST_FAILED else "missed"
+    word = verdict(restart.failed <= MOST_FAILED)
     return (
         f"{restart.failed} requests without a response (aim: {MOST_FAILED}): {word}. Of all, "
         f"{counts}; p99 {p99}. A replica was away for {times}"

@@ -16,7 +16,7 @@ from benchmarks.serving_systems import Service, System
 from bertender.core.errors import LoadTestError
 from serve.loadtest.config import LoadConfig
 from serve.loadtest.generator import check_lag, closed_run, open_run
-from serve.loadtest.limit import find_limit
+from serve.loadtest.limit import FIRST_RATE, find_limit
 from serve.loadtest.loops import Send, precise_loop
 from serve.loadtest.records import Limit, LoadRun, Outcome
 from serve.loadtest.senders import Request
@@ -93,6 +93,25 @@ class StartedSystem:
                 return find_limit(probe, slo_p99_ms, first_rate), None
             except LoadTestError as error:
                 return None, str(error)
+
+    def known_limit(self, known: float | None, slo_p99_ms: float, lacking: str) -> Limit:
+        """Return a limit that is known, or look for it.
+
+        Args:
+            known: requests a second; None where it is looked for.
+            slo_p99_ms: the p99 that must hold.
+            lacking: what cannot be done without a limit, for the error.
+
+        Raises:
+            LoadTestError: no rate holds the p99.
+        """
+        if known is not None:
+            reason = "it was known, and not looked for"
+            return Limit(slo_p99_ms=slo_p99_ms, rate=known, above=None, lower_bound=reason)
+        limit, why = self.limit(slo_p99_ms, FIRST_RATE)
+        if limit is None:
+            raise LoadTestError(f"{lacking}: {why}")
+        return limit
 
     def _open_loop(self, duration_s: float) -> LoadConfig:
         return LoadConfig(

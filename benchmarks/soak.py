@@ -20,7 +20,6 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 import typer
-from pydantic import Field
 
 from benchmarks.pinning import NOT_PINNED, Pins
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
@@ -28,121 +27,23 @@ from benchmarks.serving import PreparedTexts, prepared_texts
 from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import ServingConfig
 from benchmarks.serving_systems import System
+from benchmarks.soak_records import MemorySample, Overload, Segment, SoakBenchmark, SoakConfig
 from benchmarks.watched_server import WatchedServer
 from bertender.core.artifact import Artifact
-from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
-from bertender.core.errors import LoadTestError
-from bertender.core.machine_load import MachineLoad
+from bertender.core.environment import environment
 from bertender.core.progress import progress_bar, show_progress
 from bertender.measure.load import LoadMeter, busiest, check_load, check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from serve.config import ServeConfig
-from serve.loadtest.limit import FIRST_RATE
-from serve.loadtest.records import Limit, LoadRun, Outcome
+from serve.loadtest.records import Limit, LoadRun
 from serve.server import serving
 
-__all__ = ["MemorySample", "Overload", "Segment", "SoakBenchmark", "SoakConfig", "run", "soak"]
+__all__ = ["run", "soak"]
 
 
 TIMEOUT_SHARE = 0.4
 """Of the p99 that must hold: how long a request may wait in the queue."""
-
-
-class SoakConfig(Record):
-    """How it is measured."""
-
-    limit: float | None = Field(None, description="requests a second; None: it is looked for")
-    minutes: float = 10.0
-    segment_s: float = Field(20.0, description="of requests between two readings of memory")
-    share: float = Field(0.8, description="of the limit, for minutes")
-    overload: float = Field(2.0, description="times the limit, after that")
-    overload_s: float = 20.0
-    queue_timeout_ms: float
-    measured: ServingConfig = Field(description="of the limit, its p99, and the cores")
-
-
-class MemorySample(Record):
-    """Resident memory of the server's processes."""
-
-    at_s: float = Field(description="from the first request of the soak on")
-    bytes_of: dict[str, int] = Field(description="server, stub and supervisor")
-
-    @property
-    def total(self) -> int:
-        return sum(self.bytes_of.values())
-
-
-class Segment(Record):
-    """Requests of the soak between two readings of memory."""
-
-    p50_ms: float | None
-    p99_ms: float | None = Field(description="of all; None where more than 1 % have no response")
-    outcomes: dict[Outcome, int]
-    lag_share: float = Field(description="how late requests were sent, over the median latency")
-
-
-class Overload(Record):
-    """Requests beyond the limit."""
-
-    rate: float
-    duration_s: float
-    outcomes: dict[Outcome, int]
-    within_slo: int = Field(description="requests with a response within the p99 that must hold")
-    lag_share: float
-    p50_ms: float | None = Field(None, description="of the responses")
-    rejected_p50_ms: float | None = Field(None, description="how long a rejection took")
-    rejected_p99_ms: float | None = None
-    memory: MemorySample | None = Field(None, description="right after it")
-
-    @property
-    def goodput(self) -> float:
-        """Responses a second within the p99 that must hold."""
-        return self.within_slo / self.duration_s
-
-
-class SoakBenchmark(Record):
-    """A soak, and its conditions."""
-
-    task: str
-    name: str
-    digest: str
-    precision: str
-    config: SoakConfig
-    limit: Limit
-    rate: float = Field(description="requests a second of the soak")
-    memory: tuple[MemorySample, ...]
-    segments: tuple[Segment, ...]
-    overload: Overload
-    default_overload: Overload | None = Field(None, description="of a server of default settings")
-    load: MachineLoad
-    environment: Environment
-
-    @property
-    def growth(self) -> float:
-        """Growth of the memory from the second fifth of the soak to the last, as a share.
-
-        The first fifth is left out: runtimes reserve memory at sizes that they see first then.
-        """
-        part = max(1, len(self.memory) // 5)
-        return _median_total(self.memory[-part:]) / _median_total(self.memory[part : 2 * part]) - 1
-
-    @property
-    def goodput_share(self) -> float:
-        """Goodput beyond the limit, as a share of the limit."""
-        return self.overload.goodput / self.limit.rate
-
-    @property
-    def overload_growth(self) -> float | None:
-        """Growth of the memory from the end of the soak to that of the overload, as a share."""
-        after = self.overload.memory
-        return None if after is None else after.total / self.memory[-1].total - 1
-
-
-def _median_total(samples: tuple[MemorySample, ...]) -> float:
-    totals = sorted(each.total for each in samples)
-    return totals[len(totals) // 2]
 
 
 def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchmark:
@@ -159,15 +60,15 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
     server = _server(config.queue_timeout_ms)
     with _asked(server, artifact, natural, config) as asked:
         meter = LoadMeter()
-        limit = _limit(asked, config)
+        limit = asked.known_limit(config.limit, config.measured.slo_p99_ms, "nothing to soak")
         memory, segments = _soaked(asked, server, config.share * limit.rate, config)
         overload = _overloaded(asked, server, limit, config)
         load = meter.stop()
     check_load(load, config.measured.noisy)
-    default = _server()
-    with _asked(default, artifact, natural, config) as asked:
+    server = _server()
+    with _asked(server, artifact, natural, config) as asked:
         meter = LoadMeter()
-        default_overload = _overloaded(asked, default, limit, config)
+        default_overload = _overloaded(asked, server, limit, config)
         default_load = meter.stop()
     check_load(default_load, config.measured.noisy)
     return SoakBenchmark(
@@ -185,18 +86,6 @@ def soak(artifact: Artifact, texts: list[str], config: SoakConfig) -> SoakBenchm
         load=busiest([load, default_load]),
         environment=environment(),
     )
-
-
-def _limit(asked: StartedSystem, config: SoakConfig) -> Limit:
-    """Return the limit that is known, or look for it."""
-    slo_p99_ms = config.measured.slo_p99_ms
-    if config.limit is not None:
-        known = "it was known, and not looked for"
-        return Limit(slo_p99_ms=slo_p99_ms, rate=config.limit, above=None, lower_bound=known)
-    limit, reason = asked.limit(slo_p99_ms, FIRST_RATE)
-    if limit is None:
-        raise LoadTestError(f"nothing to soak: {reason}")
-    return limit
 
 
 def _server(queue_timeout_ms: float | None = None) -> WatchedServer:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.soak import SoakBenchmark
+from benchmarks.readings.words import verdict
+from benchmarks.soak_records import SoakBenchmark
 
 __all__ = ["LEAST_GOODPUT", "MOST_GROWTH", "MOST_REJECTION_MS", "soak_block"]
 
@@ -25,13 +26,13 @@ def soak_block(file: str, path: Path) -> str:
         *(_row(cells) for cells in _memory(result)),
         "",
         f"- Memory: {result.growth:+.1%} from the second fifth of the soak to the last (aim: under "
-        f"{MOST_GROWTH:.0%}): {_word(result.growth < MOST_GROWTH)}.",
+        f"{MOST_GROWTH:.0%}): {verdict(result.growth < MOST_GROWTH)}.",
         f"- At {result.rate:.4g} requests/s for {result.memory[-1].at_s / 60:.1f} minutes: "
         f"{_latencies(result)}; {_counted(result)}.",
         f"- Goodput at {result.overload.rate:.4g} requests/s: {result.overload.goodput:.4g} "
         f"responses/s within {result.config.measured.slo_p99_ms:g} ms, {result.goodput_share:.1%} "
         f"of the limit (aim: at least {LEAST_GOODPUT:.0%}): "
-        f"{_word(result.goodput_share >= LEAST_GOODPUT)}.",
+        f"{verdict(result.goodput_share >= LEAST_GOODPUT)}.",
         *_rejections(result),
         *_memory_of_overload(result),
         *_defaults(result),
@@ -51,7 +52,7 @@ def _rejections(result: SoakBenchmark) -> list[str]:
         return []
     return [
         f"- Rejections then took {p50_ms:.1f} ms in the median and {p99_ms:.1f} ms at p99 (aim: "
-        f"under {MOST_REJECTION_MS} ms): {_word(p99_ms < MOST_REJECTION_MS)}. One comes at once "
+        f"under {MOST_REJECTION_MS} ms): {verdict(p99_ms < MOST_REJECTION_MS)}. One comes at once "
         f"where the queue is full, and else after {result.config.queue_timeout_ms:g} ms in it."
     ]
 
@@ -62,7 +63,7 @@ def _memory_of_overload(result: SoakBenchmark) -> list[str]:
         return []
     return [
         f"- Memory after the overload: {growth:+.1%} over that before it (aim: under "
-        f"{MOST_GROWTH:.0%}): {_word(growth < MOST_GROWTH)}."
+        f"{MOST_GROWTH:.0%}): {verdict(growth < MOST_GROWTH)}."
     ]
 
 
@@ -134,10 +135,6 @@ def _conditions(result: SoakBenchmark) -> str:
         f"{config.measured.slo_p99_ms:g} ms, `--queue-timeout-ms {config.queue_timeout_ms:g}`. "
         f"Meanwhile {result.load}. {here.cpu_model}; onnxruntime {here.versions['onnxruntime']}."
     )
-
-
-def _word(reached: bool) -> str:
-    return "reached" if reached else "missed"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.readings.words import verdict
 from benchmarks.starting import COMMAND, ProcessMemory, Start, StartBenchmark
 from benchmarks.watched_server import SERVER, STUB, SUPERVISOR
 
@@ -38,10 +39,10 @@ def starting_block(file: str, path: Path) -> str:
             *(_row(*cells) for cells in rows),
             "",
             f"- Ready after {ready_s:.2f} s (aim: {MOST_READY_S:g} s): "
-            f"{_word(ready_s <= MOST_READY_S)}; a first response after {first_s:.2f} s.",
+            f"{verdict(ready_s <= MOST_READY_S)}; a first response after {first_s:.2f} s.",
             f"- Memory in all: at least {total:.0f} MB, with pages of files counted once (aim: "
-            f"{MOST_BYTES / 1e6:.0f} MB): {_word(total * 1e6 <= MOST_BYTES)}; {rows[-1][1]:.0f} MB "
-            "where those that processes share count for each.",
+            f"{MOST_BYTES / 1e6:.0f} MB): {verdict(total * 1e6 <= MOST_BYTES)}; "
+            f"{rows[-1][1]:.0f} MB where those that processes share count for each.",
             "",
             _conditions(result),
             "",
@@ -80,7 +81,3 @@ def _conditions(result: StartBenchmark) -> str:
         f"Meanwhile, at most, {result.load}. {here.cpu_model}; onnxruntime "
         f"{here.versions['onnxruntime']}."
     )
-
-
-def _word(reached: bool) -> str:
-    return "reached" if reached else "missed"

@@ -13,7 +13,7 @@ __all__ = ["check_room", "check_temporary_folder"]
 
 TEMPORARY = Path("/tmp")  # noqa: S108 - Triton's own choice, nothing is made here
 ROOM_BYTES = 2**20
-"""What a server writes to its own folder before its log has anything to say."""
+"""Least free space of a server's workspace, for its log and its notes."""
 
 
 def check_temporary_folder(folder: Path = TEMPORARY) -> None:

@@ -121,6 +121,18 @@ def plain_export(once: Once, task: Task) -> Callable[[str], tuple[Artifact, Arti
     return exported
 
 
+@pytest.fixture(scope="session")
+def exported(once: Once, teacher: Artifact, task: Task) -> Artifact:
+    """The teacher's graph, checked on a few texts."""
+    from export.onnx_export import ExportConfig, export  # only for the tests that want it
+
+    config = ExportConfig(parity_texts=8)
+    return Artifact.load(
+        once("exported-teacher", lambda folder: export(teacher, task, config, folder / "onnx"))
+        / "onnx"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what repeats a path, before `-m` chooses."""

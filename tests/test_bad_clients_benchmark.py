@@ -30,7 +30,6 @@ from bertender.core.errors import ModelError
 from bertender.core.machine_load import MachineLoad
 from bertender.measure.line_process import line_process
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
 from serve.loadtest.records import Limit
 
 MEASURED = ServingConfig(warmup_s=0.05, slo_p99_ms=500, noisy=True)
@@ -52,12 +51,6 @@ RESPONSES: Mapping[str, str] = {
 """A row of KINDS -> what it gets of Triton."""
 HELD = {"10 that send a byte a second": 10, "500 idle connections": CONNECTIONS}
 """Rows of KINDS that hold connections, and how many."""
-
-
-@pytest.fixture(scope="module")
-def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    out = tmp_path_factory.mktemp("exported") / "onnx"
-    return export(teacher, task, ExportConfig(parity_texts=8), out)
 
 
 @pytest.mark.server

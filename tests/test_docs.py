@@ -280,7 +280,7 @@ FAULTS = (
     "a file of the artifact is damaged",
     "`/dev/shm` is too small",
 )
-"""What an endpoint has to cope with: each is in the first column of a table in serving.md."""
+"""Faults: each is in the first column of a table of docs/serving.md."""
 
 BAD_INPUTS = (
     "empty",
@@ -307,7 +307,7 @@ BAD_INPUTS = (
     "a byte a second",
     "500 idle connections",
 )
-"""What clients may send: likewise. Where the outcome is one, a row has several, by commas."""
+"""Bad inputs, likewise; a row lists several, by commas, where their outcome is the same."""
 
 WITH_TESTS = re.compile(
     r"^\| (?P<noun>[\w ]+) \|.+\| Test \|\n\|[- |]+\n(?P<rows>(?:\|.+\n)+)", re.M

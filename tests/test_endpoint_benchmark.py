@@ -22,16 +22,9 @@ from bertender.measure.load import MachineLoad
 from bertender.models.predictor import Classifier, FloatArray
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, keep_text
-from export.onnx_export import ExportConfig, export
 from tests.front import write_toy_files
 
 STARTS, ROUNDS, TEXTS = 2, 2, 3
-
-
-@pytest.fixture(scope="module")
-def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    out = tmp_path_factory.mktemp("exported") / "onnx"
-    return export(teacher, task, ExportConfig(parity_texts=8), out)
 
 
 @pytest.fixture(scope="module")

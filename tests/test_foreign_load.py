@@ -26,15 +26,8 @@ from bertender.core.environment import environment
 from bertender.core.errors import LoadTestError
 from bertender.core.machine_load import MachineLoad
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
 
 QUICK = ForeignLoadConfig(rounds=3, duration_s=1.0, clients=2, noisy=True)
-
-
-@pytest.fixture(scope="module")
-def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    out = tmp_path_factory.mktemp("exported") / "onnx"
-    return export(teacher, task, ExportConfig(parity_texts=8), out)
 
 
 @pytest.mark.server

@@ -26,16 +26,9 @@ from bertender.core.environment import environment
 from bertender.core.errors import ModelError
 from bertender.core.machine_load import MachineLoad
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
 
 QUICK = ServingConfig(rounds=3, duration_s=0.2, warmup_s=0.0, noisy=True)
 NO_LOAD = MachineLoad(other_work=0.0, steal=0.0)
-
-
-@pytest.fixture(scope="module")
-def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    out = tmp_path_factory.mktemp("exported") / "onnx"
-    return export(teacher, task, ExportConfig(parity_texts=8), out)
 
 
 @pytest.mark.server

@@ -45,19 +45,12 @@ from bertender.core.errors import ConfigError, LoadTestError, ModelError
 from bertender.core.machine_load import MachineLoad
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
 from serve.loadtest.records import Limit, Outcome
 from serve.loadtest.senders import Request
 
 QUICK = ServingConfig(
     duration_s=0.15, warmup_s=0.05, limit_duration_s=0.2, slo_p99_ms=10_000, noisy=True
 )
-
-
-@pytest.fixture(scope="module")
-def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    out = tmp_path_factory.mktemp("exported") / "onnx"
-    return export(teacher, task, ExportConfig(parity_texts=8), out)
 
 
 @pytest.fixture(scope="module")

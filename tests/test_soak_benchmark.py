@@ -10,26 +10,26 @@ from typer.testing import CliRunner
 
 from benchmarks import soak as benchmark
 from benchmarks.serving_records import ServingConfig
-from benchmarks.soak import MemorySample, Overload, Segment, SoakBenchmark, SoakConfig, soak
+from benchmarks.soak import soak
+from benchmarks.soak_records import (
+    MemorySample,
+    Overload,
+    Segment,
+    SoakBenchmark,
+    SoakConfig,
+)
 from benchmarks.soak_table import FIRST, soak_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import LoadTestError
 from bertender.core.machine_load import MachineLoad
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
 from serve.loadtest.records import Limit
 
 MEASURED = ServingConfig(warmup_s=0.05, limit_duration_s=0.2, slo_p99_ms=500, noisy=True)
 QUICK = SoakConfig(
     minutes=0, segment_s=0.3, overload_s=0.3, queue_timeout_ms=250, measured=MEASURED
 )
-
-
-@pytest.fixture(scope="module")
-def exported(teacher: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    out = tmp_path_factory.mktemp("exported") / "onnx"
-    return export(teacher, task, ExportConfig(parity_texts=8), out)
 
 
 @pytest.mark.server

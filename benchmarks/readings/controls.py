@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.control_table import Students, average_gain, read_students
 from benchmarks.controls import WAYS
 from benchmarks.points import points
-from benchmarks.readings.words import above, below, listed, paragraph
+from benchmarks.readings.words import above, below, listed, paragraph, verdict
 from bertender.metrics.records import Change
 
 __all__ = ["LEAST_GAIN", "controls_reading"]
@@ -53,7 +53,7 @@ def _judged(gain: Change) -> str:
     reached = gain.value >= LEAST_GAIN and gain.low > 0
     return (
         f"The aim is a gain of {LEAST_GAIN:.1f} points on average, with an interval above 0: it is "
-        f"{'reached' if reached else 'missed'}."
+        f"{verdict(reached)}."
     )
 
 

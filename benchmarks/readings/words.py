@@ -15,6 +15,7 @@ __all__ = [
     "ratio",
     "span",
     "ticked",
+    "verdict",
 ]
 
 
@@ -64,6 +65,11 @@ def span(values: Sequence[float], digits: int, unit: str = "") -> str:
 def ratio(interval: Interval) -> str:
     """Return how many times as fast something is, as the tables show it."""
     return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def verdict(reached: bool) -> str:
+    """Return in a word whether an aim is reached."""
+    return "reached" if reached else "missed"
 
 
 def paragraph(*sentences: str) -> str:

@@ -29,7 +29,7 @@ class Runtime:
     package: str
     install: str
     float_type: str = "float32"
-    """What it computes in where a graph has floats, by the names of precisions."""
+    """Data type that it computes floating-point operators in."""
     cpu_flags: tuple[str, ...] = ()
     """It runs where the CPU has one of these; everywhere without any."""
 

@@ -219,7 +219,7 @@ def test_a_bad_body_is_an_error_or_silence(
 
 @dataclass(frozen=True)
 class SlowClient:
-    """What a client sends byte by byte, and what the response to all of it has."""
+    """A request that is sent byte by byte, and a part of the response to it."""
 
     content: bytes
     response: bytes

@@ -57,7 +57,7 @@ NEEDS_COPIES: Mapping[str, tuple[str, ...]] = {
     # of a server that is never started again, the repository has symbolic links
     "the repository of a server": ("--restart", *ANY_PORT_OPTIONS),
 }
-"""What does not fit on a full disk, which is the working directory and has temporary files."""
+"""Options with which `serve` copies the model to the working directory or the temporary one."""
 
 
 @pytest.mark.parametrize("kind", NEEDS_COPIES)
