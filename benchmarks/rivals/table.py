@@ -126,5 +126,14 @@ RIVALS = Table(
             settings={"runtime": "openvino"},
             own=True,
         ),
+        "bertender-openvino-bf16": Rival(
+            title="bertender, OpenVINO in bfloat16",
+            opens="benchmarks.rivals.own:open_own",
+            reads="onnx",
+            packages=("openvino",),
+            settings={"runtime": "openvino-bf16"},
+            own=True,
+            note="computes in bfloat16 what the artifact holds as float32",
+        ),
     },
 )
