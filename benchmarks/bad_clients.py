@@ -1,20 +1,23 @@
 """Sends good requests at a rate, alone and while a bad client of each kind acts, in turns.
 
-    python -m benchmarks.bad_clients ARTIFACT --out FILE.json [--limit N] [--seconds 1.8]
+    python -m benchmarks.bad_clients ARTIFACT --out FILE.json [--limit N] [--nginx]
 
 The good requests come at 40 % of the highest rate that holds a p99, in an open loop, over HTTP as
 the bad ones do: they share the threads of the server that read it. In every round each row of KINDS
 has a turn, in an order that is drawn: good requests alone, and the same ones at the same times
 while one client of that kind sends a bad request a few times a second, or some hold connections.
 The bad clients are a process of their own, on the generator's core, so that they take no time of
-the server's. Triton's memory is read before and after them.
+the server's. Triton's memory is read before and after them. With `--nginx`, good and bad clients
+alike come through nginx with the configuration of deploy/, on the generator's core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -24,6 +27,7 @@ from pydantic import Field
 
 from benchmarks.bad_clients_kinds import KINDS, Target
 from benchmarks.bad_clients_process import MODULE, begin_turn, end_turn
+from benchmarks.nginx import nginx_before
 from benchmarks.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving import check_servable, prepared_texts
@@ -42,6 +46,8 @@ from bertender.measure.line_process import LineProcess, line_process
 from bertender.measure.load import LoadMeter, check_load, check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
+from serve.client.access import NO_ACCESS, AccessConfig, open_access
+from serve.client.address import parse_url
 from serve.loadtest.records import Limit, LoadRun, Outcome
 from serve.server import TritonServer, serving
 from serve.tuning.rounds import ratio_over_rounds
@@ -64,6 +70,7 @@ class BadClientsConfig(Record):
     kinds: tuple[str, ...] = Field(tuple(KINDS), description="rows of KINDS")
     rounds: int = 5
     seconds: float = Field(1.8, description="of good requests alone, and again of both, a turn")
+    nginx: bool = Field(False, description="in front of the server, for good and bad clients")
     pause_s: float = Field(0.3, description="of a bad client from a response to its next request")
     measured: ServingConfig = Field(description="of the limit, its p99, and the cores")
 
@@ -145,13 +152,13 @@ def measure_bad_clients(
     if not config.measured.noisy:
         check_load_now()
     own = prepared_texts(artifact, texts)["natural"].texts
-    with _served(artifact, config) as (server, clients):
-        asked = StartedSystem(lambda: TritonAsker(server.http_url), own, config.measured)
+    with _served(artifact, config) as served:
+        asked = StartedSystem(served.asker, own, config.measured)
         meter = LoadMeter()
         slo_p99_ms = config.measured.slo_p99_ms
         limit = asked.known_limit(config.limit, slo_p99_ms, "no rate for good requests")
         rate = config.share * limit.rate
-        turns = _turns(asked, clients, server, rate, config)
+        turns = _turns(asked, served, rate, config)
         load = meter.stop()  # while the server is there: its time is not other work
     check_load(load, config.measured.noisy)
     return BadClients(
@@ -168,40 +175,67 @@ def measure_bad_clients(
     )
 
 
+@dataclass(frozen=True)
+class _Served:
+    """A server, what it takes to reach it, and the process of bad clients."""
+
+    server: TritonServer
+    url: str
+    access: AccessConfig
+    clients: LineProcess
+
+    def asker(self) -> TritonAsker:
+        """Return what sends good requests."""
+        return TritonAsker(self.url, self.access)
+
+    def target(self, pause_s: float) -> Target:
+        """Return what bad clients are sent to."""
+        place = urlsplit(self.url)
+        assert place.hostname is not None and place.port is not None
+        return Target(
+            host=place.hostname,
+            port=place.port,
+            pause_s=pause_s,
+            ca_file=self.access.ca_file,
+            headers=open_access(parse_url(self.url), self.access).headers,
+        )
+
+    @property
+    def triton_bytes(self) -> int:
+        """Resident memory of Triton."""
+        return memory_of(self.server)[SERVER]
+
+
 @contextmanager
-def _served(
-    artifact: Artifact, config: BadClientsConfig
-) -> Iterator[tuple[TritonServer, LineProcess]]:
-    """Serve the artifact on the server's core, and start the bad clients on the generator's."""
+def _served(artifact: Artifact, config: BadClientsConfig) -> Iterator[_Served]:
+    """Serve the artifact on the server's core; nginx and bad clients are on the generator's."""
+    generator = config.measured.pins.generator
     with ExitStack() as stack:
         with pinned(config.measured.pins.server):
             server = stack.enter_context(serving(artifact, PORTS))
-        with pinned(config.measured.pins.generator):
+        url, access = server.http_url, NO_ACCESS
+        if config.nginx:
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            ports = (server.config.http_port, server.config.grpc_port)
+            proxy = stack.enter_context(nginx_before(*ports, folder, generator))
+            url, access = proxy.url, proxy.access
+        with pinned(generator):
             clients = stack.enter_context(line_process(MODULE, "the process of bad clients"))
-        yield server, clients
-
-
-def _target(server: TritonServer, config: BadClientsConfig) -> Target:
-    place = urlsplit(server.http_url)
-    assert place.hostname is not None and place.port is not None
-    return Target(host=place.hostname, port=place.port, pause_s=config.pause_s)
+        yield _Served(server, url, access, clients)
 
 
 def _turns(
-    asked: StartedSystem,
-    clients: LineProcess,
-    server: TritonServer,
-    rate: float,
-    config: BadClientsConfig,
+    asked: StartedSystem, served: _Served, rate: float, config: BadClientsConfig
 ) -> list[BadClientsTurn]:
-    draw, turns, target = np.random.default_rng(config.measured.seed), [], _target(server, config)
+    draw, turns = np.random.default_rng(config.measured.seed), []
+    target = served.target(config.pause_s)
     with progress_bar("bad clients", total=config.rounds * len(config.kinds)) as bar:
         for number in range(config.rounds):
             for kind in map(str, draw.permutation(config.kinds)):
                 bar.note(f"round {number + 1}: {kind}")
                 alone = asked.at_rate(rate, config.seconds)
-                before = memory_of(server)[SERVER]
-                begin_turn(clients, kind, target)
+                before = served.triton_bytes
+                begin_turn(served.clients, kind, target)
                 meanwhile = asked.at_rate(rate, config.seconds)
                 turns.append(
                     BadClientsTurn(
@@ -209,8 +243,8 @@ def _turns(
                         round=number,
                         alone=GoodTraffic.of_run(alone),
                         meanwhile=GoodTraffic.of_run(meanwhile),
-                        responses=end_turn(clients),
-                        grown_bytes=memory_of(server)[SERVER] - before,
+                        responses=end_turn(served.clients),
+                        grown_bytes=served.triton_bytes - before,
                     )
                 )
                 bar.advance()
@@ -226,6 +260,7 @@ def run(
     ] = None,
     rounds: Annotated[int, typer.Option(min=3, max=10, help="turns of each kind")] = 5,
     seconds: Annotated[float, typer.Option(help="alone, and again with bad clients")] = 1.8,
+    nginx: Annotated[bool, typer.Option("--nginx", help="all clients come through nginx")] = False,
     slo_p99_ms: Annotated[float, typer.Option(help="p99 of the limit, in milliseconds")] = 50.0,
     pin: Annotated[bool, typer.Option(help="server on core 0, the rest on core 1")] = True,
     noisy: NoisyFlag = False,
@@ -238,6 +273,7 @@ def run(
         limit=limit,
         rounds=rounds,
         seconds=seconds,
+        nginx=nginx,
         measured=ServingConfig(warmup_s=0.2, slo_p99_ms=slo_p99_ms, pins=pins, noisy=noisy),
     )
     texts = [example[0] for example in load_task(TaskConfig(task=task)).dev.examples]

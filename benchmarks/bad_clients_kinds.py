@@ -7,10 +7,14 @@ import http.client
 import itertools
 import json
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
+
+from pydantic import Field
 
 from bertender.core.config import Record
 from serve.config import ServeConfig
@@ -37,6 +41,8 @@ class Target(Record):
     host: str
     port: int
     pause_s: float
+    ca_file: Path | None = Field(None, description="of a server with TLS")
+    headers: Mapping[str, str] = Field({}, description="of every request")
 
 
 Ends = Callable[[float], bool]
@@ -49,7 +55,7 @@ def _repeated(make: Callable[[], bytes], truncated: bool = False) -> Act:
     """Return what sends the same bytes again and again, each time on a new connection."""
 
     def act(target: Target, ends: Ends) -> Counter[str]:
-        content, responses = make(), Counter[str]()
+        content, responses = _with_headers(make(), target), Counter[str]()
         while True:
             responses[_exchange(target, content, truncated)] += 1
             if ends(target.pause_s):
@@ -97,8 +103,18 @@ def _hold_connections(target: Target, ends: Ends) -> Counter[str]:
         return Counter(map(_state, clients))
 
 
+def _with_headers(content: bytes, target: Target) -> bytes:
+    """Return a request with the headers that the server wants of every request."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
+    return HEAD + lines.encode() + content.removeprefix(HEAD)
+
+
 def _connected(target: Target) -> socket.socket:
-    return socket.create_connection((target.host, target.port), timeout=TIMEOUT_S)
+    connection = socket.create_connection((target.host, target.port), timeout=TIMEOUT_S)
+    if target.ca_file is None:
+        return connection
+    context = ssl.create_default_context(cafile=target.ca_file)
+    return context.wrap_socket(connection, server_hostname=target.host)
 
 
 def _state(client: socket.socket) -> str:
@@ -106,7 +122,7 @@ def _state(client: socket.socket) -> str:
     client.setblocking(False)
     try:
         return "a response" if client.recv(1) else "closed"
-    except BlockingIOError:
+    except (BlockingIOError, ssl.SSLWantReadError):
         return "still open"
     except OSError:
         return "closed"

@@ -96,11 +96,14 @@ def _conditions(result: BadClients) -> str:
     cores = "Server and clients share the cores"
     if config.measured.pins.server is not None:
         cores = "The server has one core, good and bad clients another"
+    way = "over HTTP"
+    if config.nginx:
+        way = "through nginx with the configuration of deploy/, on the core of clients"
     lag = max(part.lag_share for each in result.turns for part in (each.alone, each.meanwhile))
     return (
         f"{result.name} ({result.precision}), good requests of single texts of {result.task} in an "
         f"open loop, {result.rate:.4g} a second: {config.share:.0%} of the limit, which is {bound}"
-        f"{result.limit.rate:.4g} at a p99 of {slo_ms:g} ms. Good and bad ones come over HTTP; a "
+        f"{result.limit.rate:.4g} at a p99 of {slo_ms:g} ms. Good and bad ones come {way}; a "
         f"bad one is sent {config.pause_s:g} s after the response to the one before. {cores}. "
         f"{config.rounds} turns of {config.seconds:g} s ({result.rate * config.seconds:.0f} "
         "requests) alone and of as many with bad clients; sums of responses and connections, "

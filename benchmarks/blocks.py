@@ -13,6 +13,7 @@ from benchmarks.bad_clients_table import bad_clients_block
 from benchmarks.command_table import commands_block
 from benchmarks.comparison_block import comparison_block, short_block
 from benchmarks.compress_block import compress_block, short_compress_block
+from benchmarks.compression.table import compression_block
 from benchmarks.control_table import control_block
 from benchmarks.endpoint_table import endpoint_block
 from benchmarks.foreign_load_table import foreign_load_block
@@ -104,12 +105,14 @@ NEWEST: Mapping[str, Newest] = {
     "starting": Newest(starting_block),
     "soak": Newest(soak_block),
     "bad-clients": Newest(bad_clients_block),
+    "bad-clients-nginx": Newest(bad_clients_block),
     "replicas": Newest(replicas_block),
     "foreign-load": Newest(foreign_load_block),
     "request-costs": Newest(request_costs_block),
     "tune": Newest(tune_block),
     "rivals": Newest(rivals_block, "docs/comparing.md"),
     "students": Newest(students_block, "docs/results.md"),
+    "compression": Newest(compression_block, "docs/methods.md"),
 }
 """Measurements of one model among others: name of the block and of its files -> its table."""
 

@@ -13,8 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.pinning import pinned
+from benchmarks.proxy_process import PROXY_TIMEOUT_S, proxy_process, wait_until
 from benchmarks.serving_http import READY_TIMEOUT_S, child_environment
 from bertender.core.errors import ServerMissingError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
@@ -41,8 +41,6 @@ SERVERS = ("http_replicas/first", "http_replicas/second")
 SOCKET = Path("/run/haproxy/admin.sock")
 """Where that file has the proxy listen for its administrator."""
 HOST = "127.0.0.1"
-POLL_S = 0.05
-PROXY_TIMEOUT_S = 20.0
 
 
 class Replica:
@@ -74,7 +72,7 @@ class Replica:
                 env=child_environment(),
             )
         port = self.config.http_port
-        _wait_until(lambda: is_ready(HOST, port, (MODEL_NAME,)), self.process, READY_TIMEOUT_S)
+        wait_until(lambda: is_ready(HOST, port, (MODEL_NAME,)), self.process, READY_TIMEOUT_S)
 
     def stop(self) -> None:
         """Send SIGTERM, and wait until it has ended.
@@ -175,22 +173,11 @@ def proxied(replicas: Sequence[Replica], folder: Path, core: int | None = None) 
     config = folder / "haproxy.cfg"
     text = _config(own, replicas).replace(str(SOCKET), str(folder / SOCKET.name))
     config.write_text(text, encoding="utf-8")
-    with (folder / "haproxy.log").open("wb") as log, pinned(core):
-        process = subprocess.Popen(
-            [binary, "-f", str(config)], stdout=log, stderr=subprocess.STDOUT
-        )
-    proxy = Proxy(own.http_port, own.grpc_port, folder, process)
-    try:
-        port = proxy.http_port
-        _wait_until(lambda: is_ready(HOST, port, (MODEL_NAME,)), process, PROXY_TIMEOUT_S)
-        yield proxy
-    finally:
-        process.terminate()
-        try:
-            process.wait(PROXY_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    command = [binary, "-f", config.name]
+    with proxy_process(
+        command, folder, lambda: is_ready(HOST, own.http_port, (MODEL_NAME,)), core
+    ) as process:
+        yield Proxy(own.http_port, own.grpc_port, folder, process)
 
 
 def _config(own: ServeConfig, replicas: Sequence[Replica]) -> str:
@@ -207,17 +194,6 @@ def _config(own: ServeConfig, replicas: Sequence[Replica]) -> str:
     if len(replicas) == 1:
         lines = [line for line in lines if not line.startswith("    server second ")]
     return re.sub(r"(?<=127\.0\.0\.1:)\d+", lambda port: str(ports[int(port[0])]), "".join(lines))
-
-
-def _wait_until(
-    is_true: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        if process.poll() is not None or time.monotonic() > deadline:
-            words = subprocess.list2cmdline(map(str, process.args))  # type: ignore[arg-type]
-            raise ServingError(f"not ready, status {process.poll()}: {words}")
-        time.sleep(POLL_S)
 
 
 def cpu_seconds_of(process: subprocess.Popen[bytes]) -> float:

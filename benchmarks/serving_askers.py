@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 
 from bertender.problems import SINGLE_LABEL
-from serve.client.access import NO_ACCESS, open_access
+from serve.client.access import NO_ACCESS, AccessConfig, open_access
 from serve.client.address import parse_url
 from serve.client.served_model import ServedModel
 from serve.loadtest.records import Outcome
@@ -39,10 +39,10 @@ class Asker:
 class TritonAsker(Asker):
     """Over the url's protocol, with a request that was serialised before."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, access: AccessConfig = NO_ACCESS) -> None:
         address = parse_url(url)
         send = SENDERS[address.protocol.name]
-        self.sender = send(address, open_access(address, NO_ACCESS), TIMEOUT_S)
+        self.sender = send(address, open_access(address, access), TIMEOUT_S)
 
     def prepare(self, texts: Sequence[str]) -> Request:
         return self.sender.prepare(MODEL, to_arrays([(text,) for text in texts], text_columns=1))

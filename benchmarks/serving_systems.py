@@ -78,12 +78,17 @@ class System:
         return [name for name in self.needs if find_spec(name) is None]
 
 
-@contextmanager
-def _bertender(service: Service) -> Iterator[Open]:
-    with temporary_folder() as folder:
-        repository = write_repository(service.artifact, folder / "models", PORTS)
-        with TritonServer(repository, PORTS, folder / "run") as server:
-            yield lambda: TritonAsker(server.grpc_url)
+def _bertender(url: Callable[[TritonServer], str]) -> Callable[[Service], Any]:
+    """Return what starts our own server, which is asked at one of its addresses."""
+
+    @contextmanager
+    def start(service: Service) -> Iterator[Open]:
+        with temporary_folder() as folder:
+            repository = write_repository(service.artifact, folder / "models", PORTS)
+            with TritonServer(repository, PORTS, folder / "run") as server:
+                yield lambda: TritonAsker(url(server))
+
+    return start
 
 
 def _triton(max_batch_size: int, padded: Callable[[Service], int]) -> Callable[[Service], Any]:
@@ -190,7 +195,8 @@ def temporary_folder() -> Iterator[Path]:
 OWN, PADDED = "bertender", "padded"
 
 SYSTEMS: Mapping[str, System] = {
-    OWN: System("bertender", _bertender),
+    OWN: System("bertender", _bertender(lambda server: server.grpc_url)),
+    "bertender-http": System("bertender, over HTTP", _bertender(lambda server: server.http_url)),
     PADDED: System("Triton, padded to the maximum", _triton(64, lambda service: service.maximum)),
     "padded-to-longest": System(
         "Triton, padded to the longest text of the workload",

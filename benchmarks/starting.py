@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from pydantic import Field
 from benchmarks.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving import check_servable
+from benchmarks.serving_http import READY_TIMEOUT_S
 from benchmarks.watched_server import role_of
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -148,14 +150,26 @@ def _command(artifact: Artifact, pins: Pins) -> Iterator[tuple[subprocess.Popen[
             [*words, "--json", *ports], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise ServingError("`bertender serve` ended: run it by hand to see why.")
-        yield process, json.loads(line)["http"]
+        yield process, json.loads(_first_line(process))["http"]
     finally:
         process.terminate()
         process.wait(STOP_TIMEOUT_S)
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    timer = threading.Timer(READY_TIMEOUT_S, process.kill)
+    timer.start()
+    try:
+        line = process.stdout.readline()
+    finally:
+        timer.cancel()
+    if not line:
+        raise ServingError(
+            f"`bertender serve` ended, or was not ready in {READY_TIMEOUT_S:g} s: run it by hand "
+            "to see why."
+        )
+    return line
 
 
 def _memory(process: subprocess.Popen[bytes]) -> tuple[tuple[ProcessMemory, ...], int]:

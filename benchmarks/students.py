@@ -36,7 +36,14 @@ from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import ChosenOn, Task
 from bertender.training.config import TrainingConfig
 
-__all__ = ["ScoredModel", "StudentsBenchmark", "groups_of", "made_by", "without_folders"]
+__all__ = [
+    "ScoredModel",
+    "StudentsBenchmark",
+    "groups_of",
+    "made_by",
+    "scored_students",
+    "without_folders",
+]
 
 
 NUMBER = re.compile(r"-\d+$")
@@ -180,17 +187,27 @@ def run(
     """Score the teacher and each student, and write what they score."""
     show_progress()
     source, artifacts = Artifact.load(teacher), [Artifact.load(path) for path in students]
-    _check(source, artifacts)
-    task = recorded_task(source, {})
+    save_result(scored_students(source, recorded_task(source, {}), artifacts), out)
+
+
+def scored_students(
+    teacher: Artifact, task: Task, students: Sequence[Artifact]
+) -> StudentsBenchmark:
+    """Score a teacher and artifacts that come from it, on its task.
+
+    Raises:
+        ConfigError: they cannot be rows of one table, or there are no texts to choose by.
+    """
+    _check(teacher, students)
     if task.chosen_on != "selection":
         raise ConfigError(
-            f"{teacher} has no texts to choose by, so that every score would be of texts that may "
-            "have chosen it. Fine-tune it with --select 0.1."
+            f"{teacher.path} has no texts to choose by, so that every score would be of texts that "
+            "may have chosen it. Fine-tune it with --select 0.1."
         )
     first, *rest = (
-        _scored(each, task) for each in track((source, *artifacts), "score", 1 + len(artifacts))
+        _scored(each, task) for each in track((teacher, *students), "score", 1 + len(students))
     )
-    benchmark = StudentsBenchmark(
+    return StudentsBenchmark(
         task=task.name,
         metric=task.metric,
         labels=task.dev.label_ids,
@@ -200,7 +217,6 @@ def run(
         teacher=first,
         students=tuple(rest),
     )
-    save_result(benchmark, out)
 
 
 if __name__ == "__main__":

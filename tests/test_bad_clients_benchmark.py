@@ -31,6 +31,7 @@ from bertender.core.machine_load import MachineLoad
 from bertender.measure.line_process import line_process
 from bertender.tasks.task import Task
 from serve.loadtest.records import Limit
+from tests.serve.proxies import skipped_where_absent
 
 MEASURED = ServingConfig(warmup_s=0.05, slo_p99_ms=500, noisy=True)
 QUICK = BadClientsConfig(limit=100, rounds=3, seconds=0.3, pause_s=0.1, measured=MEASURED)
@@ -49,6 +50,8 @@ RESPONSES: Mapping[str, str] = {
     "500 idle connections": "still open",
 }
 """A row of KINDS -> what it gets of Triton."""
+OF_NGINX: Mapping[str, str] = {**RESPONSES, "gzip bomb of 64 MB": "415"}
+"""A row of KINDS -> what it gets through nginx."""
 HELD = {"10 that send a byte a second": 10, "500 idle connections": CONNECTIONS}
 """Rows of KINDS that hold connections, and how many."""
 
@@ -68,6 +71,20 @@ def test_good_requests_are_measured_without_and_with_each_kind(
             assert part.outcomes["ok"] > 0, kind
         assert result.ratio(kind) is not None
     assert result.of("500 idle connections")[0].responses == {"still open": CONNECTIONS}
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_bad_clients_come_through_nginx(exported: Artifact, task: Task) -> None:
+    """Good ones come through it too."""
+    with skipped_where_absent():
+        config = QUICK.model_copy(update={"nginx": True})
+        result = measure_bad_clients(exported, [text for (text,) in task.dev.examples], config)
+    for kind, status in OF_NGINX.items():
+        turns = result.of(kind)
+        assert {response for each in turns for response in each.responses} == {status}, kind
+        for part in (part for each in turns for part in (each.alone, each.meanwhile)):
+            assert part.outcomes["failed"] == part.outcomes["rejected"] == 0, kind
 
 
 def test_a_torch_artifact_is_refused_before_anything_starts(teacher: Artifact) -> None:
@@ -221,6 +238,9 @@ def test_the_table_judges_every_kind(tmp_path: Path) -> None:
         "wrong shape; reached with wrong dtype." in text
     )
     assert "Good requests alone, ok: 3,600; meanwhile, ok: 3,600, failed: 9." in text
+    assert "Good and bad ones come over HTTP; a bad one" in text
+    proxied = made_up().model_copy(update={"config": QUICK.model_copy(update={"nginx": True})})
+    assert "come through nginx with the configuration of deploy/" in block_of(proxied, tmp_path)
     fine = made_up({"wrong dtype": MEANWHILE["wrong dtype"]})
     assert "(aim): reached with wrong dtype." in block_of(fine, tmp_path)
 
@@ -240,10 +260,11 @@ def test_the_command_writes_what_it_measured(
     app.command()(benchmark.run)
     out = tmp_path / "bad.json"
     words = [str(teacher.path), "--out", str(out), "--noisy", "--no-pin", "--seconds", "3"]
-    done = CliRunner().invoke(app, [*words, "--limit", "90"])
+    done = CliRunner().invoke(app, [*words, "--limit", "90", "--nginx"])
     assert done.exit_code == 0, done.output
     assert "gzip bomb of 64 MB: p99 5.00x [5.00, 5.00]" in done.output
     assert "truncated body: p99 unknown" in done.output
     assert BadClients.model_validate_json(out.read_text()) == made_up()
     (config,) = configs
-    assert (config.limit, config.seconds, config.rounds, config.kinds) == (90, 3, 5, tuple(KINDS))
+    assert (config.limit, config.seconds, config.rounds, config.nginx) == (90, 3, 5, True)
+    assert config.kinds == tuple(KINDS)

@@ -6,7 +6,6 @@ import json
 import socket
 import ssl
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +20,6 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 HANG_S = 1.0
-CERTIFICATE = (
-    *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
-    *("-keyout", "server.key", "-out", "server.pem", "-subj", "/CN=localhost"),
-    *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-)
 TYPES = {"LABEL": "BYTES", "SCORE": "FP32", "LOGITS": "FP32"}
 FAILURES = {
     "reject": (503, b'{"error": "Exceeds maximum queue size"}'),
@@ -59,12 +53,6 @@ def outputs(texts: list[bytes]) -> dict[str, np.ndarray]:
         "SCORE": np.full((len(texts), 1), 0.5, np.float32),
         "LOGITS": np.array(logits, np.float32),
     }
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate for this machine that signs itself, and its key."""
-    subprocess.run(CERTIFICATE, cwd=folder, check=True, capture_output=True)
-    return folder / "server.pem", folder / "server.key"
 
 
 def encrypt(server: ThreadingHTTPServer, tls: tuple[Path, Path] | None) -> None:

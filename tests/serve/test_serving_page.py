@@ -21,6 +21,8 @@ from urllib.request import urlopen
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
+from benchmarks.nginx import configured, is_listening, nginx_binary
+from benchmarks.proxy_process import proxy_process
 from benchmarks.replica_processes import SOCKET, Proxy
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import CACHE_VARIABLE
@@ -38,7 +40,7 @@ from tests.deployed import DEPLOY, parsed_arguments
 from tests.front import last_line, succeed, write_csv
 from tests.packages import ROOT
 from tests.serve.layouts import lay_out
-from tests.serve.proxies import configured, nginx_binary, running
+from tests.serve.proxies import skipped_where_absent
 from tests.serve.test_tuning import Visits
 from tests.served import ANY_PORTS, PORTS
 from tests.test_docs import DEFAULT_ADDRESS, served_by, text_of
@@ -268,12 +270,14 @@ def test_the_proxy_starts_with_keys_of_its_own(
     keys, start, ask = lines
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
-    start = start.replace("nginx ", f"{shlex.quote(nginx_binary())} ", 1)
-    proxy = configured(served.config.http_port, served.config.grpc_port, tmp_path)
+    with skipped_where_absent():
+        start = start.replace("nginx ", f"{shlex.quote(nginx_binary())} ", 1)
+        proxy = configured(served.config.http_port, served.config.grpc_port, tmp_path)
     subprocess.run(["bash", "-c", keys], cwd=tmp_path, check=True)
     (key,) = re.findall(r'^"Bearer (\w{64})" shop;$', (tmp_path / "api-keys.conf").read_text())
     ask = f"{ask.replace(':8443', f':{proxy.port}')} --silent --fail"
-    with running(proxy, ["bash", "-c", f"exec {start}"]):
+    words = ["bash", "-c", f"exec {start}"]
+    with proxy_process(words, tmp_path, lambda: is_listening(proxy.port)):
         for own, is_allowed in ((key, True), ("0" * 64, False)):
             words = ["bash", "-c", ask.replace("KEY", own)]
             done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)

@@ -1,0 +1,140 @@
+"""Compresses a teacher by every system at equal wall time; scores, sizes and times the results.
+
+    python -m benchmarks.compression TEACHER --work DIR --out FILE.json [--minutes 3] [--seeds 3]
+        [--student ENCODER] [--systems A,B]
+
+Each row of SYSTEMS trains for the same wall time, the teacher's part included: probes say how many
+texts, or epochs over the labelled ones, that time holds. Texts without labels are those that come
+with the task. The first seed of each is exported and quantized (dynamic 8 bits), and all graphs are
+timed with the teacher's, in turns and in one runtime.
+
+Everything that is made stays in `--work` and is not made again. So several processes may share the
+work (`--systems`, without `--out`), and a last call times what is there. A system that cannot be
+made from this teacher is a row with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.compression.graphs import graphs_of
+from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
+from benchmarks.compression.systems import SYSTEMS
+from benchmarks.compression.training import Trainer, wall_seconds
+from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
+from benchmarks.students import scored_students
+from bertender.core.artifact import Artifact
+from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
+from bertender.core.progress import show_progress
+from bertender.measure.compare import CompareConfig, compare
+from bertender.measure.load import check_load_now
+from bertender.pipeline.recorded_task import recorded_task
+
+__all__ = ["run"]
+
+REFUSALS = (AccuracyError, ConfigError, GateError, ModelError, ParityError)
+
+
+def run(
+    teacher: Annotated[Path, typer.Argument(help="artifact of the teacher")],
+    work: Annotated[Path, typer.Option(help="folder for all that is made")],
+    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    systems: Annotated[str, typer.Option(help="by commas; all by default")] = "",
+    minutes: Annotated[float, typer.Option(help="of each training, wall time")] = 3.0,
+    seeds: Annotated[int, typer.Option(min=1, help="models of each system")] = 3,
+    learning_rate: Annotated[float, typer.Option(help="of all, but of methods with an own")] = 5e-5,
+    student: Annotated[str | None, typer.Option(help="encoder of systems that have one")] = None,
+    noisy: NoisyFlag = False,
+) -> None:
+    """Train by every system, and write what comes of it."""
+    show_progress()
+    if out is not None:
+        check_noisy_out(noisy, out)
+    source = Artifact.load(teacher)
+    task = recorded_task(source, {})
+    shared = {"learning_rate": learning_rate, "batch_size": 32}
+    trainer = Trainer(source, task, 60 * minutes, shared, student, work)
+    models, absent = _trained(trainer, _chosen(systems, student), seeds)
+    if out is not None:
+        if not noisy:
+            check_load_now()
+        save_benchmark(_measured(trainer, models, absent, CompareConfig(noisy=noisy)), out)
+
+
+def _measured(
+    trainer: Trainer,
+    models: Mapping[str, Sequence[Artifact]],
+    absent: Mapping[str, str],
+    config: CompareConfig,
+) -> CompressionBenchmark:
+    """Score all models, and time the graphs of the teacher and of each first seed."""
+    teacher, task = trainer.teacher, trainer.task
+    of_teacher = graphs_of(teacher, task, trainer.work)
+    graphs = {name: graphs_of(own[0], task, trainer.work) for name, own in models.items()}
+    timed = [each for made in (of_teacher, *graphs.values()) for each in made.by_precision.values()]
+    return CompressionBenchmark(
+        budget_s=trainer.budget_s,
+        learning_rate=trainer.shared["learning_rate"],
+        labelled_texts=len(task.train),
+        student=trainer.encoder and Path(trainer.encoder).name,
+        teacher_graphs=of_teacher.names,
+        systems=tuple(
+            TrainedSystem(
+                name=name,
+                amount=trainer.chosen(name).amount,
+                wall_s=tuple(map(wall_seconds, own)),
+                graphs=graphs[name].names,
+                refused=graphs[name].refused,
+            )
+            for name, own in models.items()
+        ),
+        absent=dict(absent),
+        scores=scored_students(teacher, task, [each for own in models.values() for each in own]),
+        speeds=compare(timed, task, config),
+    )
+
+
+def _trained(
+    trainer: Trainer, chosen: Sequence[str], seeds: int
+) -> tuple[dict[str, list[Artifact]], dict[str, str]]:
+    """Return each system's models by seed, and why others have none."""
+    models: dict[str, list[Artifact]] = {}
+    absent: dict[str, str] = {}
+    for seed in range(seeds):
+        for name in chosen:
+            if name in absent:
+                continue
+            try:
+                model = trainer.trained(name, seed)
+            except REFUSALS as error:
+                absent[name] = str(error)
+                models.pop(name, None)
+                typer.echo(f"{name} is left out: {error}")
+            else:
+                models.setdefault(name, []).append(model)
+                typer.echo(f"{name} {seed}: {wall_seconds(model):.0f} s")
+    return models, absent
+
+
+def _chosen(systems: str, student: str | None) -> list[str]:
+    """Return the systems that are named, or all that there is an encoder for.
+
+    Raises:
+        UnknownNameError: one is not there.
+        ConfigError: none is named, or one needs an encoder.
+    """
+    named = [name.strip() for name in systems.split(",") if name.strip()]
+    if systems and not named:
+        raise ConfigError(f"--systems {systems!r} names none. Known: {', '.join(SYSTEMS)}.")
+    for name in named:
+        if SYSTEMS[name].of_encoder and student is None:
+            raise ConfigError(f"--systems {name}: it needs --student ENCODER, as all-MiniLM-L6-v2.")
+    return named or [n for n, row in SYSTEMS.items() if student or not row.of_encoder]
+
+
+if __name__ == "__main__":
+    typer.run(run)

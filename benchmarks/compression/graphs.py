@@ -1,0 +1,46 @@
+"""The graphs of a model, in float32 and in dynamic 8 bits, made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.making import made_once
+from bertender.core.artifact import Artifact
+from bertender.core.errors import AccuracyError, GateError, ParityError
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig, quantize
+
+__all__ = ["Graphs", "graphs_of"]
+
+REFUSALS = (AccuracyError, GateError, ParityError)
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The graphs of one model."""
+
+    by_precision: dict[str, Artifact]
+    refused: str | None = None
+    """Why there is none of 8 bits."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {precision: each.name for precision, each in self.by_precision.items()}
+
+
+def graphs_of(model: Artifact, task: Task, work: Path) -> Graphs:
+    """Return the graphs of a model, made now or before; a graph is its own."""
+    if model.card.kind == "onnx":
+        return Graphs({model.card.precision: model})
+    place = work / f"{model.name}-onnx"
+    exported = made_once(place, ExportConfig(), task, model, partial(export, model, task))
+    config = QuantizeConfig(scheme="dynamic")
+    place = work / f"{model.name}-int8"
+    try:
+        small = made_once(place, config, task, exported, partial(quantize, exported, task))
+    except REFUSALS as error:
+        return Graphs({"float32": exported}, str(error))
+    return Graphs({"float32": exported, "int8": small})

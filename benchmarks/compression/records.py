@@ -1,0 +1,37 @@
+"""Records of the comparison of systems."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from benchmarks.students import StudentsBenchmark
+from bertender.core.config import Record
+from bertender.measure.comparison import Comparison
+
+__all__ = ["CompressionBenchmark", "TrainedSystem"]
+
+
+class TrainedSystem(Record):
+    """The models of a system."""
+
+    name: str = Field(description="a row of SYSTEMS; its models are NAME-SEED")
+    amount: int = Field(description="texts without labels, or epochs, by the system")
+    wall_s: tuple[float, ...] = Field(description="of each seed's training, the teacher included")
+    graphs: dict[str, str] = Field(
+        description="of the first seed: float32 or int8 -> the row of `speeds`"
+    )
+    refused: str | None = Field(None, description="why there is no int8, in the gate's words")
+
+
+class CompressionBenchmark(Record):
+    """What systems make of one teacher in equal time."""
+
+    budget_s: float = Field(description="wall time of a training")
+    learning_rate: float
+    labelled_texts: int
+    student: str | None = Field(description="encoder of the systems that start from one")
+    teacher_graphs: dict[str, str] = Field(description="as those of a system")
+    systems: tuple[TrainedSystem, ...]
+    absent: dict[str, str] = Field(description="name of a system -> why it has no models")
+    scores: StudentsBenchmark
+    speeds: Comparison

@@ -1,0 +1,149 @@
+"""SYSTEMS: what the literature compresses a BERT with, and the figures that its papers state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bertender.core.table import Table
+
+__all__ = ["CONTROL", "ENCODER", "SYSTEMS", "Amount", "Published", "System"]
+
+CONTROL = "hard-6"
+"""The row that learns from labels alone."""
+ENCODER = "ENCODER"
+"""Stands for the encoder of `--student`."""
+
+Amount = Literal["unlabelled_texts", "epochs"]
+"""What a training has more of until its time is over."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a paper states, of its own teacher, texts and machine; None where it states none."""
+
+    smaller: float | None = None
+    """Parameters or bytes of the teacher over its own."""
+    faster: float | None = None
+    """Time of the teacher over its own."""
+    retained: float | None = None
+    """Of the teacher's score, in percent."""
+    of: str = ""
+    """Teacher and test of the retained score."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of SYSTEMS."""
+
+    title: str
+    paper: str
+    """Authors, year and arXiv number."""
+    settings: Mapping[str, Any]
+    """Of the stage."""
+    stage: Literal["distill", "prune", "quantize"] = "distill"
+    amount: Amount = "unlabelled_texts"
+    published: Published = Published()
+
+    @property
+    def of_encoder(self) -> bool:
+        """Whether its student is made of the encoder of `--student`."""
+        return ENCODER in self.settings.values()
+
+
+GLUE = "BERT-base, GLUE development sets"
+GLUE_TEST = "BERT-base, GLUE test sets"
+PKD = "Sun et al. 2019, arXiv 1908.09355"
+MOBILEBERT = "Sun et al. 2020, arXiv 2004.02984"
+TINYBERT = "Jiao et al. 2019, arXiv 1909.10351"
+
+SYSTEMS = Table(
+    "system",
+    {
+        CONTROL: System(
+            "6 layers, labels alone", "", {"method": "hard", "layers": 6}, amount="epochs"
+        ),
+        "distilbert-6": System(
+            "DistilBERT, 6 layers",
+            "Sanh et al. 2019, arXiv 1910.01108",
+            {"method": "distilbert", "layers": 6},
+            published=Published(1.67, 1.6, 96.9, GLUE),
+        ),
+        "pkd-6": System(
+            "PKD, 6 layers",
+            PKD,
+            {"method": "pkd", "layers": 6},
+        ),
+        "pkd-3": System("PKD, 3 layers", PKD, {"method": "pkd", "layers": 3}),
+        "internal-6": System(
+            "Internal representations, 6 layers",
+            "Aguilar et al. 2019, arXiv 1910.03723",
+            {"method": "internal", "layers": 6},
+        ),
+        "tinybert-6": System(
+            "TinyBERT, 6 layers",
+            TINYBERT,
+            {"method": "tinybert", "layers": 6},
+        ),
+        "tinybert-4": System(
+            "TinyBERT, 4 layers x 312",
+            TINYBERT,
+            {"method": "tinybert", "layers": 4, "hidden_size": 312, "feed_forward_size": 1200},
+            published=Published(7.5, 9.4, 96.8, GLUE_TEST),
+        ),
+        "minilm-6": System(
+            "MiniLM, 6 layers x 384",
+            "Wang et al. 2020, arXiv 2002.10957",
+            {"method": "minilm", "layers": 6, "hidden_size": 384},
+            published=Published(5.0, 5.3),
+        ),
+        "theseus-6": System(
+            "BERT-of-Theseus, 6 layers",
+            "Xu et al. 2020, arXiv 2002.02925",
+            {"method": "theseus", "layers": 6},
+            amount="epochs",
+            published=Published(retained=98.4, of=GLUE),
+        ),
+        "mobilebert": System(
+            "MobileBERT",
+            MOBILEBERT,
+            {"method": "mobilebert"},
+            published=Published(4.3, 5.5, 99.2, GLUE_TEST),
+        ),
+        "mobilebert-tiny": System(
+            "MobileBERT, tiny",
+            MOBILEBERT,
+            {"method": "mobilebert-tiny"},
+        ),
+        "albert": System(
+            "ALBERT student", "Lan et al. 2019, arXiv 1909.11942", {"method": "albert"}
+        ),
+        "bilstm": System(
+            "BiLSTM, soft labels",
+            "Tang et al. 2019, arXiv 1903.12136",
+            {"method": "bilstm"},
+        ),
+        "pd": System(
+            "Pre-trained distillation",
+            "Turc et al. 2019, arXiv 1908.08962",
+            {"method": "pd", "student": ENCODER},
+        ),
+        "static": System("Weighted vectors of tokens", "", {"method": "static"}),
+        "heads": System(
+            "Pruned heads, two of five",
+            "Michel et al. 2019, arXiv 1905.10650",
+            {"heads": 0.4},
+            stage="prune",
+        ),
+        "q8bert": System(
+            "Q8BERT",
+            "Zafrir et al. 2019, arXiv 1910.06188",
+            {"scheme": "qat"},
+            stage="quantize",
+            amount="epochs",
+            published=Published(4.0, None, 99.9, "BERT-base, SST-2"),
+        ),
+    },
+)
+"""Name -> system; the papers' figures are of their own teachers, texts and machines."""

@@ -1,0 +1,129 @@
+"""The table of systems in the layout of compression studies, as Markdown, from its raw result."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
+from benchmarks.compression.systems import CONTROL, SYSTEMS, Published
+from benchmarks.points import gained, points
+from benchmarks.students import ScoredModel, groups_of
+from benchmarks.students_table import retained
+from bertender.measure.comparison import ComparisonRow
+from bertender.metrics.records import LabelSet
+from bertender.report.cells import DASH, markdown_rows, short, speedup_cell
+
+__all__ = ["compression_block"]
+
+HEADINGS = (
+    "System",
+    "Trained on",
+    "Score",
+    "Retained",
+    "Points over labels alone",
+    "Smaller",
+    "Faster",
+    "Retained, int8",
+    "Smaller, int8",
+    "Faster, int8",
+    "Published: retained, smaller, faster",
+)
+FLOAT, INT8 = "float32", "int8"
+
+
+def compression_block(file: str, path: Path) -> str:
+    """Return the table, what is not in it and why, and the conditions."""
+    result = CompressionBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    groups = groups_of(result.scores.students)
+    rows = [_teacher(result), *(_row(each, groups[each.name], result) for each in result.systems)]
+    heads, *cells = ([(cell,) for cell in row] for row in (HEADINGS, *rows))
+    numeric = [1 < place < len(HEADINGS) - 1 for place in range(len(HEADINGS))]
+    lines = markdown_rows(heads, cells, numeric)
+    return "\n".join([*lines, "", *_notes(result), "", _conditions(result), "", f"Raw: `{file}`\n"])
+
+
+def _teacher(result: CompressionBenchmark) -> list[str]:
+    score = f"{result.scores.teacher.score.value:.3f}"
+    small = _figures(result, result.teacher_graphs.get(INT8))
+    return ["the teacher", DASH, score, *[DASH] * 4, *small, DASH]
+
+
+def _row(
+    system: TrainedSystem, group: Sequence[ScoredModel], result: CompressionBenchmark
+) -> list[str]:
+    row, share = SYSTEMS[system.name], retained(group, result.scores)
+    score = f"{statistics.mean([each.score.value for each in group]):.3f}"
+    kept = DASH if share is None else f"{share:.1%}"
+    _, *large = _figures(result, system.graphs.get(FLOAT))
+    small = _figures(result, system.graphs.get(INT8))
+    over = DASH if system.name == CONTROL else _over_control(group, result)
+    title = f"{row.title} ({row.paper})" if row.paper else row.title
+    trained = _trained_on(system, result)
+    return [title, trained, score, kept, over, *large, *small, _published(row.published)]
+
+
+def _trained_on(system: TrainedSystem, result: CompressionBenchmark) -> str:
+    seconds = f"{statistics.mean(system.wall_s):.0f} s"
+    if SYSTEMS[system.name].amount == "epochs":
+        return f"{system.amount} epochs of {result.labelled_texts:,} texts, {seconds}"
+    return f"{result.labelled_texts + system.amount:,} texts, {seconds}"
+
+
+def _over_control(group: Sequence[ScoredModel], result: CompressionBenchmark) -> str:
+    scores = result.scores
+    controls = groups_of(scores.students).get(CONTROL)
+    if controls is None:
+        return DASH
+    labels = LabelSet(count=len(scores.label_names), names=scores.label_names)
+    return points(gained(scores.metric, scores.labels, controls, group, label_set=labels))
+
+
+def _figures(result: CompressionBenchmark, name: str | None) -> list[str]:
+    """Return what a graph keeps of the teacher's score, and how much smaller and faster it is."""
+    first, *others = result.speeds.rows
+    rows = [row for row in others if row.name == name]
+    if not rows:
+        return [DASH] * 3
+    (row,) = rows
+    kept = f"{row.score.value / first.score.value:.1%}" if first.score.value > 0 else DASH
+    return [kept, f"{_smaller(first, row)}x", " ".join(speedup_cell(row.latency.speedup))]
+
+
+def _smaller(first: ComparisonRow, row: ComparisonRow) -> str:
+    return short(first.size.model_size_bytes / row.size.model_size_bytes)
+
+
+def _published(published: Published) -> str:
+    figures = (
+        DASH if published.retained is None else f"{published.retained:g}% of {published.of}",
+        DASH if published.smaller is None else f"{published.smaller:g}x",
+        DASH if published.faster is None else f"{published.faster:g}x",
+    )
+    return ", ".join(figures) if {*figures} != {DASH} else DASH
+
+
+def _notes(result: CompressionBenchmark) -> list[str]:
+    refused = [(f"{each.name}, int8", each.refused) for each in result.systems if each.refused]
+    return [f"- {name}: {reason}" for name, reason in (*result.absent.items(), *refused)]
+
+
+def _conditions(result: CompressionBenchmark) -> str:
+    scores, here = result.scores, result.speeds.circumstances
+    seeds = max(len(each.wall_s) for each in result.systems)
+    return (
+        f"Teacher: {scores.teacher.name}, {scores.teacher.size.millions or 0:.0f}M parameters, "
+        f"which learned from {result.labelled_texts:,} labelled texts of {scores.task}; "
+        f"{scores.teacher.score.n} held-out texts score. Each training has "
+        f"{result.budget_s:.0f} s of wall time, the teacher's outputs included, on one thread; "
+        "learning rate "
+        f"{result.learning_rate:g} or the method's own where it has one; {seeds} "
+        f"{'seed' if seeds == 1 else 'seeds'}, of which the first is exported, quantized (dynamic) "
+        "and timed. Smaller: bytes of the teacher's float32 graph over its own. Faster: one text "
+        "at natural length, the teacher's float32 graph over its own, all in ONNX Runtime "
+        f"{here.environment.versions['onnxruntime']}, {here.threads} threads, with intervals of "
+        "95 %. Gains are in points, with intervals over texts, and seeds where there are several. "
+        "What the papers state is of other teachers, texts and machines, and of trainings of days. "
+        f"{here.environment.cpu_model}."
+    )
