@@ -22,6 +22,8 @@ from benchmarks.gate_table import bounds_block, gate_block
 from benchmarks.lint_rule_table import lint_rules_block
 from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
+from benchmarks.objectives_table import objectives_block
+from benchmarks.profile_table import profile_block
 from benchmarks.pruning_curve import pruning_block
 from benchmarks.quantization_table import quantization_block
 from benchmarks.readings import READINGS
@@ -111,7 +113,9 @@ NEWEST: Mapping[str, Newest] = {
     "request-costs": Newest(request_costs_block),
     "tune": Newest(tune_block),
     "rivals": Newest(rivals_block, "docs/comparing.md"),
+    "profiles": Newest(profile_block, "docs/comparing.md"),
     "students": Newest(students_block, "docs/results.md"),
+    "objectives": Newest(objectives_block, "docs/pretraining.md"),
     "compression": Newest(compression_block, "docs/methods.md"),
 }
 """Measurements of one model among others: name of the block and of its files -> its table."""

@@ -35,7 +35,7 @@ from unittest.mock import patch
 import typer
 from pydantic import Field
 
-from benchmarks.making import made_once
+from benchmarks.making import made_once, note_seconds, seconds_of
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -143,17 +143,13 @@ def _student(
     out = work / f"{way}-{config.seed}"
     cache = work / "cache" / way
     artifact = made_once(out, config, task, teacher, partial(_timed, teacher, task, cache))
-    place = _seconds_of(artifact)
-    if not place.exists():
-        raise ConfigError(f"{place} is missing: a run was killed. Remove {out}, and run it again.")
-    seconds = float(place.read_text(encoding="utf-8"))
     classifier = open_classifier(artifact)
     score, predictions = evaluate(classifier, task.dev, task.metric)
     choice, _ = evaluate(classifier, task.choices, task.metric)
     return TrainedStudent(
         way=way,
         seed=config.seed,
-        processor_s=seconds,
+        processor_s=seconds_of(artifact),
         choice=choice,
         score=score,
         predictions=tuple(predictions.tolist()),
@@ -167,12 +163,8 @@ def _timed(
     started = time.process_time()
     with patch.dict(os.environ, {"BERTENDER_CACHE": str(cache)}):
         made = distill(teacher, task, config, out)
-    save_text(f"{time.process_time() - started:.1f}\n", _seconds_of(made))
+    note_seconds(made, time.process_time() - started)
     return made
-
-
-def _seconds_of(student: Artifact) -> Path:
-    return student.path.with_name(f"{student.name}-{student.digest[:12]}.seconds")
 
 
 def run(

@@ -10,8 +10,10 @@ from bertender.core.artifact import Artifact, digest_of
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.config import Config
+from bertender.core.errors import ConfigError
+from bertender.core.saving import save_text
 
-__all__ = ["made_once"]
+__all__ = ["made_once", "note_seconds", "seconds_of"]
 
 
 class _Data(Protocol):
@@ -40,3 +42,27 @@ def made_once(
     )
     build_once([out], identity, lambda: make(config, out), digest_of)
     return Artifact.load(out)
+
+
+def note_seconds(made: Artifact, seconds: float) -> None:
+    """Write how long an artifact took, next to it: a later call finds it made."""
+    save_text(f"{seconds:.1f}\n", _place_of_seconds(made))
+
+
+def seconds_of(made: Artifact) -> float:
+    """Return how long an artifact took.
+
+    Raises:
+        ConfigError: that was not noted, since the run was killed.
+    """
+    try:
+        return float(_place_of_seconds(made).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{made.path}: how long it took is not there, since the run was killed. Remove it, "
+            "and run this again."
+        ) from None
+
+
+def _place_of_seconds(made: Artifact) -> Path:
+    return made.path.with_name(f"{made.name}-{made.digest[:12]}.seconds")

@@ -51,7 +51,7 @@ def _cells(figures: RivalFigures, row: RivalRow) -> list[str]:
     own, first = figures.latency[row.name], figures.reference
     return [
         f"{RIVALS[row.rival].title} (`{row.name}`)",
-        f"{row.artifact}, {row.precision}",
+        f"{row.artifact}, {RIVALS[row.rival].computes_in(row.precision)}",
         f"{own.single.p50_ms:.2f}",
         str(over(first, own)),
         number(own.texts_per_second),

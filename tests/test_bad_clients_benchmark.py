@@ -239,7 +239,8 @@ def test_the_table_judges_every_kind(tmp_path: Path) -> None:
     )
     assert "Good requests alone, ok: 3,600; meanwhile, ok: 3,600, failed: 9." in text
     assert "Good and bad ones come over HTTP; a bad one" in text
-    proxied = made_up().model_copy(update={"config": QUICK.model_copy(update={"nginx": True})})
+    config = made_up().config.model_copy(update={"nginx": True})
+    proxied = made_up().model_copy(update={"config": config})
     assert "come through nginx with the configuration of deploy/" in block_of(proxied, tmp_path)
     fine = made_up({"wrong dtype": MEANWHILE["wrong dtype"]})
     assert "(aim): reached with wrong dtype." in block_of(fine, tmp_path)

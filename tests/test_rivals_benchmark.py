@@ -99,6 +99,8 @@ def test_a_row_opens_every_artifact_that_it_reads(
 def test_precisions_are_the_artifacts_own_unless_a_row_has_another(teacher: Artifact) -> None:
     entries = entries_of(["ctranslate2-int8", "ctranslate2", "transformers"], [teacher])
     assert [each.precision for each in entries] == ["int8", "float32", "float32"]
+    row = RIVALS["bertender-openvino-bf16"]
+    assert [row.computes_in(each) for each in ("float32", "int8")] == ["bfloat16", "int8"]
 
 
 def test_the_reference_is_the_first_row_of_the_table() -> None:
@@ -107,6 +109,7 @@ def test_the_reference_is_the_first_row_of_the_table() -> None:
         "bertender-torch",
         "bertender",
         "bertender-openvino",
+        "bertender-openvino-bf16",
     }
 
 

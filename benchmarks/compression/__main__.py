@@ -5,8 +5,8 @@
 
 Each row of SYSTEMS trains for the same wall time, the teacher's part included: probes say how many
 texts, or epochs over the labelled ones, that time holds. Texts without labels are those that come
-with the task. The first seed of each is exported and quantized (dynamic 8 bits), and all graphs are
-timed with the teacher's, in turns and in one runtime.
+with the task, or of `--unlabelled FILE`. The first seed of each is exported and quantized (dynamic
+8 bits), and all graphs are timed with the teacher's, in turns and in one runtime.
 
 Everything that is made stays in `--work` and is not made again. So several processes may share the
 work (`--systems`, without `--out`), and a last call times what is there. A system that cannot be
@@ -24,7 +24,8 @@ import typer
 from benchmarks.compression.graphs import graphs_of
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
 from benchmarks.compression.systems import SYSTEMS
-from benchmarks.compression.training import Trainer, wall_seconds
+from benchmarks.compression.training import Sources, Trainer
+from benchmarks.making import seconds_of
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.students import scored_students
 from bertender.core.artifact import Artifact
@@ -47,6 +48,9 @@ def run(
     minutes: Annotated[float, typer.Option(help="of each training, wall time")] = 3.0,
     seeds: Annotated[int, typer.Option(min=1, help="models of each system")] = 3,
     learning_rate: Annotated[float, typer.Option(help="of all, but of methods with an own")] = 5e-5,
+    unlabelled: Annotated[
+        Path | None, typer.Option(help="file of texts without labels; by default the task's")
+    ] = None,
     student: Annotated[str | None, typer.Option(help="encoder of systems that have one")] = None,
     noisy: NoisyFlag = False,
 ) -> None:
@@ -54,11 +58,12 @@ def run(
     show_progress()
     if out is not None:
         check_noisy_out(noisy, out)
-    source = Artifact.load(teacher)
+    chosen, source = _chosen(systems, student), Artifact.load(teacher)
     task = recorded_task(source, {})
     shared = {"learning_rate": learning_rate, "batch_size": 32}
-    trainer = Trainer(source, task, 60 * minutes, shared, student, work)
-    models, absent = _trained(trainer, _chosen(systems, student), seeds)
+    sources = Sources(teacher, shared, student, unlabelled)
+    trainer = Trainer(source, task, 60 * minutes, sources, work)
+    models, absent = _trained(trainer, chosen, seeds)
     if out is not None:
         if not noisy:
             check_load_now()
@@ -72,21 +77,21 @@ def _measured(
     config: CompareConfig,
 ) -> CompressionBenchmark:
     """Score all models, and time the graphs of the teacher and of each first seed."""
-    teacher, task = trainer.teacher, trainer.task
+    teacher, task, sources = trainer.teacher, trainer.task, trainer.sources
     of_teacher = graphs_of(teacher, task, trainer.work)
     graphs = {name: graphs_of(own[0], task, trainer.work) for name, own in models.items()}
     timed = [each for made in (of_teacher, *graphs.values()) for each in made.by_precision.values()]
     return CompressionBenchmark(
         budget_s=trainer.budget_s,
-        learning_rate=trainer.shared["learning_rate"],
+        learning_rate=sources.shared["learning_rate"],
         labelled_texts=len(task.train),
-        student=trainer.encoder and Path(trainer.encoder).name,
+        student=sources.encoder and Path(sources.encoder).name,
         teacher_graphs=of_teacher.names,
         systems=tuple(
             TrainedSystem(
                 name=name,
                 amount=trainer.chosen(name).amount,
-                wall_s=tuple(map(wall_seconds, own)),
+                wall_s=tuple(map(seconds_of, own)),
                 graphs=graphs[name].names,
                 refused=graphs[name].refused,
             )
@@ -116,24 +121,24 @@ def _trained(
                 typer.echo(f"{name} is left out: {error}")
             else:
                 models.setdefault(name, []).append(model)
-                typer.echo(f"{name} {seed}: {wall_seconds(model):.0f} s")
+                typer.echo(f"{name} {seed}: {seconds_of(model):.0f} s")
     return models, absent
 
 
 def _chosen(systems: str, student: str | None) -> list[str]:
-    """Return the systems that are named, or all that there is an encoder for.
+    """Return the systems that are asked for, or all that there is an encoder for.
 
     Raises:
         UnknownNameError: one is not there.
-        ConfigError: none is named, or one needs an encoder.
+        ConfigError: none is asked for, or one needs an encoder.
     """
-    named = [name.strip() for name in systems.split(",") if name.strip()]
-    if systems and not named:
+    asked = [name.strip() for name in systems.split(",") if name.strip()]
+    if systems and not asked:
         raise ConfigError(f"--systems {systems!r} names none. Known: {', '.join(SYSTEMS)}.")
-    for name in named:
+    for name in asked:
         if SYSTEMS[name].of_encoder and student is None:
             raise ConfigError(f"--systems {name}: it needs --student ENCODER, as all-MiniLM-L6-v2.")
-    return named or [n for n, row in SYSTEMS.items() if student or not row.of_encoder]
+    return asked or [n for n, row in SYSTEMS.items() if student or not row.of_encoder]
 
 
 if __name__ == "__main__":

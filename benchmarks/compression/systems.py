@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 from bertender.core.table import Table
 
-__all__ = ["CONTROL", "ENCODER", "SYSTEMS", "Amount", "Published", "System"]
+__all__ = ["CONTROL", "ENCODER", "SYSTEMS", "TEACHER", "Amount", "Published", "System"]
 
 CONTROL = "hard-6"
 """The row that learns from labels alone."""
 ENCODER = "ENCODER"
 """Stands for the encoder of `--student`."""
+TEACHER = "TEACHER"
+"""Stands for the teacher, from which what is left of it recovers."""
 
 Amount = Literal["unlabelled_texts", "epochs"]
 """What a training has more of until its time is over."""
@@ -133,7 +135,7 @@ SYSTEMS = Table(
         "heads": System(
             "Pruned heads, two of five",
             "Michel et al. 2019, arXiv 1905.10650",
-            {"heads": 0.4},
+            {"heads": 0.4, "teacher": TEACHER},
             stage="prune",
         ),
         "q8bert": System(

@@ -55,13 +55,13 @@ def _row(
 ) -> list[str]:
     row, share = SYSTEMS[system.name], retained(group, result.scores)
     score = f"{statistics.mean([each.score.value for each in group]):.3f}"
-    kept = DASH if share is None else f"{share:.1%}"
+    remaining = DASH if share is None else f"{share:.1%}"
     _, *large = _figures(result, system.graphs.get(FLOAT))
     small = _figures(result, system.graphs.get(INT8))
     over = DASH if system.name == CONTROL else _over_control(group, result)
     title = f"{row.title} ({row.paper})" if row.paper else row.title
     trained = _trained_on(system, result)
-    return [title, trained, score, kept, over, *large, *small, _published(row.published)]
+    return [title, trained, score, remaining, over, *large, *small, _published(row.published)]
 
 
 def _trained_on(system: TrainedSystem, result: CompressionBenchmark) -> str:
@@ -87,8 +87,8 @@ def _figures(result: CompressionBenchmark, name: str | None) -> list[str]:
     if not rows:
         return [DASH] * 3
     (row,) = rows
-    kept = f"{row.score.value / first.score.value:.1%}" if first.score.value > 0 else DASH
-    return [kept, f"{_smaller(first, row)}x", " ".join(speedup_cell(row.latency.speedup))]
+    remaining = f"{row.score.value / first.score.value:.1%}" if first.score.value > 0 else DASH
+    return [remaining, f"{_smaller(first, row)}x", " ".join(speedup_cell(row.latency.speedup))]
 
 
 def _smaller(first: ComparisonRow, row: ComparisonRow) -> str:

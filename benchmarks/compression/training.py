@@ -5,43 +5,32 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.compression.systems import ENCODER, SYSTEMS, System
-from benchmarks.making import made_once
+from benchmarks.budget import Amount, amount_in
+from benchmarks.compression.systems import ENCODER, SYSTEMS, TEACHER, System
+from benchmarks.making import made_once, note_seconds, seconds_of
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import CACHE_VARIABLE
-from bertender.core.config import Config, Record
-from bertender.core.errors import ConfigError
-from bertender.core.saving import save_result, save_text
+from bertender.core.config import Config
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
+from distill.methods import METHODS
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from export.onnx_export import ExportConfig, write_onnx
 from quantize.quantizer import QuantizeConfig, quantize
 
-__all__ = ["Chosen", "Trainer", "wall_seconds"]
+__all__ = ["Sources", "Trainer", "config_of"]
 
 FIRST: Mapping[str, int] = {"unlabelled_texts": 200, "epochs": 1}
-"""Amount of the first probe; each further one has so many times as much."""
-FACTOR = 4
-LEAST_SHARE = 0.05
-"""Of the budget, by which the last probe must take longer than the first."""
+"""Amount of the first probe."""
 MOST: Mapping[str, int] = {"unlabelled_texts": 300_000, "epochs": 100}
-
-
-class Chosen(Record):
-    """How much of a training the budget holds."""
-
-    amount: int
-    probes: tuple[tuple[int, float], ...]
-    """Amount and seconds of each."""
 
 
 def _quantized(teacher: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Artifact:
@@ -52,47 +41,74 @@ def _quantized(teacher: Artifact, task: Task, config: QuantizeConfig, out: Path)
 
 
 @dataclass(frozen=True)
-class _Stage:
+class Stage:
     """What makes a system of a stage."""
 
     config: type[Config]
     make: Callable[[Artifact, Task, Any, Path], Artifact]
 
 
-STAGES: Mapping[str, _Stage] = {
-    "distill": _Stage(DistillConfig, distill),
-    "prune": _Stage(PruneConfig, prune),
-    "quantize": _Stage(QuantizeConfig, _quantized),
+STAGES: Mapping[str, Stage] = {
+    "distill": Stage(DistillConfig, distill),
+    "prune": Stage(PruneConfig, prune),
+    "quantize": Stage(QuantizeConfig, _quantized),
 }
 
 
-class Trainer:
-    """Trains systems from a teacher, each for the same time.
+@dataclass(frozen=True)
+class Sources:
+    """What systems learn from."""
 
-    Args:
-        teacher: a torch artifact.
-        task: that of the teacher.
-        budget_s: wall time of each training, in seconds.
-        shared: settings of all systems, where a method has none of its own.
-        encoder: what stands for ENCODER; None where no system may need it.
-        work: folder of everything that is trained.
+    teacher: Path
+    shared: Mapping[str, Any]
+    """Settings of all systems."""
+    encoder: str | None = None
+    """What stands for ENCODER; None where no system may need it."""
+    unlabelled: Path | None = None
+    """A file of texts without labels; None: those that come with the task."""
+
+
+def config_of(system: System, amount: int, seed: int, sources: Sources) -> Config:
+    """Return the settings of a system that trains on so much.
+
+    Raises:
+        ConfigError: its stage does not allow them.
     """
+    config = STAGES[system.stage].config
+    names = {ENCODER: sources.encoder, TEACHER: sources.teacher}
+    own: dict[str, Any] = {
+        name: names.get(value, value) if isinstance(value, str) else value
+        for name, value in system.settings.items()
+    }
+    amounts: dict[str, Any] = {"epochs": 1, system.amount: amount}
+    if sources.unlabelled is not None and system.amount == "unlabelled_texts":
+        amounts = {"epochs": 1, "unlabelled": sources.unlabelled, "max_unlabelled": amount}
+    of_method = _of_method(own["method"], sources.shared) if "method" in own else {}
+    return config.parse({**sources.shared, **of_method, **own, **amounts, "seed": seed})
 
-    def __init__(
-        self,
-        teacher: Artifact,
-        task: Task,
-        budget_s: float,
-        shared: Mapping[str, Any],
-        encoder: str | None,
-        work: Path,
-    ) -> None:
-        self.teacher = teacher
-        self.task = task
-        self.budget_s = budget_s
-        self.shared = shared
-        self.encoder = encoder
-        self.work = work
+
+def _of_method(name: str, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of a method: its own rate where that is higher, an epoch of each phase.
+
+    Methods with a higher rate start from noise, and would hardly move at the rate of the others.
+    """
+    method = METHODS[name]
+    rate = max(shared["learning_rate"], method.settings.get("learning_rate", 0.0))
+    return {"learning_rate": rate, **({"earlier_epochs": 1} if method.has_phases else {})}
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains systems from a teacher, each for the same time."""
+
+    teacher: Artifact
+    task: Task
+    """That of the teacher."""
+    budget_s: float
+    """Wall time of each training."""
+    sources: Sources
+    work: Path
+    """Folder of everything that is trained."""
 
     def trained(self, name: str, seed: int) -> Artifact:
         """Return a system's model of a seed, trained now or before.
@@ -104,73 +120,28 @@ class Trainer:
         amount = self.chosen(name).amount
         return self._made(SYSTEMS[name], amount, seed, self.work / f"{name}-{seed}")
 
-    def chosen(self, name: str) -> Chosen:
+    def chosen(self, name: str) -> Amount:
         """Return how much of a system's training the budget holds, measured now or before."""
         system = SYSTEMS[name]
-        place = self.work / f"{name}.amount.json"
-        if place.exists():
-            return Chosen.model_validate_json(place.read_text(encoding="utf-8"))
-        probes = tuple(self._probes(name, system))
-        chosen = Chosen(amount=_amount(probes, self.budget_s, MOST[system.amount]), probes=probes)
-        save_result(chosen, place)
-        return chosen
 
-    def _probes(self, name: str, system: System) -> Iterator[tuple[int, float]]:
-        """Train on more and more, until the difference can be measured or there is no more."""
-        amount, first = FIRST[system.amount], None
-        while True:
+        def seconds_for(amount: int) -> float:
             out = self.work / "probes" / f"{name}-{amount}"
-            seconds = wall_seconds(self._made(system, amount, 0, out))
-            yield amount, seconds
-            first = seconds if first is None else first
-            if seconds - first >= LEAST_SHARE * self.budget_s or amount >= MOST[system.amount]:
-                return
-            amount = min(FACTOR * amount, MOST[system.amount])
+            return seconds_of(self._made(system, amount, 0, out))
+
+        place = self.work / f"{name}.amount.json"
+        first, most = FIRST[system.amount], MOST[system.amount]
+        return amount_in(self.budget_s, place, seconds_for, first, most)
 
     def _made(self, system: System, amount: int, seed: int, out: Path) -> Artifact:
-        stage = STAGES[system.stage]
-        own = {
-            key: self.encoder if each == ENCODER else each for key, each in system.settings.items()
-        }
-        known = stage.config.model_fields
-        shared = {key: each for key, each in self.shared.items() if key in known}
-        amounts = {"epochs": 1, system.amount: amount, "seed": seed}
-        config = stage.config.parse({**shared, **own, **amounts})
-        return made_once(out, config, self.task, self.teacher, partial(self._timed, stage))
+        config = config_of(system, amount, seed, self.sources)
+        make = partial(self._timed, STAGES[system.stage])
+        return made_once(out, config, self.task, self.teacher, make)
 
-    def _timed(self, stage: _Stage, config: Config, out: Path) -> Artifact:
+    def _timed(self, stage: Stage, config: Config, out: Path) -> Artifact:
         """Make a model whose teacher computes its outputs anew, as part of the time."""
         cache, started = out.with_name(f"{out.name}.cache"), time.perf_counter()
         with patch.dict(os.environ, {CACHE_VARIABLE: str(cache)}):
             made = stage.make(self.teacher, self.task, config, out)
-        save_text(f"{time.perf_counter() - started:.1f}\n", _place_of_seconds(made))
+        note_seconds(made, time.perf_counter() - started)
         shutil.rmtree(cache, ignore_errors=True)
         return made
-
-
-def _amount(probes: tuple[tuple[int, float], ...], budget_s: float, most: int) -> int:
-    """Return the amount that takes the budget, on the line through the first and last probe."""
-    (first, first_s), (last, last_s) = probes[0], probes[-1]
-    if last == first or last_s <= first_s:
-        return last
-    slope = (last_s - first_s) / (last - first)
-    return min(max(round(first + (budget_s - first_s) / slope), 1), most)
-
-
-def wall_seconds(model: Artifact) -> float:
-    """Return the wall time in which a model was made, from the teacher on.
-
-    Raises:
-        ConfigError: that was not recorded, since the run was killed.
-    """
-    try:
-        return float(_place_of_seconds(model).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{model.path}: how long it took is not recorded, since the run was killed. Remove "
-            "it, and run this again."
-        ) from None
-
-
-def _place_of_seconds(model: Artifact) -> Path:
-    return model.path.with_name(f"{model.name}.seconds")

@@ -36,7 +36,7 @@ WAYS = (
 
 def rivals_reading(figures: RivalFigures) -> list[str]:
     """Return a line for each way of calling, in each precision."""
-    unknown = {row.precision for row in figures.rows} - PRECISIONS.keys()
+    unknown = {_precision(row) for row in figures.rows} - PRECISIONS.keys()
     assert not unknown, unknown
     return [
         f"- {way.words}, in {words}: {_verdict(figures, way, _rows(figures, precision))}"
@@ -47,7 +47,12 @@ def rivals_reading(figures: RivalFigures) -> list[str]:
 
 
 def _rows(figures: RivalFigures, precision: str) -> list[RivalRow]:
-    return [row for row in figures.rows if row.precision == precision]
+    return [row for row in figures.rows if _precision(row) == precision]
+
+
+def _precision(row: RivalRow) -> str:
+    """Return what a row computes in; files of before a row had its own name the artifact's."""
+    return RIVALS[row.rival].computes_in(row.precision)
 
 
 def _verdict(figures: RivalFigures, way: Way, rows: Collection[RivalRow]) -> str:

@@ -66,7 +66,7 @@ class Entry:
     @property
     def precision(self) -> str:
         """The precision that it is set to compute in."""
-        return self.row.precision or self.artifact.card.precision
+        return self.row.computes_in(self.artifact.card.precision)
 
 
 def entries_of(rivals: Sequence[str], artifacts: Sequence[Artifact]) -> list[Entry]:

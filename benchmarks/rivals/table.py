@@ -32,10 +32,18 @@ class Rival:
     settings: Mapping[str, Any] = field(default_factory=dict)
     precision: str | None = None
     """What it computes in, where that is not the artifact's precision."""
+    float_precision: str | None = None
+    """What it computes in what a file holds as float32, where that is another."""
     own: bool = False
     """It is bertender."""
     note: str = ""
     """What a reader of the table must know."""
+
+    def computes_in(self, precision: str) -> str:
+        """Return what it computes in, by its settings, of a file of some precision."""
+        if self.float_precision and precision == "float32":
+            return self.float_precision
+        return self.precision or precision
 
 
 FIRST = "transformers"
@@ -132,8 +140,8 @@ RIVALS = Table(
             reads="onnx",
             packages=("openvino",),
             settings={"runtime": "openvino-bf16"},
+            float_precision="bfloat16",
             own=True,
-            note="computes in bfloat16 what the artifact holds as float32",
         ),
     },
 )

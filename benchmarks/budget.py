@@ -1,0 +1,78 @@
+"""How much of a training a wall time holds: probes on less of it, and a line through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.saving import save_result
+
+__all__ = ["Amount", "Probe", "amount_for", "amount_in"]
+
+FACTOR = 4
+"""Each probe has so many times as much as the one before."""
+LEAST_SHARE = 0.05
+"""Of the budget, by which the last probe must take longer than the first."""
+
+
+class Probe(Record):
+    """A training that was timed."""
+
+    amount: int
+    wall_s: float
+
+
+class Amount(Record):
+    """How much a training has, and why."""
+
+    amount: int = Field(description="texts, passages or epochs")
+    budget_s: float
+    probes: tuple[Probe, ...]
+
+
+def amount_in(
+    budget_s: float, place: Path, seconds_of: Callable[[int], float], first: int, most: int
+) -> Amount:
+    """Return how much of a training a wall time holds, measured now or before.
+
+    Args:
+        budget_s: the wall time.
+        place: file that has the result.
+        seconds_of: trains on so much, and returns its wall time.
+        first: amount of the first probe.
+        most: there is no more.
+    """
+    if place.exists():
+        known = Amount.model_validate_json(place.read_text(encoding="utf-8"))
+        if known.budget_s == budget_s:
+            return known
+    probes = tuple(_probes(budget_s, seconds_of, first, most))
+    chosen = Amount(amount=amount_for(probes, budget_s, most), budget_s=budget_s, probes=probes)
+    save_result(chosen, place)
+    return chosen
+
+
+def _probes(
+    budget_s: float, seconds_of: Callable[[int], float], first: int, most: int
+) -> Iterator[Probe]:
+    """Train on more and more, until the difference can be measured or there is no more."""
+    probe = Probe(amount=first, wall_s=seconds_of(first))
+    start = probe
+    while True:
+        yield probe
+        if probe.wall_s - start.wall_s >= LEAST_SHARE * budget_s or probe.amount >= most:
+            return
+        amount = min(FACTOR * probe.amount, most)
+        probe = Probe(amount=amount, wall_s=seconds_of(amount))
+
+
+def amount_for(probes: tuple[Probe, ...], budget_s: float, most: int) -> int:
+    """Return the amount that takes the budget, on the line through the first and last probe."""
+    first, last = probes[0], probes[-1]
+    if last.amount == first.amount or last.wall_s <= first.wall_s:
+        return last.amount
+    slope = (last.wall_s - first.wall_s) / (last.amount - first.amount)
+    return min(max(round(first.amount + (budget_s - first.wall_s) / slope), 1), most)

@@ -1,0 +1,47 @@
+"""How much of a training a wall time holds, by probes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.budget import Probe, amount_for, amount_in
+
+
+@pytest.mark.parametrize(
+    ("probes", "amount"),
+    [
+        (((200, 10.0), (800, 40.0)), 2000),  # 0.05 s a text: 100 s hold 2000
+        (((200, 30.0), (800, 40.0)), 4400),  # 26.7 s before the first text
+        (((1, 300.0), (4, 900.0)), 1),  # never none
+        (((200, 1.0), (800, 1.01)), 9000),  # no more than there are
+        (((200, 1.0), (800, 0.9)), 800),
+        (((200, 1.0),), 200),
+    ],
+)
+def test_the_amount_fills_the_budget(probes: tuple[tuple[int, float], ...], amount: int) -> None:
+    made = tuple(Probe(amount=each, wall_s=seconds) for each, seconds in probes)
+    assert amount_for(made, 100.0, 9000) == amount
+
+
+def test_probes_grow_until_they_can_be_told_apart(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def seconds_of(amount: int) -> float:
+        asked.append(amount)
+        return 2.0 + amount / 1000
+
+    place = tmp_path / "amount.json"
+    found = amount_in(100.0, place, seconds_of, 200, 300_000)
+    assert asked == [200, 800, 3200, 12800]  # the last takes 12.6 s longer than the first
+    assert found.amount == 98_000
+    assert amount_in(100.0, place, seconds_of, 200, 300_000) == found
+    assert len(asked) == 4  # nothing was timed again
+    assert amount_in(50.0, place, seconds_of, 200, 300_000).amount == 48_000
+
+
+def test_probes_end_where_there_is_no_more(tmp_path: Path) -> None:
+    found = amount_in(100.0, tmp_path / "amount.json", lambda amount: 1.0, 200, 900)
+    assert [each.amount for each in found.probes] == [200, 800, 900]
+    assert found.amount == 900

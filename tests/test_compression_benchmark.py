@@ -1,0 +1,85 @@
+"""The comparison of systems at equal wall time: its rows, how much is trained, and its table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks.compression import __main__ as benchmark
+from benchmarks.compression import training
+from benchmarks.compression.__main__ import run
+from benchmarks.compression.records import CompressionBenchmark
+from benchmarks.compression.systems import CONTROL, SYSTEMS
+from benchmarks.compression.table import compression_block
+from benchmarks.compression.training import Sources, config_of
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.measure.compare import CompareConfig
+from bertender.tasks.task import Task
+
+SOURCES = Sources(Path("teacher"), {"learning_rate": 5e-5, "batch_size": 32}, "an-encoder")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_has_settings_that_its_stage_allows(name: str) -> None:
+    config = config_of(SYSTEMS[name], 7, 2, SOURCES)
+    config.check_rules()
+    values = config.model_dump()
+    assert (values["seed"], values[SYSTEMS[name].amount]) == (2, 7)
+
+
+def test_a_file_takes_the_place_of_the_texts_of_the_task() -> None:
+    sources = Sources(SOURCES.teacher, SOURCES.shared, None, Path("texts.txt"))
+    values = config_of(SYSTEMS["distilbert-6"], 7, 0, sources).model_dump()
+    assert (values["unlabelled"], values["max_unlabelled"]) == (Path("texts.txt"), 7)
+    assert values["unlabelled_texts"] == 0
+    assert config_of(SYSTEMS[CONTROL], 7, 0, sources).model_dump()["epochs"] == 7
+
+
+@pytest.mark.parametrize(
+    ("systems", "error"),
+    [("none-such", UnknownNameError), (" , ", ConfigError), ("pd", ConfigError)],
+)
+def test_systems_that_are_not_there_are_refused(
+    systems: str, error: type[Exception], trained: Artifact, tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        run(trained.path, tmp_path, None, systems)
+
+
+@pytest.mark.slow
+def test_systems_are_trained_scored_and_timed_once(
+    trained: Artifact,
+    task: Task,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apart = replace(task, selection=task.train.first(24))
+    monkeypatch.setattr(benchmark, "recorded_task", lambda artifact, changes: apart)
+    monkeypatch.setattr(training, "MOST", {"unlabelled_texts": 200, "epochs": 1})
+    quick = partial(CompareConfig, processes=1, rounds=2, single_texts=2, batch_size=2)
+    monkeypatch.setattr(benchmark, "CompareConfig", quick)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{fruit} saw {n}\n" for fruit in ("apple", "plum") for n in range(9)))
+    work, out = tmp_path / "work", tmp_path / "compression.json"
+    settings = {"minutes": 0.02, "seeds": 2, "unlabelled": texts, "noisy": True}
+    asked = f"{CONTROL},static,heads,q8bert"
+    run(trained.path, work, None, asked, **settings)
+    students = {path: path.stat().st_mtime_ns for path in work.glob("*/artifact.json")}
+    assert len(students) >= 2
+    run(trained.path, work, out, asked, **settings)
+    result = CompressionBenchmark.model_validate_json(out.read_text())
+    able = {"static", "heads", "q8bert"} - {*result.absent}
+    assert {each.name for each in result.systems} == able
+    # the teacher has two layers
+    assert "6" in result.absent[CONTROL] and "left out" in capsys.readouterr().out
+    static = next(each for each in result.systems if each.name == "static")
+    assert len(static.wall_s) == 2 and static.amount >= 200 and static.graphs["float32"]
+    assert students == {path: path.stat().st_mtime_ns for path in students}
+    text = compression_block("compression.json", out)
+    assert "| the teacher | - |" in text and "| Weighted vectors of tokens |" in text
+    assert f"- {CONTROL}: " in text and "Raw: `compression.json`" in text
