@@ -62,8 +62,8 @@ def _conditions(result: ProfileBenchmark) -> str:
     return (
         f"Means over inferences, by each runtime's own measure, which makes it a little slower; "
         f"threads: {result.threads}. Texts of {result.task}. Operators have the runtime's names, "
-        "after its fusions; what a runtime has put into another operator is in that one's time. Over "
-        "the first: how many times as fast as the first row of the same input, in operators alone: "
-        "tokenisation and calls are not in it. "
+        "after its fusions; what a runtime has put into another operator is in that one's time. "
+        "Over the first: how many times as fast as the first row of the same input, in operators "
+        "alone: tokenisation and calls are not in it. "
         f"Busiest: {load}. {here.cpu_model}; {versions}."
     )

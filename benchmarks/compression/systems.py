@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bertender.core.table import Table
 
-__all__ = ["CONTROL", "ENCODER", "SYSTEMS", "TEACHER", "Amount", "Published", "System"]
+__all__ = ["CONTROL", "ENCODER", "SYSTEMS", "TEACHER", "Published", "System", "TextsOrEpochs"]
 
 CONTROL = "hard-6"
 """The row that learns from labels alone."""
@@ -17,7 +17,7 @@ ENCODER = "ENCODER"
 TEACHER = "TEACHER"
 """Stands for the teacher, from which what is left of it recovers."""
 
-Amount = Literal["unlabelled_texts", "epochs"]
+TextsOrEpochs = Literal["unlabelled_texts", "epochs"]
 """What a training has more of until its time is over."""
 
 
@@ -45,7 +45,7 @@ class System:
     settings: Mapping[str, Any]
     """Of the stage."""
     stage: Literal["distill", "prune", "quantize"] = "distill"
-    amount: Amount = "unlabelled_texts"
+    amount: TextsOrEpochs = "unlabelled_texts"
     published: Published = Published()
 
     @property
