@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ __all__ = ["Sources", "Trainer", "config_of"]
 
 FIRST: Mapping[str, int] = {"unlabelled_texts": 200, "epochs": 1}
 """Amount of the first probe."""
+SCORED = 100
+"""Texts that a training scores itself on; all of them score the result afterwards."""
 MOST: Mapping[str, int] = {"unlabelled_texts": 300_000, "epochs": 100}
 
 
@@ -135,13 +137,19 @@ class Trainer:
     def _made(self, system: System, amount: int, seed: int, out: Path) -> Artifact:
         config = config_of(system, amount, seed, self.sources)
         make = partial(self._timed, STAGES[system.stage])
-        return made_once(out, config, self.task, self.teacher, make)
+        return made_once(out, config, self.shortened, self.teacher, make)
+
+    @property
+    def shortened(self) -> Task:
+        """The task with few texts to score, which would take a large part of the time."""
+        dev, selection = (each.first(SCORED) for each in (self.task.dev, self.task.selection))
+        return replace(self.task, dev=dev, selection=selection)
 
     def _timed(self, stage: Stage, config: Config, out: Path) -> Artifact:
         """Make a model whose teacher computes its outputs anew, as part of the time."""
         cache, started = out.with_name(f"{out.name}.cache"), time.perf_counter()
         with patch.dict(os.environ, {CACHE_VARIABLE: str(cache)}):
-            made = stage.make(self.teacher, self.task, config, out)
+            made = stage.make(self.teacher, self.shortened, config, out)
         note_seconds(made, time.perf_counter() - started)
         shutil.rmtree(cache, ignore_errors=True)
         return made
