@@ -1,4 +1,4 @@
-"""How much of a training a wall time holds: probes on less of it, and a line through them."""
+"""How much of a training a processor time holds: probes on less of it, and a line through them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Probe(Record):
     """A training that was timed."""
 
     amount: int
-    wall_s: float
+    processor_s: float
 
 
 class Amount(Record):
@@ -36,12 +36,12 @@ class Amount(Record):
 def amount_in(
     budget_s: float, place: Path, seconds_of: Callable[[int], float], first: int, most: int
 ) -> Amount:
-    """Return how much of a training a wall time holds, measured now or before.
+    """Return how much of a training a processor time holds, measured now or before.
 
     Args:
-        budget_s: the wall time.
+        budget_s: the processor time.
         place: file that has the result.
-        seconds_of: trains on so much, and returns its wall time.
+        seconds_of: trains on so much, and returns its processor time.
         first: amount of the first probe.
         most: there is no more.
     """
@@ -59,20 +59,20 @@ def _probes(
     budget_s: float, seconds_of: Callable[[int], float], first: int, most: int
 ) -> Iterator[Probe]:
     """Train on more and more, until the difference can be measured or there is no more."""
-    probe = Probe(amount=first, wall_s=seconds_of(first))
+    probe = Probe(amount=first, processor_s=seconds_of(first))
     start = probe
     while True:
         yield probe
-        if probe.wall_s - start.wall_s >= LEAST_SHARE * budget_s or probe.amount >= most:
+        if probe.processor_s - start.processor_s >= LEAST_SHARE * budget_s or probe.amount >= most:
             return
         amount = min(FACTOR * probe.amount, most)
-        probe = Probe(amount=amount, wall_s=seconds_of(amount))
+        probe = Probe(amount=amount, processor_s=seconds_of(amount))
 
 
 def amount_for(probes: tuple[Probe, ...], budget_s: float, most: int) -> int:
     """Return the amount that takes the budget, on the line through the first and last probe."""
     first, last = probes[0], probes[-1]
-    if last.amount == first.amount or last.wall_s <= first.wall_s:
+    if last.amount == first.amount or last.processor_s <= first.processor_s:
         return last.amount
-    slope = (last.wall_s - first.wall_s) / (last.amount - first.amount)
-    return min(max(round(first.amount + (budget_s - first.wall_s) / slope), 1), most)
+    slope = (last.processor_s - first.processor_s) / (last.amount - first.amount)
+    return min(max(round(first.amount + (budget_s - first.processor_s) / slope), 1), most)

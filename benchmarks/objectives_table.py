@@ -32,7 +32,7 @@ def _cells(encoder: PretrainedEncoder, result: ObjectivesBenchmark) -> list[str]
     return [
         f"`{encoder.objective}`",
         f"{encoder.passages:,}",
-        f"{encoder.wall_s:.0f}",
+        f"{encoder.processor_s:.0f}",
         f"{encoder.parameters / 1e6:.1f}",
         *(_scored(encoder, task, result) for task in result.tasks),
     ]
@@ -64,7 +64,7 @@ def _conditions(result: ObjectivesBenchmark) -> str:
     )
     return (
         f"Encoders of {shape['layers']} layers x {shape['hidden_size']}, each pre-trained on the "
-        f"first passages of {result.corpus} for {result.budget_s:.0f} s of wall time, vocabulary "
+        f"first passages of {result.corpus} for {result.budget_s:.0f} s of processor time, vocabulary "
         f"and rows included; {tasks}, {finetuning['epochs']} epochs at "
         f"{finetuning['learning_rate']:g}, means of {seeds} seeds of the fine-tuning. Intervals "
         "of 95 % hold texts and those seeds; each encoder was pre-trained once. "

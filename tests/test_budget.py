@@ -1,4 +1,4 @@
-"""How much of a training a wall time holds, by probes."""
+"""How much of a training a processor time holds, by probes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.budget import Probe, amount_for, amount_in
     ],
 )
 def test_the_amount_fills_the_budget(probes: tuple[tuple[int, float], ...], amount: int) -> None:
-    made = tuple(Probe(amount=each, wall_s=seconds) for each, seconds in probes)
+    made = tuple(Probe(amount=each, processor_s=seconds) for each, seconds in probes)
     assert amount_for(made, 100.0, 9000) == amount
 
 

@@ -1,4 +1,4 @@
-"""The comparison of systems at equal wall time: its rows, how much is trained, and its table."""
+"""The comparison of systems at equal processor time: its rows, how much is trained, and its table."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_systems_are_trained_scored_and_timed_once(
     # the teacher has two layers
     assert "6" in result.absent[CONTROL] and "left out" in capsys.readouterr().out
     static = next(each for each in result.systems if each.name == "static")
-    assert len(static.wall_s) == 2 and static.amount >= 200 and static.graphs["float32"]
+    assert len(static.processor_s) == 2 and static.amount >= 200 and static.graphs["float32"]
     assert students == {path: path.stat().st_mtime_ns for path in students}
     text = compression_block("compression.json", out)
     assert "| the teacher | - |" in text and "| Weighted vectors of tokens |" in text

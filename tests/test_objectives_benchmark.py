@@ -63,7 +63,7 @@ def encoder(objective: str, *right: int) -> PretrainedEncoder:
     return PretrainedEncoder(
         objective=objective,
         passages=1234,
-        wall_s=180.0,
+        processor_s=180.0,
         parameters=4_000_000,
         classifiers=tuple(
             FineTuned(

@@ -1,1 +1,1 @@
-"""Systems of the literature that compress an encoder, at equal wall time."""
+"""Systems of the literature that compress an encoder, at equal processor time."""

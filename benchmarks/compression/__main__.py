@@ -1,16 +1,17 @@
-"""Compresses a teacher by every system at equal wall time; scores, sizes and times the results.
+"""Compresses a teacher by every system at equal processor time; scores, sizes and times the results.
 
     python -m benchmarks.compression TEACHER --work DIR --out FILE.json [--minutes 3] [--seeds 3]
         [--student ENCODER] [--systems A,B]
 
-Each row of SYSTEMS trains for the same wall time, the teacher's part included: probes say how many
+Each row of SYSTEMS trains for the same processor time, the teacher's part included: probes say how many
 texts, or epochs over the labelled ones, that time holds. Texts without labels are those that come
 with the task, or of `--unlabelled FILE`. The first seed of each is exported and quantized (dynamic
 8 bits), and all graphs are timed with the teacher's, in turns and in one runtime.
 
 Everything that is made stays in `--work` and is not made again. So several processes may share the
 work (`--systems`, without `--out`), and a last call times what is there. A system that cannot be
-made from this teacher is a row with the reason.
+made from this teacher is a row with the reason. With OMP_NUM_THREADS=1, the processor's time is
+that of the clock on an otherwise idle core.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def run(
     work: Annotated[Path, typer.Option(help="folder for all that is made")],
     out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
     systems: Annotated[str, typer.Option(help="by commas; all by default")] = "",
-    minutes: Annotated[float, typer.Option(help="of each training, wall time")] = 3.0,
+    minutes: Annotated[float, typer.Option(help="of each training, processor time")] = 3.0,
     seeds: Annotated[int, typer.Option(min=1, help="models of each system")] = 3,
     learning_rate: Annotated[float, typer.Option(help="of all, but of methods with an own")] = 5e-5,
     unlabelled: Annotated[
@@ -91,7 +92,7 @@ def _measured(
             TrainedSystem(
                 name=name,
                 amount=trainer.chosen(name).amount,
-                wall_s=tuple(map(seconds_of, own)),
+                processor_s=tuple(map(seconds_of, own)),
                 graphs=graphs[name].names,
                 refused=graphs[name].refused,
             )

@@ -16,7 +16,9 @@ class TrainedSystem(Record):
 
     name: str = Field(description="a row of SYSTEMS; its models are NAME-SEED")
     amount: int = Field(description="texts without labels, or epochs, by the system")
-    wall_s: tuple[float, ...] = Field(description="of each seed's training, the teacher included")
+    processor_s: tuple[float, ...] = Field(
+        description="of each seed's training, the teacher included"
+    )
     graphs: dict[str, str] = Field(
         description="of the first seed: float32 or int8 -> the row of `speeds`"
     )
@@ -26,7 +28,7 @@ class TrainedSystem(Record):
 class CompressionBenchmark(Record):
     """What systems make of one teacher in equal time."""
 
-    budget_s: float = Field(description="wall time of a training")
+    budget_s: float = Field(description="processor time of a training")
     learning_rate: float
     labelled_texts: int
     student: str | None = Field(description="encoder of the systems that start from one")

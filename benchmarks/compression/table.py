@@ -65,7 +65,7 @@ def _row(
 
 
 def _trained_on(system: TrainedSystem, result: CompressionBenchmark) -> str:
-    seconds = f"{statistics.mean(system.wall_s):.0f} s"
+    seconds = f"{statistics.mean(system.processor_s):.0f} s"
     if SYSTEMS[system.name].amount == "epochs":
         return f"{system.amount} epochs of {result.labelled_texts:,} texts, {seconds}"
     return f"{result.labelled_texts + system.amount:,} texts, {seconds}"
@@ -111,12 +111,12 @@ def _notes(result: CompressionBenchmark) -> list[str]:
 
 def _conditions(result: CompressionBenchmark) -> str:
     scores, here = result.scores, result.speeds.circumstances
-    seeds = max(len(each.wall_s) for each in result.systems)
+    seeds = max(len(each.processor_s) for each in result.systems)
     return (
         f"Teacher: {scores.teacher.name}, {scores.teacher.size.millions or 0:.0f}M parameters, "
         f"which learned from {result.labelled_texts:,} labelled texts of {scores.task}; "
         f"{scores.teacher.score.n} held-out texts score. Each training has "
-        f"{result.budget_s:.0f} s of wall time, the teacher's outputs included, on one thread; "
+        f"{result.budget_s:.0f} s of processor time, the teacher's outputs included, on one thread; "
         "learning rate "
         f"{result.learning_rate:g} or the method's own where it has one; {seeds} "
         f"{'seed' if seeds == 1 else 'seeds'}, of which the first is exported, quantized (dynamic) "

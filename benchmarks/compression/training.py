@@ -1,4 +1,4 @@
-"""Trains a system for a given wall time: probes say how many texts or epochs that time holds."""
+"""Trains a system for a given processor time: probes say how many texts or epochs that time holds."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Trainer:
     task: Task
     """That of the teacher."""
     budget_s: float
-    """Wall time of each training."""
+    """Processor time of each training."""
     sources: Sources
     work: Path
     """Folder of everything that is trained."""
@@ -147,9 +147,9 @@ class Trainer:
 
     def _timed(self, stage: Stage, config: Config, out: Path) -> Artifact:
         """Make a model whose teacher computes its outputs anew, as part of the time."""
-        cache, started = out.with_name(f"{out.name}.cache"), time.perf_counter()
+        cache, started = out.with_name(f"{out.name}.cache"), time.process_time()
         with patch.dict(os.environ, {CACHE_VARIABLE: str(cache)}):
             made = stage.make(self.teacher, self.shortened, config, out)
-        note_seconds(made, time.perf_counter() - started)
+        note_seconds(made, time.process_time() - started)
         shutil.rmtree(cache, ignore_errors=True)
         return made
