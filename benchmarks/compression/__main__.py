@@ -1,10 +1,10 @@
-"""Compresses a teacher by every system at equal processor time; scores, sizes and times the results.
+"""Compresses a teacher by every system at equal processor time; scores and times the results.
 
     python -m benchmarks.compression TEACHER --work DIR --out FILE.json [--minutes 3] [--seeds 3]
         [--student ENCODER] [--systems A,B]
 
-Each row of SYSTEMS trains for the same processor time, the teacher's part included: probes say how many
-texts, or epochs over the labelled ones, that time holds. Texts without labels are those that come
+Each row of SYSTEMS trains for the same processor time, the teacher's part included: probes say how
+many texts, or epochs over the labelled ones, that time holds. Texts without labels are those that come
 with the task, or of `--unlabelled FILE`. The first seed of each is exported and quantized (dynamic
 8 bits), and all graphs are timed with the teacher's, in turns and in one runtime.
 
