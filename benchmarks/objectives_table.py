@@ -64,8 +64,8 @@ def _conditions(result: ObjectivesBenchmark) -> str:
     )
     return (
         f"Encoders of {shape['layers']} layers x {shape['hidden_size']}, each pre-trained on the "
-        f"first passages of {result.corpus} for {result.budget_s:.0f} s of processor time, vocabulary "
-        f"and rows included; {tasks}, {finetuning['epochs']} epochs at "
+        f"first passages of {result.corpus} for {result.budget_s:.0f} s of processor time, "
+        f"vocabulary and rows included; {tasks}, {finetuning['epochs']} epochs at "
         f"{finetuning['learning_rate']:g}, means of {seeds} seeds of the fine-tuning. Intervals "
         "of 95 % hold texts and those seeds; each encoder was pre-trained once. "
         f"{result.environment.cpu_model}."

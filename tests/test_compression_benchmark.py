@@ -1,4 +1,4 @@
-"""The comparison of systems at equal processor time: its rows, how much is trained, and its table."""
+"""The comparison of systems at equal processor time: its rows, its trainings, its table."""
 
 from __future__ import annotations
 

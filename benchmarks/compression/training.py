@@ -1,4 +1,4 @@
-"""Trains a system for a given processor time: probes say how many texts or epochs that time holds."""
+"""Trains a system for a given processor time: probes say how many texts or epochs it holds."""
 
 from __future__ import annotations
 
