@@ -5,8 +5,8 @@
 
 Each row of SYSTEMS trains for the same processor time, the teacher's part included: probes say how
 many texts, or epochs over the labelled ones, that time holds. Texts without labels are those that
-come with the task, or of `--unlabelled FILE`. The first seed of each is exported and quantized (dynamic
-8 bits), and all graphs are timed with the teacher's, in turns and in one runtime.
+come with the task, or of `--unlabelled FILE`. The first seed of each is exported and quantized
+(dynamic 8 bits), and all graphs are timed with the teacher's, in turns and in one runtime.
 
 Everything that is made stays in `--work` and is not made again. So several processes may share the
 work (`--systems`, without `--out`), and a last call times what is there. A system that cannot be
