@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import NoReturn, Self
 from uuid import uuid4
 
-from bertender.core.errors import ServingError
+from bertender.core.errors import PortTakenError, ServingError
 from bertender.measure.runtimes import check_installed
 from serve.administration import admin_token, check_closed, closing_arguments
 from serve.config import ServeConfig
 from serve.installation import Installation, find_installation
 from serve.launch import STOP_TIMEOUT_S, Place, is_ready, launch
-from serve.ports import with_free_ports
+from serve.ports import PORT_FIELDS, with_free_ports
 from serve.repository import Models, model_names, write_repository
 from serve.running_servers import WORKSPACE_PREFIX, RunningServer, note_server
 from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
@@ -38,6 +38,10 @@ __all__ = ["TritonServer", "serving"]
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
+PORT_TRIES = 3
+"""Starts, with other free ports each, where another process takes one first."""
+PORT_IN_USE = "already in use"
+"""In Triton's words."""
 
 
 class TritonServer:
@@ -70,7 +74,6 @@ class TritonServer:
     def __enter__(self) -> Self:
         try:
             self._start(find_installation(self.config.tritonserver))
-            self._wait_until_ready()
             check_closed(self._reachable_host, self.config.http_port)
             self._report_ready()
         except BaseException:
@@ -119,6 +122,10 @@ class TritonServer:
 
     def stop(self) -> None:
         """End the server, let it finish what is in flight, and remove its workspace."""
+        self._end()
+        shutil.rmtree(self.workspace, ignore_errors=True)
+
+    def _end(self) -> None:
         if self.supervisor is not None:
             assert self.supervisor.stdin is not None
             with suppress(BrokenPipeError):
@@ -128,7 +135,6 @@ class TritonServer:
             except subprocess.TimeoutExpired:
                 self.supervisor.kill()  # the kernel then ends the server
                 self.supervisor.wait()
-        shutil.rmtree(self.workspace, ignore_errors=True)
 
     def _failure_reason(self) -> str:
         return failure_reason(self.log_file, self.log_start)
@@ -145,16 +151,38 @@ class TritonServer:
         return f" The log is in {place}."
 
     def _start(self, installation: Installation) -> None:
+        """Start it, and wait until it is ready.
+
+        A free port may be another process's by the time that Triton listens: then others are
+        chosen.
+        """
+        asked, self.config = self.config, with_free_ports(self.config)
+        self._prepare(installation)
+        tries = PORT_TRIES if 0 in (getattr(asked, name) for name in PORT_FIELDS) else 1
+        for left in reversed(range(tries)):
+            try:
+                self._launch(installation)
+                self._wait_until_ready()
+                return
+            except PortTakenError:
+                if not left:
+                    raise
+                self._end()
+                self.config = with_free_ports(asked)
+
+    def _prepare(self, installation: Installation) -> None:
+        """Check what the server needs, and make its workspace."""
         if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
             check_installed(runtime)
-        self.config = with_free_ports(self.config)
         check_shared_memory(self.config, len({*self.models} - {ENCODER_NAME}))
         check_temporary_folder()
-        closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.workspace.mkdir(mode=0o700, exist_ok=True)
         check_room(self.workspace)
-        self.log_start = begin_log(self.log_file)
         installation.assemble(self.workspace)
+
+    def _launch(self, installation: Installation) -> None:
+        self.log_start = begin_log(self.log_file)
+        closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.supervisor = launch(
             installation,
             Place(self.repository, self.models, self.workspace, self.shared_memory, self.log_file),
@@ -181,7 +209,9 @@ class TritonServer:
         deadline = time.monotonic() + self.config.ready_timeout_s
         while not is_ready(self._reachable_host, self.config.http_port, self.models):
             if self.supervisor.poll() is not None:
-                raise ServingError(f"the server did not start: {self._failure_reason()}")
+                reason = self._failure_reason()
+                kind = PortTakenError if PORT_IN_USE in reason else ServingError
+                raise kind(f"the server did not start: {reason}")
             if time.monotonic() > deadline:
                 raise ServingError(
                     f"the server was not ready within {self.config.ready_timeout_s:g} s: "

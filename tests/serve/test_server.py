@@ -19,8 +19,10 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import PortTakenError, ServingError
 from bertender.models.opening import open_classifier
+from serve import server as serve_server
 from serve.client import classify
 from serve.config import ServeConfig
+from serve.ports import with_free_ports
 from serve.repository import write_repository
 from serve.server import TritonServer
 from serve.supervisor import STUB_NAME
@@ -165,3 +167,32 @@ def test_a_server_that_dies_is_reported(onnx_artifact: Artifact, tmp_path: Path)
         assert_gone(family)
     assert not shared_memory_of(server)
     assert "Started HTTPService" in (tmp_path / "kept.log").read_text()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("taken", [1, 9])
+def test_other_free_ports_are_chosen_where_one_is_taken_meanwhile(
+    taken: int, onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may listen on a free port before Triton does."""
+    config = ServeConfig(**ANY_PORTS)
+    repository = write_repository(onnx_artifact, tmp_path / "models", config)
+    choices: list[ServeConfig] = []
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def with_taken_port(config: ServeConfig) -> ServeConfig:
+            free = with_free_ports(config)
+            changes = {"grpc_port": other.getsockname()[1]} if len(choices) < taken else {}
+            choices.append(free.model_copy(update=changes))
+            return choices[-1]
+
+        monkeypatch.setattr(serve_server, "with_free_ports", with_taken_port)
+        server = TritonServer(repository, config, tmp_path / "run")
+        if taken == 1:
+            with server:
+                assert classify([("apple saw",)], server.grpc_url)
+        else:
+            with pytest.raises(PortTakenError, match="already in use"), server:
+                pass
+        assert len(choices) == (2 if taken == 1 else serve_server.PORT_TRIES)
+    assert not (tmp_path / "run").exists()
