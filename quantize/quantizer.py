@@ -228,7 +228,7 @@ def check_quantizable(source: Artifact, scheme: Scheme) -> None:
         )
     if kind != scheme.source:
         next_step = (
-            "Export it first: bertender export."
+            f"Export it first: `bertender export {source.path} --out FOLDER`."
             if scheme.source == "onnx"
             else "Give the artifact that it was exported from."
         )

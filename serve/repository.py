@@ -220,7 +220,7 @@ def check_servable(artifact: Artifact) -> None:
     if card.kind != "onnx":
         raise ModelError(
             f"{artifact.path} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
-            f"Export it first: `bertender export {artifact.path}`."
+            f"Export it first: `bertender export {artifact.path} --out FOLDER`."
         )
     if card.task.problem_type not in PROBLEMS:
         raise ModelError(

@@ -13,7 +13,8 @@ STANDARD_OUTPUT = Path("-")
 """A log that is no file, but goes where the rest of the output goes."""
 
 REASONS = (
-    re.compile(r"^bertender: (the Python stub\b.+)$", re.M),  # not that it starts again
+    # not that it starts again
+    re.compile(r"^bertender: (the Python stub\b.+|signal \d+ .+)$", re.M),
     re.compile(
         r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
     ),

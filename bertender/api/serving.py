@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
+from bertender.core.errors import DataError
 from bertender.core.table import load_place
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def classify(
             `api_key_file`; as the options of `bertender classify`.
 
     Raises:
+        DataError: `texts` is no sequence of texts or pairs, or a text is empty.
         ServingError: no endpoint responds there (UnreachableError), not in time (DeadlineError),
             or the server rejects the request for now (OverloadedError), or refuses it.
 
@@ -81,13 +83,24 @@ def classify(
             results = bertender.classify(["a text of yours", "another one"], server.http_url)
         print(results[0].label, results[0].score)
     """
-    examples = [(each,) if isinstance(each, str) else tuple(each) for each in texts]
+    examples = _examples(texts)
     sending = {"batch_size": batch_size, "timeout_s": timeout_s, "retries": retries}
     if "model" in settings:
         sending["model"] = settings.pop("model")
     files = load_place("serve.client:AccessConfig").parse(settings)
     predictions = load_place("serve.client:classify")(examples, url, **sending, access=files)
     return cast("list[Classification]", predictions)
+
+
+def _examples(texts: Sequence[str | tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return texts and pairs as examples; one text alone would be a text for each character."""
+    if isinstance(texts, str | bytes):
+        raise DataError('texts is one text. Give several, or a list of one: ["a text"].')
+    for row, each in enumerate(texts):
+        parts = (each,) if isinstance(each, str) else each
+        if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+            raise DataError(f"row {row} is {each!r}. Give a text, or a tuple of two for a pair.")
+    return [(each,) if isinstance(each, str) else tuple(each) for each in texts]
 
 
 def deploy(artifact: ArtifactLike, to: PathLike, **settings: Any) -> Deployment:

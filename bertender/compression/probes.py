@@ -27,7 +27,7 @@ from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig
-from bertender.measure.load import MachineLoad
+from bertender.measure.load import MachineLoad, check_load_now
 from bertender.measure.size import measure_size
 from bertender.pipeline.stage import provided_by
 from bertender.tasks.loading import sample
@@ -115,6 +115,8 @@ class Probing:
             MachineBusyError: other work disturbs the times, and the config does not allow noisy
                 ones.
         """
+        if not self.config.noisy:
+            check_load_now()  # before the probes, which take minutes
         chosen, made, obstacles = [], [], {}
         for group in _groups(candidates):
             try:

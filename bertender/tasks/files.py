@@ -6,6 +6,7 @@ Whatever is wrong in them is a DataError that names the file, the row and the co
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,15 @@ from bertender.problems import PROBLEMS, SINGLE_LABEL, TOKEN_CLASSIFICATION, Col
 from bertender.tasks.bad_rows import SkippedRows, stop
 from bertender.tasks.labelled import Labelled, label_names, read_labelled
 from bertender.tasks.rows import Table
-from bertender.tasks.task import Task, TaskConfig, default_of
+from bertender.tasks.task import Split, Task, TaskConfig, default_of
 from bertender.tasks.word_rows import WORD_SUFFIXES
 
 __all__ = ["load_files", "problem_type_of"]
+
+logger = logging.getLogger(__name__)
+
+SHARED_SHARE = 0.01
+"""Of the held-out texts: short ones recur by chance."""
 
 
 def load_files(config: TaskConfig) -> Task:
@@ -41,6 +47,7 @@ def load_files(config: TaskConfig) -> Task:
     train, dev = read(train_table), read(problem.open_file(dev_path, bad))
     labels = label_names(train)
     splits = [each.split(labels, str(train_path), bad) for each in (train, dev)]
+    _warn_of_shared(splits[0], splits[1], train_path)
     return Task(
         name=_name(config, train_path),
         labels=labels,
@@ -52,6 +59,20 @@ def load_files(config: TaskConfig) -> Task:
         left_out=skipped.report(),
         problem_type=problem.name,
     )
+
+
+def _warn_of_shared(train: Split, dev: Split, path: Path) -> None:
+    """Warn where held-out examples are learned from as well."""
+    learned = {*train.examples}
+    shared = sum(example in learned for example in dev.examples)
+    if shared > SHARED_SHARE * len(dev.examples):
+        logger.warning(
+            "%d of %d held-out texts are in %s too: what is learned by heart scores as well. Leave "
+            "them out of one of the files.",
+            shared,
+            len(dev.examples),
+            path,
+        )
 
 
 def problem_type_of(config: TaskConfig) -> str:

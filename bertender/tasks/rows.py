@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 
+LONGEST_NAME = 40
+"""Characters of a column's name in a message; a longer one is hardly a name."""
+
+
 class _CsvReader(Protocol):
     """The readers of the module `csv`, which does not name their type."""
 
@@ -65,10 +69,19 @@ class Table:
             if column not in self.columns:
                 raise DataError(
                     f"{self.path}: no column {column!r}.{nearest_hint(column, self.columns)} "
-                    f"Columns: {', '.join(map(repr, self.columns))}."
+                    f"{_columns_shown(self.columns)}"
                 )
             if self.columns.count(column) > 1:
                 raise DataError(f"{self.path}: two columns are named {column!r}; rename one.")
+
+
+def _columns_shown(columns: Sequence[str]) -> str:
+    """Return the columns of a file, and what to do where they look like a row of data."""
+    cut = [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..." for name in columns]
+    shown = f"Columns: {', '.join(map(repr, cut))}."
+    if cut == [*columns]:
+        return shown
+    return f"{shown} If that is a row of data, add a line with the names of the columns before it."
 
 
 def open_table(path: Path, bad: OnBadRow = stop) -> Table:

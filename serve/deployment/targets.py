@@ -208,7 +208,12 @@ def _server(url: str, config: DeployConfig) -> Server:
             f"tritonserver={config.tritonserver}: the model is tried on the running server. Leave "
             "it out."
         )
-    if config.admin_token_file is None or not config.admin_token_file.is_file():
+    if config.admin_token_file is not None and not config.admin_token_file.is_file():
+        raise ConfigError(
+            f"admin_token_file={config.admin_token_file}: there is no such file. Name the one that "
+            "the server was started with: `bertender serve --admin-token-file FILE`."
+        )
+    if config.admin_token_file is None:
         raise ConfigError(
             f"admin_token_file={config.admin_token_file}: models are loaded by who has the "
             "server's token. Start it with `bertender serve --admin-token-file FILE`, and name "

@@ -85,10 +85,20 @@ def _run(options: argparse.Namespace, owner: Owner, log: BinaryIO) -> int:
             if stub := stubs.dead():
                 note(log, f"the Python stub, process {stub}, died; the server cannot go on")
                 return STUB_DIED
-        return server.returncode
+        return _status(server.returncode, log)
     finally:
         kill_group(server)
         remove_traces(options.shared_memory, Path(options.workspace))
+
+
+def _status(code: int, log: BinaryIO) -> int:
+    """Return the exit status of the command, as a shell has it where a signal has ended it."""
+    if code >= 0:
+        return code
+    name = signal.Signals(-code).name
+    cause = ": the kernel sends it where memory runs out" if -code == signal.SIGKILL else ""
+    note(log, f"signal {-code} ({name}) has ended the server{cause}")
+    return 128 - code
 
 
 def _prepare(supervisor: int) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+import bertender
 from bertender.core.errors import ConfigError, DataError, ServingError
 from bertender.models.predictor import Classifier
 from bertender.text.batch import keep_text
@@ -195,3 +198,18 @@ def test_a_password_in_a_url_is_not_shown(port: str) -> None:
     with pytest.raises(ConfigError, match="the user 'shop', which no request") as raised:
         Endpoint(f"https://shop:hidden@example.com:{port}")
     assert "hidden" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ("one text", 'a list of one: ["a text"]'),
+        ([7], "row 0 is 7. Give a text"),
+        (["fine", ("a", 7)], "row 1 is"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused_before_anything_is_sent(
+    texts: Any, words: str
+) -> None:
+    with pytest.raises(DataError, match=re.escape(words)):
+        bertender.classify(texts, "http://127.0.0.1:9")

@@ -42,6 +42,12 @@ LOGS = {
         "'127.0.0.1:80' already in use \"\n",
         "failed to start HTTP service: Unavailable - Socket '127.0.0.1:80' already in use",
     ),
+    "a signal": (
+        "I1121 10:00:01.9 5518 server.cc:1] ready\n"
+        "bertender: signal 9 (SIGKILL) has ended the server: the kernel sends it where memory runs "
+        "out\n",
+        "signal 9 (SIGKILL) has ended the server: the kernel sends it where memory runs out",
+    ),
     "a library": (
         "tritonserver: error while loading shared libraries: libb64.so: cannot open\n",
         "tritonserver: error while loading shared libraries: libb64.so: cannot open",

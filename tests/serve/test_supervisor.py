@@ -69,6 +69,17 @@ def test_the_exit_status_passes_through_and_the_log_stays(tmp_path: Path) -> Non
     supervisor.communicate()
 
 
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(9, "signal 9 (SIGKILL) has ended the server: the kernel"), (6, "signal 6 (SIGABRT) has")],
+)
+def test_a_signal_that_ends_the_command_is_named(number: int, words: str, tmp_path: Path) -> None:
+    supervisor = supervise(tmp_path / "work", ["sh", "-c", f"kill -{number} $$"])
+    assert supervisor.wait(10) == 128 + number
+    assert words in (tmp_path / "work" / "log").read_text()
+    supervisor.communicate()
+
+
 def test_the_command_dies_with_a_killed_supervisor(tmp_path: Path) -> None:
     supervisor = supervise(tmp_path / "work", ["sleep", "60"])
     members = family(supervisor.pid, 1)

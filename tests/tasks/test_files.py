@@ -225,3 +225,21 @@ def test_files_of_texts_that_cannot_be_used(
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=said):
         read_texts(tmp_path / name, columns)
+
+
+@pytest.mark.parametrize(("shared", "warned"), [(1, False), (2, True)])
+def test_held_out_texts_that_are_learned_from_are_said(
+    files: Pair, shared: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of a hundred may recur by chance."""
+    train = [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(9)]
+    dev = [{"text": f"other {n}", "label": "a"} for n in range(100 - shared)]
+    load_files(files(".csv", train, [*train[:shared], *dev]))
+    assert ("2 of 100 held-out texts are in" in caplog.text) is warned
+
+
+def test_a_file_without_names_of_columns_is_said(files: Pair) -> None:
+    long = "a sentence of some length, which is the first row of the file"
+    row = {long: "another one of that kind", "pos": "neg"}
+    with pytest.raises(DataError, match=r"no column 'text'.*\.\.\.', 'pos'\. If that is a row"):
+        load_files(files(".csv", [row], [row]))
