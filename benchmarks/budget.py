@@ -30,27 +30,35 @@ class Amount(Record):
 
     amount: int = Field(description="texts, passages or epochs")
     budget_s: float
+    identity: str = Field(description="of what is trained")
     probes: tuple[Probe, ...]
 
 
 def amount_in(
-    budget_s: float, place: Path, seconds_of: Callable[[int], float], first: int, most: int
+    budget_s: float,
+    place: Path,
+    identity: str,
+    seconds_of: Callable[[int], float],
+    first: int,
+    most: int,
 ) -> Amount:
     """Return how much of a training a processor time holds, measured now or before.
 
     Args:
         budget_s: the processor time.
         place: file that has the result.
+        identity: of what is trained; another one is measured anew.
         seconds_of: trains on so much, and returns its processor time.
         first: amount of the first probe.
         most: there is no more.
     """
     if place.exists():
         known = Amount.model_validate_json(place.read_text(encoding="utf-8"))
-        if known.budget_s == budget_s:
+        if (known.budget_s, known.identity) == (budget_s, identity):
             return known
-    probes = tuple(_probes(budget_s, seconds_of, first, most))
-    chosen = Amount(amount=amount_for(probes, budget_s, most), budget_s=budget_s, probes=probes)
+    probes = tuple(_probes(budget_s, seconds_of, min(first, most), most))
+    amount = amount_for(probes, budget_s, most)
+    chosen = Amount(amount=amount, budget_s=budget_s, identity=identity, probes=probes)
     save_result(chosen, place)
     return chosen
 

@@ -23,19 +23,16 @@ makes of the texts stays there too, for each way: the way's first seed has the t
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from unittest.mock import patch
 
 import typer
 from pydantic import Field
 
-from benchmarks.making import made_once, note_seconds, seconds_of
+from benchmarks.making import made_once, seconds_of, timed
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -141,8 +138,8 @@ def _student(
 ) -> TrainedStudent:
     """Return a student, trained and scored now or before."""
     out = work / f"{way}-{config.seed}"
-    cache = work / "cache" / way
-    artifact = made_once(out, config, task, teacher, partial(_timed, teacher, task, cache))
+    make = timed(partial(distill, teacher, task), work / "cache" / way)
+    artifact = made_once(out, config, task, teacher, make)
     classifier = open_classifier(artifact)
     score, predictions = evaluate(classifier, task.dev, task.metric)
     choice, _ = evaluate(classifier, task.choices, task.metric)
@@ -154,17 +151,6 @@ def _student(
         score=score,
         predictions=tuple(predictions.tolist()),
     )
-
-
-def _timed(
-    teacher: Artifact, task: Task, cache: Path, config: DistillConfig, out: Path
-) -> Artifact:
-    """Train a student, and note the time."""
-    started = time.process_time()
-    with patch.dict(os.environ, {"BERTENDER_CACHE": str(cache)}):
-        made = distill(teacher, task, config, out)
-    note_seconds(made, time.process_time() - started)
-    return made
 
 
 def run(

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+from unittest.mock import patch
 
 from bertender.core.artifact import Artifact, digest_of
 from bertender.core.build_once import build_once
+from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.card import library_versions
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError
 from bertender.core.saving import save_text
+from bertender.core.work import forget_work
 
-__all__ = ["made_once", "note_seconds", "seconds_of"]
+__all__ = ["made_once", "seconds_of", "timed"]
+
+
+Make = Callable[[Any, Path], Artifact]
+"""Settings and a folder -> the artifact that is made there."""
 
 
 class _Data(Protocol):
@@ -44,23 +54,44 @@ def made_once(
     return Artifact.load(out)
 
 
-def note_seconds(made: Artifact, seconds: float) -> None:
-    """Write how long an artifact took, next to it: a later call finds it made."""
-    save_text(f"{seconds:.1f}\n", _place_of_seconds(made))
+def timed(make: Callable[[Any, Path], Artifact], cache: Path | None = None) -> Make:
+    """Return a function that makes an artifact as `make` does, and notes the processor's time.
+
+    It begins anew, whatever a run that was killed has left, so that the time is all of it.
+
+    Args:
+        make: of settings and a folder.
+        cache: folder of the teacher's outputs, which later artifacts read; by default one that is
+            empty before and gone afterwards.
+    """
+
+    def make_timed(config: Config, out: Path) -> Artifact:
+        own = out.with_name(f"{out.name}.cache")
+        forget_work(out)
+        shutil.rmtree(own, ignore_errors=True)
+        started = time.process_time()
+        try:
+            with patch.dict(os.environ, {CACHE_VARIABLE: str(cache or own)}):
+                made = make(config, out)
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+        save_text(f"{time.process_time() - started:.1f}\n", _place_of_seconds(made))
+        return made
+
+    return make_timed
 
 
 def seconds_of(made: Artifact) -> float:
-    """Return how long an artifact took.
+    """Return the processor's time of an artifact that was timed.
 
     Raises:
-        ConfigError: that was not noted, since the run was killed.
+        ConfigError: it is not there.
     """
     try:
         return float(_place_of_seconds(made).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
-            f"{made.path}: how long it took is not there, since the run was killed. Remove it, "
-            "and run this again."
+            f"{made.path}: how long it took is not there. Remove the folder, and run this again."
         ) from None
 
 

@@ -60,7 +60,7 @@ class Nginx:
 
     @property
     def access(self) -> AccessConfig:
-        """What a client needs to be let through."""
+        """Certificate and key of a client that is let through."""
         return AccessConfig(ca_file=self.certificate, api_key_file=self.folder / API_KEY_FILE)
 
 
@@ -130,7 +130,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         ServerMissingError: openssl is not installed.
     """
     if shutil.which(CERTIFICATE[0]) is None:
-        raise ServerMissingError("openssl is not installed, so there is no certificate for TLS")
+        raise ServerMissingError("no certificate without openssl: `apt install openssl` on Debian")
     subprocess.run(CERTIFICATE, cwd=folder, check=True, capture_output=True)
     return folder / "server.pem", folder / "server.key"
 

@@ -14,10 +14,8 @@ What is made stays in `--work` and is not made again. So several processes may s
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +23,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.budget import amount_in
-from benchmarks.making import made_once, note_seconds, seconds_of
+from benchmarks.making import made_once, seconds_of, timed
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -37,7 +35,7 @@ from bertender.metrics.scores import Score
 from bertender.models.opening import open_classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
-from distill.corpora.corpus import Corpus
+from distill.corpora.corpus import Corpus, survey
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from distill.objectives import OBJECTIVES
 from distill.pretraining.pretrain import PretrainConfig, pretrain
@@ -99,10 +97,16 @@ class _Passages:
         self.count = count
 
     def fingerprint(self) -> str:
-        return f"{self.corpus}:{self.count}"
+        return survey(self).sha256
 
     def __iter__(self) -> Iterator[str]:
-        return islice(iter(Corpus(self.corpus)), self.count)
+        """Yield passages until there are so many; an empty one, which ends a document, is none."""
+        left = self.count
+        for passage in Corpus(self.corpus):
+            if passage and not left:
+                return
+            left -= bool(passage)
+            yield passage
 
 
 class _Encoders:
@@ -113,32 +117,35 @@ class _Encoders:
         self.shape = shape
         self.budget_s = budget_s
         self.work = work
+        self.whole = survey(Corpus(corpus))
 
     def made(self, objective: str) -> tuple[Artifact, int]:
         """Return the encoder of an objective, and of how many passages it is."""
         if objective == UNTRAINED:
-            return self._of("mlm", FIRST_PASSAGES), FIRST_PASSAGES
-        most = sum(1 for _ in Corpus(self.corpus))
+            few = min(FIRST_PASSAGES, self.whole.passages)
+            return self._of("mlm", few, UNTRAINED), few
 
         def seconds_for(passages: int) -> float:
-            return seconds_of(self._of(objective, passages))
+            return seconds_of(self._of(objective, passages, objective))
 
-        place = self.work / f"{objective}.amount.json"
-        amount = amount_in(self.budget_s, place, seconds_for, FIRST_PASSAGES, most).amount
-        return self._of(objective, amount), amount
+        amount = amount_in(
+            self.budget_s,
+            self.work / f"{objective}.amount.json",
+            f"{self._config(objective).model_dump_json()} {self.whole.sha256}",
+            seconds_for,
+            FIRST_PASSAGES,
+            self.whole.passages,
+        ).amount
+        return self._of(objective, amount, objective), amount
 
-    def _of(self, objective: str, passages: int) -> Artifact:
-        config = PretrainConfig(objective=objective, **self.shape)
+    def _of(self, objective: str, passages: int, name: str) -> Artifact:
         data = _Passages(self.corpus, passages)
-        out = self.work / f"{objective}-{passages}"
-        return made_once(out, config, data, None, partial(_timed, data))
+        make = timed(partial(pretrain, data))
+        out = self.work / f"{name}-{passages}"
+        return made_once(out, self._config(objective), data, None, make)
 
-
-def _timed(passages: _Passages, config: PretrainConfig, out: Path) -> Artifact:
-    started = time.process_time()
-    made = pretrain(passages, config, out)
-    note_seconds(made, time.process_time() - started)
-    return made
+    def _config(self, objective: str) -> PretrainConfig:
+        return PretrainConfig(corpus=self.corpus, objective=objective, **self.shape)
 
 
 def run(
@@ -169,25 +176,33 @@ def run(
         rows.append(_row(objective, encoders, loaded, finetuning, seeds))
         typer.echo(_line(rows[-1]))
     if out is not None:
-        benchmark = ObjectivesBenchmark(
-            corpus=",".join(Path(part).name for part in corpus.split(",")),
-            budget_s=60 * minutes,
-            shape=shape,
-            finetuning=finetuning,
-            tasks=tuple(
-                ScoredTask(
-                    name=task.name,
-                    metric=task.metric,
-                    labels=task.dev.label_ids,
-                    label_names=task.labels,
-                    train_texts=len(task.train),
-                )
-                for task in loaded
-            ),
-            encoders=tuple(rows),
-            environment=environment(),
-        )
-        save_result(benchmark, out)
+        save_result(_benchmark(encoders, loaded, finetuning, rows), out)
+
+
+def _benchmark(
+    encoders: _Encoders,
+    tasks: Sequence[Task],
+    finetuning: Mapping[str, Any],
+    rows: Sequence[PretrainedEncoder],
+) -> ObjectivesBenchmark:
+    return ObjectivesBenchmark(
+        corpus=",".join(Path(part).name for part in encoders.corpus.split(",")),
+        budget_s=encoders.budget_s,
+        shape=dict(encoders.shape),
+        finetuning=dict(finetuning),
+        tasks=tuple(
+            ScoredTask(
+                name=task.name,
+                metric=task.metric,
+                labels=task.dev.label_ids,
+                label_names=task.labels,
+                train_texts=len(task.train),
+            )
+            for task in tasks
+        ),
+        encoders=tuple(rows),
+        environment=environment(),
+    )
 
 
 def _chosen(objectives: str) -> list[str]:

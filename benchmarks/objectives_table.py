@@ -63,9 +63,10 @@ def _conditions(result: ObjectivesBenchmark) -> str:
         for each in result.tasks
     )
     return (
-        f"Encoders of {shape['layers']} layers x {shape['hidden_size']}, each pre-trained on the "
-        f"first passages of {result.corpus} for {result.budget_s:.0f} s of processor time, "
-        f"vocabulary and rows included; {tasks}, {finetuning['epochs']} epochs at "
+        f"Encoders of {shape['layers']} layers x {shape['hidden_size']}, pre-trained on the first "
+        f"passages of {result.corpus}: as many as {result.budget_s:.0f} s of processor time hold, "
+        f"vocabulary and rows included; of `untrained`, few; {tasks}, "
+        f"{finetuning['epochs']} epochs at "
         f"{finetuning['learning_rate']:g}, means of {seeds} seeds of the fine-tuning. Intervals "
         "of 95 % hold texts and those seeds; each encoder was pre-trained once. "
         f"{result.environment.cpu_model}."

@@ -32,7 +32,7 @@ def _cells(profile: Profile, result: ProfileBenchmark) -> tuple[str, ...]:
         f"{profile.name}, {profile.precision}",
         RUNTIMES[profile.runtime].title,
         f"{profile.texts} x {profile.times.tokens} tokens",
-        f"{sum(operators.values()):.2f}",
+        f"{_total_ms(profile):.2f}",
         f"{_total_ms(first) / _total_ms(profile):.2f}x",
         ", ".join(_largest(operators)),
     )

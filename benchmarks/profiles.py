@@ -25,6 +25,7 @@ from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
 from bertender.core.progress import show_progress, track
+from bertender.measure.comparison import CompareConfig
 from bertender.measure.latency import LatencyConfig, threads_of
 from bertender.measure.load import check_load_now, watched_load
 from bertender.measure.runtimes import check_installed
@@ -145,7 +146,7 @@ def run(
     check_noisy_out(noisy, out)
     opened = [Artifact.load(path) for path in artifacts]
     config = LatencyConfig(threads=threads, noisy=noisy)
-    runtimes = [name.strip() for name in runtime.split(",") if name.strip()]
+    runtimes = CompareConfig.parse({"runtime": runtime}).runtime
     result = measure_profiles(opened, recorded_task(opened[0], {}), runtimes, config)
     for each in result.profiles:
         largest = sorted(each.times.operators_ms.items(), key=lambda pair: -pair[1])[:3]

@@ -32,7 +32,11 @@ def proxy_process(
     with (folder / LOG).open("wb") as log, pinned(core):
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
     try:
-        wait_until(is_ready, process, PROXY_TIMEOUT_S)
+        try:
+            wait_until(is_ready, process, PROXY_TIMEOUT_S)
+        except ServingError as error:
+            last = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-3:]
+            raise ServingError(f"{error}; its log ends: {' | '.join(last) or '-'}") from None
         yield process
     finally:
         process.terminate()

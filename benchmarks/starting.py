@@ -158,7 +158,7 @@ def _command(artifact: Artifact, pins: Pins) -> Iterator[tuple[subprocess.Popen[
 
 def _first_line(process: subprocess.Popen[bytes]) -> bytes:
     assert process.stdout is not None
-    timer = threading.Timer(READY_TIMEOUT_S, process.kill)
+    timer = threading.Timer(READY_TIMEOUT_S, process.terminate)  # it then ends its server
     timer.start()
     try:
         line = process.stdout.readline()

@@ -39,6 +39,7 @@ from bertender.training.config import TrainingConfig
 __all__ = [
     "ScoredModel",
     "StudentsBenchmark",
+    "check_scorable",
     "groups_of",
     "made_by",
     "scored_students",
@@ -141,10 +142,19 @@ def _is_place(text: str) -> bool:
     return text.startswith(("/", ".", "~"))
 
 
-def _check(teacher: Artifact, students: Sequence[Artifact]) -> None:
-    """Raise ConfigError where the artifacts cannot be rows of one table."""
+def check_scorable(teacher: Artifact, task: Task) -> None:
+    """Raise ConfigError where the teacher has other labels, or no texts to choose by."""
     if problem_of(teacher) is not SINGLE_LABEL:
         raise ConfigError(f"{teacher.path}: only models with one label a text can be scored here.")
+    if task.chosen_on != "selection":
+        raise ConfigError(
+            f"{teacher.path} has no texts to choose by, so that every score would be of texts that "
+            "may have chosen it. Fine-tune it with --select 0.1."
+        )
+
+
+def _check(teacher: Artifact, students: Sequence[Artifact]) -> None:
+    """Raise ConfigError where the artifacts cannot be rows of one table."""
     for each in students:
         if teacher.digest not in {source.digest for source in _sources(each)}:
             raise ConfigError(
@@ -198,12 +208,8 @@ def scored_students(
     Raises:
         ConfigError: they cannot be rows of one table, or there are no texts to choose by.
     """
+    check_scorable(teacher, task)
     _check(teacher, students)
-    if task.chosen_on != "selection":
-        raise ConfigError(
-            f"{teacher.path} has no texts to choose by, so that every score would be of texts that "
-            "may have chosen it. Fine-tune it with --select 0.1."
-        )
     first, *rest = (
         _scored(each, task) for each in track((teacher, *students), "score", 1 + len(students))
     )

@@ -23,6 +23,7 @@ from benchmarks.bad_clients import (
 from benchmarks.bad_clients_kinds import CONNECTIONS, KINDS, Target
 from benchmarks.bad_clients_process import MODULE, begin_turn, end_turn
 from benchmarks.bad_clients_table import bad_clients_block
+from benchmarks.nginx import nginx_binary
 from benchmarks.serving_records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
@@ -50,7 +51,11 @@ RESPONSES: Mapping[str, str] = {
     "500 idle connections": "still open",
 }
 """A row of KINDS -> what it gets of Triton."""
-OF_NGINX: Mapping[str, str] = {**RESPONSES, "gzip bomb of 64 MB": "415"}
+OF_NGINX: Mapping[str, str] = {
+    **RESPONSES,
+    "gzip bomb of 64 MB": "415",
+    "truncated body": "left",
+}
 """A row of KINDS -> what it gets through nginx."""
 HELD = {"10 that send a byte a second": 10, "500 idle connections": CONNECTIONS}
 """Rows of KINDS that hold connections, and how many."""
@@ -78,8 +83,9 @@ def test_good_requests_are_measured_without_and_with_each_kind(
 def test_bad_clients_come_through_nginx(exported: Artifact, task: Task) -> None:
     """Good ones come through it too."""
     with skipped_where_absent():
-        config = QUICK.model_copy(update={"nginx": True})
-        result = measure_bad_clients(exported, [text for (text,) in task.dev.examples], config)
+        nginx_binary()
+    config = QUICK.model_copy(update={"nginx": True})
+    result = measure_bad_clients(exported, [text for (text,) in task.dev.examples], config)
     for kind, status in OF_NGINX.items():
         turns = result.of(kind)
         assert {response for each in turns for response in each.responses} == {status}, kind

@@ -33,15 +33,23 @@ def test_probes_grow_until_they_can_be_told_apart(tmp_path: Path) -> None:
         return 2.0 + amount / 1000
 
     place = tmp_path / "amount.json"
-    found = amount_in(100.0, place, seconds_of, 200, 300_000)
+    found = amount_in(100.0, place, "a", seconds_of, 200, 300_000)
     assert asked == [200, 800, 3200, 12800]  # the last takes 12.6 s longer than the first
     assert found.amount == 98_000
-    assert amount_in(100.0, place, seconds_of, 200, 300_000) == found
+    assert amount_in(100.0, place, "a", seconds_of, 200, 300_000) == found
     assert len(asked) == 4  # nothing was timed again
-    assert amount_in(50.0, place, seconds_of, 200, 300_000).amount == 48_000
+    assert amount_in(50.0, place, "a", seconds_of, 200, 300_000).amount == 48_000
 
 
 def test_probes_end_where_there_is_no_more(tmp_path: Path) -> None:
-    found = amount_in(100.0, tmp_path / "amount.json", lambda amount: 1.0, 200, 900)
+    found = amount_in(100.0, tmp_path / "amount.json", "a", lambda amount: 1.0, 200, 900)
     assert [each.amount for each in found.probes] == [200, 800, 900]
     assert found.amount == 900
+    assert amount_in(100.0, tmp_path / "few.json", "a", lambda amount: 1.0, 200, 90).amount == 90
+
+
+def test_another_identity_is_measured_anew(tmp_path: Path) -> None:
+    place = tmp_path / "amount.json"
+    for identity, second in (("a", 1.0), ("b", 2.0)):
+        found = amount_in(100.0, place, identity, lambda amount, s=second: s * amount, 10, 900)  # type: ignore[misc]
+        assert found.amount == round(100 / second)

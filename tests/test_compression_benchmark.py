@@ -12,7 +12,7 @@ from benchmarks.compression import __main__ as benchmark
 from benchmarks.compression import training
 from benchmarks.compression.__main__ import run
 from benchmarks.compression.records import CompressionBenchmark
-from benchmarks.compression.systems import CONTROL, SYSTEMS
+from benchmarks.compression.systems import CONTROLS, SYSTEMS
 from benchmarks.compression.table import compression_block
 from benchmarks.compression.training import Sources, config_of
 from bertender.core.artifact import Artifact
@@ -36,7 +36,7 @@ def test_a_file_takes_the_place_of_the_texts_of_the_task() -> None:
     values = config_of(SYSTEMS["distilbert-6"], 7, 0, sources).model_dump()
     assert (values["unlabelled"], values["max_unlabelled"]) == (Path("texts.txt"), 7)
     assert values["unlabelled_texts"] == 0
-    assert config_of(SYSTEMS[CONTROL], 7, 0, sources).model_dump()["epochs"] == 7
+    assert config_of(SYSTEMS[CONTROLS[0]], 7, 0, sources).model_dump()["epochs"] == 7
 
 
 @pytest.mark.parametrize(
@@ -60,26 +60,36 @@ def test_systems_are_trained_scored_and_timed_once(
 ) -> None:
     apart = replace(task, selection=task.train.first(24))
     monkeypatch.setattr(benchmark, "recorded_task", lambda artifact, changes: apart)
-    monkeypatch.setattr(training, "MOST", {"unlabelled_texts": 200, "epochs": 1})
+    monkeypatch.setattr(training, "MOST_EPOCHS", 1)
     quick = partial(CompareConfig, processes=1, rounds=2, single_texts=2, batch_size=2)
     monkeypatch.setattr(benchmark, "CompareConfig", quick)
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{fruit} saw {n}\n" for fruit in ("apple", "plum") for n in range(9)))
     work, out = tmp_path / "work", tmp_path / "compression.json"
     settings = {"minutes": 0.02, "seeds": 2, "unlabelled": texts, "noisy": True}
-    asked = f"{CONTROL},static,heads,q8bert"
+    control, absent, _ = CONTROLS
+    shallow = replace(SYSTEMS[control], settings={"method": "hard", "layers": 2})
+    monkeypatch.setitem(SYSTEMS, control, shallow)
+    asked = f"{control},{absent},static,heads,q8bert"
     run(trained.path, work, None, asked, **settings)
     students = {path: path.stat().st_mtime_ns for path in work.glob("*/artifact.json")}
     assert len(students) >= 2
     run(trained.path, work, out, asked, **settings)
     result = CompressionBenchmark.model_validate_json(out.read_text())
-    able = {"static", "heads", "q8bert"} - {*result.absent}
-    assert {each.name for each in result.systems} == able
-    # the teacher has two layers
-    assert "6" in result.absent[CONTROL] and "left out" in capsys.readouterr().out
-    static = next(each for each in result.systems if each.name == "static")
-    assert len(static.processor_s) == 2 and static.amount >= 200 and static.graphs["float32"]
+    assert [each.name for each in result.systems] == [control, "static", "heads", "q8bert"]
+    # the teacher has no six layers
+    assert [*result.absent] == [absent] and "6" in result.absent[absent]
+    assert "left out" in capsys.readouterr().out
+    static = result.systems[1]
+    assert len(static.processor_s) == 2 and static.amount == 18  # of the file
+    assert static.graphs.keys() == {"float32", "int8"} or static.refused
     assert students == {path: path.stat().st_mtime_ns for path in students}
     text = compression_block("compression.json", out)
     assert "| the teacher | - |" in text and "| Weighted vectors of tokens |" in text
-    assert f"- {CONTROL}: " in text and "Raw: `compression.json`" in text
+    assert f"- {absent}: " in text and "Raw: `compression.json`" in text
+    rows = {line.split(" | ")[0]: line.split(" | ") for line in text.splitlines() if "|" in line}
+    over = rows["| Weighted vectors of tokens"][4]
+    assert over[0] in "+-" and over.endswith("]")  # points over the control
+    assert rows[f"| {shallow.title}"][4] == "-"
+    assert rows["| Q8BERT (Zafrir et al. 2019, arXiv 1910.06188)"][-1].startswith("99.9% of BERT")
+    assert f"best on the texts to choose by: {control}." in text

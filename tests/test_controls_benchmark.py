@@ -130,5 +130,5 @@ def test_a_run_that_was_killed_between_student_and_time_is_said(
     run(trained.path, tmp_path, None, "static", 1, 1, 3e-3, 2)
     (place,) = tmp_path.glob("*.seconds")
     place.unlink()
-    with pytest.raises(ConfigError, match="the run was killed"):
+    with pytest.raises(ConfigError, match="how long it took is not there"):
         run(trained.path, tmp_path, None, "static", 1, 1, 3e-3, 2)

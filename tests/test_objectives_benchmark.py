@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import objectives as benchmark
+from benchmarks.budget import Amount
 from benchmarks.objectives import (
     UNTRAINED,
     FineTuned,
@@ -44,11 +45,13 @@ def test_encoders_are_pretrained_fine_tuned_and_scored_once(
     monkeypatch.setattr(benchmark, "load_task", lambda config: task)
     monkeypatch.setattr(benchmark, "FIRST_PASSAGES", 200)
     work, out = tmp_path / "work", tmp_path / "objectives.json"
+    amount = Amount(amount=300, budget_s=1.0, identity="", probes=())
+    monkeypatch.setattr(benchmark, "amount_in", lambda *args: amount)
     settings = {"minutes": 0.01, "seeds": 2, "layers": 1, "hidden_size": 16, "tasks": task.name}
     run(str(corpus), work, out, f"{UNTRAINED},mlm", **settings)
     result = ObjectivesBenchmark.model_validate_json(out.read_text())
     assert [each.objective for each in result.encoders] == [UNTRAINED, "mlm"]
-    assert result.encoders[0].passages == 200 <= result.encoders[1].passages <= 601
+    assert [each.passages for each in result.encoders] == [200, 300]
     for each in result.encoders:
         assert [classifier.seed for classifier in each.classifiers] == [0, 1]
     made = {path: path.stat().st_mtime_ns for path in work.glob("*/artifact.json")}

@@ -10,7 +10,7 @@ come with the task, or of `--unlabelled FILE`. The first seed of each is exporte
 
 Everything that is made stays in `--work` and is not made again. So several processes may share the
 work (`--systems`, without `--out`), and a last call times what is there. A system that cannot be
-made from this teacher is a row with the reason. With OMP_NUM_THREADS=1, the processor's time is
+made from this teacher is listed with the reason. With OMP_NUM_THREADS=1, the processor's time is
 that of the clock on an otherwise idle core.
 """
 
@@ -28,7 +28,7 @@ from benchmarks.compression.systems import SYSTEMS
 from benchmarks.compression.training import Sources, Trainer
 from benchmarks.making import seconds_of
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.students import scored_students
+from benchmarks.students import check_scorable, scored_students
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
 from bertender.core.progress import show_progress
@@ -46,9 +46,9 @@ def run(
     work: Annotated[Path, typer.Option(help="folder for all that is made")],
     out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
     systems: Annotated[str, typer.Option(help="by commas; all by default")] = "",
-    minutes: Annotated[float, typer.Option(help="of each training, processor time")] = 3.0,
+    minutes: Annotated[float, typer.Option(min=0.01, help="processor time of a training")] = 3.0,
     seeds: Annotated[int, typer.Option(min=1, help="models of each system")] = 3,
-    learning_rate: Annotated[float, typer.Option(help="of all, but of methods with an own")] = 5e-5,
+    learning_rate: Annotated[float, typer.Option(help="or the method's own, where higher")] = 5e-5,
     unlabelled: Annotated[
         Path | None, typer.Option(help="file of texts without labels; by default the task's")
     ] = None,
@@ -64,6 +64,8 @@ def run(
     shared = {"learning_rate": learning_rate, "batch_size": 32}
     sources = Sources(teacher, shared, student, unlabelled)
     trainer = Trainer(source, task, 60 * minutes, sources, work)
+    check_scorable(source, task)
+    trainer.check(chosen)
     models, absent = _trained(trainer, chosen, seeds)
     if out is not None:
         if not noisy:
@@ -86,6 +88,7 @@ def _measured(
         budget_s=trainer.budget_s,
         learning_rate=sources.shared["learning_rate"],
         labelled_texts=len(task.train),
+        unlabelled=sources.unlabelled.name if sources.unlabelled else f"those of {task.name}",
         student=sources.encoder and Path(sources.encoder).name,
         teacher_graphs=of_teacher.names,
         systems=tuple(
@@ -117,7 +120,7 @@ def _trained(
             try:
                 model = trainer.trained(name, seed)
             except REFUSALS as error:
-                absent[name] = str(error)
+                absent[name] = trainer.without_folders(error)
                 models.pop(name, None)
                 typer.echo(f"{name} is left out: {error}")
             else:
@@ -139,7 +142,9 @@ def _chosen(systems: str, student: str | None) -> list[str]:
     for name in asked:
         if SYSTEMS[name].of_encoder and student is None:
             raise ConfigError(f"--systems {name}: it needs --student ENCODER, as all-MiniLM-L6-v2.")
-    return asked or [n for n, row in SYSTEMS.items() if student or not row.of_encoder]
+    return [*dict.fromkeys(asked)] or [
+        n for n, row in SYSTEMS.items() if student or not row.of_encoder
+    ]
 
 
 if __name__ == "__main__":

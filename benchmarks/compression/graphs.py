@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.making import made_once
 from bertender.core.artifact import Artifact
-from bertender.core.errors import AccuracyError, GateError, ParityError
+from bertender.core.errors import AccuracyError, GateError, ModelError, ParityError
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
@@ -24,7 +24,7 @@ class Graphs:
 
     by_precision: dict[str, Artifact]
     refused: str | None = None
-    """Why there is none of 8 bits."""
+    """Why one is missing."""
 
     @property
     def names(self) -> dict[str, str]:
@@ -36,7 +36,10 @@ def graphs_of(model: Artifact, task: Task, work: Path) -> Graphs:
     if model.card.kind == "onnx":
         return Graphs({model.card.precision: model})
     place = work / f"{model.name}-onnx"
-    exported = made_once(place, ExportConfig(), task, model, partial(export, model, task))
+    try:
+        exported = made_once(place, ExportConfig(), task, model, partial(export, model, task))
+    except (ModelError, ParityError) as error:
+        return Graphs({}, str(error))
     config = QuantizeConfig(scheme="dynamic")
     place = work / f"{model.name}-int8"
     try:

@@ -22,15 +22,16 @@ class TrainedSystem(Record):
     graphs: dict[str, str] = Field(
         description="of the first seed: float32 or int8 -> the row of `speeds`"
     )
-    refused: str | None = Field(None, description="why there is no int8, in the gate's words")
+    refused: str | None = Field(None, description="why a graph is missing, in the gate's words")
 
 
 class CompressionBenchmark(Record):
-    """What systems make of one teacher in equal time."""
+    """The models of several systems and one teacher."""
 
-    budget_s: float = Field(description="processor time of a training")
+    budget_s: float = Field(description="processor time of a training whose share is the whole")
     learning_rate: float
     labelled_texts: int
+    unlabelled: str = Field(description="where texts without labels are from")
     student: str | None = Field(description="encoder of the systems that start from one")
     teacher_graphs: dict[str, str] = Field(description="as those of a system")
     systems: tuple[TrainedSystem, ...]

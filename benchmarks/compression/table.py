@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
-from benchmarks.compression.systems import CONTROL, SYSTEMS, Published
+from benchmarks.compression.systems import CONTROLS, SYSTEMS, Published
 from benchmarks.points import gained, points
 from benchmarks.students import ScoredModel, groups_of
 from benchmarks.students_table import retained
@@ -58,7 +58,7 @@ def _row(
     remaining = DASH if share is None else f"{share:.1%}"
     _, *large = _figures(result, system.graphs.get(FLOAT))
     small = _figures(result, system.graphs.get(INT8))
-    over = DASH if system.name == CONTROL else _over_control(group, result)
+    over = DASH if system.name in CONTROLS else _over_control(group, result)
     title = f"{row.title} ({row.paper})" if row.paper else row.title
     trained = _trained_on(system, result)
     return [title, trained, score, remaining, over, *large, *small, _published(row.published)]
@@ -73,11 +73,23 @@ def _trained_on(system: TrainedSystem, result: CompressionBenchmark) -> str:
 
 def _over_control(group: Sequence[ScoredModel], result: CompressionBenchmark) -> str:
     scores = result.scores
-    controls = groups_of(scores.students).get(CONTROL)
-    if controls is None:
+    control = _control(result)
+    if control is None:
         return DASH
     labels = LabelSet(count=len(scores.label_names), names=scores.label_names)
-    return points(gained(scores.metric, scores.labels, controls, group, label_set=labels))
+    references = groups_of(scores.students)[control]
+    return points(gained(scores.metric, scores.labels, references, group, label_set=labels))
+
+
+def _control(result: CompressionBenchmark) -> str | None:
+    """Return the control that is best on the texts to choose by; None where there is none."""
+    groups = groups_of(result.scores.students)
+    choices = {
+        name: statistics.mean([each.choice.value for each in groups[name]])
+        for name in CONTROLS
+        if name in groups
+    }
+    return max(choices, key=choices.__getitem__) if choices else None
 
 
 def _figures(result: CompressionBenchmark, name: str | None) -> list[str]:
@@ -111,18 +123,26 @@ def _notes(result: CompressionBenchmark) -> list[str]:
 
 def _conditions(result: CompressionBenchmark) -> str:
     scores, here = result.scores, result.speeds.circumstances
-    seeds = max(len(each.processor_s) for each in result.systems)
+    seeds = max((len(each.processor_s) for each in result.systems), default=0)
+    whole = [each for each in result.systems if SYSTEMS[each.name].share == 1]
+    seconds = [value for each in whole for value in each.processor_s] or [0.0]
+    encoder = f" The student of `pd` is {result.student}, pre-trained before." * bool(
+        result.student
+    )
     return (
         f"Teacher: {scores.teacher.name}, {scores.teacher.size.millions or 0:.0f}M parameters, "
         f"which learned from {result.labelled_texts:,} labelled texts of {scores.task}; "
-        f"{scores.teacher.score.n} held-out texts score. Each training has "
-        f"{result.budget_s:.0f} s of processor time, the teacher's outputs included; learning rate "
-        f"{result.learning_rate:g} or the method's own where it has one; {seeds} "
+        f"{scores.teacher.score.n} held-out texts score. Each training was "
+        f"to have {result.budget_s:.0f} s of processor time, the teacher's outputs included, and "
+        f"took {min(seconds):.0f} to {max(seconds):.0f} s; texts without labels: "
+        f"{result.unlabelled}.{encoder} The control is the row of labels alone that is best on the "
+        f"texts to choose by: {_control(result) or 'none'}. Learning rate "
+        f"{result.learning_rate:g}, or the method's own where that is higher; {seeds} "
         f"{'seed' if seeds == 1 else 'seeds'}, of which the first is exported, quantized (dynamic) "
         "and timed. Smaller: bytes of the teacher's float32 graph over its own. Faster: one text "
         "at natural length, the teacher's float32 graph over its own, all in ONNX Runtime "
         f"{here.environment.versions['onnxruntime']}, {here.threads} threads, with intervals of "
         "95 %. Gains are in points, with intervals over texts, and seeds where there are several. "
-        "What the papers state is of other teachers, texts and machines, and of trainings of days. "
+        "What the papers state is of other teachers, texts and machines, and of longer trainings. "
         f"{here.environment.cpu_model}."
     )

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from benchmarks.budget import Amount, amount_in
 from benchmarks.compression.systems import ENCODER, SYSTEMS, TEACHER, System
-from benchmarks.making import made_once, note_seconds, seconds_of
+from benchmarks.making import made_once, seconds_of, timed
 from bertender.core.artifact import Artifact
-from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.config import Config
+from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.unlabelled import with_unlabelled
 from distill.methods import METHODS
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
+from distill.teachers.encoders import find_encoder
 from export.onnx_export import ExportConfig, write_onnx
 from quantize.quantizer import QuantizeConfig, quantize
 
@@ -32,7 +30,7 @@ FIRST: Mapping[str, int] = {"unlabelled_texts": 200, "epochs": 1}
 """Amount of the first probe."""
 SCORED = 100
 """Texts that a training scores itself on; all of them score the result afterwards."""
-MOST: Mapping[str, int] = {"unlabelled_texts": 300_000, "epochs": 100}
+MOST_TEXTS, MOST_EPOCHS = 300_000, 100
 
 
 def _quantized(teacher: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Artifact:
@@ -44,7 +42,7 @@ def _quantized(teacher: Artifact, task: Task, config: QuantizeConfig, out: Path)
 
 @dataclass(frozen=True)
 class Stage:
-    """What makes a system of a stage."""
+    """Settings and function of a stage."""
 
     config: type[Config]
     make: Callable[[Artifact, Task, Any, Path], Artifact]
@@ -59,7 +57,7 @@ STAGES: Mapping[str, Stage] = {
 
 @dataclass(frozen=True)
 class Sources:
-    """What systems learn from."""
+    """Models, texts and settings that systems learn from and by."""
 
     teacher: Path
     shared: Mapping[str, Any]
@@ -90,10 +88,7 @@ def config_of(system: System, amount: int, seed: int, sources: Sources) -> Confi
 
 
 def _of_method(name: str, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a method: its own rate where that is higher, an epoch of each phase.
-
-    Methods with a higher rate start from noise, and would hardly move at the rate of the others.
-    """
+    """Return settings of a method: its own rate where that is higher, an epoch of each phase."""
     method = METHODS[name]
     rate = max(shared["learning_rate"], method.settings.get("learning_rate", 0.0))
     return {"learning_rate": rate, **({"earlier_epochs": 1} if method.has_phases else {})}
@@ -107,49 +102,88 @@ class Trainer:
     task: Task
     """That of the teacher."""
     budget_s: float
-    """Processor time of each training."""
+    """Processor time of a training."""
     sources: Sources
     work: Path
     """Folder of everything that is trained."""
+
+    def check(self, names: Sequence[str]) -> None:
+        """Check the settings of systems before anything is trained.
+
+        Raises:
+            ConfigError: they conflict, or there are no texts without labels.
+        """
+        for name in names:
+            config_of(SYSTEMS[name], 1, 0, self.sources).check_rules()
+        if self.sources.encoder is not None:
+            find_encoder(self.sources.encoder)
+        if not self._unlabelled and any(
+            SYSTEMS[name].amount == "unlabelled_texts" for name in names
+        ):
+            raise ConfigError(
+                f"{self.task.name} comes without unlabelled texts. Give a file: --unlabelled FILE."
+            )
+
+    def without_folders(self, error: Exception) -> str:
+        """Return a message without the folders of this machine."""
+        folders = (self.work, self.teacher.path.parent)
+        reason = str(error)
+        for place in (each for folder in folders for each in (folder.resolve(), folder)):
+            reason = reason.replace(f"{place}/", "")
+        return reason
 
     def trained(self, name: str, seed: int) -> Artifact:
         """Return a system's model of a seed, trained now or before.
 
         Raises:
-            ConfigError, ModelError, AccuracyError, GateError, ParityError: it cannot be made from
-                this teacher.
+            ModelError, AccuracyError, GateError, ParityError: it cannot be made from this teacher.
         """
         amount = self.chosen(name).amount
         return self._made(SYSTEMS[name], amount, seed, self.work / f"{name}-{seed}")
 
     def chosen(self, name: str) -> Amount:
-        """Return how much of a system's training the budget holds, measured now or before."""
+        """Return how much of a system's training its time holds, measured now or before."""
         system = SYSTEMS[name]
 
         def seconds_for(amount: int) -> float:
             out = self.work / "probes" / f"{name}-{amount}"
             return seconds_of(self._made(system, amount, 0, out))
 
-        place = self.work / f"{name}.amount.json"
-        first, most = FIRST[system.amount], MOST[system.amount]
-        return amount_in(self.budget_s, place, seconds_for, first, most)
+        settings = config_of(system, 1, 0, self.sources).model_dump_json()
+        identity = f"{settings} {self.teacher.digest} {self.shortened.fingerprint()}"
+        most = self._unlabelled if system.amount == "unlabelled_texts" else MOST_EPOCHS
+        return amount_in(
+            system.share * self.budget_s,
+            self.work / f"{name}.amount.json",
+            identity,
+            seconds_for,
+            FIRST[system.amount],
+            most,
+        )
 
     def _made(self, system: System, amount: int, seed: int, out: Path) -> Artifact:
         config = config_of(system, amount, seed, self.sources)
-        make = partial(self._timed, STAGES[system.stage])
-        return made_once(out, config, self.shortened, self.teacher, make)
+        make = partial(STAGES[system.stage].make, self.teacher, self.shortened)
+        return made_once(out, config, self.shortened, self.teacher, timed(make))
 
-    @property
+    @cached_property
     def shortened(self) -> Task:
-        """The task with few texts to score, which would take a large part of the time."""
-        dev, selection = (each.first(SCORED) for each in (self.task.dev, self.task.selection))
-        return replace(self.task, dev=dev, selection=selection)
+        """The task with few texts to score, which would take a large part of the time.
 
-    def _timed(self, stage: Stage, config: Config, out: Path) -> Artifact:
-        """Make a model whose teacher computes its outputs anew, as part of the time."""
-        cache, started = out.with_name(f"{out.name}.cache"), time.process_time()
-        with patch.dict(os.environ, {CACHE_VARIABLE: str(cache)}):
-            made = stage.make(self.teacher, self.shortened, config, out)
-        note_seconds(made, time.process_time() - started)
-        shutil.rmtree(cache, ignore_errors=True)
-        return made
+        The others are reserved, so that nothing learns from them.
+        """
+        scored = (self.task.dev, self.task.selection)
+        dev, selection = (each.first(SCORED) for each in scored)
+        left = (text for each in scored for text in each.after(SCORED).examples)
+        return replace(
+            self.task, dev=dev, selection=selection, reserved=(*self.task.reserved, *left)
+        )
+
+    @cached_property
+    def _unlabelled(self) -> int:
+        """How many texts without labels there are to learn from."""
+        settings: dict[str, Any] = {"unlabelled": self.sources.unlabelled}
+        if self.sources.unlabelled is None:
+            settings = {"unlabelled_texts": MOST_TEXTS}
+        extended = with_unlabelled(self.shortened, DistillConfig.parse(settings)).task
+        return len(extended.train) - len(self.shortened.train)

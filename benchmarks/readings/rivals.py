@@ -14,8 +14,10 @@ from bertender.measure.latency_records import Latency
 
 __all__ = ["WAYS", "Way", "rivals_reading"]
 
-PRECISIONS = {"int8": "8 bits", "int4": "4 bits", "float32": "float32", "bfloat16": "bfloat16"}
-"""Precision of a row -> words; rows are compared within one."""
+FLOATS = "float32 or bfloat16"
+PRECISIONS = {"int8": "8 bits", "int4": "4 bits", "float32": FLOATS, "bfloat16": FLOATS}
+"""Precision of a row -> words; rows are compared within one. Some runtimes compute in bfloat16 by
+themselves, so that what a row was asked to compute in does not tell those two apart."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +38,18 @@ WAYS = (
 
 def rivals_reading(figures: RivalFigures) -> list[str]:
     """Return a line for each way of calling, in each precision."""
-    unknown = {_precision(row) for row in figures.rows} - PRECISIONS.keys()
+    unknown = {row.precision for row in figures.rows} - PRECISIONS.keys()
     assert not unknown, unknown
     return [
-        f"- {way.words}, in {words}: {_verdict(figures, way, _rows(figures, precision))}"
-        for precision, words in PRECISIONS.items()
+        f"- {way.words}, in {words}: {_verdict(figures, way, _rows(figures, words))}"
+        for words in dict.fromkeys(PRECISIONS.values())
         for way in WAYS
-        if _rows(figures, precision)
+        if _rows(figures, words)
     ]
 
 
-def _rows(figures: RivalFigures, precision: str) -> list[RivalRow]:
-    return [row for row in figures.rows if _precision(row) == precision]
-
-
-def _precision(row: RivalRow) -> str:
-    """Return what a row computes in; files of before a row had its own name the artifact's."""
-    return RIVALS[row.rival].computes_in(row.precision)
+def _rows(figures: RivalFigures, words: str) -> list[RivalRow]:
+    return [row for row in figures.rows if PRECISIONS[row.precision] == words]
 
 
 def _verdict(figures: RivalFigures, way: Way, rows: Collection[RivalRow]) -> str:

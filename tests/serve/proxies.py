@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.nginx import Nginx, nginx_before
+from benchmarks.nginx import Nginx, make_certificate, nginx_before, nginx_binary
 from bertender.core.errors import ServerMissingError
 
 __all__ = ["KEY", "SECRET", "Proxy", "proxy_before", "skipped_where_absent"]
@@ -46,10 +46,10 @@ class Proxy(Nginx):
 @contextmanager
 def proxy_before(http_port: int, grpc_port: int, folder: Path) -> Iterator[Proxy]:
     """Run nginx in front of a server until the block ends."""
-    with (
-        skipped_where_absent(),
-        nginx_before(http_port, grpc_port, folder, key=SECRET) as running,
-    ):
+    with skipped_where_absent():
+        nginx_binary()
+        make_certificate(folder)
+    with nginx_before(http_port, grpc_port, folder, key=SECRET) as running:
         yield Proxy(running.port, running.folder)
 
 
