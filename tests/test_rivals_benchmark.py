@@ -436,9 +436,9 @@ def test_the_reading_says_where_a_rival_is_faster() -> None:
     )
     assert batches.startswith("- In batches, in 8 bits: ")
     assert single == (
-        "- One text at a time, in float32 or bfloat16: the fastest row of bertender is `bertender`. "
-        "Faster than it: `openvino` (2.00x [2.00, 2.00], 87.50% same labels). Not distinguished from it: "
-        "`onnxruntime`. Slower: `transformers`."
+        "- One text at a time, in float32 or bfloat16: the fastest row of bertender is "
+        "`bertender`. Faster than it: `openvino` (2.00x [2.00, 2.00], 87.50% same labels). Not "
+        "distinguished from it: `onnxruntime`. Slower: `transformers`."
     )
 
 
