@@ -109,6 +109,7 @@ BODIES: Mapping[str, tuple[bytes, set[str]]] = {
     "brackets without an end": (post("[" * 100_000), ERROR),
     "deeply nested JSON": (post(NESTED), FINE | ERROR),
     "numbers instead of strings": (post(tensor_json(data=[5])), ERROR),
+    "an escape of half a character": (post(tensor_json(data=["\ud800"])), ERROR),
     "a shape below zero": (post(tensor_json(shape=[-1, 1])), ERROR),
     # Triton 2.51 counts rows in 32 bits: none here, and it hands over the one text that is there
     "an enormous shape": (post(tensor_json(shape=[2**62, 1])), FINE | ERROR),
