@@ -70,7 +70,7 @@ def _exchange(target: Target, content: bytes, truncated: bool) -> str:
         try:
             connection.sendall(content)
             if truncated and target.ca_file is not None:
-                return "left"  # TLS has no way to end one direction and read the other
+                return "left"  # Python's `ssl` cannot end one direction and read on
             if truncated:
                 connection.shutdown(socket.SHUT_WR)
             response = http.client.HTTPResponse(connection)

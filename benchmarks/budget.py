@@ -30,7 +30,7 @@ class Amount(Record):
 
     amount: int = Field(description="texts, passages or epochs")
     budget_s: float
-    identity: str = Field(description="of what is trained")
+    identity: str = Field("", description="of what is trained")
     probes: tuple[Probe, ...]
 
 

@@ -14,13 +14,14 @@ STANDARD_OUTPUT = Path("-")
 
 REASONS = (
     # not that it starts again
-    re.compile(r"^bertender: (the Python stub\b.+|signal \d+ .+)$", re.M),
+    re.compile(r"^bertender: (the Python stub\b.+|signal 9 .+)$", re.M),
     re.compile(
         r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
     ),
     re.compile(r"(failed to start .+ service: .+?)\s*\"?$", re.M),
     re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
     re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
+    re.compile(r"^bertender: (signal \d+ .+)$", re.M),  # one that follows from an error, as abort
 )
 """Reasons in a server's log for its end, the clearest first. Without a GPU, each log also has an
 error about the CUDA driver, which ends nothing."""

@@ -23,7 +23,7 @@ from benchmarks.bad_clients import (
 from benchmarks.bad_clients_kinds import CONNECTIONS, KINDS, Target
 from benchmarks.bad_clients_process import MODULE, begin_turn, end_turn
 from benchmarks.bad_clients_table import bad_clients_block
-from benchmarks.nginx import nginx_binary
+from benchmarks.nginx import make_certificate, nginx_binary
 from benchmarks.serving_records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
@@ -80,10 +80,11 @@ def test_good_requests_are_measured_without_and_with_each_kind(
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_bad_clients_come_through_nginx(exported: Artifact, task: Task) -> None:
+def test_bad_clients_come_through_nginx(exported: Artifact, task: Task, tmp_path: Path) -> None:
     """Good ones come through it too."""
     with skipped_where_absent():
         nginx_binary()
+        make_certificate(tmp_path)
     config = QUICK.model_copy(update={"nginx": True})
     result = measure_bad_clients(exported, [text for (text,) in task.dev.examples], config)
     for kind, status in OF_NGINX.items():

@@ -82,6 +82,8 @@ def _measured(
     """Score all models, and time the graphs of the teacher and of each first seed."""
     teacher, task, sources = trainer.teacher, trainer.task, trainer.sources
     of_teacher = graphs_of(teacher, task, trainer.work)
+    if "float32" not in of_teacher.names:
+        raise ModelError(f"the teacher, which others are compared with: {of_teacher.refused}")
     graphs = {name: graphs_of(own[0], task, trainer.work) for name, own in models.items()}
     timed = [each for made in (of_teacher, *graphs.values()) for each in made.by_precision.values()]
     return CompressionBenchmark(
@@ -97,7 +99,7 @@ def _measured(
                 amount=trainer.chosen(name).amount,
                 processor_s=tuple(map(seconds_of, own)),
                 graphs=graphs[name].names,
-                refused=graphs[name].refused,
+                refused=(reason := graphs[name].refused) and trainer.without_folders(reason),
             )
             for name, own in models.items()
         ),

@@ -117,7 +117,11 @@ def _published(published: Published) -> str:
 
 
 def _notes(result: CompressionBenchmark) -> list[str]:
-    refused = [(f"{each.name}, int8", each.refused) for each in result.systems if each.refused]
+    refused = [
+        (f"{each.name}, {INT8 if FLOAT in each.graphs else FLOAT}", each.refused)
+        for each in result.systems
+        if each.refused
+    ]
     return [f"- {name}: {reason}" for name, reason in (*result.absent.items(), *refused)]
 
 

@@ -83,15 +83,15 @@ def config_of(system: System, amount: int, seed: int, sources: Sources) -> Confi
     amounts: dict[str, Any] = {"epochs": 1, system.amount: amount}
     if sources.unlabelled is not None and system.amount == "unlabelled_texts":
         amounts = {"epochs": 1, "unlabelled": sources.unlabelled, "max_unlabelled": amount}
-    of_method = _of_method(own["method"], sources.shared) if "method" in own else {}
-    return config.parse({**sources.shared, **of_method, **own, **amounts, "seed": seed})
+    of_method = _of_method(own, sources.shared) if "method" in own else {}
+    return config.parse({**sources.shared, **own, **of_method, **amounts, "seed": seed})
 
 
-def _of_method(name: str, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a method: its own rate where that is higher, an epoch of each phase."""
-    method = METHODS[name]
-    rate = max(shared["learning_rate"], method.settings.get("learning_rate", 0.0))
-    return {"learning_rate": rate, **({"earlier_epochs": 1} if method.has_phases else {})}
+def _of_method(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the highest of the shared rate, the method's and the row's; an epoch a phase."""
+    method = METHODS[own["method"]]
+    rates = (each.get("learning_rate", 0.0) for each in (shared, method.settings, own))
+    return {"learning_rate": max(rates), **({"earlier_epochs": 1} if method.has_phases else {})}
 
 
 @dataclass(frozen=True)
@@ -112,19 +112,19 @@ class Trainer:
 
         Raises:
             ConfigError: they conflict, or there are no texts without labels.
+            ModelError, HubUnreachableError: the encoder of `--student` cannot be had.
         """
         for name in names:
             config_of(SYSTEMS[name], 1, 0, self.sources).check_rules()
-        if self.sources.encoder is not None:
-            find_encoder(self.sources.encoder)
-        if not self._unlabelled and any(
-            SYSTEMS[name].amount == "unlabelled_texts" for name in names
-        ):
+        rows = [SYSTEMS[name] for name in names]
+        if self.sources.encoder is not None and any(row.of_encoder for row in rows):
+            find_encoder(self.sources.encoder, setting="student")
+        if any(row.amount == "unlabelled_texts" for row in rows) and not self._unlabelled:
             raise ConfigError(
                 f"{self.task.name} comes without unlabelled texts. Give a file: --unlabelled FILE."
             )
 
-    def without_folders(self, error: Exception) -> str:
+    def without_folders(self, error: Exception | str) -> str:
         """Return a message without the folders of this machine."""
         folders = (self.work, self.teacher.path.parent)
         reason = str(error)
@@ -150,7 +150,8 @@ class Trainer:
             return seconds_of(self._made(system, amount, 0, out))
 
         settings = config_of(system, 1, 0, self.sources).model_dump_json()
-        identity = f"{settings} {self.teacher.digest} {self.shortened.fingerprint()}"
+        data = f"{self.shortened.fingerprint()} {self._unlabelled} texts"
+        identity = f"{settings} {self.teacher.digest} {data}"
         most = self._unlabelled if system.amount == "unlabelled_texts" else MOST_EPOCHS
         return amount_in(
             system.share * self.budget_s,

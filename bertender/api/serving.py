@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -92,15 +92,17 @@ def classify(
     return cast("list[Classification]", predictions)
 
 
-def _examples(texts: Sequence[str | tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _examples(texts: Iterable[str | tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return texts and pairs as examples; one text alone would be a text for each character."""
-    if isinstance(texts, str | bytes):
-        raise DataError('texts is one text. Give several, or a list of one: ["a text"].')
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise DataError('texts is one, not several. Give a list: ["a text"].')
+    examples = []
     for row, each in enumerate(texts):
         parts = (each,) if isinstance(each, str) else each
         if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
             raise DataError(f"row {row} is {each!r}. Give a text, or a tuple of two for a pair.")
-    return [(each,) if isinstance(each, str) else tuple(each) for each in texts]
+        examples.append(tuple(parts))
+    return examples
 
 
 def deploy(artifact: ArtifactLike, to: PathLike, **settings: Any) -> Deployment:

@@ -95,7 +95,8 @@ def _status(code: int, log: BinaryIO) -> int:
     """Return the exit status of the command, as a shell has it where a signal has ended it."""
     if code >= 0:
         return code
-    name = signal.Signals(-code).name
+    names = {each.value: each.name for each in signal.Signals}
+    name = names.get(-code, "of no name")
     cause = ": the kernel sends it where memory runs out" if -code == signal.SIGKILL else ""
     note(log, f"signal {-code} ({name}) has ended the server{cause}")
     return 128 - code

@@ -203,7 +203,9 @@ def test_a_password_in_a_url_is_not_shown(port: str) -> None:
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        ("one text", 'a list of one: ["a text"]'),
+        ("one text", 'Give a list: ["a text"]'),
+        (7, 'Give a list: ["a text"]'),
+        (iter([7]), "row 0 is 7. Give a text"),
         ([7], "row 0 is 7. Give a text"),
         (["fine", ("a", 7)], "row 1 is"),
     ],
