@@ -63,7 +63,7 @@ def test_a_repository_with_a_model_of_someone_else_is_foreign(
 
 
 def test_a_torch_artifact_is_sent_to_export(teacher: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"`bertender export .*teacher`"):
+    with pytest.raises(ModelError, match=r"`bertender export .*teacher --out FOLDER`"):
         write_repository(teacher, tmp_path / "models", ServeConfig())
     assert not (tmp_path / "models").exists()
 
