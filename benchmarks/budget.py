@@ -50,7 +50,7 @@ def amount_in(
         identity: of what is trained; another one is measured anew.
         seconds_of: trains on so much, and returns its processor time.
         first: amount of the first probe.
-        most: there is no more.
+        most: the largest amount.
     """
     if place.exists():
         known = Amount.model_validate_json(place.read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def amount_in(
 def _probes(
     budget_s: float, seconds_of: Callable[[int], float], first: int, most: int
 ) -> Iterator[Probe]:
-    """Train on more and more, until the difference can be measured or there is no more."""
+    """Train on larger amounts, until the difference can be measured or the largest is reached."""
     probe = Probe(amount=first, processor_s=seconds_of(first))
     start = probe
     while True:

@@ -51,11 +51,11 @@ from distill.distillation.distiller import DistillConfig, distill
 __all__ = ["CONTROLS", "WAYS", "ControlBenchmark", "TrainedStudent", "Way"]
 
 ENCODER = "ENCODER"
-"""Stands for the encoder that the teacher was fine-tuned from."""
+"""Placeholder in settings: the encoder that the teacher was fine-tuned from."""
 STUDENT = "STUDENT"
-"""Stands for the encoder of `--student`."""
+"""Placeholder in settings: the encoder of `--student`."""
 FURTHER_TEXTS = "FURTHER_TEXTS"
-"""Stands for the file of further texts."""
+"""Placeholder in settings: the file of further texts."""
 
 
 @dataclass(frozen=True)

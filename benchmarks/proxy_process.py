@@ -14,7 +14,7 @@ from bertender.core.errors import ServingError
 __all__ = ["LOG", "PROXY_TIMEOUT_S", "proxy_process", "wait_until"]
 
 LOG = "log"
-"""What a proxy prints, in its folder."""
+"""File of a proxy's output, in its folder."""
 PROXY_TIMEOUT_S = 20.0
 """Until it listens, and until it has ended."""
 POLL_S = 0.05

@@ -1,4 +1,4 @@
-"""What a soak measures, and how: the records of its raw file."""
+"""Records of a soak's raw file: settings and measurements."""
 
 from __future__ import annotations
 

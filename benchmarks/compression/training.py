@@ -63,7 +63,7 @@ class Sources:
     shared: Mapping[str, Any]
     """Settings of all systems."""
     encoder: str | None = None
-    """What stands for ENCODER; None where no system may need it."""
+    """Replaces ENCODER; None where no system needs it."""
     unlabelled: Path | None = None
     """A file of texts without labels; None: those that come with the task."""
 

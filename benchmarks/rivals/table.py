@@ -33,7 +33,7 @@ class Rival:
     precision: str | None = None
     """What it computes in, where that is not the artifact's precision."""
     float_precision: str | None = None
-    """What it computes in what a file holds as float32, where that is another."""
+    """Precision of its computation on a float32 file, where that is not float32."""
     own: bool = False
     """It is bertender."""
     note: str = ""

@@ -74,7 +74,7 @@ def classify(
             `api_key_file`; as the options of `bertender classify`.
 
     Raises:
-        DataError: `texts` is no sequence of texts or pairs, or a text is empty.
+        DataError: `texts` is not a sequence of texts or pairs, or a text is empty.
         ServingError: no endpoint responds there (UnreachableError), not in time (DeadlineError),
             or the server rejects the request for now (OverloadedError), or refuses it.
 
