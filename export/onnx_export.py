@@ -25,7 +25,7 @@ from bertender.measure.parity import parity_sample
 from bertender.models.families import padding_embedding
 from bertender.models.graph_file import MOST_MB, save_graph
 from bertender.models.onnx_predictor import ONNX_NAME
-from bertender.models.onnx_session import LEFT_OUT
+from bertender.models.onnx_session import LEFT_OUT, SESSION_CONFIG
 from bertender.models.opening import load_torch_classifier
 from bertender.models.recorded_problem import problem_of
 from bertender.problems import PROBLEMS
@@ -149,7 +149,9 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     report = report_graph(graph, config.optimize, model.config.num_hidden_layers)
     optimization.check(model, report)
     save_graph(precision.convert(graph), path, config.external_above_mb)
-    return Findings(graph=report, numbers=numbers, left_out_optimizers=LEFT_OUT)
+    return Findings(
+        graph=report, numbers=numbers, left_out_optimizers=LEFT_OUT, session_config=SESSION_CONFIG
+    )
 
 
 def _trace(source: Artifact, model: PreTrainedModel, config: ExportConfig, directory: Path) -> None:

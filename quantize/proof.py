@@ -8,7 +8,7 @@ from typing import Any
 
 from bertender.core.errors import AccuracyError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
-from bertender.models.onnx_session import LEFT_OUT
+from bertender.models.onnx_session import LEFT_OUT, SESSION_CONFIG
 from quantize.context import QuantizationContext, Written
 from quantize.kernels import KERNELS, check_kernels, operators
 from quantize.part_findings import check_products, summary_of
@@ -33,7 +33,7 @@ def proven(
 ) -> Findings:
     """Return the findings of a graph for its artifact; raise what is wrong with it.
 
-    Kernels and saturation are checked only where this machine is one of the kind that will serve.
+    Kernels and saturation are checked only where this machine computes as the target does.
 
     Args:
         context: the quantization.
@@ -43,7 +43,7 @@ def proven(
         tried: schemes that were refused or skipped before.
     """
     runtime = context.config.runtime
-    here, kernels = runs_here(target), operators(graph, runtime)
+    here, kernels = runs_here(target, runtime), operators(graph, runtime)
     count = len(written.quantized)
     running = check_kernels(kernels, count, runtime) if here else None
     quantization = QuantizationFindings(
@@ -67,6 +67,7 @@ def proven(
         quantization=quantization,
         left_out_optimizers=LEFT_OUT,
     )
+        session_config=SESSION_CONFIG,
 
 
 def _parts(

@@ -2,7 +2,8 @@
 
 8-bit products are added up in 32 bits where the CPU has instructions for that (VNNI, AMX, the dot
 products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong outputs,
-without an error.
+without an error. ONNX Runtime, as bertender opens it, takes slower and exact instructions there
+where weights have more than 7 bits; other programs and runtimes do not.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
 from bertender.core.processors import has_int8_acceleration, is_arm64
 from bertender.core.table import Table
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 __all__ = ["AUTO", "TARGETS", "Target", "runs_here", "target_of"]
 
 AUTO = "auto"
+X86 = frozenset({"vnni", "avx2"})
+"""Targets whose integers are of the same kinds."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,20 @@ def target_of(name: str, machine: Environment | None = None) -> tuple[str, Targe
     return chosen, target
 
 
-def runs_here(name: str, machine: Environment | None = None) -> bool:
-    """Return whether this machine runs graphs of a target as that target does."""
+def runs_here(
+    name: str, runtime: str = DEFAULT_RUNTIME, machine: Environment | None = None
+) -> bool:
+    """Return whether a machine, by default this one, computes graphs of a target as that does.
+
+    Args:
+        name: a row of TARGETS.
+        runtime: the row of RUNTIMES that computes them.
+        machine: where.
+    """
     here = _suited_to(machine or environment())
-    return name == here or (name == "avx2" and here == "vnni")
+    if {name, here} == X86:
+        return name == "avx2" or RUNTIMES[runtime].exact_on_x86
+    return name == here
 
 
 def _suited_to(machine: Environment) -> str:

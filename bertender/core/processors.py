@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bertender.core.environment import Environment
 
-__all__ = ["has_int8_acceleration", "is_arm64"]
+__all__ = ["INT8_FLAGS", "has_int8_acceleration", "is_arm64"]
 
 INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+"""Instructions of x86 for int8 dot products."""
 
 
 def has_int8_acceleration(environment: Environment) -> bool:

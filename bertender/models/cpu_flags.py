@@ -1,11 +1,16 @@
-"""Flags of the CPU that a runtime needs."""
+"""Flags of the CPU that a runtime needs, and those that 8-bit sums need."""
 
 from __future__ import annotations
 
+import platform
+
 from bertender.core.environment import cpu_facts
+from bertender.core.processors import INT8_FLAGS
 from bertender.models.runtimes import Runtime
 
-__all__ = ["lacking_flags"]
+__all__ = ["lacking_flags", "saturates"]
+
+X86 = ("x86_64", "amd64")
 
 
 def lacking_flags(runtime: Runtime) -> tuple[str, ...]:
@@ -14,3 +19,9 @@ def lacking_flags(runtime: Runtime) -> tuple[str, ...]:
         return ()
     _, there = cpu_facts()
     return () if set(runtime.cpu_flags) & set(there) else runtime.cpu_flags
+
+
+def saturates() -> bool:
+    """Return whether this CPU adds pairs of 8-bit products in 16 bits: x86 without dot products."""
+    _, there = cpu_facts()
+    return platform.machine().lower() in X86 and INT8_FLAGS.isdisjoint(there)

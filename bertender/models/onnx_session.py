@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,25 @@ from bertender.core.errors import ModelError
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["LEFT_OUT", "open_session"]
+__all__ = ["LEFT_OUT", "SESSION_CONFIG", "open_session"]
 
 ERRORS_ONLY = 3
 
 LEFT_OUT = ("SkipLayerNormFusion",)
 """Optimizers of ONNX Runtime that make a graph slower on the CPU: its kernel of a layer norm that
 is fused with the addition before it takes longer than the two (`benchmarks/fusion.py`)."""
+SESSION_CONFIG: Mapping[str, str] = {"session.x64quantprecision": "1"}
+"""Entries of ONNX Runtime's session configuration that change outputs. By this one, x86 CPUs
+without 8-bit dot products multiply unsigned integers where a weight has more than 7 bits. Without
+it they add pairs of products in 16 bits, which saturate: wrong outputs, without an error."""
+
+SHARED_WEIGHT = "Attempt to replace the existing tensor"
+"""Part of ONNX Runtime's message where products share a weight that it would make unsigned."""
+FEWER_BITS = (
+    "On this CPU, which has no 8-bit dot products, it cannot add 8-bit products exactly whose "
+    "weights are shared, as an ALBERT's. Quantize the model again with --target avx2."
+)
+OTHER_VERSION = "Install the version of constraints.txt, or export and quantize the model again."
 
 
 def open_session(
@@ -48,6 +60,8 @@ def open_session(
     options.intra_op_num_threads = threads
     options.log_severity_level = ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    for key, value in SESSION_CONFIG.items():
+        options.add_session_config_entry(key, value)
     if left_out is None:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized is not None:
@@ -64,8 +78,8 @@ def open_session(
             disabled_optimizers=[*(left_out or ())],
         )
     except Exception as error:  # its exception classes share no public base
+        advice = FEWER_BITS if SHARED_WEIGHT in str(error) else OTHER_VERSION
         name = "a part of a graph" if isinstance(graph, bytes) else graph
         raise ModelError(
-            f"ONNX Runtime {onnxruntime.__version__} cannot open {name}: {error}. Install the "
-            "version of constraints.txt, or export and quantize the model again."
+            f"ONNX Runtime {onnxruntime.__version__} cannot open {name}: {error}. {advice}"
         ) from None

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bertender.core.errors import ModelError, RuntimeMissingError
 from bertender.models.cpu_flags import lacking_flags
+from bertender.models.openvino_sums import check_sums
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.text.batch import Batch
 
@@ -37,7 +38,7 @@ class OpenVinoPredictor:
 
     Raises:
         RuntimeMissingError: OpenVINO is not installed.
-        ModelError: OpenVINO cannot open the graph.
+        ModelError: OpenVINO cannot open the graph, or would add its products wrongly on this CPU.
     """
 
     float_type = "f32"
@@ -46,6 +47,7 @@ class OpenVinoPredictor:
     def __init__(
         self, path: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
     ) -> None:
+        check_sums(import_openvino(), path)
         self.compiled = compiled(path, threads, concurrent_runs, self.float_type)
         self.inputs = tuple(each.get_any_name() for each in self.compiled.inputs)
         self._requests = threading.local()  # a request runs one batch at a time

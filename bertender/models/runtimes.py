@@ -32,6 +32,8 @@ class Runtime:
     """Data type that it computes floating-point operators in."""
     cpu_flags: tuple[str, ...] = ()
     """It runs where the CPU has one of these; everywhere without any."""
+    exact_on_x86: bool = False
+    """It adds 8-bit products exactly on x86 CPUs without instructions for them, too."""
 
     @property
     def version(self) -> str | None:
@@ -54,6 +56,7 @@ RUNTIMES = Table(
             open=OnnxPredictor,
             package="onnxruntime",
             install="pip install 'bertender[serve]', or 'bertender[train]'",
+            exact_on_x86=True,
         ),
         "openvino": Runtime(
             title="OpenVINO",

@@ -15,7 +15,7 @@ from bertender.tasks.task import Task
 from export.aliases import drop_aliases
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import quantize
-from tests.quantize.contexts import config_of
+from tests.quantize.contexts import HERE, config_of
 from tests.toy_models import save_artifact, tiny_classifier
 
 
@@ -62,7 +62,7 @@ def test_a_model_of_equal_weights_is_quantized_whole(task: Task, tmp_path: Path)
     graph = onnx.load(onnx_file(exported)).graph
     constants = {tensor.name for tensor in graph.initializer}
     assert not [node for node in graph.node if {*node.input} <= constants and node.input]
-    int8 = quantize(exported, task, config_of("static"), tmp_path / "int8")
+    int8 = quantize(exported, task, config_of("static", target=HERE), tmp_path / "int8")
     layers = model.config.num_hidden_layers
     assert int8.card.findings.quantization.products == 6 * layers + 2
     assert open_classifier(int8).logits(task.dev.examples).shape == (len(task.dev), 2)

@@ -70,9 +70,12 @@ def test_others_open_it_by_its_card_as_bertender_does(
 ) -> None:
     """docs/export.md tells them to disable what the card lists."""
     _, artifact = exported
-    left_out, graph = artifact.card.findings.left_out_optimizers, onnx_file(artifact)
-    assert left_out
+    findings, graph = artifact.card.findings, onnx_file(artifact)
+    left_out, entries = findings.left_out_optimizers, findings.session_config
+    assert left_out and entries
     options = onnxruntime.SessionOptions()
+    for entry in entries.items():
+        options.add_session_config_entry(*entry)
     options.optimized_model_filepath = str(tmp_path / "theirs.onnx")
     onnxruntime.InferenceSession(
         str(graph),

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from bertender.core.errors import ModelError
+from bertender.models.cpu_flags import saturates
 from bertender.models.onnx_session import open_session
 
 
@@ -59,6 +60,41 @@ def test_a_layer_norm_is_not_fused_with_the_addition_before_it(
     open_session(model.SerializeToString(), optimized=tmp_path / "optimized.onnx", **settings)
     running = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
     assert running.count("SkipLayerNormalization") == fused
+
+
+def integer_products(weight: np.ndarray, *places: str) -> bytes:
+    """Return a graph that multiplies x (rows, inputs) by one weight (inputs, outputs) in places."""
+    nodes = [helper.make_node("MatMulInteger", ["x", "w"], [place]) for place in places]
+    given = helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, ["rows", len(weight)])
+    shape = ["rows", weight.shape[1]]
+    wanted = [helper.make_tensor_value_info(each, onnx.TensorProto.INT32, shape) for each in places]
+    constants = [numpy_helper.from_array(weight.astype(np.int8), "w")]
+    made = helper.make_graph(nodes, "graph", [given], wanted, constants)
+    opset = helper.make_opsetid("", 17)
+    encoded: bytes = helper.make_model(
+        made, opset_imports=[opset], ir_version=8
+    ).SerializeToString()
+    return encoded
+
+
+def test_8_bit_products_are_added_exactly_on_every_cpu() -> None:
+    """x86 without 8-bit dot products would add pairs of them in 16 bits."""
+    rng = np.random.default_rng(0)
+    x, weight = rng.integers(200, 256, (4, 768)), rng.integers(100, 128, (768, 8))
+    session = open_session(integer_products(weight, "y"))
+    assert np.array_equal(session.run(None, {"x": x.astype(np.uint8)})[0], x @ weight)
+
+
+@pytest.mark.parametrize("largest", [64, 127])
+def test_where_products_share_a_weight_sums_are_exact_or_the_graph_is_refused(largest: int) -> None:
+    x, weight = np.full((2, 64), 255), np.full((64, 4), largest)
+    graph = integer_products(weight, "y", "z")
+    if saturates() and largest > 64:
+        with pytest.raises(ModelError, match=r"no 8-bit dot products.*shared.*--target avx2"):
+            open_session(graph)
+    else:
+        for found in open_session(graph).run(None, {"x": x.astype(np.uint8)}):
+            assert np.array_equal(found, x @ weight)
 
 
 def test_a_profile_counts_every_node_that_runs(graph: Path, tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, write_onnx
 from quantize.context import QuantizationContext
 from quantize.quantizer import QuantizeConfig
-from quantize.targets import TARGETS
+from quantize.targets import AUTO, TARGETS, target_of
 
+HERE = target_of(AUTO)[0]
+"""Row of TARGETS for this machine, whose integers every runtime adds exactly here."""
 QAT_QUICK = {"epochs": 1, "batch_size": 16, "max_length": 32, "precision": "fp32"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "dynamic": {},
@@ -21,8 +23,25 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "four-bit-embeddings": {"block_size": 16},
     "four-bit": {"max_drop": 100.0, "sensitivity": "hessian-trace", "sensitivity_texts": 8},
     "qat": {"calibration_texts": 32, **QAT_QUICK},
+    "q-bert": {
+        "calibration_texts": 32,
+        "weight_bits": 2,
+        "sensitive_bits": 4,
+        "sensitivity": "hessian-trace",
+        "sensitivity_texts": 8,
+        "weight_groups": 4,
+        **QAT_QUICK,
+    },
 }
 """What makes each scheme quick."""
+
+
+def target_for(family: str) -> str:
+    """Return the target of a family's graph that every x86 CPU opens.
+
+    ALBERT's products share weights. Of more than 7 bits, ONNX Runtime cannot make them unsigned.
+    """
+    return HERE if family == "albert" else "vnni"
 
 
 def config_of(scheme: str, **settings: Any) -> QuantizeConfig:

@@ -13,12 +13,13 @@ from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from quantize.graph import take_inventory
 from quantize.graph_check import failures_if_quantized, float_twin, graph_failures
-from quantize.quantizer import QuantizeConfig, quantize
+from quantize.quantizer import quantize
+from tests.quantize.contexts import config_of
 
 
 @pytest.fixture
 def int8(float_model: Artifact, task: Task, tmp_path: Path) -> Artifact:
-    return quantize(float_model, task, QuantizeConfig(scheme="dynamic"), tmp_path / "int8")
+    return quantize(float_model, task, config_of("dynamic"), tmp_path / "int8")
 
 
 def test_the_float_graph_is_found_from_itself_and_from_what_was_exported(

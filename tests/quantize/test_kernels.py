@@ -13,7 +13,7 @@ from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from quantize.kernels import INTEGER_PRODUCTS, check_kernels, operators
 from quantize.static import write_static
-from tests.quantize.contexts import context_of
+from tests.quantize.contexts import HERE, context_of
 
 
 def test_fused_operators_are_counted(float_model: Artifact) -> None:
@@ -28,7 +28,7 @@ def test_a_product_that_is_not_fused_is_seen(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
     """A weight turned back with a scale that is computed while running has no integer kernel."""
-    context = context_of(float_model, task, tmp_path, calibration_texts=16)
+    context = context_of(float_model, task, tmp_path, HERE, calibration_texts=16)
     quantized = len(write_static(context, tmp_path / "model.onnx").quantized)
     assert check_kernels(operators(tmp_path / "model.onnx"), quantized) == quantized
     model = onnx.load(tmp_path / "model.onnx")

@@ -10,20 +10,24 @@ import pytest
 from onnx import helper
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import GateError, RuntimeMissingError, UnknownNameError
+from bertender.core.errors import GateError, ModelError, RuntimeMissingError, UnknownNameError
+from bertender.models import cpu_flags, openvino_sums
 from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.openvino_graph import import_openvino
+from bertender.models.openvino_sums import largest_weight
 from bertender.models.runtimes import RUNTIMES, Runtime
 from bertender.report.quantization import quantization_lines
 from bertender.tasks.task import Task
+from quantize.dynamic import write_dynamic
 from quantize.kernels import KERNELS, MULTIPLIES, operators
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.saturation import probe
 from quantize.static import write_static
 from quantize.twins import find_twins, sample_rows
-from tests.quantize.contexts import context_of
+from tests.quantize.contexts import HERE, context_of
 from tests.runtimes import EVERY_RUNTIME, needs
 
-STATIC = {"scheme": "static", "target": "vnni", "calibration_texts": 16, "parity_texts": 8}
+STATIC = {"scheme": "static", "target": HERE, "calibration_texts": 16, "parity_texts": 8}
 PRODUCTS = 4 * 6 + 2
 
 
@@ -50,7 +54,7 @@ def test_static_products_run_in_integers_in_it(
 def test_its_sums_are_probed(
     runtime: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    context = context_of(float_model, task, tmp_path, calibration_texts=16)
+    context = context_of(float_model, task, tmp_path, HERE, calibration_texts=16)
     write_static(context, tmp_path / "model.onnx")
     twins = find_twins(context.graph, tmp_path / "model.onnx")
     samples = sample_rows(tmp_path / "model.onnx", twins, context.texts(16, ""))
@@ -88,10 +92,59 @@ def test_every_runtime_has_its_kernels() -> None:
 
 
 @needs("openvino")
+@pytest.mark.parametrize(("target", "largest"), [("vnni", 127), ("avx2", 64)])
+def test_what_it_would_add_wrongly_on_this_cpu_is_not_opened(
+    target: str,
+    largest: int,
+    float_model: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = tmp_path / "model.onnx"
+    write_static(context_of(float_model, task, tmp_path, target, calibration_texts=16), graph)
+    assert largest_weight(import_openvino(), graph) == largest
+    monkeypatch.setattr(openvino_sums, "saturates", lambda: True)
+    if target == "avx2":
+        RUNTIMES["openvino"].open(graph)
+    else:
+        with pytest.raises(ModelError, match=r"up to 127, allowed is 64.*'onnxruntime'.*avx2"):
+            RUNTIMES["openvino"].open(graph)
+        monkeypatch.setattr(openvino_sums, "saturates", lambda: False)
+        RUNTIMES["openvino"].open(graph)
+
+
+@needs("openvino")
+def test_products_that_it_runs_in_float_saturate_nowhere(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    write_dynamic(context_of(float_model, task, tmp_path), tmp_path / "dynamic.onnx")
+    for graph in (onnx_file(float_model), tmp_path / "dynamic.onnx"):
+        assert largest_weight(import_openvino(), graph) == 0
+
+
+@pytest.mark.parametrize(
+    ("processor", "flags", "expected"),
+    [
+        ("x86_64", ("avx2",), True),
+        ("AMD64", ("avx2", "avx512f"), True),
+        ("x86_64", ("avx2", "avx_vnni"), False),
+        ("aarch64", (), False),
+    ],
+)
+def test_x86_without_dot_products_saturates(
+    processor: str, flags: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_flags.platform, "machine", lambda: processor)
+    monkeypatch.setattr(cpu_flags, "cpu_facts", lambda: ("a CPU", flags))
+    assert cpu_flags.saturates() is expected
+
+
+@needs("openvino")
 def test_products_that_it_runs_in_float_are_refused_with_what_to_try(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    config = QuantizeConfig.parse({"scheme": "dynamic", "target": "vnni", "runtime": "openvino"})
+    config = QuantizeConfig.parse({"scheme": "dynamic", "target": HERE, "runtime": "openvino"})
     message = r"26 products were .* OpenVINO runs 0 of them.*--runtime openvino.*--scheme static"
     with pytest.raises(GateError, match=message):
         quantize(float_model, task, config, tmp_path / "int8")
@@ -102,7 +155,7 @@ def test_products_that_it_runs_in_float_are_refused_with_what_to_try(
 def test_without_a_scheme_the_first_that_it_runs_is_taken(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    config = QuantizeConfig.parse({"target": "vnni", "runtime": "openvino", "parity_texts": 8})
+    config = QuantizeConfig.parse({"target": HERE, "runtime": "openvino", "parity_texts": 8})
     artifact = quantize(float_model, task, config, tmp_path / "int8")
     assert artifact.card.config["scheme"] == "static"
     tried = artifact.card.findings.quantization.tried

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.artifact import Artifact
+from bertender.models.onnx_session import open_session
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
@@ -85,10 +85,7 @@ def test_clipping_beats_minmax_where_an_outlier_is_planted(two_layers: Path) -> 
 
 def distance(reference: Path, candidate: Path, states: np.ndarray) -> float:
     answers = [
-        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(
-            ["logits"], {"states": states}
-        )[0]
-        for path in (reference, candidate)
+        open_session(path).run(["logits"], {"states": states})[0] for path in (reference, candidate)
     ]
     return float(np.abs(answers[0] - answers[1]).mean())
 

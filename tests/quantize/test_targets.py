@@ -6,9 +6,10 @@ import pytest
 
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError, UnknownNameError
+from bertender.models.runtimes import RUNTIMES
 from quantize.affine import INTEGERS
 from quantize.config import SchemeConfig
-from quantize.targets import TARGETS, target_of
+from quantize.targets import TARGETS, runs_here, target_of
 
 
 def machine(platform: str = "Linux x86_64", *flags: str) -> Environment:
@@ -29,6 +30,27 @@ def machine(platform: str = "Linux x86_64", *flags: str) -> Environment:
 def test_auto_is_what_the_machine_adds_exactly(here: Environment, expected: str) -> None:
     assert target_of("auto", here) == (expected, TARGETS[expected])
     assert target_of("avx2", here)[0] == "avx2"
+
+
+VNNI, AVX2, ARM = machine("Linux x86_64", "avx512_vnni"), machine(), machine("Linux aarch64")
+
+
+@pytest.mark.parametrize(
+    ("target", "here", "expected"),
+    [
+        ("vnni", VNNI, {"onnxruntime", "openvino", "openvino-bf16"}),
+        ("vnni", AVX2, {"onnxruntime"}),
+        ("avx2", VNNI, {"onnxruntime", "openvino", "openvino-bf16"}),
+        ("avx2", AVX2, {"onnxruntime", "openvino", "openvino-bf16"}),
+        ("arm64", ARM, {"onnxruntime", "openvino", "openvino-bf16"}),
+        ("arm64", AVX2, set()),
+        ("vnni", ARM, set()),
+    ],
+)
+def test_sums_are_checked_where_they_are_those_of_the_target(
+    target: str, here: Environment, expected: set[str]
+) -> None:
+    assert {name for name in RUNTIMES if runs_here(target, name, here)} == expected
 
 
 def test_a_gpu_is_refused_with_the_reason_and_what_to_do() -> None:

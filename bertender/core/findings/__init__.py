@@ -5,6 +5,8 @@ Each part is built where it is measured, and the card of the artifact holds them
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from bertender.core.findings.control import ControlFindings, ControlRun, Gain
@@ -84,5 +86,10 @@ class Findings(Part):
         None,
         description="of ONNX Runtime: bertender opens the graph without them, as others do with "
         "disabled_optimizers",
+    )
+    session_config: Mapping[str, str] | None = Field(
+        None,
+        description="of ONNX Runtime: entries that bertender opens the graph with, as others do "
+        "with add_session_config_entry",
     )
     parity: ParitySummary | None = Field(None, description="with the artifact's parent")
