@@ -202,8 +202,9 @@ def judged(subject: Subject, variant: str, name: str | None) -> Judged:
 
 def _refusals_of_logits(subject: Subject, variant: str, candidate: Classifier) -> Iterator[str]:
     """Yield the checks of the parity gate that refuse a candidate."""
-    scheme = VARIANTS[variant].get("scheme")
-    precision = SCHEMES[scheme].precision if scheme else "float32"
+    settings = VARIANTS[variant]
+    scheme = settings.get("scheme")
+    precision = SCHEMES[scheme].precision(QuantizeConfig(**settings)) if scheme else "float32"
     reference = subject.reference if scheme else subject.torch
     examples, truth = labelled_sample(subject.task, subject.task.choices, PARITY_TEXTS, 0)
     parity = check_parity(reference, candidate, examples, TOLERANCES[precision], truth=truth)

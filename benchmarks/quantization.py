@@ -64,6 +64,14 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
         "max_drop": 0.1,
     },
     "qat": {"scheme": "qat"},
+    **{f"q-bert-{bits}": {"scheme": "q-bert", "weight_bits": bits} for bits in (4, 3, 2)},
+    "q-bert-2-4": {
+        "scheme": "q-bert",
+        "weight_bits": 2,
+        "sensitive_bits": 4,
+        "sensitivity": "hessian-eigenvalue",
+        "sensitivity_texts": 64,
+    },
 }
 """Name of a row -> the settings of its quantization."""
 

@@ -26,6 +26,7 @@ SAME: Callable[[Any, Any], bool] = operator.eq
 COVERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "max_drop": lambda tried, wanted: tried is not None,
     "epochs": operator.ge,
+    "weight_bits": operator.ge,
 }
 """Setting -> whether a row's value would be nothing new after the one that was tried."""
 

@@ -29,7 +29,7 @@ def _known_block(size: int) -> int:
 
 
 class SchemeConfig(GateConfig, TrainingConfig):
-    """Settings of every scheme. Those of training are read by `qat`."""
+    """Settings of every scheme. Those of training are read by `qat` and `q-bert`."""
 
     judging: ClassVar[frozenset[str]] = frozenset(
         {"max_drop", "golden_texts", "parity_texts", "runtime"}
@@ -69,13 +69,29 @@ class SchemeConfig(GateConfig, TrainingConfig):
     block_size: Annotated[int, AfterValidator(_known_block)] = Field(
         32, description=f"inputs that share a 4-bit scale: {', '.join(map(str, BLOCK_SIZES))}"
     )
-    soft_labels: float = Field(
-        1.0, ge=0, description="weight of the float model's logits next to the labels in qat"
+    weight_bits: int = Field(
+        3, ge=2, le=4, description="bits of the weights of layers in q-bert: 2, 3, 4"
     )
-    epochs: int = Field(1, ge=1, description="passes over the training examples in qat")
-    learning_rate: float = Field(2e-5, gt=0, description="peak learning rate of AdamW in qat")
+    sensitive_bits: int | None = Field(
+        None,
+        ge=3,
+        le=4,
+        description="those of the products whose loss is curved most: 3, 4; as the others by "
+        "default",
+    )
+    sensitive_share: float = Field(
+        0.5, gt=0, lt=1, description="share of the products that have sensitive_bits"
+    )
+    weight_groups: int = Field(
+        128, ge=1, description="groups of a product's outputs that share a scale in q-bert"
+    )
+    soft_labels: float = Field(
+        1.0, ge=0, description="weight of the float model's logits next to the labels in training"
+    )
+    epochs: int = Field(1, ge=1, description="passes over the training examples, if it trains")
+    learning_rate: float = Field(2e-5, gt=0, description="peak learning rate of AdamW in training")
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "fp32",
-        description="precision that qat trains in; bf16 has hardly more digits than 8-bit steps",
+        description="precision to train in; bf16 has hardly more digits than 8-bit steps",
     )
     seed: int = Field(0, ge=0, description="which texts are drawn, and the order of training")

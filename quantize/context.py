@@ -43,6 +43,8 @@ class Written:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     """Of static activations, by the tensor's name."""
     products_of_4_bits: int | None = None
+    weight_bits: Mapping[str, int] | None = None
+    """Bits of weights that are stored with fewer than 8 and multiplied in 8, by node."""
     tables_of_4_bits: int | None = None
     sensitivity: SensitivityFindings | None = None
     """Where parts may return to what they were."""

@@ -103,11 +103,13 @@ def _warn_of_unsettled(curvatures: Mapping[str, Curvature]) -> None:
 
 
 def _exported_from(context: QuantizationContext) -> Artifact:
-    """Return the torch artifact that the graph was exported from.
+    """Return the torch artifact that the graph was exported from; the source, where that is one.
 
     Raises:
         ModelError: it is missing, or another one is in its place.
     """
+    if context.source.card.kind == "torch":
+        return context.source
     parent = context.source.card.parent
     place = context.source.path / parent.path if parent else context.source.path
     try:

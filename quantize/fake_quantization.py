@@ -22,10 +22,12 @@ from bertender.training.examples import TensorBatch, model_inputs
 from quantize.affine import INTEGERS, Integers
 from quantize.calibrators import Range
 
-__all__ = ["FakeQuantized", "rounded"]
+__all__ = ["LEAST_SCALE", "FakeQuantized", "RoundedWeight", "WeightRounding", "rounded"]
 
 DECAY = 0.9999
 """Of the moving averages (the paper's)."""
+ORIGINAL = "parametrizations.weight.original"
+"""Name that PyTorch gives to the weight that a parametrization rounds."""
 LEAST_SCALE = float(torch.finfo(torch.float32).tiny)
 
 
@@ -51,8 +53,20 @@ def _rounded_range(
     return rounded(values, scale, zero_point, integers)
 
 
-class _RoundedWeight(nn.Module):
-    """A linear layer's weight (outputs, inputs), with a scale for each output."""
+class WeightRounding(nn.Module):
+    """Rounds a linear layer's weight (outputs, inputs) in the forward pass, if a subclass does."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return what rounding leaves of it; the gradient is that of the weight."""
+        return weight
+
+    def exported(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the weight that the trained model's float graph has."""
+        return weight
+
+
+class RoundedWeight(WeightRounding):
+    """8 bits, with a scale for each output."""
 
     def __init__(self, integers: Integers) -> None:
         super().__init__()
@@ -121,35 +135,35 @@ class _RoundedActivation(nn.Module):
 
 
 class FakeQuantized(nn.Module):
-    """A classifier whose linear layers and embedding tables compute with 8-bit errors.
+    """A classifier whose linear layers and embedding tables compute with the errors of few bits.
 
     Args:
         model: it is trained in place.
-        layers: paths of the linear layers to quantize.
+        weights: path of each linear layer to quantize -> what rounds its weight.
         tables: paths of the embeddings to quantize.
         activations: a row of INTEGERS.
-        weights: a symmetric row of INTEGERS.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
-        layers: Iterable[str],
+        weights: Mapping[str, WeightRounding],
         tables: Iterable[str],
         activations: str,
-        weights: str,
     ) -> None:
         super().__init__()
         self.student = model
         self.text = _Text()
-        self.layers = tuple(dict.fromkeys(layers))
+        self.weights = dict(weights)
         self.tables = tuple(dict.fromkeys(tables))
         self.activations = nn.ModuleList(
-            _RoundedActivation(INTEGERS[activations], self.text) for _ in self.layers
+            _RoundedActivation(INTEGERS[activations], self.text) for _ in self.weights
         )
-        for path, activation in zip(self.layers, self.activations, strict=True):
+        for (path, rounding), activation in zip(
+            self.weights.items(), self.activations, strict=True
+        ):
             layer = model.get_submodule(path)
-            parametrize.register_parametrization(layer, "weight", _RoundedWeight(INTEGERS[weights]))
+            parametrize.register_parametrization(layer, "weight", rounding)
             layer.register_forward_pre_hook(_entering(activation))
         for path in self.tables:
             parametrize.register_parametrization(
@@ -180,16 +194,34 @@ class FakeQuantized(nn.Module):
         """Return the range of each linear layer's input, by the layer's path."""
         return {
             path: (float(activation.low), float(activation.high))
-            for path, activation in zip(self.layers, self._activations(), strict=True)
+            for path, activation in zip(self.weights, self._activations(), strict=True)
         }
 
+    def originals(self) -> dict[str, torch.Tensor]:
+        """Return the weight of each linear layer before rounding, by the layer's path."""
+        state = self.student.state_dict()
+        return {path: state[f"{path}.{ORIGINAL}"] for path in self.weights}
+
     def trained_weights(self) -> dict[str, torch.Tensor]:
-        """Return the model's weights before rounding, by the names that they had at first."""
-        original = ".parametrizations.weight.original"
-        return {
-            name.replace(original, ".weight"): tensor
+        """Return the model's weights to export, by the names that they had at first."""
+        trained = {
+            name.replace(ORIGINAL, "weight"): tensor
             for name, tensor in self.student.state_dict().items()
         }
+        originals = self.originals()
+        exported = {
+            f"{path}.weight": each.exported(originals[path]) for path, each in self.weights.items()
+        }
+        return {**trained, **exported}
+
+    def fuse(self) -> None:
+        """Put the rounded weights in place of the weights, so that inference does not round them.
+
+        The model cannot be trained any more, and `originals` are gone.
+        """
+        for path in (*self.weights, *self.tables):
+            layer = self.student.get_submodule(path)
+            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 
     def _activations(self) -> list[Any]:
         return list(self.activations)

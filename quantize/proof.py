@@ -54,6 +54,7 @@ def proven(
         float_nodes=written.float_nodes,
         operators=kernels,
         products_of_4_bits=written.products_of_4_bits,
+        weight_bits=written.weight_bits,
         tables_of_4_bits=written.tables_of_4_bits,
         ranges=written.ranges,
         sensitivity=written.sensitivity,
@@ -66,8 +67,8 @@ def proven(
         scores=scores,
         quantization=quantization,
         left_out_optimizers=LEFT_OUT,
-    )
         session_config=SESSION_CONFIG,
+    )
 
 
 def _parts(

@@ -23,10 +23,11 @@ from quantize.affine import INTEGERS, Affine, affine
 from quantize.calibrators import Range
 from quantize.graph import Product
 
-__all__ = ["WeightScales", "weight_scales", "write_qdq"]
+__all__ = ["NO_SCALES", "WeightScales", "name_of_integers", "weight_scales", "write_qdq"]
 
 WeightScales = npt.NDArray[np.float64]
 """(outputs,), what one step of each output's weights is worth."""
+NO_SCALES: Mapping[str, WeightScales] = {}
 
 
 def write_qdq(
@@ -36,6 +37,7 @@ def write_qdq(
     ranges: Mapping[str, Range],
     activations: str,
     weights: str,
+    scales: Mapping[str, WeightScales] = NO_SCALES,
 ) -> None:
     """Write a graph whose products are quantized.
 
@@ -46,14 +48,21 @@ def write_qdq(
         ranges: of the products' activations, by the tensor's name.
         activations: a row of INTEGERS.
         weights: a symmetric row of INTEGERS; each output has a scale of its own.
+        scales: of weights that are rounded already, by their products' nodes; in the others the
+            largest weight of an output is the largest integer.
     """
     model = onnx.load(source)
-    editor = _Editor(model.graph)
+    editor = _Editor(model.graph, scales)
     for product in products:
         scale = affine(*ranges[product.activation], INTEGERS[activations])
         editor.quantize(product, scale, INTEGERS[weights].highest)
     editor.finish()
     save_graph(model, target, MOST_MB)  # its tables are still of floats
+
+
+def name_of_integers(product: Product) -> str:
+    """Return the name of the constant that has a product's weight in integers."""
+    return f"{product.weight}_quantized"
 
 
 def weight_scales(weight: npt.NDArray[np.floating[Any]], highest: int) -> WeightScales:
@@ -65,8 +74,9 @@ def weight_scales(weight: npt.NDArray[np.floating[Any]], highest: int) -> Weight
 class _Editor:
     """A graph, while products become quantized ones."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, graph: onnx.GraphProto, scales: Mapping[str, WeightScales]) -> None:
         self.graph = graph
+        self.scales = scales
         self.nodes = {node.name: node for node in graph.node}
         self.weights = {item.name: item for item in graph.initializer}
         self.rounded: dict[str, str] = {}
@@ -121,7 +131,7 @@ class _Editor:
         """Return the scale of each output, and the weight as (inputs, outputs)."""
         stored = numpy_helper.to_array(self.weights[product.weight])
         columns = stored.T if product.transposed else stored
-        return weight_scales(columns, highest), columns
+        return self.scales.get(product.node, weight_scales(columns, highest)), columns
 
     def _dequantized(
         self,

@@ -201,7 +201,7 @@ def _quantized(
             findings = proven(context, directory / ONNX_NAME, written, target_name, tried)
             return Proof(written.reference, written.tolerance, findings)
 
-        writer = GraphWriter("quantize", scheme.precision, write, config.runtime)
+        writer = GraphWriter("quantize", scheme.precision(config), write, config.runtime)
         return write_proven(source, task, config, out, writer)
 
 

@@ -24,6 +24,8 @@ AUTO_SCHEME = "auto"
 
 CALIBRATION = frozenset({"calibrator", "percentile", "calibration_texts"})
 SENSITIVITY = frozenset({"sensitivity", "sensitivity_texts"})
+TRAINING = frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"}
+LOW_BITS = frozenset({"weight_bits", "sensitive_bits", "sensitive_share", "weight_groups"})
 
 
 Settings = Mapping[str, Any]
@@ -42,8 +44,8 @@ class Scheme:
     """(context, graph to write)"""
     reads: frozenset[str] = frozenset()
     """Settings that change something, besides those that all schemes read."""
-    precision: str = "int8"
-    """The row of the parity gate's tolerances."""
+    precision: Callable[[Any], str] = lambda config: "int8"
+    """config -> the row of the parity gate's tolerances"""
     source: Kind = "onnx"
     """Kind of artifact that it starts from."""
     check: Callable[[PreTrainedModel], None] = lambda model: None
@@ -78,24 +80,38 @@ SCHEMES = Table(
             summary="as dynamic, and embedding tables of 4 bits in groups: smaller, and as fast",
             write=on_demand("quantize.four_bit_embeddings:write_four_bit_embeddings"),
             reads=frozenset({"block_size"}),
-            precision="int4",
+            precision=lambda config: "int4",
             then=(DYNAMIC, STATIC),
         ),
         "four-bit": Scheme(
             summary="4-bit weights in groups where the score holds, int8 elsewhere: for size",
             write=on_demand("quantize.four_bit:write_four_bit"),
             reads=SENSITIVITY | {"block_size"},
-            precision="int4",
+            precision=lambda config: "int4",
             check=on_demand("quantize.four_bit:check_layers"),
             then=({"scheme": "four-bit", "max_drop": 0.5}, DYNAMIC),
         ),
         "qat": Scheme(
             summary="trained with 8-bit errors (Q8BERT), from a torch artifact; scales are learned",
             write=on_demand("quantize.qat:write_trained"),
-            reads=frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"},
+            reads=TRAINING,
             source="torch",
             check=on_demand("quantize.qat:check_trainable"),
             then=({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
+        ),
+        "q-bert": Scheme(
+            summary="trained with weights of 2, 3 or 4 bits, the most curved of more (Q-BERT), "
+            "from a torch artifact: for size, and as fast as static",
+            write=on_demand("quantize.q_bert:write_q_bert"),
+            reads=TRAINING | SENSITIVITY | LOW_BITS,
+            precision=lambda config: f"int{config.weight_bits}",
+            source="torch",
+            check=on_demand("quantize.q_bert:check_layers"),
+            then=(
+                {"scheme": "q-bert", "weight_bits": 3},
+                {"scheme": "q-bert", "weight_bits": 4},
+                {"scheme": "qat"},
+            ),
         ),
     },
 )
@@ -110,7 +126,15 @@ SHARED = frozenset(
 
 
 def _readers(setting: str) -> list[str]:
-    return sorted(name for name, scheme in SCHEMES.items() if setting in scheme.reads)
+    return [name for name, scheme in SCHEMES.items() if setting in scheme.reads]
+
+
+RETURNING = frozenset(
+    name
+    for name, scheme in SCHEMES.items()
+    if scheme.reads >= SENSITIVITY and not scheme.reads & LOW_BITS
+)
+"""Schemes that return parts to what they were, by their sensitivity."""
 
 
 def _unread(setting: str) -> Rule[Any]:
@@ -153,10 +177,39 @@ RULES: Mapping[str, Rule[Any]] = {
         CALIBRATION,
     ),
     "sensitivity without a bound": Rule(
-        lambda config: config.scheme in _readers("sensitivity") and config.max_drop is None,
+        lambda config: config.scheme in RETURNING and config.max_drop is None,
         "it changes nothing here: it needs --max-drop, for which parts go back. Give that too, or "
         "leave it out.",
         SENSITIVITY,
+    ),
+    "fewer bits for the sensitive": Rule(
+        lambda config: (
+            config.scheme in _readers("sensitive_bits")
+            and config.sensitive_bits is not None
+            and config.sensitive_bits <= config.weight_bits
+        ),
+        "{sensitive_bits} bits for the products whose loss is curved most are no more than "
+        "weight_bits={weight_bits}. Give more, or leave it out.",
+        frozenset({"sensitive_bits"}),
+    ),
+    "sensitivity of equal bits": Rule(
+        lambda config: (
+            config.scheme in _readers("sensitive_bits") and config.sensitive_bits is None
+        ),
+        "it changes nothing here: all products have --weight-bits. Give --sensitive-bits too, or "
+        "leave it out.",
+        SENSITIVITY | {"sensitive_share"},
+    ),
+    "bits without a Hessian": Rule(
+        lambda config: (
+            config.scheme in _readers("sensitive_bits")
+            and config.sensitive_bits is not None
+            and config.sensitivity == "leave-one-out"
+        ),
+        "bits are allotted by the curvature of the loss. Give --sensitivity hessian-eigenvalue, as "
+        "the paper does, or hessian-trace, which is quicker.",
+        frozenset({"sensitive_bits"}),
+        against="sensitivity",
     ),
     **{
         f"{setting} of another scheme": _unread(setting)

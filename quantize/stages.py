@@ -40,7 +40,7 @@ def _wants(config: QuantizeConfig, position: int) -> Want:
 
 def _makes(config: QuantizeConfig) -> Product:
     """Return what is written; a scheme that is chosen on the way has 8 bits."""
-    precision = "int8" if config.scheme == AUTO_SCHEME else SCHEMES[config.scheme].precision
+    precision = "int8" if config.scheme == AUTO_SCHEME else SCHEMES[config.scheme].precision(config)
     return Product("quantize", "onnx", precision=precision)
 
 

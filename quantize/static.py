@@ -15,7 +15,7 @@ from quantize.calibration import histograms
 from quantize.calibrators import CALIBRATORS, Range
 from quantize.context import QuantizationContext, Written
 from quantize.dynamic import quantize_rest
-from quantize.qdq import write_qdq
+from quantize.qdq import NO_SCALES, WeightScales, write_qdq
 
 __all__ = ["calibrated_ranges", "write_static", "write_with_ranges"]
 
@@ -32,8 +32,12 @@ def write_with_ranges(
     target: Path,
     ranges: Mapping[str, Range],
     float_nodes: Sequence[str] = (),
+    scales: Mapping[str, WeightScales] = NO_SCALES,
 ) -> Written:
-    """Quantize the float graph into `target` with ranges that are known, except some nodes."""
+    """Quantize the float graph into `target` with ranges that are known, except some nodes.
+
+    `scales` has those of weights that are rounded already, by their products' nodes.
+    """
     products = [each for each in context.inventory.products if each.node not in float_nodes]
     with TemporaryDirectory(dir=context.folder) as folder:
         between = Path(folder) / "products.onnx"
@@ -44,6 +48,7 @@ def write_with_ranges(
             ranges,
             context.target.activations,
             context.target.weights,
+            scales,
         )
         quantize_rest(context, between, target, float_nodes)
     quantized = (*(each.node for each in products), *context.inventory.lstms)

@@ -19,6 +19,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.measure.compare import CompareConfig
 from bertender.tasks.task import Task
+from distill.methods import METHODS
 
 SOURCES = Sources(Path("teacher"), {"learning_rate": 5e-5, "batch_size": 32}, "an-encoder")
 
@@ -29,6 +30,14 @@ def test_every_system_has_settings_that_its_stage_allows(name: str) -> None:
     config.check_rules()
     values = config.model_dump()
     assert (values["seed"], values[SYSTEMS[name].amount]) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, row in SYSTEMS.items() if row.paper and "method" in row.settings]
+)
+def test_a_system_cites_the_paper_of_its_method(name: str) -> None:
+    row = SYSTEMS[name]
+    assert METHODS[row.settings["method"]].paper.startswith(row.paper)
 
 
 def test_a_file_takes_the_place_of_the_texts_of_the_task() -> None:

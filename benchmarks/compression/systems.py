@@ -14,9 +14,9 @@ CONTROLS = ("hard-6", "hard-6-half", "hard-6-quarter")
 """Rows that learn from labels alone, for more and for fewer epochs: the one that is best on the
 texts to choose by is the control."""
 ENCODER = "ENCODER"
-"""Stands for the encoder of `--student`."""
+"""Placeholder in settings: the encoder of `--student`."""
 TEACHER = "TEACHER"
-"""Stands for the teacher, from which what is left of it recovers."""
+"""Placeholder in settings: the teacher, which a pruned model recovers from."""
 
 TextsOrEpochs = Literal["unlabelled_texts", "epochs"]
 """The setting by which a training is made longer."""
@@ -170,6 +170,20 @@ SYSTEMS = Table(
             stage="quantize",
             amount="epochs",
             published=Published(4.0, None, 99.9, "BERT-base, SST-2"),
+        ),
+        "q-bert": System(
+            "Q-BERT, 2 bits, 4 in half of the layers' products",
+            "Shen et al. 2020, arXiv 1909.05840",
+            {
+                "scheme": "q-bert",
+                "weight_bits": 2,
+                "sensitive_bits": 4,
+                "sensitivity": "hessian-trace",
+                "sensitivity_texts": 64,
+            },
+            stage="quantize",
+            amount="epochs",
+            published=Published(13.0),
         ),
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
@@ -25,9 +25,9 @@ HEADINGS = (
     "Points over labels alone",
     "Smaller",
     "Faster",
-    "Retained, int8",
-    "Smaller, int8",
-    "Faster, int8",
+    "Retained, quantized",
+    "Smaller, quantized",
+    "Faster, quantized",
     "Published: retained, smaller, faster",
 )
 FLOAT, INT8 = "float32", "int8"
@@ -46,7 +46,7 @@ def compression_block(file: str, path: Path) -> str:
 
 def _teacher(result: CompressionBenchmark) -> list[str]:
     score = f"{result.scores.teacher.score.value:.3f}"
-    small = _figures(result, result.teacher_graphs.get(INT8))
+    small = _figures(result, _quantized(result.teacher_graphs))
     return ["the teacher", DASH, score, *[DASH] * 4, *small, DASH]
 
 
@@ -57,11 +57,16 @@ def _row(
     score = f"{statistics.mean([each.score.value for each in group]):.3f}"
     remaining = DASH if share is None else f"{share:.1%}"
     _, *large = _figures(result, system.graphs.get(FLOAT))
-    small = _figures(result, system.graphs.get(INT8))
+    small = _figures(result, _quantized(system.graphs))
     over = DASH if system.name in CONTROLS else _over_control(group, result)
     title = f"{row.title} ({row.paper})" if row.paper else row.title
     trained = _trained_on(system, result)
     return [title, trained, score, remaining, over, *large, *small, _published(row.published)]
+
+
+def _quantized(graphs: Mapping[str, str]) -> str | None:
+    """Return the name of the graph that is not of floats; None where there is none."""
+    return next((name for precision, name in graphs.items() if precision != FLOAT), None)
 
 
 def _trained_on(system: TrainedSystem, result: CompressionBenchmark) -> str:

@@ -57,6 +57,15 @@ class Tolerance(Record):
     )
 
 
+FOUR_BITS = Tolerance(
+    max_median=0.3,
+    max_p95=1.3,
+    max_edge=2.0,
+    min_agreement=0.97,
+    tie_spreads=1.3,
+    min_score_change=-2.0,
+)
+
 TOLERANCES = Table(
     "tolerance",
     {
@@ -97,15 +106,11 @@ TOLERANCES = Table(
         # 4-bit weights in groups of 32: of products, with floats for activations and 8-bit tables,
         # or of tables, with 8-bit products. Tables alone move trained encoders no further than the
         # row int8 allows, and untrained ones of 32 neurons, whose logits nearly cancel, a little
-        # further.
-        "int4": Tolerance(
-            max_median=0.3,
-            max_p95=1.3,
-            max_edge=2.0,
-            min_agreement=0.97,
-            tie_spreads=1.3,
-            min_score_change=-2.0,
-        ),
+        # further. Weights of 3 and 2 bits are trained: a model that has learned to bear them is
+        # asked for no less.
+        "int4": FOUR_BITS,
+        "int3": FOUR_BITS,
+        "int2": FOUR_BITS,
         # A graph with learned scales, and the fake-quantized PyTorch model that they are from. Both
         # round the same numbers; sums in another order bring a few activations to the next of 256
         # steps, and each layer passes that on.

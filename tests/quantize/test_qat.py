@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,21 +18,21 @@ from bertender.models.opening import load_torch_classifier, onnx_file, open_clas
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.training.dropout import switch_off_dropout
-from quantize import qat
 from quantize.affine import INTEGERS, affine
-from quantize.fake_quantization import DECAY, FakeQuantized, rounded
+from quantize.fake_quantization import DECAY, FakeQuantized, RoundedWeight, rounded
 from quantize.qat import write_trained
-from tests.quantize.contexts import QAT_QUICK, config_of, context_of
+from quantize.training import score_while_training
+from tests.quantize.contexts import QAT_QUICK, config_of, context_of, target_for
 from tests.toy_models import SHAPES, save_artifact, tiny_classifier
 
 LAYER = "bert.encoder.layer.1.output.dense"
 TABLE = "bert.embeddings.word_embeddings"
 
 
-def fake(**settings: object) -> FakeQuantized:
+def fake(layers: Sequence[str] = (LAYER,)) -> FakeQuantized:
     model = tiny_classifier("bert").eval()
-    given = {"layers": [LAYER], "tables": [TABLE], **settings}
-    return FakeQuantized(model, **given, activations="uint8", weights="int8-symmetric").eval()
+    weights = {path: RoundedWeight(INTEGERS["int8-symmetric"]) for path in layers}
+    return FakeQuantized(model, weights, [TABLE], "uint8").eval()
 
 
 def batch(task: Task, artifact: Artifact, count: int = 8) -> dict[str, torch.Tensor]:
@@ -105,7 +106,8 @@ def test_padding_of_training_batches_enters_no_range(
     for padded in (ids, torch.where(padding, words, ids)):
         plain = tiny_classifier(family)
         layers = [name for name, each in plain.named_modules() if isinstance(each, torch.nn.Linear)]
-        model = FakeQuantized(plain, layers, [], "uint8", "int8-symmetric").eval()
+        weights = {path: RoundedWeight(INTEGERS["int8-symmetric"]) for path in layers}
+        model = FakeQuantized(plain, weights, [], "uint8").eval()
         model.activations.train()  # without the rest's dropout
         with torch.no_grad():
             model({**texts, "input_ids": padded})
@@ -114,9 +116,9 @@ def test_padding_of_training_batches_enters_no_range(
         assert found[1][path] == pytest.approx(first, rel=1e-4, abs=1e-6), path
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training_mode", [True, False])
 def test_scoring_moves_no_range_and_restores_the_mode(
-    training: bool, task: Task, tmp_path: Path
+    training_mode: bool, task: Task, tmp_path: Path
 ) -> None:
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
     context = context_of(source, task, tmp_path, scheme="qat", **QAT_QUICK)
@@ -124,10 +126,10 @@ def test_scoring_moves_no_range_and_restores_the_mode(
     with model.widening(), torch.no_grad():
         model(batch(task, source))
     before = model.ranges()
-    model.train(training)
-    assert 0 <= qat._score(context, model) <= 1
+    model.train(training_mode)
+    assert 0 <= score_while_training(context, model) <= 1
     assert model.ranges() == before
-    assert {each.training for each in model.modules()} == {training}
+    assert {each.training for each in model.modules()} == {training_mode}
 
 
 def test_held_out_texts_do_not_enter_the_graph(task: Task, tmp_path: Path) -> None:
@@ -202,7 +204,8 @@ def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
 @pytest.mark.parametrize("family", ["albert", "distilbert", "roberta", "electra"])
 def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier(family), task, tmp_path / "source")
-    artifact = STAGES["quantize"].make([source], task, config_of("qat"), tmp_path / "int8")
+    config = config_of("qat", target=target_for(family))
+    artifact = STAGES["quantize"].make([source], task, config, tmp_path / "int8")
     found = artifact.card.findings.quantization
     linear = sum(
         isinstance(each, torch.nn.Linear) for each in load_torch_classifier(source).modules()
@@ -212,6 +215,8 @@ def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
 
 def test_an_lstm_is_refused(task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
-    with pytest.raises(ModelError, match=r"has an LSTM.*trains linear layers.*--scheme dynamic"):
+    with pytest.raises(
+        ModelError, match=r"has an LSTM.*round linear layers alone.*--scheme dynamic"
+    ):
         STAGES["quantize"].make([source], task, config_of("qat"), tmp_path / "int8")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

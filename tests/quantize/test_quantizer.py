@@ -37,7 +37,7 @@ from quantize.saturation import Deviation, check_saturation
 from quantize.schemes import SCHEMES, SHARED
 from tests.exports import PlainExport
 from tests.listening import listed_steps, no_training
-from tests.quantize.contexts import SETTINGS, config_of
+from tests.quantize.contexts import SETTINGS, config_of, target_for
 from tests.served import ask_one_by_one, one_by_one, served
 from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import pair_task
@@ -88,14 +88,14 @@ def test_the_answers_stay_near(quantized: Artifact, float_model: Artifact, task:
         open_classifier(artifact).logits(task.dev.examples) for artifact in (quantized, float_model)
     )
     assert not np.array_equal(ours, theirs)
-    far = {"qat": 0.5, "four-bit": 0.3}.get(quantized.card.config["scheme"], 0.1)
+    far = {"qat": 0.5, "q-bert": 1.0, "four-bit": 0.3}.get(quantized.card.config["scheme"], 0.1)
     assert np.abs(ours - theirs).max() < far * np.abs(theirs).max()
 
 
 def test_the_card_says_what_was_done(quantized: Artifact, sources: dict[str, Artifact]) -> None:
     card = quantized.card
     row, source = SCHEMES[card.config["scheme"]], source_of(card.config["scheme"], sources)
-    assert card.precision == row.precision
+    assert card.precision == row.precision(config_of(card.config["scheme"]))
     assert (card.kind, card.stage, card.family) == ("onnx", "quantize", source.card.family)
     assert card.parent is not None and card.parent.digest == source.digest
     assert card.findings.parameters == open_classifier(source).parameters
@@ -189,7 +189,7 @@ def test_answers_that_move_too_far_are_refused_and_gone(
     with pytest.raises(ParityError, match="int8 does not agree with"):
         quantize(source_of(scheme, sources), task, config_of(scheme), tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
-    if scheme != "qat":  # which keeps its checkpoints
+    if SCHEMES[scheme].source == "onnx":  # which keeps its checkpoints
         assert not any(tmp_path.iterdir())
 
 
@@ -208,7 +208,7 @@ def test_a_score_that_falls_too_far_is_refused_and_gone(
     with pytest.raises(AccuracyError, match=r"1\.1 points of accuracy.*max_drop=1\b"):
         quantize(source, task, config_of(scheme, max_drop=1.0), tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
-    if scheme != "qat":  # which keeps its checkpoints
+    if SCHEMES[scheme].source == "onnx":  # which keeps its checkpoints
         assert not any(tmp_path.iterdir())
     kept = quantize(source, task, config_of(scheme, max_drop=1.1), tmp_path / "int8")
     assert kept.card.findings.scores.score < 1
@@ -270,13 +270,18 @@ def test_without_texts_nothing_is_calibrated(
 
 
 IDLE = [
-    ("dynamic", {"calibrator": "mse"}, r"'dynamic' does not read it; mixed or static does"),
-    ("static", {"epochs": 2}, r"'static' does not read it; qat does.*--scheme qat"),
+    ("dynamic", {"calibrator": "mse"}, r"'dynamic' does not read it; static or mixed does"),
+    ("static", {"epochs": 2}, r"'static' does not read it; qat or q-bert does.*--scheme qat"),
     ("four-bit", {"base": "static"}, r"'four-bit' does not read it; mixed does"),
-    ("qat", {"sensitivity": "hessian-trace"}, r"four-bit or mixed does"),
+    ("qat", {"sensitivity": "hessian-trace"}, r"mixed or four-bit or q-bert does"),
+    ("dynamic", {"weight_bits": 2}, r"'dynamic' does not read it; q-bert does"),
     ("static", {"percentile": 99.0}, "changes nothing here: it needs --calibrator percentile"),
     ("mixed", {"max_drop": 1.0, "calibrator": "mse"}, "it needs --base static"),
     ("four-bit", {"sensitivity": "hessian-trace"}, "it needs --max-drop"),
+    ("q-bert", {"sensitivity": "hessian-trace"}, "all products have --weight-bits"),
+    ("q-bert", {"sensitive_share": 0.2}, "Give --sensitive-bits too"),
+    ("q-bert", {"sensitive_bits": 3}, "are no more than weight_bits=3"),
+    ("q-bert", {"sensitive_bits": 4}, "Give --sensitivity hessian-eigenvalue"),
 ]
 
 
@@ -367,7 +372,8 @@ def test_every_family(
 ) -> None:
     """DeBERTa multiplies constants, which ONNX Runtime computes once; ALBERT's layers share."""
     _, graph = plain_export(family)
-    found = quantize(graph, task, config_of(scheme), tmp_path / "int8").card.findings
+    config = config_of(scheme, target=target_for(family))
+    found = quantize(graph, task, config, tmp_path / "int8").card.findings
     told = found.quantization
     assert told.running_in_integers == told.products > 8
     constants = [why for why in told.float_nodes.values() if "both sides are constants" in why]

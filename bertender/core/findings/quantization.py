@@ -83,6 +83,9 @@ class QuantizationFindings(Part):
     runtime: str = Field("onnxruntime", description="row of RUNTIMES that the gates ran it in")
     operators: dict[str, int] = Field(description="as the runtime runs the graph")
     products_of_4_bits: int | None = None
+    weight_bits: dict[str, int] | None = Field(
+        None, description="of weights stored with fewer than 8 and multiplied in 8, by node"
+    )
     tables_of_4_bits: int | None = None
     saturation: SaturationFindings | None = Field(
         None, description="None where this machine is not such a target"

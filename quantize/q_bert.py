@@ -1,0 +1,129 @@
+"""Weights of 2 to 4 bits, allotted by the Hessian and trained: for size.
+
+Shen et al. 2020 (Q-BERT, arXiv 1909.05840): weights of a layer's products have few bits, in groups
+of outputs with a scale each (section 3.2), tables and activations have 8, and the model is trained
+with all these errors. Where two numbers of bits are given, the products whose loss is curved most
+have the larger one (section 3.1).
+
+Departures: a product has bits of its own, not a layer; the curvature counts with the squared error
+that rounding makes in the weight (HAWQ-V2, arXiv 1911.03852, eq. 11); levels are symmetric, at the
+distance of least squared error instead of between the smallest and the largest weight. Products for
+a whole text (pooler, classifier) have 8 bits.
+
+In the file the weights have their few bits. ONNX Runtime unpacks them when it opens the graph, and
+multiplies in 8 bits: as fast as `static`, not faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from bertender.core.errors import ModelError
+from bertender.core.findings import SensitivityFindings
+from quantize.affine import INTEGERS
+from quantize.context import QuantizationContext, Written
+from quantize.dynamic import write_dynamic
+from quantize.fake_quantization import RoundedWeight, WeightRounding
+from quantize.low_bits import LowBitWeight
+from quantize.packing import pack_constants
+from quantize.qat import check_trainable
+from quantize.qdq import WeightScales, name_of_integers
+from quantize.sensitivity import SENSITIVITIES
+from quantize.static import write_with_ranges
+from quantize.training import Start, Trained, start_of, train_graph
+
+__all__ = ["check_layers", "write_q_bert"]
+
+
+def check_layers(model: PreTrainedModel) -> None:
+    """Raise ModelError for a model with an LSTM, or without layers."""
+    check_trainable(model)
+    if model.config.num_hidden_layers == 0:
+        raise ModelError(
+            f"a {model.config.model_type!r} model has no layers, whose weights would have few "
+            "bits. Export it, and quantize it with --scheme dynamic."
+        )
+
+
+def write_q_bert(context: QuantizationContext, target: Path) -> Written:
+    """Train the float model with errors of few bits, and write its graph to `target`."""
+    start = start_of(context)
+    allotment = _allotment(start)
+    eight_bits = INTEGERS[context.target.weights]
+    low = {start.paths[node]: bits for node, bits in allotment.bits.items()}
+    weights: dict[str, WeightRounding] = {
+        path: LowBitWeight(low[path], context.config.weight_groups)
+        if path in low
+        else RoundedWeight(eight_bits)
+        for path in start.paths.values()
+    }
+    trained = train_graph(start, weights, target)
+    bits = _by_node(trained, low)
+    written = write_with_ranges(
+        trained.context, target, trained.ranges, scales=_scales(trained, bits)
+    )
+    products = trained.context.inventory.products
+    pack_constants(
+        target, {name_of_integers(each): bits[each.node] for each in products if each.node in bits}
+    )
+    findings = replace(written, weight_bits=bits, sensitivity=allotment.sensitivity)
+    return trained.report(findings)
+
+
+@dataclass(frozen=True)
+class _Allotment:
+    """Bits of each product, and why."""
+
+    bits: Mapping[str, int]
+    """By node."""
+    sensitivity: SensitivityFindings | None = None
+
+
+def _allotment(start: Start) -> _Allotment:
+    """Return the bits of each product of a layer; one that is run twice has those of its worse."""
+    context, config = start.context, start.context.config
+    nodes = [each.node for each in context.inventory.products if not each.is_gemm]
+    if config.sensitive_bits is None:
+        return _Allotment(dict.fromkeys(nodes, config.weight_bits))
+    row = SENSITIVITIES[config.sensitivity]
+    measured = row.measure(context, write_dynamic, nodes, low_bit_error)
+    ranking = sorted(nodes, key=lambda node: -measured.by_node[node])
+    worst = {start.paths[node] for node in ranking[: round(config.sensitive_share * len(nodes))]}
+    bits = {
+        node: config.sensitive_bits if start.paths[node] in worst else config.weight_bits
+        for node in nodes
+    }
+    by_node = {node: measured.by_node[node] for node in ranking}
+    findings = SensitivityFindings(
+        by_node=by_node, curvature=measured.curvature, drops=(), returned={}
+    )
+    return _Allotment(bits, findings)
+
+
+def low_bit_error(context: QuantizationContext, node: str, weight: torch.Tensor) -> float:
+    """Return the summed squared error of a weight (outputs, inputs) of the fewest bits."""
+    rounding = LowBitWeight(context.config.weight_bits, context.config.weight_groups)
+    return float((rounding.exported(weight) - weight).square().sum())
+
+
+def _by_node(trained: Trained, low: Mapping[str, int]) -> dict[str, int]:
+    """Return the bits of products of the trained model's graph."""
+    paths = trained.paths.items()
+    return {node: low[path] for node, path in paths if path in low}
+
+
+def _scales(trained: Trained, bits: Mapping[str, int]) -> dict[str, WeightScales]:
+    """Return the scales (outputs,) of the weights of few bits, by node."""
+    weights = trained.model.originals()
+    scales = {}
+    for node in bits:
+        path = trained.paths[node]
+        rounding = trained.model.weights[path]
+        assert isinstance(rounding, LowBitWeight)
+        scales[node] = rounding.scales(weights[path]).squeeze(1).double().numpy()
+    return scales

@@ -1,0 +1,127 @@
+"""Weights of 2 to 4 bits: which products have them, what is learned, and the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
+from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
+from bertender.pipeline.stages import STAGES
+from bertender.tasks.task import Task
+from quantize.q_bert import write_q_bert
+from quantize.quantizer import QuantizeConfig
+from tests.quantize.contexts import HERE, QAT_QUICK, context_of
+from tests.toy_models import save_artifact, tiny_classifier
+
+EQUAL: dict[str, Any] = {"calibration_texts": 32, "weight_groups": 4, **QAT_QUICK}
+BITS = (2, 3, 4)
+
+
+def made(task: Task, folder: Path, family: str = "bert", **settings: Any) -> Artifact:
+    source = save_artifact(tiny_classifier(family), task, folder / "source")
+    config = QuantizeConfig(scheme="q-bert", **{"target": "vnni", **EQUAL, **settings})
+    return STAGES["quantize"].make([source], task, config, folder / "small")
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_products_of_layers_have_few_bits_and_others_eight(
+    bits: int, task: Task, tmp_path: Path
+) -> None:
+    artifact = made(task, tmp_path, weight_bits=bits)
+    found = artifact.card.findings.quantization
+    assert artifact.card.precision == f"int{bits}"
+    assert set(found.weight_bits.values()) == {bits}
+    assert all("/encoder/layer" in node for node in found.weight_bits)
+    assert found.products == found.running_in_integers == len(found.weight_bits) + 2
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_file_stores_so_many_bits(bits: int, task: Task, tmp_path: Path) -> None:
+    artifact = made(task, tmp_path, weight_bits=bits)
+    stored = onnx.load(onnx_file(artifact)).graph.initializer
+    packed = sum(np.prod(item.dims) for item in stored if item.name.endswith("_bytes"))
+    layers = load_torch_classifier(Artifact.load(tmp_path / "source")).bert.encoder
+    values = sum(each.numel() for each in layers.parameters() if each.ndim == 2)
+    assert packed == bits * values / 8
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_graph_computes_as_the_model_that_was_trained(
+    bits: int, task: Task, tmp_path: Path
+) -> None:
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    (tmp_path / "draft").mkdir()
+    context = context_of(source, task, tmp_path, scheme="q-bert", weight_bits=bits, **EQUAL)
+    written = write_q_bert(context, tmp_path / "draft" / "model.onnx")
+    assert written.reference is not None
+    texts = task.dev.examples
+    wanted = written.reference.logits(texts)
+    found = context.opened(tmp_path / "draft" / "model.onnx").logits(texts)
+    assert np.abs(found - wanted).mean() < 0.03 * np.abs(wanted).max()
+
+
+def test_bits_follow_the_curvature(task: Task, tmp_path: Path) -> None:
+    settings = {"sensitivity": "hessian-trace", "sensitivity_texts": 16, "sensitive_share": 0.25}
+    artifact = made(task, tmp_path, weight_bits=2, sensitive_bits=4, **settings)
+    found = artifact.card.findings.quantization
+    ranking = list(found.sensitivity.by_node)
+    assert [found.sensitivity.by_node[node] for node in ranking] == sorted(
+        found.sensitivity.by_node.values(), reverse=True
+    )
+    assert {node for node, bits in found.weight_bits.items() if bits == 4} == {
+        *ranking[: round(0.25 * len(ranking))]
+    }
+    assert found.sensitivity.curvature.keys() == found.weight_bits.keys()
+
+
+def test_training_lowers_the_loss(task: Task, tmp_path: Path) -> None:
+    losses = made(task, tmp_path, epochs=4, learning_rate=1e-3).card.findings.training.losses
+    assert losses[-1]["hard"] < 0.9 * losses[0]["hard"]
+
+
+@pytest.mark.parametrize("family", ["albert", "distilbert", "mobilebert"])
+def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
+    """Among them one whose layers share their weights."""
+    artifact = made(task, tmp_path, family)
+    assert open_classifier(artifact).logits(task.dev.examples).shape == (len(task.dev), 2)
+    assert set(artifact.card.findings.quantization.weight_bits.values()) == {3}
+
+
+def test_openvino_multiplies_in_integers(task: Task, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    found = made(task, tmp_path, runtime="openvino", target=HERE).card.findings.quantization
+    assert found.runtime == "openvino" and found.running_in_integers == found.products
+
+
+def test_scales_are_shared_in_groups(task: Task, tmp_path: Path) -> None:
+    graph = onnx.load(onnx_file(made(task, tmp_path, weight_groups=2))).graph
+    stored = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+    scales = [value for name, value in stored.items() if name.endswith("_scale") and value.ndim]
+    few = [value for value in scales if len(np.unique(value)) == 2]
+    assert len(few) >= 24, "six products of each of four layers"
+
+
+def test_an_lstm_is_refused(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has an LSTM.*--scheme dynamic"):
+        made(task, tmp_path, "bertender-bilstm")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_model_without_layers_is_refused(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no layers, whose weights.*--scheme dynamic"):
+        made(task, tmp_path, "bertender-static")
+
+
+def test_the_source_is_left_as_it_was(task: Task, tmp_path: Path) -> None:
+    artifact = made(task, tmp_path)
+    source = Artifact.load(tmp_path / "source")
+    assert artifact.card.parent.digest == source.digest
+    names = {name for name, _ in load_torch_classifier(source).named_parameters()}
+    assert not any("parametrizations" in name for name in names)
