@@ -78,12 +78,10 @@ class RoundedWeight(WeightRounding):
         return rounded(weight, scale, 0.0, self.integers)
 
 
-class _RoundedTable(nn.Module):
-    """An embedding table, with one scale and zero point."""
-
-    def forward(self, table: torch.Tensor) -> torch.Tensor:
-        low, high = table.detach().aminmax()
-        return _rounded_range(table, low, high, INTEGERS["uint8"])
+def _round_rows(table: nn.Module, inputs: Any, rows: torch.Tensor) -> torch.Tensor:
+    """Round what is looked up in an embedding table, by the one range of the whole table."""
+    assert isinstance(table, nn.Embedding)
+    return _rounded_range(rows, *table.weight.detach().aminmax(), INTEGERS["uint8"])
 
 
 class _Text:
@@ -166,9 +164,7 @@ class FakeQuantized(nn.Module):
             parametrize.register_parametrization(layer, "weight", rounding)
             layer.register_forward_pre_hook(_entering(activation))
         for path in self.tables:
-            parametrize.register_parametrization(
-                model.get_submodule(path), "weight", _RoundedTable()
-            )
+            model.get_submodule(path).register_forward_hook(_round_rows)
 
     def forward(self, batch: TensorBatch) -> torch.Tensor:
         """Return the logits (batch, labels)."""
@@ -219,7 +215,7 @@ class FakeQuantized(nn.Module):
 
         The model cannot be trained any more, and `originals` are gone.
         """
-        for path in (*self.weights, *self.tables):
+        for path in self.weights:
             layer = self.student.get_submodule(path)
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 

@@ -58,7 +58,19 @@ def test_weights_have_a_scale_for_each_output_and_tables_one() -> None:
     table = model.trained_weights()[f"{TABLE}.weight"]
     one = affine(float(table.min()), float(table.max()), INTEGERS["uint8"])
     left = one.rounded(table.numpy())
-    assert np.abs(model.student.get_submodule(TABLE).weight.detach().numpy() - left).max() < 1e-6
+    looked_up = model.student.get_submodule(TABLE)(torch.arange(len(left)))
+    assert np.abs(looked_up.detach().numpy() - left).max() < 1e-6
+
+
+def test_fused_weights_give_the_same_logits(task: Task, tmp_path: Path) -> None:
+    texts = batch(task, save_artifact(tiny_classifier("bert"), task, tmp_path / "source"))
+    model = fake()
+    with torch.no_grad(), model.widening():
+        model(texts)
+    before = model(texts).detach()
+    model.fuse()
+    assert torch.equal(model(texts), before)
+    assert not any("parametrizations" in name for name in model.student.state_dict())
 
 
 def test_names_and_weights_are_the_model_s_own() -> None:
