@@ -212,6 +212,14 @@ TABLES: Mapping[str, Block] = {
         ),
         runtime_block,
     ),
+    "runtimes-avx2": Block(
+        "docs/comparing.md",
+        (
+            "benchmarks/results/2026-11-24-sst2-avx2-deep-runtimes-cpu.json",
+            "benchmarks/results/2026-11-24-sst2-avx2-runtimes-cpu.json",
+        ),
+        runtime_block,
+    ),
     "pruning": Block(
         "docs/pruning.md",
         tuple(PICTURES.values()),
@@ -225,6 +233,11 @@ TABLES: Mapping[str, Block] = {
             "benchmarks/results/2026-11-22-cola-quantization-cpu.json",
         ),
         quantization_block,
+    ),
+    "few-bits": Block(
+        "docs/quantization.md",
+        ("benchmarks/results/2026-11-24-sst2-few-bits-cpu.json",),
+        of_one(students_block),
     ),
     "chain": Block(
         "docs/pruning.md",

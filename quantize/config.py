@@ -19,6 +19,18 @@ __all__ = ["SchemeConfig"]
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 
 
+WEIGHT_BITS = (2, 3, 4)
+
+
+def _known_bits(bits: int) -> int:
+    if bits not in WEIGHT_BITS:
+        raise ConfigError(
+            f"weights of {bits} bits are not packed; allowed are "
+            f"{', '.join(map(str, WEIGHT_BITS))}. For 8 bits take --scheme qat."
+        )
+    return bits
+
+
 def _known_block(size: int) -> int:
     if size not in BLOCK_SIZES:
         raise ConfigError(
@@ -61,7 +73,8 @@ class SchemeConfig(GateConfig, TrainingConfig):
     )
     sensitivity: Annotated[str, SENSITIVITIES.validator()] = Field(
         "leave-one-out",
-        description=f"what mixed and four-bit return first: {', '.join(SENSITIVITIES)}",
+        description="what mixed and four-bit return first, and what has more bits in q-bert: "
+        f"{', '.join(SENSITIVITIES)}",
     )
     sensitivity_texts: int = Field(
         256, ge=1, description="training texts to measure sensitivity on, at most"
@@ -69,21 +82,21 @@ class SchemeConfig(GateConfig, TrainingConfig):
     block_size: Annotated[int, AfterValidator(_known_block)] = Field(
         32, description=f"inputs that share a 4-bit scale: {', '.join(map(str, BLOCK_SIZES))}"
     )
-    weight_bits: int = Field(
-        3, ge=2, le=4, description="bits of the weights of layers in q-bert: 2, 3, 4"
+    weight_bits: Annotated[int, AfterValidator(_known_bits)] = Field(
+        3, description=f"bits of the weights of layers: {', '.join(map(str, WEIGHT_BITS))}"
     )
-    sensitive_bits: int | None = Field(
+    sensitive_bits: Annotated[int, AfterValidator(_known_bits)] | None = Field(
         None,
-        ge=3,
-        le=4,
-        description="those of the products whose loss is curved most: 3, 4; as the others by "
-        "default",
+        description="more bits, for the products whose loss is curved most; equal by default",
     )
     sensitive_share: float = Field(
         0.5, gt=0, lt=1, description="share of the products that have sensitive_bits"
     )
     weight_groups: int = Field(
-        128, ge=1, description="groups of a product's outputs that share a scale in q-bert"
+        128,
+        ge=1,
+        description="groups of a product's outputs that share a scale in q-bert, as in the paper; "
+        "the file is as large with any number",
     )
     soft_labels: float = Field(
         1.0, ge=0, description="weight of the float model's logits next to the labels in training"

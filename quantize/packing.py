@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from bertender.core.errors import ModelError
 from bertender.models.graph_file import MOST_MB, save_graph
 
 __all__ = ["pack_constants"]
@@ -33,10 +34,15 @@ def pack_constants(graph: Path, bits: Mapping[str, int]) -> None:
         graph: its constants are of odd 8-bit integers, symmetric around 0.
         bits: name of a constant -> bits of its integers, a key of WIDTHS. The largest integer in
             size is 2**bits - 1.
+
+    Raises:
+        ModelError: a constant is missing, or has other integers.
     """
     model = onnx.load(graph)
     packed = _Packed(bits)
     constants = [item for item in model.graph.initializer if item.name in bits]
+    if missing := bits.keys() - {item.name for item in constants}:
+        raise ModelError(f"{graph} has no constants {', '.join(sorted(missing))} to pack.")
     for constant in constants:
         packed.add(constant.name, numpy_helper.to_array(constant))
         model.graph.initializer.remove(constant)
@@ -58,6 +64,8 @@ class _Packed:
     def add(self, name: str, integers: npt.NDArray[np.int8]) -> None:
         """Add what computes a tensor of integers."""
         bits = self.bits[name]
+        if np.any(integers % 2 == 0) or np.abs(integers.astype(np.int64)).max() >= 2**bits:
+            raise ModelError(f"{name} has other integers than odd ones of {bits} bits.")
         positions = (integers.astype(np.int64).reshape(-1) + 2**bits - 1) // 2
         parts = [
             self._looked_up(f"{name}_part{place}", positions, bits, place)
@@ -65,7 +73,7 @@ class _Packed:
         ]
         whole = parts[0] if len(parts) == 1 else self._sum(f"{name}_sum", parts)
         sizes = "x".join(map(str, integers.shape))
-        shape = self._constant(f"shape_{sizes}", np.array(integers.shape))
+        shape = self._constant(f"unpacked_shape_{sizes}", np.array(integers.shape))
         self._node("Reshape", name, whole, shape)
 
     def _looked_up(self, name: str, positions: npt.NDArray[np.int64], bits: int, place: int) -> str:
@@ -73,16 +81,15 @@ class _Packed:
         width, shift = WIDTHS[bits][place], sum(WIDTHS[bits][place + 1 :])
         part = (positions >> shift) % 2**width
         stored = self._constant(f"{name}_bytes", _in_bytes(part, width))
-        table = self._constant(f"values_of_{bits}_bits_{place}", _table(bits, place))
+        table = self._constant(f"unpacked_{bits}_bits_{place}", _table(bits, place))
         numbers = self._node("Cast", f"{name}_numbers", stored, to=TensorProto.INT32)
         values = self._node("Gather", name, table, numbers)
         return values if len(part) % (8 // width) == 0 else self._cut(values, len(part))
 
     def _cut(self, values: str, count: int) -> str:
         """Add what leaves the first values alone: the last byte has more."""
-        flat = self._node("Reshape", f"{values}_flat", values, self._constant("all", ONE_ROW))
-        ends = self._constant("first", np.array([0])), self._constant(f"end_{count}", [count])
-        return self._node("Slice", f"{values}_cut", flat, *ends)
+        ends = (self._constant("unpacked_first", [0]), self._constant(f"unpacked_{count}", [count]))
+        return self._node("Slice", f"{values}_cut", self._row(values), *ends)
 
     def _sum(self, name: str, parts: Sequence[str]) -> str:
         """Add the sum of parts: ONNX Runtime adds integers of 32 bits, not of 8."""
@@ -97,7 +104,9 @@ class _Packed:
 
     def _row(self, values: str) -> str:
         """Add a tensor in one row: parts have other numbers of integers a byte."""
-        return self._node("Reshape", f"{values}_row", values, self._constant("all", ONE_ROW))
+        return self._node(
+            "Reshape", f"{values}_row", values, self._constant("unpacked_all", ONE_ROW)
+        )
 
     def _node(self, operator: str, name: str, *inputs: str, **attributes: Any) -> str:
         node = helper.make_node(operator, [*inputs], [name], name=f"{name}/unpack", **attributes)

@@ -1,14 +1,14 @@
 """Weights of 2 to 4 bits, allotted by the Hessian and trained: for size.
 
 Shen et al. 2020 (Q-BERT, arXiv 1909.05840): weights of a layer's products have few bits, in groups
-of outputs with a scale each (section 3.2), tables and activations have 8, and the model is trained
-with all these errors. Where two numbers of bits are given, the products whose loss is curved most
-have the larger one (section 3.1).
+of outputs with a scale each, tables and activations have 8, and the model is trained with all these
+errors. Where two numbers of bits are given, the products whose loss is curved most have the larger
+one.
 
 Departures: a product has bits of its own, not a layer; the curvature counts with the squared error
 that rounding makes in the weight (HAWQ-V2, arXiv 1911.03852, eq. 11); levels are symmetric, at the
-distance of least squared error instead of between the smallest and the largest weight. Products for
-a whole text (pooler, classifier) have 8 bits.
+distance of least squared error instead of between the smallest and the largest weight. Products
+outside of the layers (pooler, classifier, projections of embeddings) have 8 bits.
 
 In the file the weights have their few bits. ONNX Runtime unpacks them when it opens the graph, and
 multiplies in 8 bits: as fast as `static`, not faster.
@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.core.findings import SensitivityFindings
+from bertender.models.families import encoder_layers, family_of
 from quantize.affine import INTEGERS
 from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
@@ -41,13 +42,14 @@ __all__ = ["check_layers", "write_q_bert"]
 
 
 def check_layers(model: PreTrainedModel) -> None:
-    """Raise ModelError for a model with an LSTM, or without layers."""
+    """Raise ModelError for a model with an LSTM, without layers, or whose layers are not known."""
     check_trainable(model)
     if model.config.num_hidden_layers == 0:
         raise ModelError(
             f"a {model.config.model_type!r} model has no layers, whose weights would have few "
             "bits. Export it, and quantize it with --scheme dynamic."
         )
+    family_of(model)
 
 
 def write_q_bert(context: QuantizationContext, target: Path) -> Written:
@@ -85,17 +87,18 @@ class _Allotment:
 
 
 def _allotment(start: Start) -> _Allotment:
-    """Return the bits of each product of a layer; one that is run twice has those of its worse."""
+    """Return the bits of each product of a layer; a shared weight has those of its most curved."""
     context, config = start.context, start.context.config
-    nodes = [each.node for each in context.inventory.products if not each.is_gemm]
+    nodes = _in_layers(start)
     if config.sensitive_bits is None:
         return _Allotment(dict.fromkeys(nodes, config.weight_bits))
     row = SENSITIVITIES[config.sensitivity]
     measured = row.measure(context, write_dynamic, nodes, low_bit_error)
     ranking = sorted(nodes, key=lambda node: -measured.by_node[node])
-    worst = {start.paths[node] for node in ranking[: round(config.sensitive_share * len(nodes))]}
+    paths = [*dict.fromkeys(start.paths[node] for node in ranking)]
+    sensitive = {*paths[: max(round(config.sensitive_share * len(paths)), 1)]}
     bits = {
-        node: config.sensitive_bits if start.paths[node] in worst else config.weight_bits
+        node: config.sensitive_bits if start.paths[node] in sensitive else config.weight_bits
         for node in nodes
     }
     by_node = {node: measured.by_node[node] for node in ranking}
@@ -103,6 +106,14 @@ def _allotment(start: Start) -> _Allotment:
         by_node=by_node, curvature=measured.curvature, drops=(), returned={}
     )
     return _Allotment(bits, findings)
+
+
+def _in_layers(start: Start) -> list[str]:
+    """Return the nodes of the products of the model's layers."""
+    layers = {id(module) for layer in encoder_layers(start.model) for module in layer.modules()}
+    return [
+        node for node, path in start.paths.items() if id(start.model.get_submodule(path)) in layers
+    ]
 
 
 def low_bit_error(context: QuantizationContext, node: str, weight: torch.Tensor) -> float:

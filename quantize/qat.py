@@ -17,7 +17,7 @@ from quantize.affine import INTEGERS
 from quantize.context import QuantizationContext, Written
 from quantize.fake_quantization import RoundedWeight
 from quantize.static import write_with_ranges
-from quantize.training import start_of, train_graph
+from quantize.training import check_shared, start_of, train_graph
 
 __all__ = ["check_trainable", "write_trained"]
 
@@ -25,6 +25,7 @@ __all__ = ["check_trainable", "write_trained"]
 def write_trained(context: QuantizationContext, target: Path) -> Written:
     """Train the float model with 8-bit errors, and write its graph to `target`."""
     start = start_of(context)
+    check_shared(start)
     integers = INTEGERS[context.target.weights]
     weights = {path: RoundedWeight(integers) for path in start.paths.values()}
     trained = train_graph(start, weights, target)

@@ -34,7 +34,7 @@ from quantize.config import SchemeConfig
 from quantize.context import QuantizationContext
 from quantize.proof import proven
 from quantize.schemes import AUTO_SCHEME, RULES, SCHEMES, Scheme
-from quantize.targets import target_of
+from quantize.targets import check_exact, target_of
 
 __all__ = [
     "QuantizeConfig",
@@ -149,8 +149,8 @@ def _check(
     """Raise what is wrong with a quantization's settings, before any work."""
     scheme = SCHEMES[config.scheme]
     config.check_rules()
-    target_of(config.target)
     check_installed(config.runtime)
+    check_exact(target_of(config.target)[0], config.runtime)
     check_quantizable(source, scheme)
     check_same_task(source, task)
     if scheme.source == "torch":

@@ -14,9 +14,18 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
 from bertender.core.processors import has_int8_acceleration, is_arm64
 from bertender.core.table import Table
+from bertender.models.cpu_flags import saturates
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from quantize.affine import INTEGERS
 
-__all__ = ["AUTO", "TARGETS", "Target", "runs_here", "target_of"]
+__all__ = [
+    "AUTO",
+    "TARGETS",
+    "Target",
+    "check_exact",
+    "runs_here",
+    "target_of",
+]
 
 AUTO = "auto"
 X86 = frozenset({"vnni", "avx2"})
@@ -34,6 +43,11 @@ class Target:
     """A row of INTEGERS."""
     refused: str = ""
     """Why nothing is quantized for it; empty where that is sound."""
+
+    @property
+    def has_8_bit_weights(self) -> bool:
+        """Return whether weights have more than the 7 bits whose sums fit into 16 everywhere."""
+        return INTEGERS[self.weights].highest > INTEGERS["int7-symmetric"].highest
 
 
 TARGETS = Table(
@@ -82,6 +96,20 @@ def runs_here(
     if {name, here} == X86:
         return name == "avx2" or RUNTIMES[runtime].exact_on_x86
     return name == here
+
+
+def check_exact(name: str, runtime: str) -> None:
+    """Check that this CPU adds a target's products exactly in a runtime, so that gates can judge.
+
+    Raises:
+        ModelError: it would not.
+    """
+    if saturates() and not RUNTIMES[runtime].exact_on_x86 and TARGETS[name].has_8_bit_weights:
+        raise ModelError(
+            f"target={name!r} with runtime={runtime!r}: this CPU has no 8-bit dot products, and "
+            f"{RUNTIMES[runtime].title} would not add those of 8-bit weights exactly here. Give "
+            "--target avx2, or quantize on a CPU of the kind that will serve."
+        )
 
 
 def _suited_to(machine: Environment) -> str:

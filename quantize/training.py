@@ -12,9 +12,12 @@ from torch.nn.utils import parametrize
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.errors import ModelError
 from bertender.measure.accuracy import predict, predict_outputs
+from bertender.models.cpu_flags import saturates
 from bertender.models.graph_file import move_graph
 from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.onnx_session import FEWER_BITS
 from bertender.models.opening import load_torch_classifier
 from bertender.models.predictor import TorchPredictor
 from bertender.problems import Outputs
@@ -28,7 +31,7 @@ from quantize.calibrators import Range
 from quantize.context import QuantizationContext, Written
 from quantize.fake_quantization import FakeQuantized, WeightRounding
 
-__all__ = ["Start", "Trained", "score_while_training", "start_of", "train_graph"]
+__all__ = ["Start", "Trained", "check_shared", "score_while_training", "start_of", "train_graph"]
 
 TEACHER_LOGITS = "teacher_logits"
 TOLERANCE = "fake-quantized"
@@ -87,6 +90,13 @@ def start_of(context: QuantizationContext) -> Start:
     _write_graph(context, context.source, folder)
     model = load_torch_classifier(context.source, attn_implementation="eager")
     return Start(replace(context, graph=folder / ONNX_NAME), model)
+
+
+def check_shared(start: Start) -> None:
+    """Raise ModelError for products that share an 8-bit weight, if this CPU cannot open them."""
+    shared = len({*start.paths.values()}) < len(start.paths)
+    if shared and saturates() and start.context.target.has_8_bit_weights:
+        raise ModelError(FEWER_BITS)
 
 
 def train_graph(start: Start, weights: Mapping[str, WeightRounding], target: Path) -> Trained:

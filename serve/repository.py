@@ -28,6 +28,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.atomic import replacing_directory
 from bertender.core.card import CARD_NAME
 from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.models.cpu_flags import saturates
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer_file import open_tokenizer
@@ -95,7 +96,7 @@ def write_repository(
 
     Raises:
         ConfigError: Triton runs the graph, and there are several, or one of another name.
-        ModelError: an artifact is not an ONNX classifier.
+        ModelError: an artifact is not an ONNX classifier, or Triton would add its products wrongly.
         DamagedArtifactError: an artifact's files differ from its card.
         ArtifactError: `directory` exists and is not such a repository, it cannot be written, or
             Triton would not load it.
@@ -104,6 +105,7 @@ def write_repository(
     for artifact in artifacts.values():
         check_servable(artifact)
     _check_names(artifacts, config)
+    _check_sums(artifacts, config)
     directory = directory.resolve()
     _check_foreign(directory)
     try:
@@ -124,6 +126,20 @@ def _check_names(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None
             f"runtime={config.runtime} serves one artifact, as {MODEL_NAME!r}, and there are "
             f"{', '.join(artifacts)}. Write a repository for each."
         )
+
+
+def _check_sums(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None:
+    """Raise ModelError where the backend of Triton would add 8-bit products wrongly on this CPU."""
+    if not SERVED_RUNTIMES[config.runtime].triton_backend or config.gpu or not saturates():
+        return
+    for artifact in artifacts.values():
+        quantization = artifact.card.findings.quantization
+        if config.starts_server and quantization and quantization.target != "avx2":
+            raise ModelError(
+                f"{artifact.path} was quantized for target {quantization.target!r}. This CPU has "
+                "no 8-bit dot products, and the backend of Triton would not add its products "
+                "exactly. Use --runtime onnxruntime, or quantize again with --target avx2."
+            )
 
 
 def cannot_be_written(

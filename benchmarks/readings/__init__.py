@@ -17,7 +17,7 @@ from benchmarks.readings.fusion import fusion_reading
 from benchmarks.readings.methods import methods_reading
 from benchmarks.readings.pruning import pruning_reading
 from benchmarks.readings.quantization import quantization_reading
-from benchmarks.readings.runtimes import runtimes_reading
+from benchmarks.readings.runtimes import fastest_reading, runtimes_reading
 from benchmarks.readings.speed import speed_reading
 from benchmarks.readings.tagging import tagging_reading
 from benchmarks.readings.training import training_reading
@@ -54,6 +54,7 @@ READINGS: Mapping[str, Reading] = {
     "tagging": Reading(tagging_reading),
     "fusion": Reading(fusion_reading),
     "runtimes": Reading(runtimes_reading),
+    "runtimes-avx2": Reading(fastest_reading),
     "pruning": Reading(pruning_reading, further_tables=("methods",)),
     "quantization": Reading(quantization_reading),
     "chain": Reading(chain_reading, (TRIED,)),

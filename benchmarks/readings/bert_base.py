@@ -14,7 +14,7 @@ __all__ = ["bert_base_reading"]
 SCORE, SMALLER, FASTER = 0.985, 40, 40
 """The aims: share of the teacher's score; how many times fewer bytes, and as fast in PyTorch."""
 
-SMALL = ("int8", "int4")
+SMALL = ("int8", "int4", "int3", "int2")
 """Precisions of the models to deploy."""
 
 

@@ -15,7 +15,11 @@ from bertender.measure.latency_records import Latency
 __all__ = ["WAYS", "Way", "rivals_reading"]
 
 FLOATS = "float32 or bfloat16"
-PRECISIONS = {"int8": "8 bits", "int4": "4 bits", "float32": FLOATS, "bfloat16": FLOATS}
+PRECISIONS = {
+    **{f"int{bits}": f"{bits} bits" for bits in (8, 4, 3, 2)},
+    "float32": FLOATS,
+    "bfloat16": FLOATS,
+}
 """Precision of a row -> words; rows are compared within one. Some runtimes compute in bfloat16 by
 themselves, so that what a row was asked to compute in does not tell those two apart."""
 

@@ -13,6 +13,7 @@ from bertender.cli.output import artifact_summary, print_json, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.lineage import lineage
 from bertender.report.control import control_lines
+from bertender.report.quantization import quantization_lines
 
 __all__ = ["show_command"]
 
@@ -54,5 +55,5 @@ def _print_ancestor(ancestor: Artifact | str, indent: str) -> None:
         "bold",
     )
     print_words(f"{indent}  {settings}")
-    for line in control_lines(card.findings):
+    for line in (*control_lines(card.findings), *quantization_lines(card.findings)):
         print_words(f"{indent}  {line}")

@@ -22,6 +22,9 @@ def lacking_flags(runtime: Runtime) -> tuple[str, ...]:
 
 
 def saturates() -> bool:
-    """Return whether this CPU adds pairs of 8-bit products in 16 bits: x86 without dot products."""
+    """Return whether this CPU adds pairs of 8-bit products in 16 bits: x86 without dot products.
+
+    False where the system does not report the CPU's flags.
+    """
     _, there = cpu_facts()
-    return platform.machine().lower() in X86 and INT8_FLAGS.isdisjoint(there)
+    return platform.machine().lower() in X86 and bool(there) and INT8_FLAGS.isdisjoint(there)

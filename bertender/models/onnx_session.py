@@ -11,7 +11,7 @@ from bertender.core.errors import ModelError
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["LEFT_OUT", "SESSION_CONFIG", "open_session"]
+__all__ = ["FEWER_BITS", "LEFT_OUT", "SESSION_CONFIG", "open_session"]
 
 ERRORS_ONLY = 3
 
@@ -26,8 +26,8 @@ it they add pairs of products in 16 bits, which saturate: wrong outputs, without
 SHARED_WEIGHT = "Attempt to replace the existing tensor"
 """Part of ONNX Runtime's message where products share a weight that it would make unsigned."""
 FEWER_BITS = (
-    "On this CPU, which has no 8-bit dot products, it cannot add 8-bit products exactly whose "
-    "weights are shared, as an ALBERT's. Quantize the model again with --target avx2."
+    "On this CPU, which has no 8-bit dot products, ONNX Runtime cannot add 8-bit products exactly "
+    "whose weights are shared, as an ALBERT's. Quantize the model with --target avx2."
 )
 OTHER_VERSION = "Install the version of constraints.txt, or export and quantize the model again."
 
@@ -49,7 +49,8 @@ def open_session(
         spinning: let idle threads wait in a loop: faster alone, slower next to other work.
         optimized: where to write the graph that really runs.
         profile: how the name of the file begins that `end_profiling` writes.
-        left_out: ONNX Runtime's own optimizers that are not run; None runs every node as it stands.
+        left_out: ONNX Runtime's own optimizers that are not run; None runs every node as it stands,
+            so that SESSION_CONFIG, which is one of them, has no effect.
 
     Raises:
         ModelError: ONNX Runtime cannot open it.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 
 from bertender.core.findings import (
     Findings,
@@ -29,6 +31,7 @@ def quantization_lines(findings: Findings) -> list[str]:
         return []
     return [
         _products(quantization),
+        *_weight_bits(quantization.weight_bits),
         *_saturation(quantization.saturation),
         *_product_check(quantization.product_check),
         *map(_tried, quantization.tried),
@@ -51,6 +54,15 @@ def _products(quantization: QuantizationFindings) -> str:
         f"{quantization.running_in_integers} of {quantization.products} quantized "
         f"products run in integers ({operators}); {stays}"
     )
+
+
+def _weight_bits(bits: Mapping[str, int] | None) -> list[str]:
+    """Return how many products have which bits in the file, where some have fewer than 8."""
+    if not bits:
+        return []
+    counts = sorted(Counter(bits.values()).items())
+    shown = ", ".join(f"{count} of {width} bits" for width, count in counts)
+    return [f"weights of products in the file: {shown}, the others of 8; they are multiplied in 8"]
 
 
 def _integer(quantization: QuantizationFindings) -> dict[str, int]:

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from bertender.core.errors import ModelError
 from bertender.models.cpu_flags import saturates
-from bertender.models.onnx_session import open_session
+from bertender.models.onnx_session import SESSION_CONFIG, open_session
 
 
 @pytest.fixture
@@ -82,6 +82,8 @@ def test_8_bit_products_are_added_exactly_on_every_cpu() -> None:
     rng = np.random.default_rng(0)
     x, weight = rng.integers(200, 256, (4, 768)), rng.integers(100, 128, (768, 8))
     session = open_session(integer_products(weight, "y"))
+    for entry, value in SESSION_CONFIG.items():
+        assert session.get_session_options().get_session_config_entry(entry) == value
     assert np.array_equal(session.run(None, {"x": x.astype(np.uint8)})[0], x @ weight)
 
 

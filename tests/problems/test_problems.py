@@ -34,6 +34,7 @@ from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
 from export.onnx_export import ExportConfig, export
 from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import QuantizeConfig, quantize
+from quantize.schemes import SCHEMES as ROWS
 from serve.backend_parameters import BackendParameters
 from serve.classifier_backend import open_artifact
 from serve.client import Endpoint
@@ -111,6 +112,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "static": {},
     "qat": {"epochs": 1, "batch_size": 8, "precision": "fp32"},
     "mixed": {"max_drop": 5.0},
+    "q-bert": {"epochs": 2, "batch_size": 8, "precision": "fp32", "weight_bits": 4},
 }
 
 
@@ -119,9 +121,12 @@ def test_a_scheme_quantizes_it(
     scheme: str, graph: Artifact, teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     config = QuantizeConfig(scheme=scheme, **SCHEMES[scheme])
-    source = teacher if scheme == "qat" else graph
+    row = ROWS[scheme]
+    source = teacher if row.source == "torch" else graph
     made = quantize(source, task, config, tmp_path / "made", write_onnx=written(task))
-    assert made.card.precision == "int8"
+    assert made.card.precision == row.precision(config)
+    found = made.card.findings.quantization
+    assert found.weight_bits is None or len(found.weight_bits) < found.products, "a classifier of 8"
     assert evaluate(open_classifier(made), task.dev, task.metric)[0].value > 0.8
 
 

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from bertender.core.errors import ModelError
 from bertender.models.onnx_session import open_session
 from quantize.low_bits import LEVEL_DISTANCES
 from quantize.packing import WIDTHS, pack_constants
@@ -63,6 +64,19 @@ def test_other_constants_stay(tmp_path: Path) -> None:
     pack_constants(path, {"a": 2})
     stored = {item.name: numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer}
     assert "a" not in stored and np.array_equal(stored["b"], values["b"])
+
+
+@pytest.mark.parametrize("value", [0, 2, -5, 127, -128])
+def test_other_integers_are_refused(value: int, tmp_path: Path) -> None:
+    path = graph_of(tmp_path / "model.onnx", {"a": np.array([1, value], dtype=np.int8)})
+    with pytest.raises(ModelError, match=r"^a has other integers than odd ones of 2 bits"):
+        pack_constants(path, {"a": 2})
+
+
+def test_a_constant_that_is_missing_is_refused(tmp_path: Path) -> None:
+    path = graph_of(tmp_path / "model.onnx", {"a": odd_integers(2, (2, 2))})
+    with pytest.raises(ModelError, match="has no constants b to pack"):
+        pack_constants(path, {"a": 2, "b": 2})
 
 
 @pytest.mark.parametrize("bits", WIDTHS)

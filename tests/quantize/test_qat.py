@@ -18,6 +18,7 @@ from bertender.models.opening import load_torch_classifier, onnx_file, open_clas
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.training.dropout import switch_off_dropout
+from quantize import training
 from quantize.affine import INTEGERS, affine
 from quantize.fake_quantization import DECAY, FakeQuantized, RoundedWeight, rounded
 from quantize.qat import write_trained
@@ -223,6 +224,16 @@ def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
         isinstance(each, torch.nn.Linear) for each in load_torch_classifier(source).modules()
     )
     assert found.running_in_integers == found.products >= linear
+
+
+def test_shared_weights_are_refused_before_a_training_where_their_sums_saturate(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "saturates", lambda: True)
+    source = save_artifact(tiny_classifier("albert"), task, tmp_path / "source")
+    with pytest.raises(ModelError, match=r"weights are shared, as an ALBERT's.*--target avx2"):
+        STAGES["quantize"].make([source], task, config_of("qat"), tmp_path / "int8")
+    assert not (tmp_path / "int8").exists()
 
 
 def test_an_lstm_is_refused(task: Task, tmp_path: Path) -> None:

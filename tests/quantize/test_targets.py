@@ -7,9 +7,10 @@ import pytest
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError, UnknownNameError
 from bertender.models.runtimes import RUNTIMES
+from quantize import targets
 from quantize.affine import INTEGERS
 from quantize.config import SchemeConfig
-from quantize.targets import TARGETS, runs_here, target_of
+from quantize.targets import TARGETS, check_exact, runs_here, target_of
 
 
 def machine(platform: str = "Linux x86_64", *flags: str) -> Environment:
@@ -51,6 +52,27 @@ def test_sums_are_checked_where_they_are_those_of_the_target(
     target: str, here: Environment, expected: set[str]
 ) -> None:
     assert {name for name in RUNTIMES if runs_here(target, name, here)} == expected
+
+
+def refusal(target: str, runtime: str) -> str:
+    try:
+        check_exact(target, runtime)
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+def test_what_no_gate_could_judge_here_is_refused_before_any_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(targets, "saturates", lambda: True)
+    assert not any(refusal(name, "onnxruntime") for name in TARGETS)
+    assert not refusal("avx2", "openvino")
+    for name in ("vnni", "arm64"):
+        message = refusal(name, "openvino")
+        assert f"target={name!r} with runtime='openvino'" in message and "avx2" in message
+    monkeypatch.setattr(targets, "saturates", lambda: False)
+    assert not any(refusal(name, "openvino") for name in TARGETS)
 
 
 def test_a_gpu_is_refused_with_the_reason_and_what_to_do() -> None:

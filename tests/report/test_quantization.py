@@ -40,6 +40,14 @@ def test_what_runs_and_how_exactly() -> None:
     assert "1.2e-06 of the largest" in second
 
 
+def test_bits_of_the_file() -> None:
+    _, bits, _ = lines_of({**FOUND, "weight_bits": {"/a": 4, "/b": 2, "/c": 2}})
+    assert bits == (
+        "weights of products in the file: 2 of 2 bits, 1 of 4 bits, the others of 8; they are "
+        "multiplied in 8"
+    )
+
+
 def test_scores_and_the_sensitivity_table() -> None:
     table = {f"/{letter}": 1.0 / place for place, letter in enumerate("bacdefgh", start=1)}
     returned = {"/b": "returned to float: number 1"}

@@ -7,12 +7,15 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, DamagedArtifactError, ModelError
+from bertender.core.findings import QuantizationFindings
+from serve import repository
 from serve.config import ServeConfig
 from serve.placing import load_checked, stamp_of
 from serve.repository import is_repository, write_repository
@@ -36,6 +39,39 @@ def test_it_holds_config_code_and_verified_files(onnx_artifact: Artifact, tmp_pa
     assert Artifact.load(model / "1" / "artifact").digest == onnx_artifact.digest
     assert is_repository(repository)
     assert [path.name for path in repository.parent.iterdir()] == ["models"]
+
+
+TRITONS_BACKEND = "triton-onnxruntime"
+
+
+@pytest.mark.parametrize("target", ["vnni", "arm64"])
+def test_products_that_triton_would_add_wrongly_here_are_refused(
+    target: str, onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "saturates", lambda: True)
+    findings = onnx_artifact.card.findings.model_copy(update={"quantization": quantized(target)})
+    card = onnx_artifact.card.model_copy(update={"findings": findings})
+    artifact, place = replace(onnx_artifact, card=card), tmp_path / "models"
+    with pytest.raises(ModelError, match=rf"{target}.*--runtime onnxruntime.*--target avx2"):
+        write_repository(artifact, place, ServeConfig(runtime=TRITONS_BACKEND))
+    assert not place.exists()
+    monkeypatch.setattr(repository, "saturates", lambda: False)
+    write_repository(artifact, place, ServeConfig(runtime=TRITONS_BACKEND))
+
+
+def test_7_bit_and_float_products_are_added_exactly_everywhere(
+    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "saturates", lambda: True)
+    for each in (None, quantized("avx2")):
+        findings = onnx_artifact.card.findings.model_copy(update={"quantization": each})
+        card = onnx_artifact.card.model_copy(update={"findings": findings})
+        config = ServeConfig(runtime=TRITONS_BACKEND)
+        write_repository(replace(onnx_artifact, card=card), tmp_path / "models", config)
+
+
+def quantized(target: str) -> QuantizationFindings:
+    return QuantizationFindings(target=target, products=1, operators={}, float_nodes={})
 
 
 def test_a_repository_is_replaced(onnx_artifact: Artifact, tmp_path: Path) -> None:
