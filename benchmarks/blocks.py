@@ -214,10 +214,7 @@ TABLES: Mapping[str, Block] = {
     ),
     "runtimes-avx2": Block(
         "docs/comparing.md",
-        (
-            "benchmarks/results/2026-11-24-sst2-avx2-deep-runtimes-cpu.json",
-            "benchmarks/results/2026-11-24-sst2-avx2-runtimes-cpu.json",
-        ),
+        ("benchmarks/results/2026-11-24-sst2-avx2-runtimes-cpu.json",),
         runtime_block,
     ),
     "pruning": Block(

@@ -35,6 +35,7 @@ from bertender.pipeline.recorded_task import recorded_task
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import ChosenOn, Task
 from bertender.training.config import TrainingConfig
+from quantize.schemes import SCHEMES, SHARED
 
 __all__ = [
     "ScoredModel",
@@ -73,10 +74,13 @@ def groups_of(models: Iterable[Model]) -> dict[str, list[Model]]:
 def made_by(stage: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return how a model was made: its stage, and the settings that a row of the table shares.
 
-    Those of a training are left out where pruning had none.
+    Those of a training are left out where pruning had none, and those that a scheme does not read.
     """
-    trains = settings.get("recover") is not False
-    unread = NOT_COMPARED if trains else NOT_COMPARED | TrainingConfig.model_fields.keys()
+    unread = NOT_COMPARED
+    if settings.get("recover") is False:
+        unread |= TrainingConfig.model_fields.keys()
+    if settings.get("scheme") in SCHEMES:
+        unread |= settings.keys() - SHARED - SCHEMES[settings["scheme"]].reads
     return stage, {name: each for name, each in settings.items() if name not in unread}
 
 
