@@ -95,7 +95,7 @@ def bounds_block(files: Mapping[str, Path]) -> str:
         [(name,), (asks,), (f"{getattr(eight, bound):g}, {getattr(four, bound):g}",)]
         for name, asks, bound in BOUNDED
     ]
-    headings: list[Cell] = [("Check",), ("What it asks",), ("Allowed for 8 bits, 4 bits",)]
+    headings: list[Cell] = [("Check",), ("What it asks",), ("Allowed for 8 bits, for fewer",)]
     return "\n".join([*markdown_rows(headings, rows, [False, False, False]), ""])
 
 

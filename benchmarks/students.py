@@ -80,7 +80,10 @@ def made_by(stage: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any
     if settings.get("recover") is False:
         unread |= TrainingConfig.model_fields.keys()
     if settings.get("scheme") in SCHEMES:
-        unread |= settings.keys() - SHARED - SCHEMES[settings["scheme"]].reads
+        reads = SCHEMES[settings["scheme"]].reads
+        unread |= settings.keys() - SHARED - reads
+        if "sensitive_bits" in reads and settings["sensitive_bits"] is None:
+            unread |= {"sensitivity", "sensitivity_texts", "sensitive_bits", "sensitive_share"}
     return stage, {name: each for name, each in settings.items() if name not in unread}
 
 

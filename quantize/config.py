@@ -17,16 +17,15 @@ from quantize.targets import AUTO, TARGETS
 __all__ = ["SchemeConfig"]
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
-
-
 WEIGHT_BITS = (2, 3, 4)
+"""Those of `packing.WIDTHS`, which a test compares: that module loads onnx."""
 
 
 def _known_bits(bits: int) -> int:
     if bits not in WEIGHT_BITS:
         raise ConfigError(
             f"weights of {bits} bits are not packed; allowed are "
-            f"{', '.join(map(str, WEIGHT_BITS))}. For 8 bits take --scheme qat."
+            f"{', '.join(map(str, WEIGHT_BITS))}. Scheme qat has 8."
         )
     return bits
 
@@ -87,7 +86,7 @@ class SchemeConfig(GateConfig, TrainingConfig):
     )
     sensitive_bits: Annotated[int, AfterValidator(_known_bits)] | None = Field(
         None,
-        description="more bits, for the products whose loss is curved most; equal by default",
+        description="bits of the products whose loss is curved most; by default as the others",
     )
     sensitive_share: float = Field(
         0.5, gt=0, lt=1, description="share of the products that have sensitive_bits"

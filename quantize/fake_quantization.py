@@ -163,8 +163,9 @@ class FakeQuantized(nn.Module):
             layer = model.get_submodule(path)
             parametrize.register_parametrization(layer, "weight", rounding)
             layer.register_forward_pre_hook(_entering(activation))
-        for path in self.tables:
-            model.get_submodule(path).register_forward_hook(_round_rows)
+        self._rounding_rows = [
+            model.get_submodule(path).register_forward_hook(_round_rows) for path in self.tables
+        ]
 
     def forward(self, batch: TensorBatch) -> torch.Tensor:
         """Return the logits (batch, labels)."""
@@ -215,6 +216,12 @@ class FakeQuantized(nn.Module):
 
         The model cannot be trained any more, and `originals` are gone.
         """
+        for path, hook in zip(self.tables, self._rounding_rows, strict=True):
+            table = self.student.get_submodule(path)
+            assert isinstance(table, nn.Embedding)
+            with torch.no_grad():
+                table.weight.copy_(_round_rows(table, None, table.weight))
+            hook.remove()
         for path in self.weights:
             layer = self.student.get_submodule(path)
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)

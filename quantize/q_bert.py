@@ -87,7 +87,7 @@ class _Allotment:
 
 
 def _allotment(start: Start) -> _Allotment:
-    """Return the bits of each product of a layer; a shared weight has those of its most curved."""
+    """Return the bits of each product of a layer; a shared weight goes by its most curved one."""
     context, config = start.context, start.context.config
     nodes = _in_layers(start)
     if config.sensitive_bits is None:

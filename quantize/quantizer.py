@@ -150,7 +150,9 @@ def _check(
     scheme = SCHEMES[config.scheme]
     config.check_rules()
     check_installed(config.runtime)
-    check_exact(target_of(config.target)[0], config.runtime)
+    target, _ = target_of(config.target)
+    if scheme.is_static(config):
+        check_exact(target, config.runtime)
     check_quantizable(source, scheme)
     check_same_task(source, task)
     if scheme.source == "torch":

@@ -54,6 +54,12 @@ class Scheme:
     then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
     """Schemes to try where it was refused: the first that was not tried just now."""
 
+    def is_static(self, config: Any) -> bool:
+        """Return whether the graph has the scales of activations, found on texts before."""
+        return "calibration_texts" in self.reads and (
+            "base" not in self.reads or config.base == "static"
+        )
+
 
 SCHEMES = Table(
     "quantization scheme",

@@ -3,7 +3,7 @@
 8-bit products are added up in 32 bits where the CPU has instructions for that (VNNI, AMX, the dot
 products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong outputs,
 without an error. ONNX Runtime, as bertender opens it, takes slower and exact instructions there
-where weights have more than 7 bits; other programs and runtimes do not.
+where weights have more than 7 bits; others do not, by default.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def check_exact(name: str, runtime: str) -> None:
     """Check that this CPU adds a target's products exactly in a runtime, so that gates can judge.
 
     Raises:
-        ModelError: it would not.
+        ModelError: it would add them wrongly.
     """
     if saturates() and not RUNTIMES[runtime].exact_on_x86 and TARGETS[name].has_8_bit_weights:
         raise ModelError(

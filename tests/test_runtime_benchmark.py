@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.readings.runtimes import runtimes_reading
+from benchmarks.readings.runtimes import fastest_reading, runtimes_reading
 from benchmarks.runtime_table import runtime_block
 from benchmarks.runtimes import RuntimeBenchmark, compare_runtimes
 from bertender.core.artifact import Artifact
@@ -66,6 +66,16 @@ def test_the_reading_takes_the_fastest_of_those_that_lose_little(
     _set(raw, 2, 0.1, 20.0)
     read = runtimes_reading(_files(RuntimeBenchmark.model_validate(raw), tmp_path))
     assert read.count("plain in OpenVINO, 2.00x [2.00, 2.00], which misses it") == 3
+
+
+def test_another_reading_names_the_fastest(result: RuntimeBenchmark, tmp_path: Path) -> None:
+    raw = json.loads(result.model_dump_json())
+    for number, (lost, times) in enumerate([(0.0, 30.0), (0.0, 15.0), (0.1, 8.0), (5.0, 4.0)]):
+        _set(raw, number, lost, times)
+    lines = fastest_reading(_files(RuntimeBenchmark.model_validate(raw), tmp_path)).splitlines()
+    assert len(lines) == 3
+    fastest = "the fastest is static in OpenVINO, 7.50x [7.50, 7.50]."
+    assert all(line.endswith(fastest) for line in lines)
 
 
 def _set(raw: Any, number: int, lost: float, milliseconds: float) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import students
-from benchmarks.students import StudentsBenchmark, groups_of, run
+from benchmarks.students import StudentsBenchmark, groups_of, made_by, run
 from benchmarks.students_table import change_of, read_students, retained, students_block
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
@@ -18,6 +18,7 @@ from bertender.metrics.scores import score
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
 from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig
 from tests.toy_models import save_encoder
 
 SMALL = {"method": "pd", "epochs": 1, "batch_size": 16, "layers": 1, "learning_rate": 1e-3}
@@ -168,3 +169,24 @@ def test_texts_to_choose_by_are_needed(
     monkeypatch.setattr(students, "recorded_task", lambda artifact, changes: task)
     with pytest.raises(ConfigError, match="has no texts to choose by"):
         run(trained.path, [family["longer"].path], tmp_path / "out.json")
+
+
+@pytest.mark.parametrize(
+    ("settings", "read", "unread"),
+    [
+        ({"scheme": "qat"}, {"epochs"}, {"weight_bits", "sensitivity", "block_size", "seed"}),
+        ({"scheme": "q-bert"}, {"weight_bits", "weight_groups"}, {"sensitivity", "sensitive_bits"}),
+        (
+            {"scheme": "q-bert", "sensitive_bits": 4, "sensitivity": "hessian-trace"},
+            {"sensitivity", "sensitive_bits"},
+            {"base"},
+        ),
+        ({"scheme": "four-bit"}, {"sensitivity", "block_size"}, {"weight_bits", "epochs"}),
+    ],
+)
+def test_settings_that_a_scheme_does_not_read_are_left_out(
+    settings: dict[str, object], read: set[str], unread: set[str]
+) -> None:
+    stage, shown = made_by("quantize", QuantizeConfig.parse(settings).model_dump())
+    assert stage == "quantize" and read | {"scheme"} <= shown.keys()
+    assert not unread & shown.keys()

@@ -24,7 +24,9 @@ def lacking_flags(runtime: Runtime) -> tuple[str, ...]:
 def saturates() -> bool:
     """Return whether this CPU adds pairs of 8-bit products in 16 bits: x86 without dot products.
 
-    False where the system does not report the CPU's flags.
+    False on systems other than Linux, which do not report the CPU's flags.
     """
+    if platform.system() != "Linux" or platform.machine().lower() not in X86:
+        return False
     _, there = cpu_facts()
-    return platform.machine().lower() in X86 and bool(there) and INT8_FLAGS.isdisjoint(there)
+    return INT8_FLAGS.isdisjoint(there)

@@ -50,7 +50,7 @@ def open_session(
         optimized: where to write the graph that really runs.
         profile: how the name of the file begins that `end_profiling` writes.
         left_out: ONNX Runtime's own optimizers that are not run; None runs every node as it stands,
-            so that SESSION_CONFIG, which is one of them, has no effect.
+            so that SESSION_CONFIG, which one of them applies, has no effect.
 
     Raises:
         ModelError: ONNX Runtime cannot open it.

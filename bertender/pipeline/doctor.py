@@ -135,8 +135,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "int8 dot products (VNNI, AMX)",
         _flags("avx512_vnni", "avx_vnni", "amx_int8"),
-        "int8 models are two to three times as fast as fp32 ones",
-        "int8 models are about one and a half times as fast as fp32 ones, in ONNX Runtime",
+        "int8 models are one and a half to three times as fast as fp32 ones",
+        "on x86, int8 models are about one and a half times as fast as fp32 ones, in ONNX Runtime",
     ),
     Check(
         "bf16 (AVX-512, AMX)",

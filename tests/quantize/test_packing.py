@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.errors import ModelError
 from bertender.models.onnx_session import open_session
+from quantize.config import WEIGHT_BITS
 from quantize.low_bits import LEVEL_DISTANCES
 from quantize.packing import WIDTHS, pack_constants
 
@@ -40,7 +41,7 @@ def graph_of(path: Path, constants: dict[str, npt.NDArray[np.int8]]) -> Path:
 
 
 def test_bits_that_are_trained_can_be_packed() -> None:
-    assert WIDTHS.keys() == LEVEL_DISTANCES.keys()
+    assert WIDTHS.keys() == LEVEL_DISTANCES.keys() == {*WEIGHT_BITS}
 
 
 @pytest.mark.parametrize("optimized", [True, False])

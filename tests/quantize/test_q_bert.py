@@ -34,7 +34,7 @@ def made(task: Task, folder: Path, family: str = "bert", **settings: Any) -> Art
 def test_products_of_layers_have_few_bits_and_others_eight(
     bits: int, task: Task, tmp_path: Path
 ) -> None:
-    """The pooler and the classifier."""
+    """The others are the pooler and the classifier."""
     artifact = made(task, tmp_path, weight_bits=bits)
     found = artifact.card.findings.quantization
     assert artifact.card.precision == f"int{bits}"

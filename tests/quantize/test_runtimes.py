@@ -18,10 +18,12 @@ from bertender.models.openvino_sums import largest_weight
 from bertender.models.runtimes import RUNTIMES, Runtime
 from bertender.report.quantization import quantization_lines
 from bertender.tasks.task import Task
+from quantize import targets
 from quantize.dynamic import write_dynamic
 from quantize.kernels import KERNELS, MULTIPLIES, operators
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.saturation import probe
+from quantize.schemes import SCHEMES
 from quantize.static import write_static
 from quantize.twins import find_twins, sample_rows
 from tests.quantize.contexts import HERE, context_of
@@ -124,17 +126,24 @@ def test_products_that_it_runs_in_float_saturate_nowhere(
 
 
 @pytest.mark.parametrize(
-    ("processor", "flags", "expected"),
+    ("system", "processor", "flags", "expected"),
     [
-        ("x86_64", ("avx2",), True),
-        ("AMD64", ("avx2", "avx512f"), True),
-        ("x86_64", ("avx2", "avx_vnni"), False),
-        ("aarch64", (), False),
+        ("Linux", "x86_64", (), True),
+        ("Linux", "x86_64", ("avx2",), True),
+        ("Linux", "AMD64", ("avx2", "avx512f"), True),
+        ("Linux", "x86_64", ("avx2", "avx_vnni"), False),
+        ("Linux", "aarch64", (), False),
+        ("Windows", "AMD64", (), False),
     ],
 )
 def test_x86_without_dot_products_saturates(
-    processor: str, flags: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch
+    system: str,
+    processor: str,
+    flags: tuple[str, ...],
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(cpu_flags.platform, "system", lambda: system)
     monkeypatch.setattr(cpu_flags.platform, "machine", lambda: processor)
     monkeypatch.setattr(cpu_flags, "cpu_facts", lambda: ("a CPU", flags))
     assert cpu_flags.saturates() is expected
@@ -149,6 +158,24 @@ def test_products_that_it_runs_in_float_are_refused_with_what_to_try(
     with pytest.raises(GateError, match=message):
         quantize(float_model, task, config, tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
+
+
+@needs("openvino")
+def test_what_it_would_add_wrongly_here_is_refused_before_any_work(
+    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of a dynamic scheme run in float there, exactly."""
+    monkeypatch.setattr(targets, "saturates", lambda: True)
+    settings = {"target": "vnni", "runtime": "openvino", "parity_texts": 8}
+    config = QuantizeConfig.parse({"scheme": "static", **settings})
+    with pytest.raises(ModelError, match="not add those of 8-bit weights"):
+        quantize(float_model, task, config, tmp_path / "int8")
+    assert [SCHEMES[name].is_static(config) for name in ("dynamic", "static", "mixed", "qat")] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 @needs("openvino")

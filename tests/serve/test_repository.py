@@ -55,6 +55,7 @@ def test_products_that_triton_would_add_wrongly_here_are_refused(
     with pytest.raises(ModelError, match=rf"{target}.*--runtime onnxruntime.*--target avx2"):
         write_repository(artifact, place, ServeConfig(runtime=TRITONS_BACKEND))
     assert not place.exists()
+    write_repository(artifact, place, ServeConfig(runtime=TRITONS_BACKEND, gpu=True))
     monkeypatch.setattr(repository, "saturates", lambda: False)
     write_repository(artifact, place, ServeConfig(runtime=TRITONS_BACKEND))
 
