@@ -21,8 +21,8 @@ WEIGHT_BITS = (2, 3, 4)
 """Those of `packing.WIDTHS`, which a test compares: that module loads onnx."""
 
 
-def _known_bits(bits: int) -> int:
-    if bits not in WEIGHT_BITS:
+def _known_bits(bits: int | None) -> int | None:
+    if bits is not None and bits not in WEIGHT_BITS:
         raise ConfigError(
             f"weights of {bits} bits are not packed; allowed are "
             f"{', '.join(map(str, WEIGHT_BITS))}. Scheme qat has 8."
@@ -84,7 +84,7 @@ class SchemeConfig(GateConfig, TrainingConfig):
     weight_bits: Annotated[int, AfterValidator(_known_bits)] = Field(
         3, description=f"bits of the weights of layers: {', '.join(map(str, WEIGHT_BITS))}"
     )
-    sensitive_bits: Annotated[int, AfterValidator(_known_bits)] | None = Field(
+    sensitive_bits: Annotated[int | None, AfterValidator(_known_bits)] = Field(
         None,
         description="bits of the products whose loss is curved most; by default as the others",
     )

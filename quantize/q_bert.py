@@ -56,25 +56,24 @@ def write_q_bert(context: QuantizationContext, target: Path) -> Written:
     """Train the float model with errors of few bits, and write its graph to `target`."""
     start = start_of(context)
     allotment = _allotment(start)
-    eight_bits = INTEGERS[context.target.weights]
     low = {start.paths[node]: bits for node, bits in allotment.bits.items()}
-    weights: dict[str, WeightRounding] = {
-        path: LowBitWeight(low[path], context.config.weight_groups)
-        if path in low
-        else RoundedWeight(eight_bits)
-        for path in start.paths.values()
-    }
-    trained = train_graph(start, weights, target)
+    trained = train_graph(start, _roundings(start, low), target)
     bits = _by_node(trained, low)
     written = write_with_ranges(
         trained.context, target, trained.ranges, scales=_scales(trained, bits)
     )
-    products = trained.context.inventory.products
-    pack_constants(
-        target, {name_of_integers(each): bits[each.node] for each in products if each.node in bits}
-    )
+    pack_constants(target, _by_constant(trained, bits))
     findings = replace(written, weight_bits=bits, sensitivity=allotment.sensitivity)
     return trained.report(findings)
+
+
+def _roundings(start: Start, low: Mapping[str, int]) -> dict[str, WeightRounding]:
+    """Return what rounds the weight of each product, by the layer's path; `low` has the bits."""
+    eight_bits, groups = INTEGERS[start.context.target.weights], start.context.config.weight_groups
+    return {
+        path: LowBitWeight(low[path], groups) if path in low else RoundedWeight(eight_bits)
+        for path in start.paths.values()
+    }
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def _allotment(start: Start) -> _Allotment:
     if config.sensitive_bits is None:
         return _Allotment(dict.fromkeys(nodes, config.weight_bits))
     row = SENSITIVITIES[config.sensitivity]
-    measured = row.measure(context, write_dynamic, nodes, low_bit_error)
+    measured = row.measure(context, write_dynamic, nodes, _low_bit_error)
     ranking = sorted(nodes, key=lambda node: -measured.by_node[node])
     paths = [*dict.fromkeys(start.paths[node] for node in ranking)]
     sensitive = {*paths[: max(round(config.sensitive_share * len(paths)), 1)]}
@@ -116,7 +115,7 @@ def _in_layers(start: Start) -> list[str]:
     ]
 
 
-def low_bit_error(context: QuantizationContext, node: str, weight: torch.Tensor) -> float:
+def _low_bit_error(context: QuantizationContext, node: str, weight: torch.Tensor) -> float:
     """Return the summed squared error of a weight (outputs, inputs) of the fewest bits."""
     rounding = LowBitWeight(context.config.weight_bits, context.config.weight_groups)
     return float((rounding.exported(weight) - weight).square().sum())
@@ -126,6 +125,12 @@ def _by_node(trained: Trained, low: Mapping[str, int]) -> dict[str, int]:
     """Return the bits of products of the trained model's graph."""
     paths = trained.paths.items()
     return {node: low[path] for node, path in paths if path in low}
+
+
+def _by_constant(trained: Trained, bits: Mapping[str, int]) -> dict[str, int]:
+    """Return the bits of the constants that have products' weights."""
+    products = trained.context.inventory.products
+    return {name_of_integers(each): bits[each.node] for each in products if each.node in bits}
 
 
 def _scales(trained: Trained, bits: Mapping[str, int]) -> dict[str, WeightScales]:

@@ -10,6 +10,7 @@ the products read the rounded activations: residual connections stay in float.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,23 @@ from quantize.affine import INTEGERS, Affine, affine
 from quantize.calibrators import Range
 from quantize.graph import Product
 
-__all__ = ["NO_SCALES", "WeightScales", "name_of_integers", "weight_scales", "write_qdq"]
+__all__ = ["QdqIntegers", "WeightScales", "name_of_integers", "weight_scales", "write_qdq"]
 
 WeightScales = npt.NDArray[np.float64]
 """(outputs,), what one step of each output's weights is worth."""
-NO_SCALES: Mapping[str, WeightScales] = {}
+
+
+@dataclass(frozen=True)
+class QdqIntegers:
+    """Integers of quantized products."""
+
+    activations: str
+    """A row of INTEGERS."""
+    weights: str
+    """A symmetric row of INTEGERS; each output has a scale of its own."""
+    scales: Mapping[str, WeightScales] = field(default_factory=dict)
+    """Of weights that are rounded already, by their products' nodes; in the others the largest
+    weight of an output is the largest integer."""
 
 
 def write_qdq(
@@ -35,9 +48,7 @@ def write_qdq(
     target: Path,
     products: Iterable[Product],
     ranges: Mapping[str, Range],
-    activations: str,
-    weights: str,
-    scales: Mapping[str, WeightScales] = NO_SCALES,
+    integers: QdqIntegers,
 ) -> None:
     """Write a graph whose products are quantized.
 
@@ -46,16 +57,13 @@ def write_qdq(
         target: where to write.
         products: what to quantize of it; all else stays as it is.
         ranges: of the products' activations, by the tensor's name.
-        activations: a row of INTEGERS.
-        weights: a symmetric row of INTEGERS; each output has a scale of its own.
-        scales: of weights that are rounded already, by their products' nodes; in the others the
-            largest weight of an output is the largest integer.
+        integers: of the products.
     """
     model = onnx.load(source)
-    editor = _Editor(model.graph, scales)
+    editor = _Editor(model.graph, integers.scales)
     for product in products:
-        scale = affine(*ranges[product.activation], INTEGERS[activations])
-        editor.quantize(product, scale, INTEGERS[weights].highest)
+        scale = affine(*ranges[product.activation], INTEGERS[integers.activations])
+        editor.quantize(product, scale, INTEGERS[integers.weights].highest)
     editor.finish()
     save_graph(model, target, MOST_MB)  # its tables are still of floats
 

@@ -35,7 +35,7 @@ def _wants(config: QuantizeConfig, position: int) -> Want:
     scheme = SCHEMES[config.scheme]
     exported = STAGES["export"].wants(STAGES["export"].config(), position)
     want = exported if scheme.source == "torch" else GRAPH_TO_QUANTIZE
-    return replace(want, class_checks=(*want.class_checks, scheme.check))
+    return replace(want, class_checks=(scheme.check, *want.class_checks))
 
 
 def _makes(config: QuantizeConfig) -> Product:

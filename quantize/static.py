@@ -15,7 +15,7 @@ from quantize.calibration import histograms
 from quantize.calibrators import CALIBRATORS, Range
 from quantize.context import QuantizationContext, Written
 from quantize.dynamic import quantize_rest
-from quantize.qdq import NO_SCALES, WeightScales, write_qdq
+from quantize.qdq import QdqIntegers, WeightScales, write_qdq
 
 __all__ = ["calibrated_ranges", "write_static", "write_with_ranges"]
 
@@ -32,7 +32,7 @@ def write_with_ranges(
     target: Path,
     ranges: Mapping[str, Range],
     float_nodes: Sequence[str] = (),
-    scales: Mapping[str, WeightScales] = NO_SCALES,
+    scales: Mapping[str, WeightScales] | None = None,
 ) -> Written:
     """Quantize the float graph into `target` with ranges that are known, except some nodes.
 
@@ -41,15 +41,8 @@ def write_with_ranges(
     products = [each for each in context.inventory.products if each.node not in float_nodes]
     with TemporaryDirectory(dir=context.folder) as folder:
         between = Path(folder) / "products.onnx"
-        write_qdq(
-            context.graph,
-            between,
-            products,
-            ranges,
-            context.target.activations,
-            context.target.weights,
-            scales,
-        )
+        kinds = context.target.activations, context.target.weights
+        write_qdq(context.graph, between, products, ranges, QdqIntegers(*kinds, scales or {}))
         quantize_rest(context, between, target, float_nodes)
     quantized = (*(each.node for each in products), *context.inventory.lstms)
     return Written(quantized, context.reasons, {name: ranges[name] for name in sorted(ranges)})

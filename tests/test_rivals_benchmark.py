@@ -33,7 +33,9 @@ from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError, 
 from bertender.core.machine_load import MachineLoad
 from bertender.measure.latency import LatencyConfig, Turn, time_in_turns
 from bertender.metrics.records import Score
+from bertender.models.cpu_flags import lacking_flags
 from bertender.models.opening import open_classifier
+from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Task
 
 SMALL = LatencyConfig(
@@ -237,6 +239,10 @@ COMPILED = {"torch-compile", "torch-compile-bfloat16"}
 
 
 def is_absent(name: str) -> bool:
+    """Return whether its packages, or instructions of the CPU, are not here."""
+    runtime = RUNTIMES.get(str(RIVALS[name].settings.get("runtime")))
+    if runtime is not None and lacking_flags(runtime):
+        return True
     return any(word in name and find_spec(package) is None for word, package in NEEDS.items())
 
 
@@ -248,7 +254,9 @@ def test_rivals_predict_what_the_model_does(
     name: str, task: Task, plain_export: Callable[[str], tuple[Artifact, Artifact]]
 ) -> None:
     if is_absent(name):
-        pytest.skip(f"the packages of {name} are not installed here")
+        pytest.skip(
+            f"the packages of {name} are not installed here, or the CPU lacks what it needs"
+        )
     torch, onnx = plain_export("bert")
     row = RIVALS[name]
     request = {

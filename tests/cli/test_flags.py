@@ -172,6 +172,7 @@ UNLIKE_THEIR_DEFAULT = {
     "texts_per_request": "15",
     "batches": "random",
     "block_size": "64",
+    "sensitive_bits": "4",
     "calibrator": "minmax",
     "concurrency": "15",
     "rate": "0.5",

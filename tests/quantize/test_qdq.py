@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantize.affine import INTEGERS, affine
 from quantize.graph import take_inventory
-from quantize.qdq import weight_scales, write_qdq
+from quantize.qdq import QdqIntegers, weight_scales, write_qdq
 
 INPUTS, HIDDEN, OUTPUTS = 6, 8, 3
 
@@ -58,7 +58,7 @@ RANGES = {"x": (-3.0, 3.0), "tanh": (-1.0, 1.0), "second": (-30.0, 30.0)}
 def quantized(source: Path, **given: str) -> Path:
     target = source.with_name("quantized.onnx")
     settings = {"activations": "uint8", "weights": "int8-symmetric", **given}
-    write_qdq(source, target, take_inventory(source).products, RANGES, **settings)
+    write_qdq(source, target, take_inventory(source).products, RANGES, QdqIntegers(**settings))
     onnx.checker.check_model(onnx.load(target))
     return target
 
@@ -122,7 +122,7 @@ def test_a_shared_weight_is_stored_once_and_no_float_is_left(source: Path) -> No
 def test_what_is_left_out_stays_float(source: Path) -> None:
     products = take_inventory(source).products[1:]
     target = source.with_name("some.onnx")
-    write_qdq(source, target, products, RANGES, "uint8", "int8-symmetric")
+    write_qdq(source, target, products, RANGES, QdqIntegers("uint8", "int8-symmetric"))
     graph = onnx.load(target).graph
     assert list(graph.node[0].input) == ["x", "shared"]
     assert tensors(graph)["shared"].dtype == np.float32

@@ -20,7 +20,7 @@ from quantize.affine import INTEGERS
 from quantize.calibration import Batches, histograms
 from quantize.calibrators import CALIBRATORS
 from quantize.graph import take_inventory
-from quantize.qdq import write_qdq
+from quantize.qdq import QdqIntegers, write_qdq
 from quantize.static import calibrated_ranges, write_static
 from tests.quantize.contexts import context_of
 
@@ -77,7 +77,7 @@ def test_clipping_beats_minmax_where_an_outlier_is_planted(two_layers: Path) -> 
             for tensor, histogram in seen.items()
         }
         target = two_layers.with_name(f"{name}.onnx")
-        write_qdq(two_layers, target, products, ranges, "uint8", "int8-symmetric")
+        write_qdq(two_layers, target, products, ranges, QdqIntegers("uint8", "int8-symmetric"))
         errors[name] = distance(two_layers, target, others)
     assert errors["percentile"] < 0.8 * errors["minmax"], errors
     assert errors["mse"] < 0.8 * errors["minmax"], errors
