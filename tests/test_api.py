@@ -169,7 +169,7 @@ def examples(once: Once, monkeypatch: pytest.MonkeyPatch) -> Path:
     Its models have hardly learned: their logits nearly cancel, so that 7 bits, which are written on
     CPUs without 8-bit dot products, move them too far for the gate.
     """
-    monkeypatch.setattr(targets, "_suited_to", lambda machine: "vnni")
+    monkeypatch.setattr(targets, "has_int8_acceleration", lambda machine: True)
 
     def fill(folder: Path) -> None:
         write_toy_files(folder, toy_task(240))
