@@ -56,9 +56,8 @@ def write_q_bert(context: QuantizationContext, target: Path) -> Written:
     """Train the float model with errors of few bits, and write its graph to `target`."""
     start = start_of(context)
     allotment = _allotment(start)
-    low = {start.paths[node]: bits for node, bits in allotment.bits.items()}
-    trained = train_graph(start, _roundings(start, low), target)
-    bits = _by_node(trained, low)
+    trained = train_graph(start, _roundings(start, allotment.bits), target)
+    bits = _by_node(trained, allotment.bits)
     written = write_with_ranges(
         trained.context, target, trained.ranges, scales=_scales(trained, bits)
     )
@@ -78,28 +77,26 @@ def _roundings(start: Start, low: Mapping[str, int]) -> dict[str, WeightRounding
 
 @dataclass(frozen=True)
 class _Allotment:
-    """Bits of each product, and why."""
+    """Bits of each weight of a layer, and why."""
 
     bits: Mapping[str, int]
-    """By node."""
+    """By the layer's path."""
     sensitivity: SensitivityFindings | None = None
 
 
 def _allotment(start: Start) -> _Allotment:
-    """Return the bits of each product of a layer; a shared weight goes by its most curved one."""
+    """Return the bits of each weight; a shared one goes by its most curved product."""
     context, config = start.context, start.context.config
     nodes = _in_layers(start)
     if config.sensitive_bits is None:
-        return _Allotment(dict.fromkeys(nodes, config.weight_bits))
+        return _Allotment({start.paths[node]: config.weight_bits for node in nodes})
     row = SENSITIVITIES[config.sensitivity]
     measured = row.measure(context, write_dynamic, nodes, _low_bit_error)
     ranking = sorted(nodes, key=lambda node: -measured.by_node[node])
     paths = [*dict.fromkeys(start.paths[node] for node in ranking)]
-    sensitive = {*paths[: max(round(config.sensitive_share * len(paths)), 1)]}
-    bits = {
-        node: config.sensitive_bits if start.paths[node] in sensitive else config.weight_bits
-        for node in nodes
-    }
+    sensitive = max(round(config.sensitive_share * len(paths)), 1)
+    bits = dict.fromkeys(paths, config.weight_bits)
+    bits |= dict.fromkeys(paths[:sensitive], config.sensitive_bits)
     by_node = {node: measured.by_node[node] for node in ranking}
     findings = SensitivityFindings(
         by_node=by_node, curvature=measured.curvature, drops=(), returned={}
