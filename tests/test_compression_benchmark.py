@@ -14,7 +14,7 @@ from benchmarks.compression.__main__ import run
 from benchmarks.compression.records import CompressionBenchmark
 from benchmarks.compression.systems import CONTROLS, SYSTEMS
 from benchmarks.compression.table import compression_block
-from benchmarks.compression.training import Sources, config_of
+from benchmarks.compression.training import Extent, Sources, config_of, extent_of
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.measure.compare import CompareConfig
@@ -40,11 +40,27 @@ def test_a_system_cites_the_paper_of_its_method(name: str) -> None:
     assert METHODS[row.settings["method"]].paper.startswith(row.paper)
 
 
+@pytest.mark.parametrize(
+    ("name", "texts", "extent"),
+    [
+        ("hard-6", 2600, Extent(1000, 3)),
+        ("hard-6", 1400, Extent(1000, 1)),
+        ("hard-6", 300, Extent(300, 1)),  # not once over all of them
+        ("distilbert-6", 2600, Extent(1000, 1600)),
+        ("distilbert-6", 1000, Extent(1000, 0)),
+        ("distilbert-6", 300, Extent(300, 0)),
+    ],
+)
+def test_a_time_holds_texts_of_both_kinds_or_epochs(name: str, texts: int, extent: Extent) -> None:
+    assert extent_of(SYSTEMS[name], texts, 1000) == extent
+
+
 def test_a_file_takes_the_place_of_the_texts_of_the_task() -> None:
     sources = Sources(SOURCES.teacher, SOURCES.shared, None, Path("texts.txt"))
     values = config_of(SYSTEMS["distilbert-6"], 7, 0, sources).model_dump()
     assert (values["unlabelled"], values["max_unlabelled"]) == (Path("texts.txt"), 7)
     assert values["unlabelled_texts"] == 0
+    assert config_of(SYSTEMS["distilbert-6"], 0, 0, sources).model_dump()["unlabelled"] is None
     assert config_of(SYSTEMS[CONTROLS[0]], 7, 0, sources).model_dump()["epochs"] == 7
 
 

@@ -3,10 +3,12 @@
     python -m benchmarks.compression TEACHER --work DIR --out FILE.json [--minutes 3] [--seeds 3]
         [--student ENCODER] [--systems A,B]
 
-Each row of SYSTEMS trains for the same processor time, the teacher's part included: probes say how
-many texts, or epochs over the labelled ones, that time holds. Texts without labels are those that
-come with the task, or of `--unlabelled FILE`. The first seed of each is exported and quantized
-(dynamic 8 bits), and all graphs are timed with the teacher's, in turns and in one runtime.
+Each row of SYSTEMS trains for the same processor time, the teacher's part included: probes on few
+of the labelled texts say how many texts, or epochs over the labelled ones, that time holds; where
+it does not hold the labelled ones once, a system learns from the first of them. Texts without
+labels are those that come with the task, or of `--unlabelled FILE`. The first seed of each is
+exported and quantized (dynamic 8 bits), and all graphs are timed with the teacher's, in turns and
+in one runtime.
 
 Everything that is made stays in `--work` and is not made again. So several processes may share the
 work (`--systems`, without `--out`), and a last call times what is there. A system that cannot be
@@ -96,7 +98,8 @@ def _measured(
         systems=tuple(
             TrainedSystem(
                 name=name,
-                amount=trainer.chosen(name).amount,
+                labelled_texts=(extent := trainer.extent(name)).labelled_texts,
+                amount=extent.amount,
                 processor_s=tuple(map(seconds_of, own)),
                 graphs=graphs[name].names,
                 refused=(reason := graphs[name].refused) and trainer.without_folders(reason),

@@ -15,6 +15,7 @@ class TrainedSystem(Record):
     """The models of a system."""
 
     name: str = Field(description="a row of SYSTEMS; its models are NAME-SEED")
+    labelled_texts: int = Field(description="that it learns from, the first of the task's")
     amount: int = Field(description="texts without labels, or epochs, by the system")
     processor_s: tuple[float, ...] = Field(
         description="of each seed's training, the teacher included"

@@ -60,7 +60,7 @@ def _row(
     small = _figures(result, _quantized(system.graphs))
     over = DASH if system.name in CONTROLS else _over_control(group, result)
     title = f"{row.title} ({row.paper})" if row.paper else row.title
-    trained = _trained_on(system, result)
+    trained = _trained_on(system)
     return [title, trained, score, remaining, over, *large, *small, _published(row.published)]
 
 
@@ -69,11 +69,12 @@ def _quantized(graphs: Mapping[str, str]) -> str | None:
     return next((name for precision, name in graphs.items() if precision != FLOAT), None)
 
 
-def _trained_on(system: TrainedSystem, result: CompressionBenchmark) -> str:
+def _trained_on(system: TrainedSystem) -> str:
     seconds = f"{statistics.mean(system.processor_s):.0f} s"
     if SYSTEMS[system.name].amount == "epochs":
-        return f"{system.amount} epochs of {result.labelled_texts:,} texts, {seconds}"
-    return f"{result.labelled_texts + system.amount:,} texts, {seconds}"
+        epochs = "1 epoch" if system.amount == 1 else f"{system.amount} epochs"
+        return f"{epochs} of {system.labelled_texts:,} texts, {seconds}"
+    return f"{system.labelled_texts + system.amount:,} texts, {seconds}"
 
 
 def _over_control(group: Sequence[ScoredModel], result: CompressionBenchmark) -> str:

@@ -1,4 +1,4 @@
-"""Trains a system for a given processor time: probes say how many texts or epochs it holds."""
+"""Trains a system for a given processor time: probes on few texts say how many it holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.budget import Amount, amount_in
+from benchmarks.budget import amount_in
 from benchmarks.compression.systems import ENCODER, SYSTEMS, TEACHER, System
 from benchmarks.making import made_once, seconds_of, timed
 from bertender.core.artifact import Artifact
@@ -24,10 +24,10 @@ from distill.teachers.encoders import find_encoder
 from export.onnx_export import ExportConfig, write_onnx
 from quantize.quantizer import QuantizeConfig, quantize
 
-__all__ = ["Sources", "Trainer", "config_of"]
+__all__ = ["Extent", "Sources", "Trainer", "config_of", "extent_of"]
 
-FIRST: Mapping[str, int] = {"unlabelled_texts": 200, "epochs": 1}
-"""Amount of the first probe."""
+FIRST_TEXTS = 100
+"""Labelled texts of the first probe, in one epoch."""
 SCORED = 100
 """Texts that a training scores itself on; all of them score the result afterwards."""
 MOST_TEXTS, MOST_EPOCHS = 300_000, 100
@@ -81,10 +81,33 @@ def config_of(system: System, amount: int, seed: int, sources: Sources) -> Confi
         for name, value in system.settings.items()
     }
     amounts: dict[str, Any] = {"epochs": 1, system.amount: amount}
-    if sources.unlabelled is not None and system.amount == "unlabelled_texts":
+    if sources.unlabelled is not None and system.amount == "unlabelled_texts" and amount:
         amounts = {"epochs": 1, "unlabelled": sources.unlabelled, "max_unlabelled": amount}
     of_method = _of_method(own, sources.shared) if "method" in own else {}
     return config.parse({**sources.shared, **own, **of_method, **amounts, "seed": seed})
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much a system learns from."""
+
+    labelled_texts: int
+    """The first of the task's."""
+    amount: int
+    """Texts without labels, or epochs, by the system."""
+
+
+def extent_of(system: System, texts: int, labelled: int) -> Extent:
+    """Return how a system learns from `texts`, each counted as often as it is seen.
+
+    Args:
+        system: a row of SYSTEMS.
+        texts: their number; fewer than `labelled` are the first of those, in one epoch.
+        labelled: texts of the task.
+    """
+    if system.amount == "epochs":
+        return Extent(min(texts, labelled), max(round(texts / labelled), 1))
+    return Extent(min(texts, labelled), max(texts - labelled, 0))
 
 
 def _of_method(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,34 +161,38 @@ class Trainer:
         Raises:
             ModelError, AccuracyError, GateError, ParityError: it cannot be made from this teacher.
         """
-        amount = self.chosen(name).amount
-        return self._made(SYSTEMS[name], amount, seed, self.work / f"{name}-{seed}")
+        return self._made(SYSTEMS[name], self._texts(name), seed, self.work / f"{name}-{seed}")
 
-    def chosen(self, name: str) -> Amount:
-        """Return how much of a system's training its time holds, measured now or before."""
-        system = SYSTEMS[name]
+    def extent(self, name: str) -> Extent:
+        """Return how much a system's time holds, measured now or before."""
+        return extent_of(SYSTEMS[name], self._texts(name), len(self.shortened.train))
 
-        def seconds_for(amount: int) -> float:
-            out = self.work / "probes" / f"{name}-{amount}"
-            return seconds_of(self._made(system, amount, 0, out))
+    def _texts(self, name: str) -> int:
+        """Return how many texts a system learns from in its time, measured now or before."""
+        system, labelled = SYSTEMS[name], len(self.shortened.train)
+
+        def seconds_for(texts: int) -> float:
+            out = self.work / "probes" / f"{name}-{texts}"
+            return seconds_of(self._made(system, texts, 0, out))
 
         settings = config_of(system, 1, 0, self.sources).model_dump_json()
         data = f"{self.shortened.fingerprint()} {self._unlabelled} texts"
-        identity = f"{settings} {self.teacher.digest} {data}"
-        most = self._unlabelled if system.amount == "unlabelled_texts" else MOST_EPOCHS
+        epochs = system.amount == "epochs"
         return amount_in(
             system.share * self.budget_s,
             self.work / f"{name}.amount.json",
-            identity,
+            f"{settings} {self.teacher.digest} {data}",
             seconds_for,
-            FIRST[system.amount],
-            most,
-        )
+            FIRST_TEXTS,
+            labelled * MOST_EPOCHS if epochs else labelled + self._unlabelled,
+        ).amount
 
-    def _made(self, system: System, amount: int, seed: int, out: Path) -> Artifact:
-        config = config_of(system, amount, seed, self.sources)
-        make = partial(STAGES[system.stage].make, self.teacher, self.shortened)
-        return made_once(out, config, self.shortened, self.teacher, timed(make))
+    def _made(self, system: System, texts: int, seed: int, out: Path) -> Artifact:
+        extent = extent_of(system, texts, len(self.shortened.train))
+        task = replace(self.shortened, train=self.shortened.train.first(extent.labelled_texts))
+        config = config_of(system, extent.amount, seed, self.sources)
+        make = partial(STAGES[system.stage].make, self.teacher, task)
+        return made_once(out, config, task, self.teacher, timed(make))
 
     @cached_property
     def shortened(self) -> Task:
