@@ -158,11 +158,7 @@ class QuantizationContext:
     @property
     def tables(self) -> list[str]:
         """The look-ups in tables that are to be quantized."""
-        return self.tables_of(self.inventory)
-
-    def tables_of(self, inventory: Inventory) -> list[str]:
-        """Return the look-ups of a graph that are to be quantized."""
-        return [] if self.config.no_embeddings else [*inventory.tables]
+        return [] if self.config.no_embeddings else [*self.inventory.tables]
 
     def drop(self, score: float) -> float:
         """Return the points lost, rounded so that half a point is not more than half a point."""

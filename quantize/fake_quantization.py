@@ -9,7 +9,7 @@ point, weights have a scale for each output, biases stay in float.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -22,12 +22,22 @@ from bertender.training.examples import TensorBatch, model_inputs
 from quantize.affine import INTEGERS, Integers
 from quantize.calibrators import Range
 
-__all__ = ["LEAST_SCALE", "FakeQuantized", "RoundedWeight", "WeightRounding", "rounded"]
+__all__ = [
+    "LEAST_SCALE",
+    "FakeQuantized",
+    "RoundedWeight",
+    "RowRounding",
+    "WeightRounding",
+    "round_rows",
+    "rounded",
+]
 
 DECAY = 0.9999
 """Of the moving averages (the paper's)."""
 ORIGINAL = "parametrizations.weight.original"
 """Name that PyTorch gives to the weight that a parametrization rounds."""
+RowRounding = Callable[[nn.Embedding, torch.Tensor], torch.Tensor]
+"""(table, looked-up rows) -> what quantizing leaves of these; the gradient is that of the rows."""
 LEAST_SCALE = float(torch.finfo(torch.float32).tiny)
 
 
@@ -78,9 +88,8 @@ class RoundedWeight(WeightRounding):
         return rounded(weight, scale, 0.0, self.integers)
 
 
-def _round_rows(table: nn.Module, inputs: Any, rows: torch.Tensor) -> torch.Tensor:
-    """Round what is looked up in an embedding table, by the one range of the whole table."""
-    assert isinstance(table, nn.Embedding)
+def round_rows(table: nn.Embedding, rows: torch.Tensor) -> torch.Tensor:
+    """Round what is looked up in an embedding table to 8 bits, by the range of the whole table."""
     return _rounded_range(rows, *table.weight.detach().aminmax(), INTEGERS["uint8"])
 
 
@@ -138,7 +147,7 @@ class FakeQuantized(nn.Module):
     Args:
         model: it is trained in place.
         weights: path of each linear layer to quantize -> what rounds its weight.
-        tables: paths of the embeddings to quantize.
+        tables: path of each embedding to quantize -> what rounds its rows.
         activations: a row of INTEGERS.
     """
 
@@ -146,14 +155,14 @@ class FakeQuantized(nn.Module):
         self,
         model: PreTrainedModel,
         weights: Mapping[str, WeightRounding],
-        tables: Iterable[str],
+        tables: Mapping[str, RowRounding],
         activations: str,
     ) -> None:
         super().__init__()
         self.student = model
         self.text = _Text()
         self.weights = dict(weights)
-        self.tables = tuple(dict.fromkeys(tables))
+        self.tables = dict(tables)
         self.activations = nn.ModuleList(
             _RoundedActivation(INTEGERS[activations], self.text) for _ in self.weights
         )
@@ -164,7 +173,8 @@ class FakeQuantized(nn.Module):
             parametrize.register_parametrization(layer, "weight", rounding)
             layer.register_forward_pre_hook(_entering(activation))
         self._rounding_rows = [
-            model.get_submodule(path).register_forward_hook(_round_rows) for path in self.tables
+            model.get_submodule(path).register_forward_hook(_looking_up(rounding))
+            for path, rounding in self.tables.items()
         ]
 
     def forward(self, batch: TensorBatch) -> torch.Tensor:
@@ -216,11 +226,11 @@ class FakeQuantized(nn.Module):
 
         The model cannot be trained any more, and `originals` are gone.
         """
-        for path, hook in zip(self.tables, self._rounding_rows, strict=True):
+        for (path, rounding), hook in zip(self.tables.items(), self._rounding_rows, strict=True):
             table = self.student.get_submodule(path)
             assert isinstance(table, nn.Embedding)
             with torch.no_grad():
-                table.weight.copy_(_round_rows(table, None, table.weight))
+                table.weight.copy_(rounding(table, table.weight))
             hook.remove()
         for path in self.weights:
             layer = self.student.get_submodule(path)
@@ -236,3 +246,7 @@ def _entering(activation: nn.Module) -> Any:
         return (activation(values), *others)
 
     return hook
+
+
+def _looking_up(rounding: RowRounding) -> Any:
+    return lambda table, inputs, rows: rounding(table, rows)

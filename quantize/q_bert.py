@@ -56,7 +56,7 @@ def write_q_bert(context: QuantizationContext, target: Path) -> Written:
     """Train the float model with errors of few bits, and write its graph to `target`."""
     start = start_of(context)
     allotment = _allotment(start)
-    trained = train_graph(start, _roundings(start, allotment.bits), target)
+    trained = train_graph(start, _roundings(start, allotment.bits), start.tables, target)
     bits = _by_node(trained, allotment.bits)
     written = write_with_ranges(
         trained.context, target, trained.ranges, scales=_scales(trained, bits)

@@ -28,7 +28,7 @@ def write_trained(context: QuantizationContext, target: Path) -> Written:
     check_shared(start)
     integers = INTEGERS[context.target.weights]
     weights = {path: RoundedWeight(integers) for path in start.paths.values()}
-    trained = train_graph(start, weights, target)
+    trained = train_graph(start, weights, start.tables, target)
     return trained.report(write_with_ranges(trained.context, target, trained.ranges))
 
 

@@ -29,9 +29,17 @@ from bertender.training.loop import LossParts, Objective, TrainingReport, train
 from bertender.training.tokens import token_dataset
 from quantize.calibrators import Range
 from quantize.context import QuantizationContext, Written
-from quantize.fake_quantization import FakeQuantized, WeightRounding
+from quantize.fake_quantization import FakeQuantized, RowRounding, WeightRounding, round_rows
 
-__all__ = ["Start", "Trained", "check_shared", "score_while_training", "start_of", "train_graph"]
+__all__ = [
+    "Start",
+    "Trained",
+    "check_shared",
+    "path_of_table",
+    "score_while_training",
+    "start_of",
+    "train_graph",
+]
 
 TEACHER_LOGITS = "teacher_logits"
 TOLERANCE = "fake-quantized"
@@ -50,6 +58,12 @@ class Start:
         """Product's node -> its layer's path in the model."""
         known = {name for name, _ in self.model.named_modules()}
         return {each.node: each.module(known) for each in self.context.inventory.products}
+
+    @property
+    def tables(self) -> dict[str, RowRounding]:
+        """Return what rounds the rows of each embedding to quantize to 8 bits, by its path."""
+        names = (self.context.inventory.tables[lookup] for lookup in self.context.tables)
+        return dict.fromkeys(map(path_of_table, names), round_rows)
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,11 @@ class Trained:
         )
 
 
+def path_of_table(name: str) -> str:
+    """Return an embedding's path in the model, by the name of its table in the graph."""
+    return name.removesuffix(".weight")
+
+
 def start_of(context: QuantizationContext) -> Start:
     """Load the float model, and export it to see what there is to quantize."""
     folder = context.folder / "before"
@@ -99,18 +118,21 @@ def check_shared(start: Start) -> None:
         raise ModelError(FEWER_BITS)
 
 
-def train_graph(start: Start, weights: Mapping[str, WeightRounding], target: Path) -> Trained:
+def train_graph(
+    start: Start,
+    weights: Mapping[str, WeightRounding],
+    tables: Mapping[str, RowRounding],
+    target: Path,
+) -> Trained:
     """Train a model with the errors of its quantized form, and export it.
 
     Args:
         start: its model is trained in place.
         weights: path of each layer to quantize -> what rounds its weight.
+        tables: path of each embedding to quantize -> what rounds its rows.
         target: where the quantized graph will be; the graph's companions stay next to it.
     """
-    context, inventory = start.context, start.context.inventory
-    tables = [
-        inventory.tables[node].removesuffix(".weight") for node in context.tables_of(inventory)
-    ]
+    context = start.context
     fake = FakeQuantized(start.model, weights, tables, context.target.activations)
     report = _train(context, fake)
     graph = _float_graph(context, fake, target)

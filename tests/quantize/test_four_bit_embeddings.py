@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
@@ -21,9 +22,10 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
-from quantize import dynamic, four_bit_embeddings
+from quantize import dynamic, four_bit_tables
 from quantize.context import QuantizationContext
-from quantize.four_bit_embeddings import in_groups, write_four_bit_embeddings
+from quantize.four_bit_embeddings import write_four_bit_embeddings
+from quantize.four_bit_tables import in_groups, round_in_groups
 from quantize.graph import FOUR_BIT_LOOKUP, take_inventory
 from quantize.products import compare_products
 from quantize.quantizer import QuantizeConfig
@@ -60,6 +62,19 @@ def test_a_group_has_the_scale_of_least_error(rows: int, width: int, size: int, 
     )
     assert np.square(integers * wide - table).sum() == pytest.approx(error)
     assert error <= 1.0001 * by_largest + 1e-9, "the largest value alone would be no better"
+
+
+@pytest.mark.parametrize("width", [32, 40])
+def test_looked_up_rows_are_rounded_as_the_table_is(width: int) -> None:
+    table = torch.nn.Embedding(6, width)
+    integers, scales = in_groups(table.weight.detach().numpy(), 16)
+    whole = integers * np.repeat(scales, 16, axis=1)[:, :width]
+    numbers = torch.tensor([[5, 0], [3, 3]])
+    rows = round_in_groups(16)(table, table(numbers))
+    assert np.array_equal(rows.detach().numpy(), whole[numbers.numpy()])
+    rows.sum().backward()
+    assert table.weight.grad is not None
+    assert table.weight.grad[:, 0].tolist() == [1, 0, 0, 2, 0, 1]
 
 
 def test_rows_of_zeros_stay_zeros() -> None:
@@ -177,7 +192,7 @@ def test_it_goes_by_graphs_of_two_files(
     parted = tmp_path / "parted" / "model.onnx"
     onnx.save(onnx.load(context.graph), parted, save_as_external_data=True, size_threshold=0)
     write_four_bit_embeddings(context, tmp_path / "one.onnx")
-    for module in (dynamic, four_bit_embeddings):
+    for module in (dynamic, four_bit_tables):
         monkeypatch.setattr(module, "MOST_MB", 0)
     write_four_bit_embeddings(replace(context, graph=parted), tmp_path / "two" / "model.onnx")
     assert len([*(tmp_path / "two").iterdir()]) == 2

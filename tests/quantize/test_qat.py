@@ -20,7 +20,7 @@ from bertender.tasks.task import Split, Task
 from bertender.training.dropout import switch_off_dropout
 from quantize import training
 from quantize.affine import INTEGERS, affine
-from quantize.fake_quantization import DECAY, FakeQuantized, RoundedWeight, rounded
+from quantize.fake_quantization import DECAY, FakeQuantized, RoundedWeight, round_rows, rounded
 from quantize.qat import write_trained
 from quantize.training import score_while_training
 from tests.quantize.contexts import QAT_QUICK, config_of, context_of, target_for
@@ -33,7 +33,7 @@ TABLE = "bert.embeddings.word_embeddings"
 def fake(layers: Sequence[str] = (LAYER,)) -> FakeQuantized:
     model = tiny_classifier("bert").eval()
     weights = {path: RoundedWeight(INTEGERS["int8-symmetric"]) for path in layers}
-    return FakeQuantized(model, weights, [TABLE], "uint8").eval()
+    return FakeQuantized(model, weights, {TABLE: round_rows}, "uint8").eval()
 
 
 def batch(task: Task, artifact: Artifact, count: int = 8) -> dict[str, torch.Tensor]:
@@ -120,7 +120,7 @@ def test_padding_of_training_batches_enters_no_range(
         plain = tiny_classifier(family)
         layers = [name for name, each in plain.named_modules() if isinstance(each, torch.nn.Linear)]
         weights = {path: RoundedWeight(INTEGERS["int8-symmetric"]) for path in layers}
-        model = FakeQuantized(plain, weights, [], "uint8").eval()
+        model = FakeQuantized(plain, weights, {}, "uint8").eval()
         model.activations.train()  # without the rest's dropout
         with torch.no_grad():
             model({**texts, "input_ids": padded})
