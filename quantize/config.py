@@ -20,6 +20,17 @@ BLOCK_SIZES = (16, 32, 64, 128, 256)
 WEIGHT_BITS = (2, 3, 4)
 """Those of `packing.WIDTHS`, which a test compares: that module loads onnx."""
 
+TABLE_BITS = (4, 8)
+
+
+def _known_table_bits(bits: int) -> int:
+    if bits not in TABLE_BITS:
+        raise ConfigError(
+            f"tables of {bits} bits have no look-up; allowed are "
+            f"{', '.join(map(str, TABLE_BITS))}. To leave them in float, give --no-embeddings."
+        )
+    return bits
+
 
 def _known_bits(bits: int | None) -> int | None:
     if bits is not None and bits not in WEIGHT_BITS:
@@ -79,7 +90,9 @@ class SchemeConfig(GateConfig, TrainingConfig):
         256, ge=1, description="training texts to measure sensitivity on, at most"
     )
     block_size: Annotated[int, AfterValidator(_known_block)] = Field(
-        32, description=f"inputs that share a 4-bit scale: {', '.join(map(str, BLOCK_SIZES))}"
+        32,
+        description="inputs of a product, or values of a row of a table, that share a 4-bit "
+        f"scale: {', '.join(map(str, BLOCK_SIZES))}",
     )
     weight_bits: Annotated[int, AfterValidator(_known_bits)] = Field(
         3, description=f"bits of the weights of layers: {', '.join(map(str, WEIGHT_BITS))}"
@@ -96,6 +109,9 @@ class SchemeConfig(GateConfig, TrainingConfig):
         ge=1,
         description="groups of a product's outputs that share a scale in q-bert, as in the paper; "
         "the file is as large with any number",
+    )
+    table_bits: Annotated[int, AfterValidator(_known_table_bits)] = Field(
+        8, description=f"bits of large embedding tables: {', '.join(map(str, TABLE_BITS))}"
     )
     soft_labels: float = Field(
         1.0, ge=0, description="weight of the float model's logits next to the labels in training"

@@ -8,7 +8,8 @@ one.
 Departures: a product has bits of its own, not a layer; the curvature counts with the squared error
 that rounding makes in the weight (HAWQ-V2, arXiv 1911.03852, eq. 11); levels are symmetric, at the
 distance of least squared error instead of between the smallest and the largest weight. Products
-outside of the layers (pooler, classifier, projections of embeddings) have 8 bits.
+outside of the layers (pooler, classifier, projections of embeddings) have 8 bits. Tables may have
+4 (section 4.2 of the paper), in groups of a row's values; small ones keep 8, as positions there.
 
 In the file the weights have their few bits. ONNX Runtime unpacks them when it opens the graph, and
 multiplies in 8 bits: as fast as `static`, not faster.
@@ -29,16 +30,19 @@ from bertender.models.families import encoder_layers, family_of
 from quantize.affine import INTEGERS
 from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
-from quantize.fake_quantization import RoundedWeight, WeightRounding
+from quantize.fake_quantization import RoundedWeight, RowRounding, WeightRounding
+from quantize.four_bit_tables import large_tables, round_in_groups, write_in_groups
 from quantize.low_bits import LowBitWeight
 from quantize.packing import pack_constants
 from quantize.qat import check_trainable
 from quantize.qdq import WeightScales, name_of_integers
 from quantize.sensitivity import SENSITIVITIES
 from quantize.static import write_with_ranges
-from quantize.training import Start, Trained, start_of, train_graph
+from quantize.training import Start, Trained, path_of_table, start_of, train_graph
 
 __all__ = ["check_layers", "write_q_bert"]
+
+FOUR_BITS = 4
 
 
 def check_layers(model: PreTrainedModel) -> None:
@@ -56,14 +60,37 @@ def write_q_bert(context: QuantizationContext, target: Path) -> Written:
     """Train the float model with errors of few bits, and write its graph to `target`."""
     start = start_of(context)
     allotment = _allotment(start)
-    trained = train_graph(start, _roundings(start, allotment.bits), start.tables, target)
+    weights, tables = _roundings(start, allotment.bits), _table_roundings(start)
+    trained = train_graph(start, weights, tables, target)
     bits = _by_node(trained, allotment.bits)
-    written = write_with_ranges(
-        trained.context, target, trained.ranges, scales=_scales(trained, bits)
-    )
-    pack_constants(target, _by_constant(trained, bits))
+    written = _write(trained, bits, target)
     findings = replace(written, weight_bits=bits, sensitivity=allotment.sensitivity)
     return trained.report(findings)
+
+
+def _write(trained: Trained, bits: Mapping[str, int], target: Path) -> Written:
+    """Write the trained model's graph, with packed weights and tables."""
+    context, config = trained.context, trained.context.config
+    few = _tables_of_few_bits(context)
+    scales = _scales(trained, bits)
+    written = write_with_ranges(context, target, trained.ranges, [*few], scales)
+    pack_constants(target, _by_constant(trained, bits))
+    if not few:
+        return written
+    write_in_groups(target, [*few], config.block_size)
+    return replace(written, tables_of_4_bits=len({*few.values()}))
+
+
+def _tables_of_few_bits(context: QuantizationContext) -> dict[str, str]:
+    """Return the look-ups in tables that have fewer than 8 bits: node -> name of the table."""
+    return large_tables(context) if context.config.table_bits == FOUR_BITS else {}
+
+
+def _table_roundings(start: Start) -> dict[str, RowRounding]:
+    """Return what rounds the rows of each embedding, by its path."""
+    in_groups = round_in_groups(start.context.config.block_size)
+    few = _tables_of_few_bits(start.context).values()
+    return {**start.tables, **dict.fromkeys(map(path_of_table, few), in_groups)}
 
 
 def _roundings(start: Start, low: Mapping[str, int]) -> dict[str, WeightRounding]:

@@ -25,7 +25,11 @@ AUTO_SCHEME = "auto"
 CALIBRATION = frozenset({"calibrator", "percentile", "calibration_texts"})
 SENSITIVITY = frozenset({"sensitivity", "sensitivity_texts"})
 TRAINING = frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"}
-LOW_BITS = frozenset({"weight_bits", "sensitive_bits", "sensitive_share", "weight_groups"})
+LOW_BITS = frozenset(
+    {"weight_bits", "sensitive_bits", "sensitive_share", "weight_groups", "table_bits"}
+)
+WHOLE_BYTES = 8
+"""Bits of tables that have one scale."""
 
 
 Settings = Mapping[str, Any]
@@ -109,7 +113,7 @@ SCHEMES = Table(
             summary="trained with weights of 2, 3 or 4 bits, the most curved of more (Q-BERT), "
             "from a torch artifact: for size, and as fast as static",
             write=on_demand("quantize.q_bert:write_q_bert"),
-            reads=TRAINING | SENSITIVITY | LOW_BITS,
+            reads=TRAINING | SENSITIVITY | LOW_BITS | {"block_size"},
             precision=lambda config: f"int{config.weight_bits}",
             source="torch",
             check=on_demand("quantize.q_bert:check_layers"),
@@ -167,6 +171,23 @@ RULES: Mapping[str, Rule[Any]] = {
         "it leaves in float what this scheme is for. Leave it out, or give --scheme dynamic.",
         frozenset({"no_embeddings"}),
         against="scheme",
+    ),
+    "few bits of tables in float": Rule(
+        lambda config: (
+            config.scheme in _readers("table_bits")
+            and config.table_bits != WHOLE_BYTES
+            and config.no_embeddings
+        ),
+        "it leaves tables in float, which are to have {table_bits} bits. Leave it out, or "
+        "--table-bits.",
+        frozenset({"no_embeddings"}),
+        against="table_bits",
+    ),
+    "blocks of whole bytes": Rule(
+        lambda config: config.scheme in _readers("table_bits") and config.table_bits == WHOLE_BYTES,
+        "it changes nothing here: tables of 8 bits have one scale. Give --table-bits 4 too, or "
+        "leave it out.",
+        frozenset({"block_size"}),
     ),
     "percentile of another calibrator": Rule(
         lambda config: (

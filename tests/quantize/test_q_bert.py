@@ -11,10 +11,11 @@ import pytest
 from onnx import numpy_helper
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ModelError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
+from quantize.graph import FOUR_BIT_LOOKUP
 from quantize.q_bert import write_q_bert
 from quantize.quantizer import QuantizeConfig
 from tests.quantize.contexts import HERE, QAT_QUICK, context_of
@@ -66,6 +67,42 @@ def test_the_graph_computes_as_the_model_that_was_trained(
     wanted = written.reference.logits(texts)
     found = context.opened(tmp_path / "draft" / "model.onnx").logits(texts)
     assert np.abs(found - wanted).mean() < 0.003 * np.abs(wanted).max()
+
+
+def test_tables_of_4_bits_compute_as_the_model_that_was_trained(task: Task, tmp_path: Path) -> None:
+    settings = {"table_bits": 4, "block_size": 16, **EQUAL}
+    source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
+    (tmp_path / "draft").mkdir()
+    context = context_of(source, task, tmp_path, scheme="q-bert", **settings)
+    target = tmp_path / "draft" / "model.onnx"
+    written = write_q_bert(context, target)
+    assert written.reference is not None and written.tables_of_4_bits == 1
+    lookups = [node for node in onnx.load(target).graph.node if node.op_type == FOUR_BIT_LOOKUP]
+    assert [node.input[0] for node in lookups] == ["bert.embeddings.word_embeddings.weight_4_bits"]
+    wanted = written.reference.logits(task.dev.examples)
+    found = context.opened(target).logits(task.dev.examples)
+    assert np.abs(found - wanted).mean() < 0.003 * np.abs(wanted).max()
+
+
+def test_tables_of_4_bits_pass_the_gates(task: Task, tmp_path: Path) -> None:
+    small = made(task, tmp_path / "small", table_bits=4, block_size=16)
+    found = small.card.findings.quantization
+    assert (found.tables_of_4_bits, found.running_in_integers) == (1, found.products)
+    large = made(task, tmp_path / "large")
+    assert _bytes(small) < _bytes(large)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"table_bits": 2}, "tables of 2 bits have no look-up"),
+        ({"table_bits": 4, "no_embeddings": True}, "are to have 4 bits"),
+        ({"block_size": 16}, "Give --table-bits 4 too"),
+    ],
+)
+def test_tables_of_no_such_bits_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        QuantizeConfig.parse({"scheme": "q-bert", **settings})
 
 
 def test_bits_follow_the_curvature(task: Task, tmp_path: Path) -> None:
@@ -136,3 +173,7 @@ def test_the_source_is_left_as_it_was(task: Task, tmp_path: Path) -> None:
     assert artifact.card.parent.digest == source.digest
     names = {name for name, _ in load_torch_classifier(source).named_parameters()}
     assert not any("parametrizations" in name for name in names)
+
+
+def _bytes(artifact: Artifact) -> int:
+    return onnx_file(artifact).stat().st_size
