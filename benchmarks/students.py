@@ -84,6 +84,8 @@ def made_by(stage: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any
         unread |= settings.keys() - SHARED - reads
         if "sensitive_bits" in reads and settings["sensitive_bits"] is None:
             unread |= {"sensitivity", "sensitivity_texts", "sensitive_bits", "sensitive_share"}
+        if "table_bits" in reads and settings.get("table_bits", 8) == 8:
+            unread |= {"block_size", "table_bits"}
     return stage, {name: each for name, each in settings.items() if name not in unread}
 
 

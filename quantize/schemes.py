@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertender.core.card import Kind
 from bertender.core.config import Rule
 from bertender.core.table import Table, on_demand
+from bertender.models.runtimes import RUNTIMES
 from bertender.training.config import TrainingConfig
 
 if TYPE_CHECKING:  # they load PyTorch
@@ -50,6 +51,8 @@ class Scheme:
     """Settings that change something, besides those that all schemes read."""
     precision: Callable[[Any], str] = lambda config: "int8"
     """config -> the row of the parity gate's tolerances"""
+    tables_of_4_bits: Callable[[Any], bool] = lambda config: False
+    """config -> whether large tables have 4 bits"""
     source: Kind = "onnx"
     """Kind of artifact that it starts from."""
     check: Callable[[PreTrainedModel], None] = lambda model: None
@@ -90,6 +93,7 @@ SCHEMES = Table(
             summary="as dynamic, and embedding tables of 4 bits in groups: smaller, and as fast",
             write=on_demand("quantize.four_bit_embeddings:write_four_bit_embeddings"),
             reads=frozenset({"block_size"}),
+            tables_of_4_bits=lambda config: True,
             precision=lambda config: "int4",
             then=(DYNAMIC, STATIC),
         ),
@@ -114,6 +118,7 @@ SCHEMES = Table(
             "from a torch artifact: for size, and as fast as static",
             write=on_demand("quantize.q_bert:write_q_bert"),
             reads=TRAINING | SENSITIVITY | LOW_BITS | {"block_size"},
+            tables_of_4_bits=lambda config: config.table_bits < WHOLE_BYTES,
             precision=lambda config: f"int{config.weight_bits}",
             source="torch",
             check=on_demand("quantize.q_bert:check_layers"),
@@ -147,6 +152,10 @@ RETURNING = frozenset(
 """Schemes that return parts to what they were, by their sensitivity."""
 
 
+def _has_tables_of_4_bits(config: Any) -> bool:
+    return config.scheme in SCHEMES and SCHEMES[config.scheme].tables_of_4_bits(config)
+
+
 def _unread(setting: str) -> Rule[Any]:
     """Return the rule that a setting is for the schemes that read it, added ones included."""
     return Rule(
@@ -166,28 +175,24 @@ RULES: Mapping[str, Rule[Any]] = {
         "scheme {scheme!r} returns parts to float until the score holds: set how much of it may be "
         "lost, in points, as --max-drop 0.5. Without a bound, use --scheme dynamic.",
     ),
-    "embeddings of 4 bits in float": Rule(
-        lambda config: config.scheme == "four-bit-embeddings" and config.no_embeddings,
-        "it leaves in float what this scheme is for. Leave it out, or give --scheme dynamic.",
+    "tables of 4 bits in float": Rule(
+        lambda config: _has_tables_of_4_bits(config) and config.no_embeddings,
+        "it leaves in float the tables that would have 4 bits. Leave it out, or give --scheme "
+        "dynamic, or a --table-bits of 8 to scheme q-bert.",
         frozenset({"no_embeddings"}),
-        against="scheme",
-    ),
-    "few bits of tables in float": Rule(
-        lambda config: (
-            config.scheme in _readers("table_bits")
-            and config.table_bits != WHOLE_BYTES
-            and config.no_embeddings
-        ),
-        "it leaves tables in float, which are to have {table_bits} bits. Leave it out, or "
-        "--table-bits.",
-        frozenset({"no_embeddings"}),
-        against="table_bits",
     ),
     "blocks of whole bytes": Rule(
         lambda config: config.scheme in _readers("table_bits") and config.table_bits == WHOLE_BYTES,
-        "it changes nothing here: tables of 8 bits have one scale. Give --table-bits 4 too, or "
+        "it changes nothing here: tables of 8 bits have a scale each. Give --table-bits 4 too, or "
         "leave it out.",
         frozenset({"block_size"}),
+    ),
+    "tables of 4 bits in another runtime": Rule(
+        lambda config: (
+            _has_tables_of_4_bits(config) and not RUNTIMES[config.runtime].four_bit_tables
+        ),
+        "it has no look-up in tables of 4 bits. Leave it out, or give tables 8 bits.",
+        frozenset({"runtime"}),
     ),
     "percentile of another calibrator": Rule(
         lambda config: (

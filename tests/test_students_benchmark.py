@@ -175,7 +175,12 @@ def test_texts_to_choose_by_are_needed(
     ("settings", "read", "unread"),
     [
         ({"scheme": "qat"}, {"epochs"}, {"weight_bits", "sensitivity", "block_size", "seed"}),
-        ({"scheme": "q-bert"}, {"weight_bits", "weight_groups"}, {"sensitivity", "sensitive_bits"}),
+        (
+            {"scheme": "q-bert"},
+            {"weight_bits", "weight_groups"},
+            {"sensitivity", "sensitive_bits", "block_size"},
+        ),
+        ({"scheme": "q-bert", "table_bits": 4}, {"table_bits", "block_size"}, {"sensitivity"}),
         (
             {"scheme": "q-bert", "sensitive_bits": 4, "sensitivity": "hessian-trace"},
             {"sensitivity", "sensitive_bits"},

@@ -173,6 +173,7 @@ UNLIKE_THEIR_DEFAULT = {
     "batches": "random",
     "block_size": "64",
     "sensitive_bits": "4",
+    "table_bits": "4",
     "calibrator": "minmax",
     "concurrency": "15",
     "rate": "0.5",

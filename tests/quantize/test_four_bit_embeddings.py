@@ -205,7 +205,7 @@ def test_it_goes_by_graphs_of_two_files(
 
 
 def test_tables_in_float_are_another_scheme() -> None:
-    with pytest.raises(ConfigError, match="leaves in float what this scheme is for"):
+    with pytest.raises(ConfigError, match="leaves in float the tables"):
         QuantizeConfig.parse({"scheme": "four-bit-embeddings", "no_embeddings": True})
 
 
