@@ -17,9 +17,9 @@ __all__ = ["rivals_block"]
 TITLES = (
     "Library",
     "Model",
-    "one text, p50 ms",
+    "one {}, p50 ms",
     "speed",
-    "in batches, texts/s",
+    "in batches, {}s/s",
     "speed",
     "same label",
     "largest difference of a probability",
@@ -32,7 +32,7 @@ def rivals_block(file: str, path: Path) -> str:
     result = RivalBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     figures = RivalFigures(result)
     lines = [
-        _line(TITLES),
+        _line([title.format(result.unit) for title in TITLES]),
         _line(["---", "---", *["---:"] * (len(TITLES) - 2)]),
         *(_line(_cells(figures, row)) for row in figures.rows),
         "",
@@ -76,7 +76,8 @@ def _conditions(figures: RivalFigures) -> str:
         name: version for row in result.measured.rows for name, version in row.versions.items()
     }
     return (
-        f"{result.n} held-out texts of {result.task}, cut at {result.max_length} tokens; text in, "
+        f"{result.n} held-out {result.unit}s of {result.task}, cut at {result.max_length} "
+        f"tokens; {result.unit} in, "
         "probabilities out, tokenisation included, at natural length, in batches of "
         f"{one.batch_texts}. A process for each row, {len(reports)} repetitions of "
         f"{result.config.rounds} rounds, all rows in turns. Speeds are over `{first.name}`, with "

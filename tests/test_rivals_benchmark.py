@@ -219,22 +219,26 @@ def test_a_row_is_taken_out_of_earlier_repetitions_too() -> None:
 
 
 def test_everything_runs_once_before_it_is_timed() -> None:
-    calls: list[list[str]] = []
-    timer = Timer(lambda texts: calls.append(list(texts)))
-    single_ms, batch_ms = timer.take(["a", "b"], ["b", "c"], 1)
-    prepared = [["a"], ["b"], ["b", "c"]]
-    assert calls == [*prepared, ["a"], ["a"], ["b"], ["b", "c"]]
+    calls: list[str] = []
+    timer = Timer(lambda examples: calls.append("".join(text for (text,) in examples)))
+    single_ms, batch_ms = timer.take([["a"], ["b"]], [["b"], ["c"]], 1)
+    assert calls == ["a", "b", "bc", "a", "a", "b", "bc"]
     assert len(single_ms) == 2 and batch_ms >= 0
     calls.clear()
-    timer.take(["a", "d"], ["b", "c"], 0)
-    assert calls == [["d"], ["a"], ["d"], ["b", "c"]]
+    timer.take([["a"], ["d"]], [["b"], ["c"]], 0)
+    assert calls == ["d", "a", "d", "bc"]
 
 
 def test_versions_are_of_what_is_installed() -> None:
     assert versions_of(["numpy", "no-such-package"]) == {"numpy": np.__version__}
 
 
-NEEDS = {"openvino": "openvino", "ctranslate2": "ctranslate2"}
+NEEDS = {
+    "sentence-transformers-openvino": "optimum.intel",
+    "sentence-transformers": "sentence_transformers",
+    "openvino": "openvino",
+    "ctranslate2": "ctranslate2",
+}
 COMPILED = {"torch-compile", "torch-compile-bfloat16"}
 
 
@@ -247,12 +251,18 @@ def is_absent(name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=[pytest.mark.slow] * (each in COMPILED)) for each in RIVALS],
+    ("name", "count"),
+    [
+        pytest.param(name, count, marks=[pytest.mark.slow] * (name in COMPILED))
+        for name, row in RIVALS.items()
+        for count in (1, 2)
+        if count > 1 or row.single_texts
+    ],
 )
 def test_rivals_predict_what_the_model_does(
-    name: str, task: Task, plain_export: Callable[[str], tuple[Artifact, Artifact]]
+    name: str, count: int, task: Task, plain_export: Callable[[str], tuple[Artifact, Artifact]]
 ) -> None:
+    """Of texts and of pairs."""
     if is_absent(name):
         pytest.skip(
             f"the packages of {name} are not installed here, or the CPU lacks what it needs"
@@ -263,17 +273,18 @@ def test_rivals_predict_what_the_model_does(
         "opens": row.opens,
         "folder": str((torch if row.reads == "torch" else onnx).path),
         "threads": 1,
-        "max_length": 8,
+        "max_length": 8 * count,
         "settings": dict(row.settings),
     }
-    texts = [text for (text,) in task.dev.examples[:5]]
+    texts = [text for (text,) in task.dev.examples[: 5 * count]]
     texts[1] = " ".join([texts[1]] * 9)  # which is cut
-    local = open_classifier(torch, max_length=8, threads=1)
-    expected = softmax(local.logits([(text,) for text in texts]))
+    examples = [tuple(texts[place::5]) for place in range(5)]
+    local = open_classifier(torch, max_length=8 * count, threads=1)
+    expected = softmax(local.logits(examples))
     predict = opened(request)
     within = 5e-3 if row.precision or "openvino" in name else 1e-4
-    np.testing.assert_allclose(predict(texts), expected, atol=within)
-    np.testing.assert_allclose(predict(texts[:1]), expected[:1], atol=within)
+    np.testing.assert_allclose(predict(examples), expected, atol=within)
+    np.testing.assert_allclose(predict(examples[:1]), expected[:1], atol=within)
 
 
 def wheel(folder: Path, name: str) -> Path:
@@ -339,7 +350,7 @@ def test_the_command_writes_and_continues(
     done = CliRunner().invoke(application, words)
     assert done.exit_code == 0, done.output
     assert "lost is left out: lost ended with status 1" in done.output
-    assert "toy: accuracy" in done.output and "ms a text" in done.output
+    assert "toy: accuracy" in done.output and "ms one at a time" in done.output
     written = RivalBenchmark.model_validate_json(out.read_text())
     assert written.rivals == ("toy", "lost") and len(written.measured.repetitions) == 1
     again = CliRunner().invoke(application, words)
@@ -350,7 +361,12 @@ def test_the_command_writes_and_continues(
 
 
 @pytest.mark.parametrize(
-    ("only", "error"), [("transformer", UnknownNameError), (" , ", ConfigError)]
+    ("only", "error"),
+    [
+        ("transformer", UnknownNameError),
+        (" , ", ConfigError),
+        ("transformers,sentence-transformers", ConfigError),  # the model is of single texts
+    ],
 )
 def test_a_rival_that_is_not_there_is_an_error(
     only: str, error: type[Exception], application: typer.Typer, teacher: Artifact, tmp_path: Path

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.rivals.opening import Opening, Predict
+from benchmarks.rivals.opening import Example, Opening, Predict
 
 __all__ = ["open_brittle", "open_constant", "open_nothing"]
 
 
 def open_constant(opening: Opening) -> Predict:
-    """Return what gives every text the first of two labels, as probable as the settings say."""
+    """Return what gives every example the first of two labels, as probable as the settings say."""
     first = opening.settings.get("first", 1.0)
 
-    def predict(texts: Sequence[str]) -> list[list[float]]:
+    def predict(examples: Sequence[Example]) -> list[list[float]]:
         print("a line that is no result")
-        return [[first, 1 - first] for _ in texts]
+        return [[first, 1 - first] for _ in examples]
 
     return predict
 
@@ -27,7 +27,7 @@ def open_nothing(opening: Opening) -> Predict:
 
 
 def open_brittle(opening: Opening) -> Predict:
-    """Return what predicts every text once, and then fails while it is opened or timed.
+    """Return what predicts every example once, and then fails while it is opened or timed.
 
     Settings: `seen` is a file in which it counts how often it was opened, `timed` whether it opens
     again, and `failures` how often it fails.
@@ -40,9 +40,9 @@ def open_brittle(opening: Opening) -> Predict:
         raise ValueError("no memory left")
     predict = open_constant(opening)
 
-    def failing(texts: Sequence[str]) -> list[list[float]]:
+    def failing(examples: Sequence[Example]) -> list[list[float]]:
         if fails:
             raise ValueError("no memory left")
-        return predict(texts)
+        return predict(examples)
 
     return failing

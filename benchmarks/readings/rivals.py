@@ -29,13 +29,14 @@ class Way:
     """A row of WAYS."""
 
     words: str
+    """In which `{}` stands for what is classified."""
     speed: Callable[[Latency], float]
     ratio: Callable[[Latency, Latency], Speedup]
     """(reference, row) -> how many times as fast"""
 
 
 WAYS = (
-    Way("One text at a time", lambda latency: -latency.single.p50_ms, over),
+    Way("One {} at a time", lambda latency: -latency.single.p50_ms, over),
     Way("In batches", lambda latency: latency.texts_per_second, over_in_batches),
 )
 
@@ -44,8 +45,9 @@ def rivals_reading(figures: RivalFigures) -> list[str]:
     """Return a line for each way of calling, in each precision."""
     unknown = {row.precision for row in figures.rows} - PRECISIONS.keys()
     assert not unknown, unknown
+    unit = figures.result.unit
     return [
-        f"- {way.words}, in {words}: {_verdict(figures, way, _rows(figures, words))}"
+        f"- {way.words.format(unit)}, in {words}: {_verdict(figures, way, _rows(figures, words))}"
         for words in dict.fromkeys(PRECISIONS.values())
         for way in WAYS
         if _rows(figures, words)

@@ -4,9 +4,10 @@
 
 Each row of RIVALS opens every artifact of the kind that it reads, in a process of its own, and of
 its own Python environment where it has requirements (`--environments`: made once, and reused).
-Texts go in and probabilities come out, tokenisation included, one text at a time and in batches,
-with equal threads; all rows take turns. One that cannot be installed or cannot open the model is a
-row with the reason. `FILE.json` is written after each repetition; the same command continues it.
+Texts, or pairs of them, go in and probabilities come out, tokenisation included, one at a time and
+in batches, with equal threads; all rows take turns. One that cannot be installed or cannot open the
+model is a row with the reason. `FILE.json` is written after each repetition; the same command
+continues it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def run(
     task = recorded_task(models[0], {})
     _check(models, task)
     config = LatencyConfig(rounds=rounds, processes=processes, threads=threads, noisy=noisy)
-    benchmark = continued(_begun(models, task, _chosen(only), config), out, "results")
+    benchmark = continued(_begun(models, task, _chosen(only, task), config), out, "results")
     contest = Contest(
         entries_of(benchmark.rivals, models),
         task,
@@ -84,17 +85,22 @@ def run(
 
 
 def _check(models: Sequence[Artifact], task: Task) -> None:
-    """Check that artifacts are classifiers of single texts, with the same labels.
+    """Check that artifacts give one label to a text or a pair, and have the same labels.
 
     Raises:
         ModelError: they are not.
     """
     for each in models:
         record = each.card.task
-        if problem_of(each) is not SINGLE_LABEL or len(record.text_columns) != 1:
+        if problem_of(each) is not SINGLE_LABEL:
             raise ModelError(
-                f"{each.path} is of {record.problem_type!r} with {len(record.text_columns)} text "
-                "columns; rivals are measured on one label of one text. Give another model."
+                f"{each.path} is of {record.problem_type!r}; rivals are measured on one label of a "
+                "text or of a pair. Give another model."
+            )
+        if len(record.text_columns) != len(task.text_columns):
+            raise ModelError(
+                f"{each.path} reads {len(record.text_columns)} text columns, and {models[0].path} "
+                f"{len(task.text_columns)}. Give artifacts of one model."
             )
         if record.labels != task.labels:
             raise ModelError(
@@ -103,19 +109,29 @@ def _check(models: Sequence[Artifact], task: Task) -> None:
             )
 
 
-def _chosen(only: str) -> tuple[str, ...]:
-    """Return the rivals that are asked for, in the order of the table.
+def _chosen(only: str, task: Task) -> tuple[str, ...]:
+    """Return the rivals that are asked for, or all of the task's, in the order of the table.
 
     Raises:
         UnknownNameError: a name is not in RIVALS.
-        ConfigError: none is asked for.
+        ConfigError: none is asked for, or one that cannot classify the task's texts.
     """
-    asked = [name.strip() for name in only.split(",") if name.strip()] if only else [*RIVALS]
+    able = [name for name, row in RIVALS.items() if row.single_texts or _of_pairs(task)]
+    asked = [name.strip() for name in only.split(",") if name.strip()] if only else able
     for name in asked:
         RIVALS[name]
+        if name not in able:
+            raise ConfigError(
+                f"--only {name} classifies pairs of texts, and {task.name} has single ones. Give a "
+                "model of pairs, or leave it out."
+            )
     if not asked:
         raise ConfigError(f"--only {only!r} has no name. Known: {', '.join(RIVALS)}.")
     return tuple(name for name in RIVALS if name in asked)
+
+
+def _of_pairs(task: Task) -> bool:
+    return len(task.text_columns) > 1
 
 
 def _begun(
@@ -126,6 +142,7 @@ def _begun(
     return RivalBenchmark(
         task=task.name,
         n=len(task.dev),
+        of_pairs=_of_pairs(task),
         max_length=longest,
         models=tuple(
             MeasuredModel(
@@ -145,8 +162,8 @@ def _begun(
 def _show(benchmark: RivalBenchmark) -> None:
     for name, latency in RivalFigures(benchmark).latency.items():
         typer.echo(
-            f"{name}: {latency.single.p50_ms:.2f} ms a text, "
-            f"{latency.texts_per_second:.1f} texts/s in batches"
+            f"{name}: {latency.single.p50_ms:.2f} ms one at a time, "
+            f"{latency.texts_per_second:.1f} a second in batches"
         )
 
 

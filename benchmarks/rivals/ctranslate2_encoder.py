@@ -13,7 +13,7 @@ from ctranslate2.converters import TransformersConverter
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from benchmarks.rivals.opening import Opening, Predict
+from benchmarks.rivals.opening import Example, Opening, Predict, inputs_of
 from benchmarks.rivals.probabilities import softmax
 
 __all__ = ["HEADS", "open_ctranslate2"]
@@ -36,6 +36,8 @@ def _distilbert(weights: Weights, output: Any) -> Any:
 
 HEADS: Mapping[str, Callable[[Weights, Any], Any]] = {"bert": _bert, "distilbert": _distilbert}
 """model_type -> (weights, output of the encoder) -> logits (batch, labels)"""
+SEGMENTED = frozenset({"bert"})
+"""Those whose encoder adds a vector for each of the two texts."""
 
 
 def open_ctranslate2(opening: Opening) -> Predict:
@@ -54,9 +56,11 @@ def open_ctranslate2(opening: Opening) -> Predict:
     tokenizer.enable_truncation(opening.max_length)
     tokenizer.no_padding()
 
-    def predict(texts: Sequence[str]) -> Any:
-        ids = [each.ids for each in tokenizer.encode_batch(list(texts))]
-        return softmax(head(weights, encoder.forward_batch(ids)))
+    def predict(examples: Sequence[Example]) -> Any:
+        encodings = tokenizer.encode_batch(inputs_of(examples))
+        ids, segments = [each.ids for each in encodings], [each.type_ids for each in encodings]
+        taken = {"token_type_ids": segments} if config["model_type"] in SEGMENTED else {}
+        return softmax(head(weights, encoder.forward_batch(ids, **taken)))
 
     return predict
 

@@ -40,7 +40,7 @@ __all__ = ["Contest", "Entry", "entries_of"]
 FloatArray = npt.NDArray[np.float64]
 
 BATCH = 32
-"""Texts of a call while predicting."""
+"""Examples of a call while predicting."""
 TRIES = 2
 """Of a row that fails while it is timed: memory may be short once."""
 OFFLINE = {
@@ -110,7 +110,7 @@ class Contest:
 
     Args:
         entries: the first that opens is the reference.
-        task: of single texts.
+        task: of single texts or of pairs.
         benchmark: its settings.
         environments: folder of the environments of rivals.
     """
@@ -199,8 +199,8 @@ class Contest:
             def take(row: int, number: int) -> Turn:
                 singles, batch = drawn_texts(self.task.dev.examples, self.config, process, number)
                 asked = {
-                    "singles": [text for (text,) in singles],
-                    "batch": [text for (text,) in batch],
+                    "singles": singles,
+                    "batch": batch,
                     "warmup": self.config.warmup_texts,
                 }
                 with _of_row(names[row]):
@@ -235,15 +235,15 @@ class Contest:
             yield json.loads(process.ask(json.dumps(request))), process
 
     def _predicted(self, entry: Entry) -> tuple[dict[str, str], FloatArray]:
-        """Return the versions of an entry's packages, and its probabilities (texts, labels)."""
-        texts = [text for (text,) in self.task.dev.examples]
+        """Return the versions of an entry's packages, and its probabilities (examples, labels)."""
+        examples = self.task.dev.examples
         rows: list[Any] = []
         with self._opened(entry) as (versions, process):
-            for start in range(0, len(texts), BATCH):
-                asked = {"predict": texts[start : start + BATCH]}
+            for start in range(0, len(examples), BATCH):
+                asked = {"predict": examples[start : start + BATCH]}
                 rows += json.loads(process.ask(json.dumps(asked)))
         probabilities = np.array(rows, np.float64)
-        wanted = (len(texts), len(self.task.labels))
+        wanted = (len(examples), len(self.task.labels))
         if probabilities.shape != wanted or not np.isfinite(probabilities).all():
             raise ModelError(
                 f"{entry.name} predicts {probabilities.shape}, must be {wanted}, finite"

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Opening", "Predict"]
+__all__ = ["Example", "Opening", "Predict", "inputs_of"]
 
-Predict = Callable[[Sequence[str]], Any]
-"""texts -> probabilities (texts, labels), in the order of the labels"""
+Example = Sequence[str]
+"""A text, or the two of a pair."""
+Predict = Callable[[Sequence[Example]], Any]
+"""examples -> probabilities (examples, labels), in the order of the labels"""
+
+
+def inputs_of(examples: Sequence[Example]) -> list[str | tuple[str, ...]]:
+    """Return examples as tokenizers take them: strings, or tuples of two."""
+    return [example[0] if len(example) == 1 else tuple(example) for example in examples]
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,6 @@ class Opening:
     """Of the artifact."""
     threads: int
     max_length: int
-    """Tokens at which a text is cut."""
+    """Tokens at which an example is cut."""
     settings: Mapping[str, Any]
     """Those of the row of RIVALS."""

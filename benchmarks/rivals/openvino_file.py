@@ -7,7 +7,7 @@ from typing import Any
 
 import openvino
 
-from benchmarks.rivals.opening import Opening, Predict
+from benchmarks.rivals.opening import Example, Opening, Predict, inputs_of
 from benchmarks.rivals.plain_tokenizer import PlainTokenizer
 from benchmarks.rivals.probabilities import softmax
 
@@ -23,8 +23,8 @@ def open_openvino(opening: Opening) -> Predict:
     inputs = [each.get_any_name() for each in model.inputs]
     request = model.create_infer_request()
 
-    def predict(texts: Sequence[str]) -> Any:
-        arrays = tokenizer.arrays(texts)
+    def predict(examples: Sequence[Example]) -> Any:
+        arrays = tokenizer.arrays(inputs_of(examples))
         taken = {name: arrays[name] for name in inputs}
         return softmax(request.infer(taken, share_inputs=True)["logits"])
 

@@ -21,4 +21,4 @@ def open_own(opening: Opening) -> Predict:
         max_length=opening.max_length,
         **opening.settings,
     )
-    return lambda texts: softmax(classifier.logits([(text,) for text in texts]))
+    return lambda examples: softmax(classifier.logits([*map(tuple, examples)]))

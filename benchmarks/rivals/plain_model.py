@@ -48,8 +48,8 @@ class PlainModel:
         )
         self.inputs = [node.name for node in self.session.get_inputs()]
 
-    def logits(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return the logits (batch, labels) of some texts."""
+    def logits(self, texts: Sequence[str | tuple[str, ...]]) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of some texts, or pairs of them."""
         arrays = self.tokenizer.arrays(texts)
         taken = {name: arrays[name] for name in self.inputs}
         return np.asarray(self.session.run(["logits"], taken)[0], np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.rivals.opening import Opening, Predict
+from benchmarks.rivals.opening import Opening, Predict, inputs_of
 from benchmarks.rivals.plain_model import PlainModel
 from benchmarks.rivals.probabilities import softmax
 
@@ -12,4 +12,4 @@ __all__ = ["open_plain"]
 def open_plain(opening: Opening) -> Predict:
     """Open an ONNX file with the tokenizer and ONNX Runtime, and nothing between."""
     model = PlainModel(opening.folder, opening.max_length, None, opening.threads)
-    return lambda texts: softmax(model.logits(texts))
+    return lambda examples: softmax(model.logits(inputs_of(examples)))

@@ -30,8 +30,8 @@ class PlainTokenizer:
             length=padded_length, pad_id=self.tokenizer.token_to_id(pad) or 0, pad_token=pad
         )
 
-    def arrays(self, texts: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
-        """Return the inputs (batch, seq) of some texts, by name."""
+    def arrays(self, texts: Sequence[str | tuple[str, ...]]) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the inputs (batch, seq) of some texts, or pairs of them, by name."""
         encodings = self.tokenizer.encode_batch(list(texts))
         return {
             "input_ids": np.array([each.ids for each in encodings], np.int64),

@@ -62,13 +62,19 @@ class RivalBenchmark(Record):
     """Every figure, and its conditions."""
 
     task: str
-    n: int = Field(description="held-out texts")
-    max_length: int = Field(description="tokens at which every row cuts a text")
+    n: int = Field(description="held-out texts, or pairs of them")
+    of_pairs: bool = Field(False, description="examples are pairs of texts")
+    max_length: int = Field(description="tokens at which every row cuts an example")
     models: tuple[MeasuredModel, ...]
     rivals: tuple[str, ...] = Field(description="rows of RIVALS that were asked for")
     config: LatencyConfig
     environment: Environment
     results: RivalResults | None = None
+
+    @property
+    def unit(self) -> str:
+        """What is classified, in a word."""
+        return "pair" if self.of_pairs else "text"
 
     @property
     def measured(self) -> RivalResults:

@@ -36,6 +36,8 @@ class Rival:
     """Precision of its computation on a float32 file, where that is not float32."""
     own: bool = False
     """It is bertender."""
+    single_texts: bool = True
+    """It classifies single texts, besides pairs."""
     note: str = ""
     """What a reader of the table must know."""
 
@@ -78,6 +80,32 @@ RIVALS = Table(
             opens="benchmarks.rivals.optimum_pipeline:open_optimum",
             reads="onnx",
             packages=("optimum", "optimum-onnx", "onnxruntime", "transformers"),
+        ),
+        "sentence-transformers": Rival(
+            title="sentence-transformers",
+            opens="benchmarks.rivals.cross_encoder:open_cross_encoder",
+            reads="torch",
+            packages=("sentence-transformers", "torch"),
+            settings={"backend": "torch"},
+            single_texts=False,
+        ),
+        "sentence-transformers-onnx": Rival(
+            title="sentence-transformers, ONNX",
+            opens="benchmarks.rivals.cross_encoder:open_cross_encoder",
+            reads="onnx",
+            packages=("sentence-transformers", "optimum-onnx", "onnxruntime"),
+            settings={"backend": "onnx"},
+            single_texts=False,
+        ),
+        "sentence-transformers-openvino": Rival(
+            title="sentence-transformers, OpenVINO",
+            opens="benchmarks.rivals.cross_encoder:open_cross_encoder",
+            reads="torch",
+            packages=("sentence-transformers", "optimum-intel", "openvino"),
+            requirements=("sentence-transformers[openvino]==5.7.0", *TRANSFORMERS),
+            settings={"backend": "openvino"},
+            single_texts=False,
+            note="converts the PyTorch model itself",
         ),
         "ctranslate2": Rival(
             title="CTranslate2",

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from benchmarks.rivals.opening import Opening, Predict
+from benchmarks.rivals.opening import Example, Opening, Predict, inputs_of
 
 __all__ = ["in_pipeline", "open_compiled", "open_pipeline"]
 
@@ -27,12 +27,17 @@ def in_pipeline(model: Any, opening: Opening) -> Predict:
     settings = {"top_k": None, "truncation": True, "max_length": opening.max_length}
     labels = [label for _, label in sorted(model.config.id2label.items())]
 
-    def predict(texts: Sequence[str]) -> Any:
-        rows: Any = classify(list(texts), batch_size=len(texts), **settings)
+    def predict(examples: Sequence[Example]) -> Any:
+        rows: Any = classify([*map(_fields, examples)], batch_size=len(examples), **settings)
         scores = [{each["label"]: each["score"] for each in row} for row in rows]
         return [[row[label] for label in labels] for row in scores]
 
     return predict
+
+
+def _fields(example: Example) -> dict[str, str]:
+    """Return a text or a pair as the pipeline takes it."""
+    return dict(zip(("text", "text_pair"), example))  # noqa: B905
 
 
 def open_compiled(opening: Opening) -> Predict:
@@ -44,9 +49,10 @@ def open_compiled(opening: Opening) -> Predict:
     model: Any = torch.compile(loaded.eval(), dynamic=True)
     settings = {"padding": True, "truncation": True, "max_length": opening.max_length}
 
-    def predict(texts: Sequence[str]) -> Any:
+    def predict(examples: Sequence[Example]) -> Any:
         with torch.inference_mode():
-            logits = model(**tokenizer(list(texts), return_tensors="pt", **settings)).logits
+            inputs = tokenizer(inputs_of(examples), return_tensors="pt", **settings)
+            logits = model(**inputs).logits
             return np.asarray(logits.float().softmax(-1))
 
     return predict

@@ -2,8 +2,8 @@
 
 The first line of standard input has what to open, and where: `opens` (module:function) with the
 fields of `Opening`, and `packages`, whose versions are the line that follows. Each further line is
-{"predict": texts}, followed by their probabilities, or {"singles": texts, "batch": texts,
-"warmup": number}, followed by the milliseconds of each single text and of the batch.
+{"predict": examples}, followed by their probabilities, or {"singles": examples, "batch": examples,
+"warmup": number}, followed by the milliseconds of each single one and of the batch.
 It imports nothing that the rival does not.
 """
 
@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rivals.opening import Opening, Predict
+from benchmarks.rivals.opening import Example, Opening, Predict
 
 __all__ = ["Timer", "main", "opened", "versions_of"]
 
@@ -51,32 +51,35 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 class Timer:
-    """Times a model a turn at a time, texts in and probabilities out."""
+    """Times a model a turn at a time, examples in and probabilities out."""
 
     def __init__(self, predict: Predict) -> None:
         self.predict = predict
-        self._prepared: set[tuple[str, ...]] = set()
+        self._prepared: set[tuple[tuple[str, ...], ...]] = set()
 
-    def take(self, singles: Sequence[str], batch: Sequence[str], warmup: int) -> tuple[Any, float]:
-        """Return the milliseconds of each single text, and of the batch.
+    def take(
+        self, singles: Sequence[Example], batch: Sequence[Example], warmup: int
+    ) -> tuple[Any, float]:
+        """Return the milliseconds of each single example, and of the batch.
 
         Everything runs once before it is timed, since some libraries compile for a shape; then
-        `warmup` texts let the row before leave the caches.
+        `warmup` examples let the row before leave the caches.
         """
-        for texts in (*([text] for text in singles), batch):
-            self._prepare(texts)
-        for text in singles[:warmup]:
-            self.predict([text])
-        return [self._time_ms([text]) for text in singles], self._time_ms(batch)
+        for examples in (*([single] for single in singles), batch):
+            self._prepare(examples)
+        for single in singles[:warmup]:
+            self.predict([single])
+        return [self._time_ms([single]) for single in singles], self._time_ms(batch)
 
-    def _prepare(self, texts: Sequence[str]) -> None:
-        if tuple(texts) not in self._prepared:
-            self._prepared.add(tuple(texts))
-            self.predict(texts)
+    def _prepare(self, examples: Sequence[Example]) -> None:
+        key = tuple(map(tuple, examples))
+        if key not in self._prepared:
+            self._prepared.add(key)
+            self.predict(examples)
 
-    def _time_ms(self, texts: Sequence[str]) -> float:
+    def _time_ms(self, examples: Sequence[Example]) -> float:
         started = time.perf_counter_ns()
-        self.predict(texts)
+        self.predict(examples)
         return round((time.perf_counter_ns() - started) / 1e6, 4)
 
 
