@@ -113,6 +113,7 @@ NEWEST: Mapping[str, Newest] = {
     "request-costs": Newest(request_costs_block),
     "tune": Newest(tune_block),
     "rivals": Newest(rivals_block, "docs/comparing.md"),
+    "rivals-pairs": Newest(rivals_block, "docs/comparing.md"),
     "profiles": Newest(profile_block, "docs/comparing.md"),
     "students": Newest(students_block, "docs/results.md"),
     "objectives": Newest(objectives_block, "docs/pretraining.md"),

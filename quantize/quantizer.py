@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.config import Rule
@@ -33,7 +33,14 @@ from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig
 from quantize.context import QuantizationContext
 from quantize.proof import proven
-from quantize.schemes import AUTO_SCHEME, RULES, SCHEMES, Scheme
+from quantize.schemes import (
+    AUTO_SCHEME,
+    QUICKEST_CURVATURE,
+    RULES,
+    SCHEMES,
+    SCHEMES_OF_MORE_BITS,
+    Scheme,
+)
 from quantize.targets import check_exact, target_of
 
 __all__ = [
@@ -75,6 +82,15 @@ class QuantizeConfig(SchemeConfig):
         description="how to choose scales: a row of `bertender schemes`, or auto, which tries "
         f"{', '.join(row['scheme'] for row in CANDIDATES)} and takes the first that passes",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_curvature(cls, values: Any) -> Any:
+        """By default, bits are allotted by the curvature that is found the quickest."""
+        if not isinstance(values, dict) or values.get("sensitive_bits") is None:
+            return values
+        allots = values.get("scheme") in SCHEMES_OF_MORE_BITS
+        return {"sensitivity": QUICKEST_CURVATURE, **values} if allots else values
 
 
 def quantize(

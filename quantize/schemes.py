@@ -18,7 +18,18 @@ if TYPE_CHECKING:  # they load PyTorch
 
     from quantize.context import QuantizationContext, Written
 
-__all__ = ["AUTO_SCHEME", "DYNAMIC", "MIXED", "RULES", "SCHEMES", "STATIC", "Scheme", "Settings"]
+__all__ = [
+    "AUTO_SCHEME",
+    "DYNAMIC",
+    "MIXED",
+    "QUICKEST_CURVATURE",
+    "RULES",
+    "SCHEMES",
+    "SCHEMES_OF_MORE_BITS",
+    "STATIC",
+    "Scheme",
+    "Settings",
+]
 
 AUTO_SCHEME = "auto"
 """Instead of a row's name: the first row of CANDIDATES that passes."""
@@ -144,6 +155,10 @@ def _readers(setting: str) -> list[str]:
     return [name for name, scheme in SCHEMES.items() if setting in scheme.reads]
 
 
+SCHEMES_OF_MORE_BITS = frozenset(_readers("sensitive_bits"))
+"""Those that give some products more bits."""
+QUICKEST_CURVATURE = "hessian-trace"
+"""The row of SENSITIVITIES by which they do, unless another is given."""
 RETURNING = frozenset(
     name
     for name, scheme in SCHEMES.items()
@@ -238,8 +253,8 @@ RULES: Mapping[str, Rule[Any]] = {
             and config.sensitive_bits is not None
             and config.sensitivity == "leave-one-out"
         ),
-        "bits are allotted by the curvature of the loss. Give --sensitivity hessian-eigenvalue, as "
-        "the paper does, or hessian-trace, which is quicker.",
+        "bits are allotted by the curvature of the loss. Leave --sensitivity out, or give "
+        "hessian-eigenvalue, as the paper does.",
         frozenset({"sensitive_bits"}),
         against="sensitivity",
     ),

@@ -106,6 +106,18 @@ def test_tables_of_no_such_bits_are_refused(settings: dict[str, Any], words: str
         QuantizeConfig.parse({"scheme": "q-bert", **settings})
 
 
+def test_bits_are_allotted_by_the_trace_unless_told_otherwise() -> None:
+    def sensitivity(**settings: Any) -> str:
+        return QuantizeConfig.parse({"weight_bits": 2, **settings}).sensitivity
+
+    more = {"scheme": "q-bert", "sensitive_bits": 4}
+    assert sensitivity(**more) == "hessian-trace"
+    assert sensitivity(**more, sensitivity="hessian-eigenvalue") == "hessian-eigenvalue"
+    assert sensitivity(scheme="q-bert") == "leave-one-out"
+    with pytest.raises(ConfigError, match="Leave --sensitivity out"):
+        sensitivity(**more, sensitivity="leave-one-out")
+
+
 def test_bits_follow_the_curvature(task: Task, tmp_path: Path) -> None:
     settings = {"sensitivity": "hessian-trace", "sensitivity_texts": 16, "sensitive_share": 0.25}
     artifact = made(task, tmp_path, weight_bits=2, sensitive_bits=4, **settings)
