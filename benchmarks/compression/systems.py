@@ -175,15 +175,12 @@ SYSTEMS = Table(
             published=Published(4.0, None, 99.9, "BERT-base, SST-2"),
         ),
         "q-bert": System(
-            "Q-BERT, 2 bits, 4 in half of the layers' products",
+            "Q-BERT, 2 bits",
             "Shen et al. 2020, arXiv 1909.05840",
             {
                 "scheme": "q-bert",
                 **BRIEF_GATE,
                 "weight_bits": 2,
-                "sensitive_bits": 4,
-                "sensitivity": "hessian-trace",
-                "sensitivity_texts": 64,
             },
             stage="quantize",
             amount="epochs",
