@@ -1,7 +1,7 @@
 """Compresses a teacher by every system at equal processor time; scores and times the results.
 
     python -m benchmarks.compression TEACHER --work DIR --out FILE.json [--minutes 3] [--seeds 3]
-        [--student ENCODER] [--systems A,B]
+        [--student ENCODER] [--systems A,B] [--processes 3]
 
 Each row of SYSTEMS trains for the same processor time, the teacher's part included: probes on few
 of the labelled texts say how many texts, or epochs over the labelled ones, that time holds; where
@@ -10,8 +10,9 @@ labels are those that come with the task, or of `--unlabelled FILE`. The first s
 exported and quantized (dynamic 8 bits), and all graphs are timed with the teacher's, in turns and
 in one runtime.
 
-Everything that is made stays in `--work` and is not made again. So several processes may share the
-work (`--systems`, without `--out`), and a last call times what is there. A system that cannot be
+Everything that is made stays in `--work` and is not made again, graphs included. So several
+processes may share the work (`--systems`, without `--out`), and a last call, which needs an
+otherwise idle machine, scores and times what is there. A system that cannot be
 made from this teacher is listed with the reason. With OMP_NUM_THREADS=1, the processor's time is
 that of the clock on an otherwise idle core.
 """
@@ -55,6 +56,7 @@ def run(
         Path | None, typer.Option(help="file of texts without labels; by default the task's")
     ] = None,
     student: Annotated[str | None, typer.Option(help="encoder of systems that have one")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
     noisy: NoisyFlag = False,
 ) -> None:
     """Train by every system, and write what comes of it."""
@@ -69,10 +71,11 @@ def run(
     check_scorable(source, task)
     trainer.check(chosen)
     models, absent = _trained(trainer, chosen, seeds)
+    for model in (source, *(own[0] for own in models.values())):
+        graphs_of(model, task, work)
     if out is not None:
-        if not noisy:
-            check_load_now()
-        save_benchmark(_measured(trainer, models, absent, CompareConfig(noisy=noisy)), out)
+        config = CompareConfig(processes=processes, noisy=noisy)
+        save_benchmark(_measured(trainer, models, absent, config), out)
 
 
 def _measured(
@@ -87,6 +90,9 @@ def _measured(
     if "float32" not in of_teacher.names:
         raise ModelError(f"the teacher, which others are compared with: {of_teacher.refused}")
     graphs = {name: graphs_of(own[0], task, trainer.work) for name, own in models.items()}
+    scores = scored_students(teacher, task, [each for own in models.values() for each in own])
+    if not config.noisy:
+        check_load_now()
     timed = [each for made in (of_teacher, *graphs.values()) for each in made.by_precision.values()]
     return CompressionBenchmark(
         budget_s=trainer.budget_s,
@@ -107,7 +113,7 @@ def _measured(
             for name, own in models.items()
         ),
         absent=dict(absent),
-        scores=scored_students(teacher, task, [each for own in models.values() for each in own]),
+        scores=scores,
         speeds=compare(timed, task, config),
     )
 
