@@ -38,7 +38,7 @@ def amount_in(
     budget_s: float,
     place: Path,
     identity: str,
-    seconds_of: Callable[[int], float],
+    trained: Callable[[int], Probe],
     first: int,
     most: int,
 ) -> Amount:
@@ -48,7 +48,7 @@ def amount_in(
         budget_s: the processor time.
         place: file that has the result.
         identity: of what is trained; another one is measured anew.
-        seconds_of: trains on so much, and returns its processor time.
+        trained: trains on about so much, and returns on how much it was and its processor time.
         first: amount of the first probe.
         most: the largest amount.
     """
@@ -56,7 +56,7 @@ def amount_in(
         known = Amount.model_validate_json(place.read_text(encoding="utf-8"))
         if (known.budget_s, known.identity) == (budget_s, identity):
             return known
-    probes = tuple(_probes(budget_s, seconds_of, min(first, most), most))
+    probes = tuple(_probes(budget_s, trained, min(first, most), most))
     amount = amount_for(probes, budget_s, most)
     chosen = Amount(amount=amount, budget_s=budget_s, identity=identity, probes=probes)
     save_result(chosen, place)
@@ -64,17 +64,15 @@ def amount_in(
 
 
 def _probes(
-    budget_s: float, seconds_of: Callable[[int], float], first: int, most: int
+    budget_s: float, trained: Callable[[int], Probe], first: int, most: int
 ) -> Iterator[Probe]:
     """Train on larger amounts, until the difference can be measured or the largest is reached."""
-    probe = Probe(amount=first, processor_s=seconds_of(first))
-    start = probe
+    start = probe = trained(first)
     while True:
         yield probe
         if probe.processor_s - start.processor_s >= LEAST_SHARE * budget_s or probe.amount >= most:
             return
-        amount = min(FACTOR * probe.amount, most)
-        probe = Probe(amount=amount, processor_s=seconds_of(amount))
+        probe = trained(min(FACTOR * probe.amount, most))
 
 
 def amount_for(probes: tuple[Probe, ...], budget_s: float, most: int) -> int:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from unittest.mock import patch
 
+from filelock import FileLock
+
 from bertender.core.artifact import Artifact, digest_of
 from bertender.core.build_once import build_once
 from bertender.core.cache_folder import CACHE_VARIABLE
@@ -41,16 +43,20 @@ def made_once(
 ) -> Artifact:
     """Return the artifact at `out` of these settings, data and parent, made now or before.
 
+    Of several processes that share the work, the first makes it and the others wait.
+
     The identity leaves out the code, which the identity of a recipe's step holds: the
     students of a benchmark take days, and outlive many a change that does not touch them.
     """
+    out.parent.mkdir(parents=True, exist_ok=True)
     identity = (
         config.model_dump(mode="json"),
         task.fingerprint(),
         parent and parent.digest,
         library_versions(),
     )
-    build_once([out], identity, lambda: make(config, out), digest_of)
+    with FileLock(out.with_name(f".{out.name}.lock")):
+        build_once([out], identity, lambda: make(config, out), digest_of)
     return Artifact.load(out)
 
 

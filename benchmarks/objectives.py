@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
-from benchmarks.budget import amount_in
+from benchmarks.budget import Probe, amount_in
 from benchmarks.making import made_once, seconds_of, timed
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -125,14 +125,15 @@ class _Encoders:
             few = min(FIRST_PASSAGES, self.whole.passages)
             return self._of("mlm", few, UNTRAINED), few
 
-        def seconds_for(passages: int) -> float:
-            return seconds_of(self._of(objective, passages, objective))
+        def trained(passages: int) -> Probe:
+            made = self._of(objective, passages, objective)
+            return Probe(amount=passages, processor_s=seconds_of(made))
 
         amount = amount_in(
             self.budget_s,
             self.work / f"{objective}.amount.json",
             f"{self._config(objective).model_dump_json()} {self.whole.sha256}",
-            seconds_for,
+            trained,
             FIRST_PASSAGES,
             self.whole.passages,
         ).amount

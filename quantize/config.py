@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -17,42 +18,45 @@ from quantize.targets import AUTO, TARGETS
 __all__ = ["SchemeConfig"]
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
+"""Numbers of values that share a 4-bit scale."""
 WEIGHT_BITS = (2, 3, 4)
 """Those of `packing.WIDTHS`, which a test compares: that module loads onnx."""
-
 TABLE_BITS = (4, 8)
+"""Bits of large embedding tables."""
 
 
-def _known_table_bits(bits: int) -> int:
-    if bits not in TABLE_BITS:
-        raise ConfigError(
-            f"tables of {bits} bits have no look-up; allowed are "
-            f"{', '.join(map(str, TABLE_BITS))}. To leave them in float, give --no-embeddings."
-        )
-    return bits
+def _one_of(allowed: Sequence[int], error: str) -> AfterValidator:
+    """Return what refuses other numbers; `{value}` and `{allowed}` of the error are filled in."""
+
+    def checked(value: int | None) -> int | None:
+        if value is None or value in allowed:
+            return value
+        raise ConfigError(error.format(value=value, allowed=", ".join(map(str, allowed))))
+
+    return AfterValidator(checked)
 
 
-def _known_bits(bits: int | None) -> int | None:
-    if bits is not None and bits not in WEIGHT_BITS:
-        raise ConfigError(
-            f"weights of {bits} bits are not packed; allowed are "
-            f"{', '.join(map(str, WEIGHT_BITS))}. Scheme qat has 8."
-        )
-    return bits
-
-
-def _known_block(size: int) -> int:
-    if size not in BLOCK_SIZES:
-        raise ConfigError(
-            f"block_size={size} has no kernel; allowed are {', '.join(map(str, BLOCK_SIZES))}. "
-            "Small blocks are nearer to the float weights, large ones smaller."
-        )
-    return size
+KNOWN_BLOCK = _one_of(
+    BLOCK_SIZES,
+    "block_size={value} has no kernel; allowed are {allowed}. Small blocks are nearer to the float "
+    "weights, large ones smaller.",
+)
+KNOWN_WEIGHT_BITS = _one_of(
+    WEIGHT_BITS, "weights of {value} bits are not packed; allowed are {allowed}. Scheme qat has 8."
+)
+KNOWN_TABLE_BITS = _one_of(
+    TABLE_BITS,
+    "tables of {value} bits have no look-up; allowed are {allowed}. To leave them in float, give "
+    "--no-embeddings.",
+)
 
 
 class SchemeConfig(GateConfig, TrainingConfig):
     """Settings of every scheme. Those of training are read by `qat` and `q-bert`."""
 
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        "sensitivity": "leave-one-out; hessian-trace with sensitive_bits"
+    }
     judging: ClassVar[frozenset[str]] = frozenset(
         {"max_drop", "golden_texts", "parity_texts", "runtime"}
     )
@@ -89,15 +93,15 @@ class SchemeConfig(GateConfig, TrainingConfig):
     sensitivity_texts: int = Field(
         256, ge=1, description="training texts to measure sensitivity on, at most"
     )
-    block_size: Annotated[int, AfterValidator(_known_block)] = Field(
+    block_size: Annotated[int, KNOWN_BLOCK] = Field(
         32,
         description="inputs of a product, or values of a row of a table, that share a 4-bit "
         f"scale: {', '.join(map(str, BLOCK_SIZES))}",
     )
-    weight_bits: Annotated[int, AfterValidator(_known_bits)] = Field(
+    weight_bits: Annotated[int, KNOWN_WEIGHT_BITS] = Field(
         3, description=f"bits of the weights of layers: {', '.join(map(str, WEIGHT_BITS))}"
     )
-    sensitive_bits: Annotated[int | None, AfterValidator(_known_bits)] = Field(
+    sensitive_bits: Annotated[int | None, KNOWN_WEIGHT_BITS] = Field(
         None,
         description="bits of the products whose loss is curved most; by default as the others",
     )
@@ -110,7 +114,7 @@ class SchemeConfig(GateConfig, TrainingConfig):
         description="groups of a product's outputs that share a scale in q-bert, as in the paper; "
         "the file is as large with any number",
     )
-    table_bits: Annotated[int, AfterValidator(_known_table_bits)] = Field(
+    table_bits: Annotated[int, KNOWN_TABLE_BITS] = Field(
         8, description=f"bits of large embedding tables: {', '.join(map(str, TABLE_BITS))}"
     )
     soft_labels: float = Field(
@@ -123,3 +127,8 @@ class SchemeConfig(GateConfig, TrainingConfig):
         description="precision to train in; bf16 has hardly more digits than 8-bit steps",
     )
     seed: int = Field(0, ge=0, description="which texts are drawn, and the order of training")
+
+    @property
+    def has_tables_of_4_bits(self) -> bool:
+        """Whether a scheme that reads `table_bits` gives large tables 4."""
+        return self.table_bits == TABLE_BITS[0]

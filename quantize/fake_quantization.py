@@ -36,8 +36,9 @@ DECAY = 0.9999
 """Of the moving averages (the paper's)."""
 ORIGINAL = "parametrizations.weight.original"
 """Name that PyTorch gives to the weight that a parametrization rounds."""
-RowRounding = Callable[[nn.Embedding, torch.Tensor], torch.Tensor]
-"""(table, looked-up rows) -> what quantizing leaves of these; the gradient is that of the rows."""
+RowRounding = Callable[[nn.Embedding, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(table, numbers of rows, these rows) -> what quantizing leaves of them; the gradient is that of
+the rows."""
 LEAST_SCALE = float(torch.finfo(torch.float32).tiny)
 
 
@@ -88,7 +89,7 @@ class RoundedWeight(WeightRounding):
         return rounded(weight, scale, 0.0, self.integers)
 
 
-def round_rows(table: nn.Embedding, rows: torch.Tensor) -> torch.Tensor:
+def round_rows(table: nn.Embedding, numbers: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Round what is looked up in an embedding table to 8 bits, by the range of the whole table."""
     return _rounded_range(rows, *table.weight.detach().aminmax(), INTEGERS["uint8"])
 
@@ -230,7 +231,8 @@ class FakeQuantized(nn.Module):
             table = self.student.get_submodule(path)
             assert isinstance(table, nn.Embedding)
             with torch.no_grad():
-                table.weight.copy_(rounding(table, table.weight))
+                numbers = torch.arange(len(table.weight), device=table.weight.device)
+                table.weight.copy_(rounding(table, numbers, table.weight))
             hook.remove()
         for path in self.weights:
             layer = self.student.get_submodule(path)
@@ -249,4 +251,4 @@ def _entering(activation: nn.Module) -> Any:
 
 
 def _looking_up(rounding: RowRounding) -> Any:
-    return lambda table, inputs, rows: rounding(table, rows)
+    return lambda table, inputs, rows: rounding(table, inputs[0], rows)

@@ -61,11 +61,14 @@ def in_groups(table: FloatArray, size: int) -> tuple[npt.NDArray[np.int8], Float
 def round_in_groups(size: int) -> RowRounding:
     """Return what rounds looked-up rows as `in_groups` rounds the whole table."""
 
-    def rounded(table: torch.nn.Embedding, rows: torch.Tensor) -> torch.Tensor:
-        values = rows.detach().reshape(-1, rows.shape[-1]).cpu().numpy()
+    def rounded(
+        table: torch.nn.Embedding, numbers: torch.Tensor, rows: torch.Tensor
+    ) -> torch.Tensor:
+        distinct, places = numbers.unique(return_inverse=True)  # a text repeats its tokens
+        values = table.weight.detach()[distinct].cpu().numpy()
         integers, scales = in_groups(values, size)
         left = integers * scales.repeat(size, axis=1)[:, : values.shape[1]]
-        whole = torch.from_numpy(left).to(rows).reshape(rows.shape)
+        whole = torch.from_numpy(left).to(rows)[places]
         return rows + (whole - rows).detach()
 
     return rounded

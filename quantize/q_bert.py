@@ -42,8 +42,6 @@ from quantize.training import Start, Trained, path_of_table, start_of, train_gra
 
 __all__ = ["check_layers", "write_q_bert"]
 
-FOUR_BITS = 4
-
 
 def check_layers(model: PreTrainedModel) -> None:
     """Raise ModelError for a model with an LSTM, without layers, or whose layers are not known."""
@@ -59,6 +57,7 @@ def check_layers(model: PreTrainedModel) -> None:
 def write_q_bert(context: QuantizationContext, target: Path) -> Written:
     """Train the float model with errors of few bits, and write its graph to `target`."""
     start = start_of(context)
+    _check_tables(start.context)
     allotment = _allotment(start)
     weights, tables = _roundings(start, allotment.bits), _table_roundings(start)
     trained = train_graph(start, weights, tables, target)
@@ -83,7 +82,17 @@ def _write(trained: Trained, bits: Mapping[str, int], target: Path) -> Written:
 
 def _tables_of_few_bits(context: QuantizationContext) -> dict[str, str]:
     """Return the look-ups in tables that have fewer than 8 bits: node -> name of the table."""
-    return large_tables(context) if context.config.table_bits == FOUR_BITS else {}
+    return large_tables(context) if context.config.has_tables_of_4_bits else {}
+
+
+def _check_tables(context: QuantizationContext) -> None:
+    """Raise ModelError where no table can have the few bits that are asked for."""
+    config = context.config
+    if config.has_tables_of_4_bits and not large_tables(context):
+        raise ModelError(
+            f"{context.source.path} has no embedding table that can have {config.table_bits} bits: "
+            "rows must be of an even width. Leave --table-bits out."
+        )
 
 
 def _table_roundings(start: Start) -> dict[str, RowRounding]:

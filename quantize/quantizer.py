@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.config import Rule
@@ -83,14 +83,17 @@ class QuantizeConfig(SchemeConfig):
         f"{', '.join(row['scheme'] for row in CANDIDATES)} and takes the first that passes",
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _by_curvature(cls, values: Any) -> Any:
+    def _by_curvature(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """By default, bits are allotted by the curvature that is found the quickest."""
-        if not isinstance(values, dict) or values.get("sensitive_bits") is None:
-            return values
-        allots = values.get("scheme") in SCHEMES_OF_MORE_BITS
-        return {"sensitivity": QUICKEST_CURVATURE, **values} if allots else values
+        config = handler(values)
+        allots = config.scheme in SCHEMES_OF_MORE_BITS and config.sensitive_bits is not None
+        if not allots or config.is_explicit("sensitivity"):
+            return config
+        filled = handler({**config.explicit(), "sensitivity": QUICKEST_CURVATURE})
+        filled.model_fields_set.discard("sensitivity")  # nobody has set it
+        return filled
 
 
 def quantize(

@@ -40,10 +40,6 @@ TRAINING = frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_
 LOW_BITS = frozenset(
     {"weight_bits", "sensitive_bits", "sensitive_share", "weight_groups", "table_bits"}
 )
-WHOLE_BYTES = 8
-"""Bits of tables that have one scale."""
-
-
 Settings = Mapping[str, Any]
 
 DYNAMIC: Settings = {"scheme": "dynamic"}
@@ -129,11 +125,12 @@ SCHEMES = Table(
             "from a torch artifact: for size, and as fast as static",
             write=on_demand("quantize.q_bert:write_q_bert"),
             reads=TRAINING | SENSITIVITY | LOW_BITS | {"block_size"},
-            tables_of_4_bits=lambda config: config.table_bits < WHOLE_BYTES,
+            tables_of_4_bits=lambda config: config.has_tables_of_4_bits,
             precision=lambda config: f"int{config.weight_bits}",
             source="torch",
             check=on_demand("quantize.q_bert:check_layers"),
             then=(
+                {"scheme": "q-bert", "table_bits": 8},
                 {"scheme": "q-bert", "weight_bits": 3},
                 {"scheme": "q-bert", "weight_bits": 4},
                 {"scheme": "qat"},
@@ -192,12 +189,14 @@ RULES: Mapping[str, Rule[Any]] = {
     ),
     "tables of 4 bits in float": Rule(
         lambda config: _has_tables_of_4_bits(config) and config.no_embeddings,
-        "it leaves in float the tables that would have 4 bits. Leave it out, or give --scheme "
-        "dynamic, or a --table-bits of 8 to scheme q-bert.",
+        "it leaves in float the tables that would have 4 bits. Leave it out, or give "
+        "--scheme dynamic, or --scheme q-bert --table-bits 8.",
         frozenset({"no_embeddings"}),
     ),
-    "blocks of whole bytes": Rule(
-        lambda config: config.scheme in _readers("table_bits") and config.table_bits == WHOLE_BYTES,
+    "blocks of tables of 8 bits": Rule(
+        lambda config: (
+            config.scheme in _readers("table_bits") and not _has_tables_of_4_bits(config)
+        ),
         "it changes nothing here: tables of 8 bits have a scale each. Give --table-bits 4 too, or "
         "leave it out.",
         frozenset({"block_size"}),
@@ -206,7 +205,8 @@ RULES: Mapping[str, Rule[Any]] = {
         lambda config: (
             _has_tables_of_4_bits(config) and not RUNTIMES[config.runtime].four_bit_tables
         ),
-        "it has no look-up in tables of 4 bits. Leave it out, or give tables 8 bits.",
+        "it has no look-up in tables of 4 bits. Leave it out, or give --scheme dynamic, or "
+        "--scheme q-bert --table-bits 8.",
         frozenset({"runtime"}),
     ),
     "percentile of another calibrator": Rule(

@@ -28,28 +28,46 @@ def test_the_amount_fills_the_budget(probes: tuple[tuple[int, float], ...], amou
 def test_probes_grow_until_they_can_be_told_apart(tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def seconds_of(amount: int) -> float:
+    def trained(amount: int) -> Probe:
         asked.append(amount)
-        return 2.0 + amount / 1000
+        return Probe(amount=amount, processor_s=2.0 + amount / 1000)
 
     place = tmp_path / "amount.json"
-    found = amount_in(100.0, place, "a", seconds_of, 200, 300_000)
+    found = amount_in(100.0, place, "a", trained, 200, 300_000)
     assert asked == [200, 800, 3200, 12800]  # the last takes 12.6 s longer than the first
     assert found.amount == 98_000
-    assert amount_in(100.0, place, "a", seconds_of, 200, 300_000) == found
+    assert amount_in(100.0, place, "a", trained, 200, 300_000) == found
     assert len(asked) == 4  # nothing was timed again
-    assert amount_in(50.0, place, "a", seconds_of, 200, 300_000).amount == 48_000
+    assert amount_in(50.0, place, "a", trained, 200, 300_000).amount == 48_000
 
 
 def test_probes_end_where_there_is_no_more(tmp_path: Path) -> None:
-    found = amount_in(100.0, tmp_path / "amount.json", "a", lambda amount: 1.0, 200, 900)
+    def trained(amount: int) -> Probe:
+        return Probe(amount=amount, processor_s=1.0)
+
+    found = amount_in(100.0, tmp_path / "amount.json", "a", trained, 200, 900)
     assert [each.amount for each in found.probes] == [200, 800, 900]
     assert found.amount == 900
-    assert amount_in(100.0, tmp_path / "few.json", "a", lambda amount: 1.0, 200, 90).amount == 90
+    assert amount_in(100.0, tmp_path / "few.json", "a", trained, 200, 90).amount == 90
 
 
 def test_another_identity_is_measured_anew(tmp_path: Path) -> None:
     place = tmp_path / "amount.json"
     for identity, second in (("a", 1.0), ("b", 2.0)):
-        found = amount_in(100.0, place, identity, lambda amount, s=second: s * amount, 10, 900)  # type: ignore[misc]
+
+        def trained(amount: int, second: float = second) -> Probe:
+            return Probe(amount=amount, processor_s=second * amount)
+
+        found = amount_in(100.0, place, identity, trained, 10, 900)
         assert found.amount == round(100 / second)
+
+
+def test_a_probe_says_on_how_much_it_was(tmp_path: Path) -> None:
+    """Whole epochs of 40 texts: the line goes through what was trained, not what was asked for."""
+
+    def trained(amount: int) -> Probe:
+        seen = max(round(amount / 40), 1) * 40
+        return Probe(amount=seen, processor_s=seen / 10)
+
+    found = amount_in(100.0, tmp_path / "amount.json", "a", trained, 10, 9000)
+    assert [each.amount for each in found.probes] == [40, 160] and found.amount == 1000

@@ -43,8 +43,8 @@ def test_a_system_cites_the_paper_of_its_method(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "texts", "extent"),
     [
-        ("hard-6", 2600, Extent(1000, 3)),
-        ("hard-6", 1400, Extent(1000, 1)),
+        ("hard-6", 3000, Extent(1000, 3)),
+        ("hard-6", 1000, Extent(1000, 1)),
         ("hard-6", 300, Extent(300, 1)),  # not once over all of them
         ("distilbert-6", 2600, Extent(1000, 1600)),
         ("distilbert-6", 1000, Extent(1000, 0)),
@@ -53,6 +53,12 @@ def test_a_system_cites_the_paper_of_its_method(name: str) -> None:
 )
 def test_a_time_holds_texts_of_both_kinds_or_epochs(name: str, texts: int, extent: Extent) -> None:
     assert extent_of(SYSTEMS[name], texts, 1000) == extent
+    assert extent.texts(SYSTEMS[name]) == texts
+
+
+@pytest.mark.parametrize(("texts", "epochs"), [(1400, 1), (2600, 3)])
+def test_epochs_are_whole(texts: int, epochs: int) -> None:
+    assert extent_of(SYSTEMS["hard-6"], texts, 1000) == Extent(1000, epochs)
 
 
 def test_a_file_takes_the_place_of_the_texts_of_the_task() -> None:
@@ -107,6 +113,7 @@ def test_systems_are_trained_scored_and_timed_once(
     assert "left out" in capsys.readouterr().out
     static = result.systems[1]
     assert len(static.processor_s) == 2 and static.amount == 18  # of the file
+    assert {each.labelled_texts for each in result.systems} == {len(task.train)}
     assert static.graphs.keys() == {"float32", "int8"} or static.refused
     assert students == {path: path.stat().st_mtime_ns for path in students}
     text = compression_block("compression.json", out)

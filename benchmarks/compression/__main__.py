@@ -25,7 +25,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.compression.graphs import graphs_of
+from benchmarks.compression.graphs import Graphs, graphs_of
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
 from benchmarks.compression.systems import SYSTEMS
 from benchmarks.compression.training import Sources, Trainer
@@ -101,20 +101,24 @@ def _measured(
         unlabelled=sources.unlabelled.name if sources.unlabelled else f"those of {task.name}",
         student=sources.encoder and Path(sources.encoder).name,
         teacher_graphs=of_teacher.names,
-        systems=tuple(
-            TrainedSystem(
-                name=name,
-                labelled_texts=(extent := trainer.extent(name)).labelled_texts,
-                amount=extent.amount,
-                processor_s=tuple(map(seconds_of, own)),
-                graphs=graphs[name].names,
-                refused=(reason := graphs[name].refused) and trainer.without_folders(reason),
-            )
-            for name, own in models.items()
-        ),
+        systems=tuple(_record_of(name, own, graphs[name], trainer) for name, own in models.items()),
         absent=dict(absent),
         scores=scores,
         speeds=compare(timed, task, config),
+    )
+
+
+def _record_of(
+    name: str, models: Sequence[Artifact], graphs: Graphs, trainer: Trainer
+) -> TrainedSystem:
+    extent = trainer.extent(name)
+    return TrainedSystem(
+        name=name,
+        labelled_texts=extent.labelled_texts,
+        amount=extent.amount,
+        processor_s=tuple(map(seconds_of, models)),
+        graphs=graphs.names,
+        refused=graphs.refused and trainer.without_folders(graphs.refused),
     )
 
 

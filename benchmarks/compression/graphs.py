@@ -15,7 +15,7 @@ from quantize.quantizer import QuantizeConfig, quantize
 
 __all__ = ["Graphs", "graphs_of"]
 
-REFUSALS = (AccuracyError, GateError, ParityError)
+REFUSALS = (AccuracyError, GateError, ModelError, ParityError)
 GATE_TEXTS = 64
 """Of each gate, whose time would be most of all; all held-out texts score the graphs."""
 

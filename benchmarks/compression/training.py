@@ -8,13 +8,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.budget import amount_in
+from benchmarks.budget import Probe, amount_in
 from benchmarks.compression.systems import ENCODER, SYSTEMS, TEACHER, System
 from benchmarks.making import made_once, seconds_of, timed
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError
-from bertender.tasks.task import Task
+from bertender.tasks.loading import sample
+from bertender.tasks.task import Split, Task
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.unlabelled import with_unlabelled
 from distill.methods import METHODS
@@ -96,6 +97,12 @@ class Extent:
     amount: int
     """Texts without labels, or epochs, by the system."""
 
+    def texts(self, system: System) -> int:
+        """Return how many texts that is, each counted as often as it is seen."""
+        if system.amount == "epochs":
+            return self.labelled_texts * self.amount
+        return self.labelled_texts + self.amount
+
 
 def extent_of(system: System, texts: int, labelled: int) -> Extent:
     """Return how a system learns from `texts`, each counted as often as it is seen.
@@ -171,9 +178,10 @@ class Trainer:
         """Return how many texts a system learns from in its time, measured now or before."""
         system, labelled = SYSTEMS[name], len(self.shortened.train)
 
-        def seconds_for(texts: int) -> float:
-            out = self.work / "probes" / f"{name}-{texts}"
-            return seconds_of(self._made(system, texts, 0, out))
+        def trained(texts: int) -> Probe:
+            made = self._made(system, texts, 0, self.work / "probes" / f"{name}-{texts}")
+            seen = extent_of(system, texts, labelled).texts(system)
+            return Probe(amount=seen, processor_s=seconds_of(made))
 
         settings = config_of(system, 1, 0, self.sources).model_dump_json()
         data = f"{self.shortened.fingerprint()} {self._unlabelled} texts"
@@ -181,18 +189,28 @@ class Trainer:
         return amount_in(
             system.share * self.budget_s,
             self.work / f"{name}.amount.json",
-            f"{settings} {self.teacher.digest} {data}",
-            seconds_for,
+            f"texts with {settings} {self.teacher.digest} {data}",
+            trained,
             FIRST_TEXTS,
             labelled * MOST_EPOCHS if epochs else labelled + self._unlabelled,
         ).amount
 
     def _made(self, system: System, texts: int, seed: int, out: Path) -> Artifact:
         extent = extent_of(system, texts, len(self.shortened.train))
-        task = replace(self.shortened, train=self.shortened.train.first(extent.labelled_texts))
+        task = replace(self.shortened, train=self._first(extent.labelled_texts))
         config = config_of(system, extent.amount, seed, self.sources)
         make = partial(STAGES[system.stage].make, self.teacher, task)
         return made_once(out, config, task, self.teacher, timed(make))
+
+    def _first(self, count: int) -> Split:
+        """Return the first training texts, in an order that was drawn.
+
+        Those of a task that has only a part of its training file are in such an order already.
+        """
+        train = self.shortened.train
+        if self.teacher.card.task.source.get("max_train") == len(train):
+            return train.first(count)
+        return sample(train, count, self.task.problem)
 
     @cached_property
     def shortened(self) -> Task:

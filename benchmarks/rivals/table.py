@@ -105,7 +105,8 @@ RIVALS = Table(
             requirements=("sentence-transformers[openvino]==5.7.0", *TRANSFORMERS),
             settings={"backend": "openvino"},
             single_texts=False,
-            note="converts the PyTorch model itself",
+            note="converts the PyTorch model itself, and computes in what OpenVINO takes: bfloat16 "
+            "where the CPU has it",
         ),
         "ctranslate2": Rival(
             title="CTranslate2",

@@ -37,7 +37,7 @@ def in_pipeline(model: Any, opening: Opening) -> Predict:
 
 def _fields(example: Example) -> dict[str, str]:
     """Return a text or a pair as the pipeline takes it."""
-    return dict(zip(("text", "text_pair"), example))  # noqa: B905
+    return dict(zip(("text", "text_pair"), example, strict=False))
 
 
 def open_compiled(opening: Opening) -> Predict:

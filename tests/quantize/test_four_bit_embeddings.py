@@ -70,7 +70,7 @@ def test_looked_up_rows_are_rounded_as_the_table_is(width: int) -> None:
     integers, scales = in_groups(table.weight.detach().numpy(), 16)
     whole = integers * np.repeat(scales, 16, axis=1)[:, :width]
     numbers = torch.tensor([[5, 0], [3, 3]])
-    rows = round_in_groups(16)(table, table(numbers))
+    rows = round_in_groups(16)(table, numbers, table(numbers))
     assert np.array_equal(rows.detach().numpy(), whole[numbers.numpy()])
     rows.sum().backward()
     assert table.weight.grad is not None
@@ -202,6 +202,11 @@ def test_it_goes_by_graphs_of_two_files(
     )
     assert one.keys() == two.keys()
     assert all(np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_openvino_has_no_such_look_up() -> None:
+    with pytest.raises(ConfigError, match=r"no look-up in tables of 4 bits.*--scheme dynamic"):
+        QuantizeConfig.parse({"scheme": "four-bit-embeddings", "runtime": "openvino"})
 
 
 def test_tables_in_float_are_another_scheme() -> None:

@@ -84,6 +84,20 @@ def test_tables_of_4_bits_compute_as_the_model_that_was_trained(task: Task, tmp_
     assert np.abs(found - wanted).mean() < 0.003 * np.abs(wanted).max()
 
 
+def test_a_table_of_an_odd_width_is_refused_before_the_training(task: Task, tmp_path: Path) -> None:
+    odd = tiny_classifier("bert", hidden_size=9, num_attention_heads=3)
+    source = save_artifact(odd, task, tmp_path / "source")
+    context = context_of(source, task, tmp_path, scheme="q-bert", table_bits=4, **EQUAL)
+    with pytest.raises(ModelError, match="has no embedding table that can have 4 bits"):
+        write_q_bert(context, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("family", ["albert", "distilbert"])
+def test_tables_of_4_bits_of_other_families(family: str, task: Task, tmp_path: Path) -> None:
+    found = made(task, tmp_path, family, table_bits=4, block_size=16).card.findings.quantization
+    assert found.tables_of_4_bits == 1
+
+
 def test_tables_of_4_bits_pass_the_gates(task: Task, tmp_path: Path) -> None:
     small = made(task, tmp_path / "small", table_bits=4, block_size=16)
     found = small.card.findings.quantization
@@ -106,7 +120,7 @@ def test_tables_of_no_such_bits_are_refused(settings: dict[str, Any], words: str
         QuantizeConfig.parse({"scheme": "q-bert", **settings})
 
 
-def test_bits_are_allotted_by_the_trace_unless_told_otherwise() -> None:
+def test_bits_are_allotted_by_the_trace_by_default() -> None:
     def sensitivity(**settings: Any) -> str:
         return QuantizeConfig.parse({"weight_bits": 2, **settings}).sensitivity
 
@@ -114,6 +128,9 @@ def test_bits_are_allotted_by_the_trace_unless_told_otherwise() -> None:
     assert sensitivity(**more) == "hessian-trace"
     assert sensitivity(**more, sensitivity="hessian-eigenvalue") == "hessian-eigenvalue"
     assert sensitivity(scheme="q-bert") == "leave-one-out"
+    config = QuantizeConfig.parse(more)
+    assert not config.is_explicit("sensitivity")
+    assert config.changed({"sensitive_bits": None}).sensitivity == "leave-one-out"
     with pytest.raises(ConfigError, match="Leave --sensitivity out"):
         sensitivity(**more, sensitivity="leave-one-out")
 
