@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import onnx
-from optimum.exporters.onnx import onnx_export_from_model
 from optimum.exporters.tasks import TasksManager
 from pydantic import Field
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
@@ -35,6 +34,7 @@ from export.aliases import drop_aliases
 from export.graph_report import report_graph
 from export.half_range import fit_half_range
 from export.optimization import OPTIMIZATIONS
+from export.optimum_export import write_by_optimum
 from export.own_export import OWN_WRITERS
 from export.precisions import PRECISIONS
 
@@ -174,7 +174,7 @@ def _write_with_optimum(
     onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None
 ) -> None:
     try:
-        onnx_export_from_model(model, directory, task=onnx_task, do_validation=False, opset=opset)
+        write_by_optimum(onnx_task, model, directory, opset)
     except ValueError as error:
         raise _not_exported(model, str(error).split(". ")[0]) from None
 

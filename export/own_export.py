@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from optimum.exporters.onnx import onnx_export_from_model
 from transformers import PreTrainedModel
 
 from bertender.models.families import family_name
@@ -15,6 +14,7 @@ from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.own_places import OWN_PLACES
 from bertender.models.pruned import PRUNABLE
 from bertender.training.examples import input_names
+from export.optimum_export import write_by_optimum
 
 __all__ = ["OWN_WRITERS", "GraphWriter", "write_as_its_origin", "write_traced"]
 
@@ -74,7 +74,7 @@ def write_as_its_origin(
     # Optimum asks a model's class which library it is of
     plain.__class__, _ = row.classes_of(model)
     plain.config.export_model_type = model.config.pruned_from
-    onnx_export_from_model(plain, directory, task=onnx_task, do_validation=False, opset=opset)
+    write_by_optimum(onnx_task, plain, directory, opset)
     model.config.save_pretrained(directory)
 
 

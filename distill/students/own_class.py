@@ -94,7 +94,8 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
             "num_attention_heads": heads,
             "intermediate_size": shape.feed_forward_size or 4 * width,
             "max_position_embeddings": positions,
-            "type_vocab_size": max(getattr(source, "type_vocab_size", 0) or 0, 1),
+            # its own tokenizer tells the texts of a pair apart, even if the teacher's does not
+            "type_vocab_size": max(getattr(source, "type_vocab_size", 0) or 0, 2 if own else 1),
             "pad_token_id": own.pad_token_id if own else source.pad_token_id,
             "id2label": source.id2label,
             "label2id": source.label2id,

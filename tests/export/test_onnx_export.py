@@ -53,6 +53,15 @@ def batch(rows: int, length: int) -> Batch:
     return Batch((("",),) * rows, arrays)
 
 
+@pytest.mark.parametrize("model_type", ["bert", "bertender-pruned-bert"])
+def test_one_token_type(model_type: str, task: Task, tmp_path: Path) -> None:
+    """As in a BERT that learns from an MPNet, which has none."""
+    model = tiny_classifier(model_type, type_vocab_size=1)
+    source = save_artifact(model, task, tmp_path / "source")
+    exported = export(source, task, ExportConfig(parity_texts=8), tmp_path / "onnx")
+    assert exported.card.findings.parity.passed
+
+
 @pytest.mark.parametrize("rows", [1, 7])
 @pytest.mark.parametrize("length", [1, 2, 17, LONGEST])
 def test_batch_and_length_are_dynamic(

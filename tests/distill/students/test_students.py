@@ -31,8 +31,18 @@ from distill.students import (
 from distill.students.bilstm import strongest_directions
 from distill.students.weights import factors, position_table, weight_of
 from tests.toy_models import BERT_SHAPE, UNKNOWN, VOCABULARY, tiny_classifier
+from tests.toys import tiny_tokenizer
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+
+
+def test_a_vocabulary_of_its_own_tells_the_texts_of_a_pair_apart() -> None:
+    """Even if the teacher has no token types: the student's tokenizer has two."""
+    shape = StudentShape(2, tokenizer=tiny_tokenizer())
+    student = any_width_student(tiny_classifier("mpnet"), shape)
+    assert student.config.type_vocab_size == 2
+    narrower = any_width_student(tiny_classifier("mpnet"), StudentShape(2, hidden_size=16))
+    assert narrower.config.type_vocab_size == 1
 
 
 def hidden_states(model: PreTrainedModel) -> list[torch.Tensor]:
