@@ -98,20 +98,24 @@ def test_systems_are_trained_scored_and_timed_once(
     texts.write_text("".join(f"{fruit} saw {n}\n" for fruit in ("apple", "plum") for n in range(9)))
     work, out = tmp_path / "work", tmp_path / "compression.json"
     settings = {"minutes": 0.02, "seeds": 2, "unlabelled": texts, "noisy": True}
-    control, absent, _ = CONTROLS
+    control, absent, shorter = CONTROLS
     shallow = replace(SYSTEMS[control], settings={"method": "hard", "layers": 2})
     monkeypatch.setitem(SYSTEMS, control, shallow)
-    asked = f"{control},{absent},static,heads,q8bert"
+    monkeypatch.setitem(SYSTEMS, shorter, replace(shallow, share=0.5))
+    asked = f"{control},{absent},{shorter},static,heads,q8bert"
     run(trained.path, work, None, asked, **settings)
     students = {path: path.stat().st_mtime_ns for path in work.glob("*/artifact.json")}
     assert len(students) >= 2
     run(trained.path, work, out, asked, **settings)
     result = CompressionBenchmark.model_validate_json(out.read_text())
-    assert [each.name for each in result.systems] == [control, "static", "heads", "q8bert"]
+    assert [each.name for each in result.systems] == [
+        *(control, shorter, "static", "heads", "q8bert")
+    ]
+    assert result.systems[1].graphs == {}  # those of the longer training are as fast
     # the teacher has no six layers
     assert [*result.absent] == [absent] and "6" in result.absent[absent]
     assert "left out" in capsys.readouterr().out
-    static = result.systems[1]
+    static = result.systems[2]
     assert len(static.processor_s) == 2 and static.amount == 18  # of the file
     assert {each.labelled_texts for each in result.systems} == {len(task.train)}
     assert static.graphs.keys() == {"float32", "int8"} or static.refused

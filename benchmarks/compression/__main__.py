@@ -42,6 +42,7 @@ from bertender.pipeline.recorded_task import recorded_task
 __all__ = ["run"]
 
 REFUSALS = (AccuracyError, ConfigError, GateError, ModelError, ParityError)
+UNTIMED = Graphs({})
 
 
 def run(
@@ -71,7 +72,7 @@ def run(
     check_scorable(source, task)
     trainer.check(chosen)
     models, absent = _trained(trainer, chosen, seeds)
-    for model in (source, *(own[0] for own in models.values())):
+    for model in (source, *_timed_models(models).values()):
         graphs_of(model, task, work)
     if out is not None:
         config = CompareConfig(processes=processes, noisy=noisy)
@@ -89,7 +90,9 @@ def _measured(
     of_teacher = graphs_of(teacher, task, trainer.work)
     if "float32" not in of_teacher.names:
         raise ModelError(f"the teacher, which others are compared with: {of_teacher.refused}")
-    graphs = {name: graphs_of(own[0], task, trainer.work) for name, own in models.items()}
+    graphs = {
+        name: graphs_of(model, task, trainer.work) for name, model in _timed_models(models).items()
+    }
     scores = scored_students(teacher, task, [each for own in models.values() for each in own])
     if not config.noisy:
         check_load_now()
@@ -101,11 +104,19 @@ def _measured(
         unlabelled=sources.unlabelled.name if sources.unlabelled else f"those of {task.name}",
         student=sources.encoder and Path(sources.encoder).name,
         teacher_graphs=of_teacher.names,
-        systems=tuple(_record_of(name, own, graphs[name], trainer) for name, own in models.items()),
+        systems=tuple(
+            _record_of(name, own, graphs.get(name, UNTIMED), trainer)
+            for name, own in models.items()
+        ),
         absent=dict(absent),
         scores=scores,
         speeds=compare(timed, task, config),
     )
+
+
+def _timed_models(models: Mapping[str, Sequence[Artifact]]) -> dict[str, Artifact]:
+    """Return the first model of each system whose graphs are timed."""
+    return {name: own[0] for name, own in models.items() if SYSTEMS[name].is_timed}
 
 
 def _record_of(

@@ -52,6 +52,11 @@ class System:
     published: Published = Published()
 
     @property
+    def is_timed(self) -> bool:
+        """Whether its graphs are made and timed: a shorter training gives one as another's."""
+        return self.share == 1
+
+    @property
     def of_encoder(self) -> bool:
         """Whether its student is made of the encoder of `--student`."""
         return ENCODER in self.settings.values()
