@@ -121,11 +121,14 @@ def test_systems_are_trained_scored_and_timed_once(
     assert static.graphs.keys() == {"float32", "int8"} or static.refused
     assert students == {path: path.stat().st_mtime_ns for path in students}
     text = compression_block("compression.json", out)
-    assert "| the teacher | - |" in text and "| Weighted vectors of tokens |" in text
+    assert "| the teacher | - |" in text and "| Weighted vectors of tokens (`static`) |" in text
     assert f"- {absent}: " in text and "Raw: `compression.json`" in text
     rows = {line.split(" | ")[0]: line.split(" | ") for line in text.splitlines() if "|" in line}
-    over = rows["| Weighted vectors of tokens"][4]
+    over = rows["| Weighted vectors of tokens (`static`)"][4]
     assert over[0] in "+-" and over.endswith("]")  # points over the control
-    assert rows[f"| {shallow.title}"][4] == "-"
-    assert rows["| Q8BERT (Zafrir et al. 2019, arXiv 1910.06188)"][-1].startswith("99.9% of BERT")
+    assert rows[f"| {shallow.title} (`{control}`)"][4] == "-"
+    assert rows["| Q8BERT (`q8bert`, Zafrir et al. 2019, arXiv 1910.06188)"][-1].startswith(
+        "99.9% of BERT"
+    )
     assert f"best on the texts to choose by: {control}." in text
+    assert f"Against labels alone (`{control}`), by the intervals: above " in text

@@ -6,13 +6,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.compression.gains import control_of, gains_of
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
-from benchmarks.compression.systems import CONTROLS, SYSTEMS, Published
-from benchmarks.points import gained, points
+from benchmarks.compression.systems import SYSTEMS, Published
+from benchmarks.points import points
+from benchmarks.readings.compression import compression_reading
 from benchmarks.students import ScoredModel, groups_of
 from benchmarks.students_table import retained
 from bertender.measure.comparison import ComparisonRow
-from bertender.metrics.records import LabelSet
+from bertender.metrics.records import Change
 from bertender.report.cells import DASH, markdown_rows, short, speedup_cell
 
 __all__ = ["compression_block"]
@@ -37,11 +39,16 @@ def compression_block(file: str, path: Path) -> str:
     """Return the table, what is not in it and why, and the conditions."""
     result = CompressionBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     groups = groups_of(result.scores.students)
-    rows = [_teacher(result), *(_row(each, groups[each.name], result) for each in result.systems)]
+    gains = gains_of(result)
+    rows = [
+        _teacher(result),
+        *(_row(each, groups[each.name], gains.get(each.name), result) for each in result.systems),
+    ]
     heads, *cells = ([(cell,) for cell in row] for row in (HEADINGS, *rows))
     numeric = [1 < place < len(HEADINGS) - 1 for place in range(len(HEADINGS))]
     lines = markdown_rows(heads, cells, numeric)
-    return "\n".join([*lines, "", *_notes(result), "", _conditions(result), "", f"Raw: `{file}`\n"])
+    words = [*_notes(result), "", compression_reading(result), _conditions(result)]
+    return "\n".join([*lines, "", *words, "", f"Raw: `{file}`\n"])
 
 
 def _teacher(result: CompressionBenchmark) -> list[str]:
@@ -51,17 +58,20 @@ def _teacher(result: CompressionBenchmark) -> list[str]:
 
 
 def _row(
-    system: TrainedSystem, group: Sequence[ScoredModel], result: CompressionBenchmark
+    system: TrainedSystem,
+    group: Sequence[ScoredModel],
+    gain: Change | None,
+    result: CompressionBenchmark,
 ) -> list[str]:
     row, share = SYSTEMS[system.name], retained(group, result.scores)
     score = f"{statistics.mean([each.score.value for each in group]):.3f}"
     remaining = DASH if share is None else f"{share:.1%}"
     _, *large = _figures(result, system.graphs.get(FLOAT))
     small = _figures(result, _quantized(system.graphs))
-    over = DASH if system.name in CONTROLS else _over_control(group, result)
-    title = f"{row.title} ({row.paper})" if row.paper else row.title
-    trained = _trained_on(system)
-    return [title, trained, score, remaining, over, *large, *small, _published(row.published)]
+    over = DASH if gain is None else points(gain)
+    names = ", ".join(filter(None, (f"`{system.name}`", row.paper)))
+    first = f"{row.title} ({names})", _trained_on(system)
+    return [*first, score, remaining, over, *large, *small, _published(row.published)]
 
 
 def _quantized(graphs: Mapping[str, str]) -> str | None:
@@ -75,27 +85,6 @@ def _trained_on(system: TrainedSystem) -> str:
         epochs = "1 epoch" if system.amount == 1 else f"{system.amount} epochs"
         return f"{epochs} of {system.labelled_texts:,} texts, {seconds}"
     return f"{system.labelled_texts + system.amount:,} texts, {seconds}"
-
-
-def _over_control(group: Sequence[ScoredModel], result: CompressionBenchmark) -> str:
-    scores = result.scores
-    control = _control(result)
-    if control is None:
-        return DASH
-    labels = LabelSet(count=len(scores.label_names), names=scores.label_names)
-    references = groups_of(scores.students)[control]
-    return points(gained(scores.metric, scores.labels, references, group, label_set=labels))
-
-
-def _control(result: CompressionBenchmark) -> str | None:
-    """Return the control that is best on the texts to choose by; None where there is none."""
-    groups = groups_of(result.scores.students)
-    choices = {
-        name: statistics.mean([each.choice.value for each in groups[name]])
-        for name in CONTROLS
-        if name in groups
-    }
-    return max(choices, key=choices.__getitem__) if choices else None
 
 
 def _figures(result: CompressionBenchmark, name: str | None) -> list[str]:
@@ -146,7 +135,7 @@ def _conditions(result: CompressionBenchmark) -> str:
         f"to have {result.budget_s:.0f} s of processor time, the teacher's outputs included, and "
         f"took {min(seconds):.0f} to {max(seconds):.0f} s; texts without labels: "
         f"{result.unlabelled}.{encoder} The control is the row of labels alone that is best on the "
-        f"texts to choose by: {_control(result) or 'none'}. Learning rate "
+        f"texts to choose by: {control_of(result) or 'none'}. Learning rate "
         f"{result.learning_rate:g}, or the method's own where that is higher; {seeds} "
         f"{'seed' if seeds == 1 else 'seeds'}, of which the first is exported, quantized (dynamic) "
         "and timed. Smaller: bytes of the teacher's float32 graph over its own. Faster: one text "

@@ -1,0 +1,40 @@
+"""What systems gain over the control of a result: labels alone."""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks.compression.records import CompressionBenchmark
+from benchmarks.compression.systems import CONTROLS
+from benchmarks.points import gained
+from benchmarks.students import groups_of
+from bertender.metrics.records import Change, LabelSet
+
+__all__ = ["control_of", "gains_of"]
+
+
+def control_of(result: CompressionBenchmark) -> str | None:
+    """Return the control that is best on the texts to choose by; None where there is none."""
+    groups = groups_of(result.scores.students)
+    choices = {
+        name: statistics.mean([each.choice.value for each in groups[name]])
+        for name in CONTROLS
+        if name in groups
+    }
+    return max(choices, key=choices.__getitem__) if choices else None
+
+
+def gains_of(result: CompressionBenchmark) -> dict[str, Change]:
+    """Return the points of each system, controls left out, over the control; none without it."""
+    scores, control = result.scores, control_of(result)
+    if control is None:
+        return {}
+    labels = LabelSet(count=len(scores.label_names), names=scores.label_names)
+    groups = groups_of(scores.students)
+    return {
+        each.name: gained(
+            scores.metric, scores.labels, groups[control], groups[each.name], label_set=labels
+        )
+        for each in result.systems
+        if each.name not in CONTROLS
+    }
