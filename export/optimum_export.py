@@ -5,24 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from optimum.exporters.onnx import onnx_export_from_model
 from optimum.exporters.tasks import TasksManager
-from optimum.utils.input_generators import DummyTextInputGenerator
 from transformers import PreTrainedModel
 
 __all__ = ["write_by_optimum"]
-
-
-class _OneTokenType(DummyTextInputGenerator):  # type: ignore[misc]
-    """Texts to trace a model with whose table of token types has one row.
-
-    Optimum's own have types of 0 and 1, whatever the model knows.
-    """
-
-    def generate(self, input_name: str, *arguments: Any, **settings: Any) -> torch.Tensor:
-        generated: torch.Tensor = super().generate(input_name, *arguments, **settings)
-        return generated.zero_() if input_name == "token_type_ids" else generated
 
 
 def write_by_optimum(
@@ -45,18 +32,23 @@ def write_by_optimum(
         task=onnx_task,
         do_validation=False,
         opset=opset,
-        custom_onnx_configs=_settings_of_one_token_type(onnx_task, model),
+        custom_onnx_configs=_without_token_types(onnx_task, model),
     )
 
 
-def _settings_of_one_token_type(onnx_task: str, model: PreTrainedModel) -> dict[str, Any] | None:
-    """Return the exporter's settings for a model with one token type, None for any other."""
+def _without_token_types(onnx_task: str, model: PreTrainedModel) -> dict[str, Any] | None:
+    """Return settings of Optimum whose graph reads no token types; None where there are several.
+
+    Where a model has one, they are all 0: its tokenizer may give none, as MPNet's, whose students
+    are BERTs. Optimum would trace it with types of 0 and 1, whatever the model knows.
+    """
     if getattr(model.config, "type_vocab_size", None) != 1:
         return None
     model_type = getattr(model.config, "export_model_type", None) or model.config.model_type
     constructor = TasksManager.get_exporter_config_constructor(
         "onnx", task=onnx_task, model_type=model_type, library_name="transformers"
     )
-    settings = constructor(model.config, task=onnx_task)
-    settings.DUMMY_INPUT_GENERATOR_CLASSES = (_OneTokenType,)
-    return {"model": settings}
+    usual = constructor(model.config, task=onnx_task)
+    read = {name: axes for name, axes in usual.inputs.items() if name != "token_type_ids"}
+    kind = type("WithoutTokenTypes", (type(usual),), {"inputs": property(lambda _: read)})
+    return {"model": kind(model.config, task=onnx_task)}
