@@ -91,7 +91,7 @@ class QuantizeConfig(SchemeConfig):
         allots = config.scheme in SCHEMES_OF_MORE_BITS and config.sensitive_bits is not None
         if not allots or config.is_explicit("sensitivity"):
             return config
-        filled = handler({**config.explicit(), "sensitivity": QUICKEST_CURVATURE})
+        filled = config.changed({"sensitivity": QUICKEST_CURVATURE})
         filled.model_fields_set.discard("sensitivity")  # nobody has set it
         return filled
 

@@ -59,11 +59,8 @@ class Config(Record):
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """Return the config with other values of some settings."""
-        return self.model_validate({**self.explicit(), **changes})
-
-    def explicit(self) -> dict[str, Any]:
-        """Return the settings that were given, and their values."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
+        explicit = {name: getattr(self, name) for name in self.model_fields_set}
+        return self.model_validate({**explicit, **changes})
 
     def is_explicit(self, name: str, *, beyond_default: bool = False) -> bool:
         """Return whether a setting was set; with `beyond_default`, to another value only."""
