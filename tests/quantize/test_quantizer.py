@@ -281,7 +281,11 @@ IDLE = [
     ("q-bert", {"sensitivity": "hessian-trace"}, "all products have --weight-bits"),
     ("q-bert", {"sensitive_share": 0.2}, "Give --sensitive-bits too"),
     ("q-bert", {"sensitive_bits": 3}, "are no more than weight_bits=3"),
-    ("q-bert", {"sensitive_bits": 4}, "Give --sensitivity hessian-eigenvalue"),
+    (
+        "q-bert",
+        {"sensitive_bits": 4, "sensitivity": "leave-one-out"},
+        "Leave --sensitivity out",
+    ),
 ]
 
 
