@@ -131,4 +131,4 @@ class SchemeConfig(GateConfig, TrainingConfig):
     @property
     def has_tables_of_4_bits(self) -> bool:
         """Whether a scheme that reads `table_bits` gives large tables 4."""
-        return self.table_bits == TABLE_BITS[0]
+        return self.table_bits == 4

@@ -57,49 +57,51 @@ def check_layers(model: PreTrainedModel) -> None:
 def write_q_bert(context: QuantizationContext, target: Path) -> Written:
     """Train the float model with errors of few bits, and write its graph to `target`."""
     start = start_of(context)
-    _check_tables(start.context)
+    few = _tables_of_few_bits(start.context)
     allotment = _allotment(start)
-    weights, tables = _roundings(start, allotment.bits), _table_roundings(start)
-    trained = train_graph(start, weights, tables, target)
+    weights = _roundings(start, allotment.bits)
+    trained = train_graph(start, weights, _table_roundings(start, few), target)
     bits = _by_node(trained, allotment.bits)
-    written = _write(trained, bits, target)
+    written = _write(trained, bits, few, target)
     findings = replace(written, weight_bits=bits, sensitivity=allotment.sensitivity)
     return trained.report(findings)
 
 
-def _write(trained: Trained, bits: Mapping[str, int], target: Path) -> Written:
+def _write(
+    trained: Trained, bits: Mapping[str, int], few: Mapping[str, str], target: Path
+) -> Written:
     """Write the trained model's graph, with packed weights and tables."""
-    context, config = trained.context, trained.context.config
-    few = _tables_of_few_bits(context)
     scales = _scales(trained, bits)
-    written = write_with_ranges(context, target, trained.ranges, [*few], scales)
+    written = write_with_ranges(trained.context, target, trained.ranges, [*few], scales)
     pack_constants(target, _by_constant(trained, bits))
     if not few:
         return written
-    write_in_groups(target, [*few], config.block_size)
+    write_in_groups(target, [*few], trained.context.config.block_size)
     return replace(written, tables_of_4_bits=len({*few.values()}))
 
 
 def _tables_of_few_bits(context: QuantizationContext) -> dict[str, str]:
-    """Return the look-ups in tables that have fewer than 8 bits: node -> name of the table."""
-    return large_tables(context) if context.config.has_tables_of_4_bits else {}
+    """Return the look-ups in tables that have fewer than 8 bits: node -> name of the table.
 
-
-def _check_tables(context: QuantizationContext) -> None:
-    """Raise ModelError where no table can have the few bits that are asked for."""
+    Raises:
+        ModelError: none can have the few bits that are asked for.
+    """
     config = context.config
-    if config.has_tables_of_4_bits and not large_tables(context):
+    if not config.has_tables_of_4_bits:
+        return {}
+    few = large_tables(context)
+    if not few:
         raise ModelError(
             f"{context.source.path} has no embedding table that can have {config.table_bits} bits: "
             "rows must be of an even width. Leave --table-bits out."
         )
+    return few
 
 
-def _table_roundings(start: Start) -> dict[str, RowRounding]:
+def _table_roundings(start: Start, few: Mapping[str, str]) -> dict[str, RowRounding]:
     """Return what rounds the rows of each embedding, by its path."""
     in_groups = round_in_groups(start.context.config.block_size)
-    few = _tables_of_few_bits(start.context).values()
-    return {**start.tables, **dict.fromkeys(map(path_of_table, few), in_groups)}
+    return {**start.tables, **dict.fromkeys(map(path_of_table, few.values()), in_groups)}
 
 
 def _roundings(start: Start, low: Mapping[str, int]) -> dict[str, WeightRounding]:

@@ -43,6 +43,8 @@ __all__ = ["run"]
 
 REFUSALS = (AccuracyError, ConfigError, GateError, ModelError, ParityError)
 UNTIMED = Graphs({})
+TEACHER_ROW = ""
+"""Stands for the teacher among the graphs; no system has this name."""
 
 
 def run(
@@ -72,31 +74,29 @@ def run(
     check_scorable(source, task)
     trainer.check(chosen)
     models, absent = _trained(trainer, chosen, seeds)
-    for model in (source, *_timed_models(models).values()):
-        graphs_of(model, task, work)
+    timed = {TEACHER_ROW: source, **_timed_models(models)}
+    graphs = {name: graphs_of(each, task, work) for name, each in timed.items()}
     if out is not None:
         config = CompareConfig(processes=processes, noisy=noisy)
-        save_benchmark(_measured(trainer, models, absent, config), out)
+        save_benchmark(_measured(trainer, models, graphs, absent, config), out)
 
 
 def _measured(
     trainer: Trainer,
     models: Mapping[str, Sequence[Artifact]],
+    graphs: Mapping[str, Graphs],
     absent: Mapping[str, str],
     config: CompareConfig,
 ) -> CompressionBenchmark:
     """Score all models, and time the graphs of the teacher and of each first seed."""
     teacher, task, sources = trainer.teacher, trainer.task, trainer.sources
-    of_teacher = graphs_of(teacher, task, trainer.work)
+    of_teacher = graphs[TEACHER_ROW]
     if "float32" not in of_teacher.names:
         raise ModelError(f"the teacher, which others are compared with: {of_teacher.refused}")
-    graphs = {
-        name: graphs_of(model, task, trainer.work) for name, model in _timed_models(models).items()
-    }
     scores = scored_students(teacher, task, [each for own in models.values() for each in own])
     if not config.noisy:
         check_load_now()
-    timed = [each for made in (of_teacher, *graphs.values()) for each in made.by_precision.values()]
+    timed = [each for made in graphs.values() for each in made.by_precision.values()]
     return CompressionBenchmark(
         budget_s=trainer.budget_s,
         learning_rate=sources.shared["learning_rate"],

@@ -1,4 +1,4 @@
-"""What systems gain over the control of a result: labels alone."""
+"""Score differences between systems and the control, which is trained without a teacher."""
 
 from __future__ import annotations
 

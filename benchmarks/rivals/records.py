@@ -73,7 +73,7 @@ class RivalBenchmark(Record):
 
     @property
     def unit(self) -> str:
-        """What is classified, in a word."""
+        """`pair` or `text`: the input of a prediction."""
         return "pair" if self.of_pairs else "text"
 
     @property
