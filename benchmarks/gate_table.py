@@ -22,8 +22,16 @@ MOVED = (
 )
 
 BOUNDED = (
-    ("median", f"{MOVED}, of the median text, at most", "max_median"),
-    ("95th percentile", "The same of the 95th percentile of texts, at most", "max_p95"),
+    (
+        "median",
+        f"{MOVED}, of the median text: the lower end of its 95 % interval, at most",
+        "max_median",
+    ),
+    (
+        "95th percentile",
+        "The same of the 95th percentile of texts: the lower end of its interval, at most",
+        "max_p95",
+    ),
     (
         "edge texts",
         "The same of one word, of an over-long text and of its first tokens, alone and in batches: "

@@ -101,7 +101,7 @@ def test_the_tables_count_refusals_and_name_what_caught(tmp_path: Path) -> None:
     lost = Change(value=-0.1, low=-0.4, high=0.2)
     rows = (
         row("dynamic", None, change=lost),
-        row("static-mse", None, "p95_difference", change=lost),
+        row("static-mse", None, "p95_difference_low", change=lost),
         row("dynamic", "labels permuted", "decided_agreement_high"),
         row("dynamic", "GELU by tanh", change=lost),
     )
@@ -111,5 +111,5 @@ def test_the_tables_count_refusals_and_name_what_caught(tmp_path: Path) -> None:
     block = gate_block({"results/gate.json": path})
     assert "**2 sound candidates, 1 refused (50.0 % [9.5, 90.5])**" in block
     assert "**2 planted faults, 1 caught (50.0 % [9.5, 90.5])**" in block
-    assert "| `static-mse` | 1 | 1 | p95_difference (1) | toy-0 static-mse -0.1" in block
+    assert "| `static-mse` | 1 | 1 | p95_difference_low (1) | toy-0 static-mse -0.1" in block
     assert "| GELU by tanh | 1 | 0 | - | toy-0 dynamic -0.1" in block

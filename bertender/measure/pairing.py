@@ -29,6 +29,9 @@ __all__ = ["pair_logits"]
 
 LEAST_SPREAD = 0.05
 """Of the root mean square of the centred logits."""
+LEAST_SPREAD_LOGITS = 0.02
+"""Two logits that each move so far, in opposite directions, change a probability by a hundredth at
+most: p (1 - p) times the 0.04 by which their distance changes."""
 
 
 def pair_logits(
@@ -141,14 +144,15 @@ def _of_rows(numbers: Sequence[int], replies: Sequence[_Reply]) -> IntArray:
 def _spread(probable: Callable[[FloatArray], FloatArray], logits: FloatArray) -> float:
     """Return how far finite logits (texts, labels) spread over the texts; 0 of none.
 
-    Of a model that hardly distinguishes texts, a share of the size of its logits: what rounding
-    adds to so little decides nothing.
+    Of a model that hardly distinguishes texts, a share of the size of its logits, or what hardly
+    changes a probability: what rounding adds to so little decides nothing.
     """
     finite = probable(logits[np.isfinite(logits).all(axis=1)])
     if not len(finite):
         return 0.0
     size = float(np.sqrt(np.square(finite).mean()))
-    return max(float(np.sqrt(finite.var(axis=0).mean())), LEAST_SPREAD * size)
+    spread = float(np.sqrt(finite.var(axis=0).mean()))
+    return max(spread, LEAST_SPREAD * size, LEAST_SPREAD_LOGITS)
 
 
 def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> list[Outputs]:

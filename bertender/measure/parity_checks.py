@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
-from scipy.stats import binomtest
+from scipy.stats import binomtest, quantile_test
 
 from bertender.core.config import Record
 from bertender.measure.paired_logits import PairedLogits
@@ -33,7 +33,13 @@ class Figures(Record):
     median_difference: float | None = Field(
         None, description="of texts in the worst arrangement, in spreads of the reference's logits"
     )
+    median_difference_low: float | None = Field(
+        None, description="the lower end of its 95 % interval, in the worst arrangement"
+    )
     p95_difference: float | None = Field(None, description="the 95th percentile, likewise")
+    p95_difference_low: float | None = Field(
+        None, description="the lower end of its 95 % interval, in the worst arrangement"
+    )
     edge_difference: float | None = Field(
         None, description="median of the worst arrangement of edge texts, likewise"
     )
@@ -119,8 +125,8 @@ CHECKS = (
         scaled=True,
     ),
     Check("min_cosine", "min_cosine", lambda paired, _: -np.nan_to_num(paired.cosines, nan=1.0)),
-    Check("median_difference", "max_median", _relative, at_most=True, unit=SPREAD),
-    Check("p95_difference", "max_p95", _relative, at_most=True, unit=SPREAD),
+    Check("median_difference_low", "max_median", _relative, at_most=True, unit=SPREAD),
+    Check("p95_difference_low", "max_p95", _relative, at_most=True, unit=SPREAD),
     Check(
         "edge_difference",
         "max_edge",
@@ -170,7 +176,9 @@ def measure_figures(
         mean_abs_difference=largest(np.array([paired.differences[case].mean() for case in cases])),
         min_cosine=float(strong.min()) if len(strong) else None,
         median_difference=largest(np.array([np.median(relative[case]) for case in cases])),
+        median_difference_low=max((_low(relative[case], 0.5) for case in cases), default=None),
         p95_difference=largest(np.array([np.quantile(relative[case], 0.95) for case in cases])),
+        p95_difference_low=max((_low(relative[case], 0.95) for case in cases), default=None),
         edge_difference=largest(np.array([np.median(relative[case]) for case in edges])),
         agreement=mean(paired.agrees) if len(paired) else None,
         decided_agreement=min(map(mean, agreements), default=None),
@@ -197,6 +205,13 @@ def _high_share(truths: BoolArray) -> float:
     """Return the upper end of the 95 % interval (Clopper and Pearson's) of a share."""
     interval = binomtest(int(truths.sum()), len(truths)).proportion_ci(0.95, method="exact")
     return float(interval.high)
+
+
+def _low(values: FloatArray, quantile: float) -> float:
+    """Return the lower end of the 95 % interval of a quantile, by order statistics; 0 where there
+    are too few values for one."""
+    interval = quantile_test(values, p=quantile).confidence_interval(0.95)
+    return float(np.nan_to_num(interval.low))
 
 
 def largest(values: FloatArray) -> float | None:

@@ -77,9 +77,10 @@ def _distribution(parity: Parity) -> Iterator[str]:
     if tolerance.max_median is None or tolerance.max_p95 is None or tolerance.max_edge is None:
         return
     yield (
-        f"difference in spreads: median text {_figure(parity.median_difference)} "
-        f"(allowed {tolerance.max_median:g}), 95th percentile {_figure(parity.p95_difference)} "
-        f"(allowed {tolerance.max_p95:g}), edge texts {_figure(parity.edge_difference)} "
+        f"difference in spreads: median text {_figure(parity.median_difference)}, "
+        f"{_figure(parity.median_difference_low)} at least (allowed {tolerance.max_median:g}), "
+        f"95th percentile {_figure(parity.p95_difference)}, "
+        f"{_figure(parity.p95_difference_low)} at least (allowed {tolerance.max_p95:g}), edge texts {_figure(parity.edge_difference)} "
         f"(allowed {tolerance.max_edge:g})"
     )
 

@@ -115,6 +115,54 @@ def test_one_text_in_a_hundred_answered_otherwise_refuses_no_rounded_model(preci
     assert parity.passed, parity.failures
 
 
+def far(examples: Sequence[Example]) -> Answer:
+    """Some texts moved by two spreads."""
+
+    def answer(batch: Batch) -> np.ndarray:
+        moved = np.array([2 * SPREAD * (example in examples) for example in batch.examples])
+        return honest(batch) + moved[:, None] * np.array([-1, 1])
+
+    return answer
+
+
+@pytest.mark.parametrize(("moved", "refused"), [(4, False), (16, True)])
+def test_the_95th_percentile_of_few_texts_must_be_shown_to_be_too_far(moved, refused) -> None:
+    """Four of 64 are what chance makes of a model of whose texts three in a hundred move far."""
+    few = EXAMPLES[:64]
+    parity = check_parity(
+        fake_classifier("reference"),
+        fake_classifier("candidate", far(few[:moved])),
+        few,
+        TOLERANCES["int8"],
+    )
+    assert parity.p95_difference is not None and parity.p95_difference > 1.0
+    assert any("p95_difference" in failure for failure in parity.failures) is refused
+
+
+def undecided(shift: float, step: float = 0.0) -> Answer:
+    """Logits near `shift` for every text, as of a model that has learned one label alone."""
+
+    def answer(batch: Batch) -> np.ndarray:
+        noise = 5e-4 * honest(batch) + step * np.sign(honest(batch))
+        return np.array([-shift, shift]) + noise
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("candidate", "passes"), [(undecided(0.1, 2e-3), True), (undecided(-0.1), False)]
+)
+def test_rounding_that_changes_no_probability_refuses_no_model_of_one_label(
+    candidate, passes
+) -> None:
+    """Its spread over texts is 0.001 logits, of which a rounded model loses the better part."""
+    reference = fake_classifier("reference", undecided(0.1))
+    parity = check_parity(
+        reference, fake_classifier("candidate", candidate), EXAMPLES, TOLERANCES["int8"]
+    )
+    assert parity.passed is passes, parity.failures
+
+
 def every_fifth_wrong(batch: Batch) -> np.ndarray:
     logits = honest(batch)
     turned = [EXAMPLES.index(example) % 5 == 0 for example in batch.examples if example in EXAMPLES]
@@ -131,8 +179,8 @@ DAMAGE: dict[str, tuple[Answer, str]] = {
     "max_abs_difference": (one_text_wrong, "float32"),
     "mean_abs_difference": (shifted(0.05), "float32"),
     "min_cosine": (one_text_wrong, "float32"),
-    "median_difference": (shifted(3.0), "int8"),
-    "p95_difference": (every_fifth_wrong, "int8"),
+    "median_difference_low": (shifted(3.0), "int8"),
+    "p95_difference_low": (every_fifth_wrong, "int8"),
     "edge_difference": (wrong_when_long, "int8"),
     "decided_agreement_high": (lambda batch: honest(batch)[:, ::-1], "int8"),
     "score_change_high": (lambda batch: honest(batch)[:, ::-1], "int8"),
