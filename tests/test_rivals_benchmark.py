@@ -320,6 +320,14 @@ def test_an_environment_is_made_once_and_runs_the_row(
 
 
 @pytest.mark.slow
+def test_unwanted_packages_of_an_environment_are_removed_again(tmp_path: Path) -> None:
+    requirements = tuple(str(wheel(tmp_path, name)) for name in ("wanted", "unwanted"))
+    python = Path(python_of(requirements, tmp_path / "environments", ("unwanted",)))
+    (packages,) = python.parents[1].glob("lib/*/site-packages")
+    assert (packages / "wanted.py").is_file() and not (packages / "unwanted.py").exists()
+
+
+@pytest.mark.slow
 def test_what_pip_cannot_install_is_a_row_with_the_reason(
     teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,23 +17,24 @@ from bertender.core.errors import RuntimeMissingError
 __all__ = ["python_of"]
 
 
-def python_of(requirements: Sequence[str], folder: Path) -> str:
+def python_of(requirements: Sequence[str], folder: Path, unwanted: Sequence[str] = ()) -> str:
     """Return the interpreter that has some requirements installed, now or before.
 
     Args:
         requirements: as pip takes them; without any it is this interpreter.
         folder: where environments stay.
+        unwanted: packages that are removed again.
 
     Raises:
-        RuntimeMissingError: pip cannot install them; the message has its reason.
+        RuntimeMissingError: pip cannot install or remove them; the message has its reason.
     """
     if not requirements:
         return sys.executable
-    identity = [platform.python_version(), *requirements]
+    identity = [platform.python_version(), *requirements, *(f"-{name}" for name in unwanted)]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     place = (folder / digest[:12]).absolute()
     place.parent.mkdir(parents=True, exist_ok=True)
-    build_once([place], identity, lambda: _make(place, requirements), _installed)
+    build_once([place], identity, lambda: _make(place, requirements, unwanted), _installed)
     return str(_python(place))
 
 
@@ -41,9 +42,12 @@ def _python(place: Path) -> Path:
     return place / "bin" / "python"
 
 
-def _make(place: Path, requirements: Sequence[str]) -> None:
+def _make(place: Path, requirements: Sequence[str], unwanted: Sequence[str]) -> None:
     _run([sys.executable, "-m", "venv", "--clear", str(place)])
-    _run([str(_python(place)), "-m", "pip", "install", "--quiet", *requirements])
+    pip = [str(_python(place)), "-m", "pip"]
+    _run([*pip, "install", "--quiet", *requirements])
+    if unwanted:
+        _run([*pip, "uninstall", "--quiet", "--yes", *unwanted])
 
 
 def _run(words: Sequence[str]) -> None:

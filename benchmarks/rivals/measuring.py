@@ -229,7 +229,7 @@ class Contest:
         with line_process(
             "benchmarks.rivals.worker",
             entry.name,
-            python=python_of(row.requirements, self.environments),
+            python=python_of(row.requirements, self.environments, row.unwanted),
             variables={**OFFLINE, **counts},
         ) as process:
             yield json.loads(process.ask(json.dumps(request))), process

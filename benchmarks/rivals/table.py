@@ -29,6 +29,8 @@ class Rival:
     """Those whose versions are recorded."""
     requirements: tuple[str, ...] = ()
     """Packages that pip installs into a separate environment; without any it runs in this one."""
+    unwanted: tuple[str, ...] = ()
+    """Packages that come with them and are removed again."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     precision: str | None = None
     """What it computes in, where that is not the artifact's precision."""
@@ -103,6 +105,9 @@ RIVALS = Table(
             reads="torch",
             packages=("sentence-transformers", "optimum-intel", "openvino"),
             requirements=("sentence-transformers[openvino]==5.7.0", *TRANSFORMERS),
+            # it reads images; transformers imports it where it is installed, and that of another
+            # build than PyTorch's, which pip takes where it finds PyTorch for CPUs, cannot be
+            unwanted=("torchvision",),
             settings={"backend": "openvino"},
             single_texts=False,
             note="converts the PyTorch model itself, and computes in what OpenVINO takes: bfloat16 "
