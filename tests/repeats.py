@@ -3,14 +3,14 @@
 They are marked `slow`: `make test` leaves them to `make test-slow`. Three kinds repeat a path:
 
 - architectures under another name: rows of FAMILIES that differ in their language head alone;
-- combinations of several parameters (scheme by architecture, method by teacher), once each value of
-  each parameter has been seen;
+- combinations of several parametrizations (scheme by architecture, method by teacher), once each
+  value of each has been seen;
 - tests of ONE_PATH, each of which costs seconds for every value of its parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,17 @@ from bertender.models.pruned import PRUNABLE
 
 __all__ = ["FOLDERS", "ONE_PATH", "REPEATED", "repeats"]
 
-FOLDERS = ("core", "distill", "export", "models", "quantize", "text", "training")
+FOLDERS = (
+    "core",
+    "distill",
+    "export",
+    "models",
+    "pipeline",
+    "problems",
+    "quantize",
+    "text",
+    "training",
+)
 """Under tests/, those whose tests train, export and quantize."""
 
 LAYERS = {name: replace(family, language_head=BERT_HEAD) for name, family in FAMILIES.items()}
@@ -39,16 +49,33 @@ REPEATED = OTHERS | {PRUNABLE[name].config.model_type for name in OTHERS & PRUNA
 
 ONE_PATH = frozenset(
     {
+        "test_a_basic_graph_is_smaller_and_has_plain_operators",
         "test_a_killed_run_goes_on_in_its_phase_to_the_same_weights",
         "test_a_killed_run_goes_on_to_the_same_weights",
         "test_a_killed_run_of_two_lengths_goes_on_in_its_phase",
-        "test_a_table_has_times_of_all_parts",
+        "test_a_pruned_teacher_teaches_or_is_refused",
+        "test_a_scheme_quantizes_it",
         "test_a_score_that_falls_too_far_is_refused_and_gone",
+        "test_a_shorter_modernbert_learns",
+        "test_a_table_has_times_of_all_parts",
+        "test_answers_that_move_too_far_are_refused_and_gone",
+        "test_batch_and_length_are_dynamic",
+        "test_embeddings_can_stay_in_float",
+        "test_every_activation_is_looked_at",
         "test_every_architecture_answers_in_half_the_bytes",
+        "test_every_architecture_is_refused_as_the_step_refuses_it",
+        "test_every_family",
         "test_every_method_trains_a_tagger",
         "test_every_scheme_goes_by_graphs_of_two_files",
+        "test_every_shape_is_refused_as_the_step_refuses_it",
+        "test_every_start_is_refused_as_the_step_refuses_it",
+        "test_four_bits_are_planned_where_a_graph_has_a_place_for_them",
+        "test_it_is_exported_or_refused_with_the_way_on",
         "test_it_teaches_a_student_that_reads_word_pieces",
+        "test_only_float_graphs_are_quantized",
         "test_optimised_graphs_are_converted_too",
+        "test_other_families",
+        "test_pairs",
         "test_the_same_source_gives_the_same_bytes",
     }
 )
@@ -57,7 +84,7 @@ ONE_PATH = frozenset(
 
 def repeats(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the tests that repeat a path, in the folders where that costs time."""
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, str, tuple[int, ...]]] = set()
     for item in items:
         if _folder(item.path) not in FOLDERS:
             continue
@@ -70,7 +97,7 @@ def repeats(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         if function.rpartition("::")[2] in ONE_PATH and any(function == f for f, *_ in seen):
             yield item
             continue
-        values = {(function, name, str(index)) for name, index in _indices(item).items()}
+        values = {(function, *axis) for axis in _axes(item, parameters)}
         if len(values) > 1 and values <= seen:
             yield item
         seen |= values
@@ -82,11 +109,26 @@ def _folder(path: Path) -> str:
     return parts[0] if len(parts) > 1 else ""
 
 
+def _axes(
+    item: pytest.Item, parameters: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the names and the values of each parametrization: a row of several values is one.
+
+    Values are known by their objects, which all tests of a function share; pytest's own `indices`
+    number the combinations.
+    """
+    rows = [_names(mark.args[0]) for mark in item.iter_markers("parametrize")]
+    fixtures = parameters.keys() - {name for names in rows for name in names}
+    for names in (*rows, *((name,) for name in sorted(fixtures))):
+        yield ",".join(names), tuple(id(parameters[name]) for name in names)
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return tuple(name.strip() for name in names.split(","))
+    return tuple(names)
+
+
 def _parameters(item: pytest.Item) -> dict[str, Any]:
     call = getattr(item, "callspec", None)
     return dict(call.params) if call else {}
-
-
-def _indices(item: pytest.Item) -> dict[str, int]:
-    call = getattr(item, "callspec", None)
-    return dict(call.indices) if call else {}

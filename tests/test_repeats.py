@@ -17,15 +17,13 @@ HERE = Path(__file__).parent
 
 def items_of(folder: str, function: str = "test_b", **values: list[Any]) -> list[Any]:
     """Tests of one function, for each combination of its parameters."""
-    combinations = itertools.product(*(enumerate(each) for each in values.values()))
+    combinations = itertools.product(*values.values())
     return [
         SimpleNamespace(
             path=HERE / folder / "test_a.py",
             nodeid=f"tests/{folder}/test_a.py::{function}[{number}]",
-            callspec=SimpleNamespace(
-                params={name: value for name, (_, value) in zip(values, row, strict=True)},
-                indices={name: index for name, (index, _) in zip(values, row, strict=True)},
-            ),
+            callspec=SimpleNamespace(params=dict(zip(values, row, strict=True))),
+            iter_markers=lambda _: (SimpleNamespace(args=(name, [])) for name in values),
         )
         for number, row in enumerate(combinations)
     ]
@@ -43,6 +41,29 @@ def test_each_value_of_each_parameter_is_quick_once() -> None:
 
 def test_one_parameter_is_no_combination() -> None:
     assert quick(items_of("distill", method=["a", "b", "c"])) == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize(("second", "third"), [("c", "d"), ("c", "e")])
+def test_rows_of_several_values_are_one_parametrization(
+    first: str, second: str, third: str, request: pytest.FixtureRequest
+) -> None:
+    """With what pytest has collected of this test."""
+    own = request.node.originalname
+    collected = [each for each in request.session.items if getattr(each, "originalname", "") == own]
+    slow = [item.nodeid for item in repeats(map(elsewhere, collected))]
+    repeated = len(collected) == 4 and (first, third) == ("b", "e")
+    assert (request.node.nodeid in slow) is repeated
+
+
+def elsewhere(item: Any) -> Any:
+    """The same test as if it lay in a folder whose tests are marked."""
+    return SimpleNamespace(
+        path=HERE / "export" / item.path.name,
+        nodeid=item.nodeid,
+        callspec=item.callspec,
+        iter_markers=item.iter_markers,
+    )
 
 
 def test_an_architecture_under_another_name_is_slow() -> None:
