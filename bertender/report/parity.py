@@ -80,8 +80,8 @@ def _distribution(parity: Parity) -> Iterator[str]:
         f"difference in spreads: median text {_figure(parity.median_difference)}, "
         f"{_figure(parity.median_difference_low)} at least (allowed {tolerance.max_median:g}), "
         f"95th percentile {_figure(parity.p95_difference)}, "
-        f"{_figure(parity.p95_difference_low)} at least (allowed {tolerance.max_p95:g}), edge texts {_figure(parity.edge_difference)} "
-        f"(allowed {tolerance.max_edge:g})"
+        f"{_figure(parity.p95_difference_low)} at least (allowed {tolerance.max_p95:g}), "
+        f"edge texts {_figure(parity.edge_difference)} (allowed {tolerance.max_edge:g})"
     )
 
 

@@ -45,6 +45,16 @@ def test_a_vocabulary_of_its_own_tells_the_texts_of_a_pair_apart() -> None:
     assert narrower.config.type_vocab_size == 1
 
 
+@pytest.mark.parametrize(("model_type", "types"), [("bert", 2), ("mpnet", 1), ("distilbert", 1)])
+@pytest.mark.parametrize("builder", [albert_student, any_width_student, minibert_student])
+def test_it_knows_no_more_token_types_than_its_teacher(
+    builder: StudentBuilder, model_type: str, types: int
+) -> None:
+    """Whose tokenizer it has: a graph that reads token types could not be run."""
+    student = builder(tiny_classifier(model_type), StudentShape(2))
+    assert getattr(student.config, "type_vocab_size", 1) == types
+
+
 def hidden_states(model: PreTrainedModel) -> list[torch.Tensor]:
     """Embeddings and each layer's output, for real tokens only: (tokens, hidden)."""
     generator = torch.Generator().manual_seed(2)
