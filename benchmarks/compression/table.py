@@ -84,7 +84,8 @@ def _trained_on(system: TrainedSystem) -> str:
     if SYSTEMS[system.name].amount == "epochs":
         epochs = "1 epoch" if system.amount == 1 else f"{system.amount} epochs"
         return f"{epochs} of {system.labelled_texts:,} texts, {seconds}"
-    return f"{system.labelled_texts + system.amount:,} texts, {seconds}"
+    texts = system.labelled_texts + system.amount
+    return f"{texts:,} {'text' if texts == 1 else 'texts'}, {seconds}"
 
 
 def _figures(result: CompressionBenchmark, name: str | None) -> list[str]:
@@ -113,11 +114,19 @@ def _published(published: Published) -> str:
 
 def _notes(result: CompressionBenchmark) -> list[str]:
     refused = [
-        (f"{each.name}, {INT8 if FLOAT in each.graphs else FLOAT}", each.refused)
+        (f"{each.name} in {INT8 if FLOAT in each.graphs else FLOAT}", each.refused)
         for each in result.systems
         if each.refused
     ]
-    return [f"- {name}: {reason}" for name, reason in (*result.absent.items(), *refused)]
+    missing = (*result.absent.items(), *refused)
+    return [f"- {name}: {_first_reason(reason)}" for name, reason in missing]
+
+
+def _first_reason(message: str) -> str:
+    """Return what a message says, and the first of the reasons that it lists."""
+    first, *others = message.splitlines()
+    listed = [line.removeprefix("  - ") for line in others if line.startswith("  - ")]
+    return " ".join([first, *listed[:1]])
 
 
 def _conditions(result: CompressionBenchmark) -> str:
