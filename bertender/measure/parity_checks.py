@@ -208,10 +208,12 @@ def _high_share(truths: BoolArray) -> float:
 
 
 def _low(values: FloatArray, quantile: float) -> float:
-    """Return the lower end of the 95 % interval of a quantile, by order statistics; 0 where there
-    are too few values for one."""
-    interval = quantile_test(values, p=quantile).confidence_interval(0.95)
-    return float(np.nan_to_num(interval.low))
+    """Return the lower end of the 95 % interval of a quantile, by order statistics.
+
+    Of too few values for an interval it is the least of them.
+    """
+    low = quantile_test(values, p=quantile).confidence_interval(0.95).low
+    return float(values.min() if np.isnan(low) else low)
 
 
 def largest(values: FloatArray) -> float | None:

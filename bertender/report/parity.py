@@ -78,9 +78,9 @@ def _distribution(parity: Parity) -> Iterator[str]:
         return
     yield (
         f"difference in spreads: median text {_figure(parity.median_difference)}, "
-        f"{_figure(parity.median_difference_low)} at least (allowed {tolerance.max_median:g}), "
+        f"{_figure(parity.median_difference_low)} at best (allowed {tolerance.max_median:g}), "
         f"95th percentile {_figure(parity.p95_difference)}, "
-        f"{_figure(parity.p95_difference_low)} at least (allowed {tolerance.max_p95:g}), "
+        f"{_figure(parity.p95_difference_low)} at best (allowed {tolerance.max_p95:g}), "
         f"edge texts {_figure(parity.edge_difference)} (allowed {tolerance.max_edge:g})"
     )
 

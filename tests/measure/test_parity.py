@@ -139,6 +139,13 @@ def test_the_95th_percentile_of_few_texts_must_be_shown_to_be_too_far(moved, ref
     assert any("p95_difference" in failure for failure in parity.failures) is refused
 
 
+def test_of_few_texts_the_one_that_moved_least_is_judged() -> None:
+    few = EXAMPLES[:4]
+    candidate = fake_classifier("candidate", shifted(3.0))
+    parity = check_parity(fake_classifier("reference"), candidate, few, TOLERANCES["int8"])
+    assert any("median_difference_low" in failure for failure in parity.failures)
+
+
 def undecided(shift: float, step: float = 0.0) -> Answer:
     """Logits near `shift` for every text, as of a model that has learned one label alone."""
 
