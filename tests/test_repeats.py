@@ -44,15 +44,15 @@ def test_one_parameter_is_no_combination() -> None:
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
-@pytest.mark.parametrize(("second", "third"), [("c", "d"), ("c", "e")])
+@pytest.mark.parametrize(("second", "third"), [("c", "d"), ("e", "f"), ("c", "f")])
 def test_rows_of_several_values_are_one_parametrization(
     first: str, second: str, third: str, request: pytest.FixtureRequest
 ) -> None:
-    """With what pytest has collected of this test."""
+    """With what pytest has collected of this test. By single values, (a, c, f) would be one too."""
     own = request.node.originalname
     collected = [each for each in request.session.items if getattr(each, "originalname", "") == own]
     slow = [item.nodeid for item in repeats(map(elsewhere, collected))]
-    repeated = len(collected) == 4 and (first, third) == ("b", "e")
+    repeated = len(collected) == 6 and first == "b" and (second, third) != ("c", "d")
     assert (request.node.nodeid in slow) is repeated
 
 

@@ -13,7 +13,7 @@ def compression_reading(result: CompressionBenchmark) -> str:
     """Return on which side of the control the systems are, by their intervals."""
     gains, control = gains_of(result), control_of(result)
     if control is None:
-        return paragraph("There is no control: no system was trained without a teacher.")
+        return paragraph("No baseline: every system was trained with a teacher.")
     return paragraph(
         f"Against labels alone (`{control}`), by the intervals: above {ticked(above(gains))}; "
         f"below {ticked(below(gains))}; not distinguished {ticked(holding(gains))}."

@@ -30,7 +30,7 @@ class Rival:
     requirements: tuple[str, ...] = ()
     """Packages that pip installs into a separate environment; without any it runs in this one."""
     unwanted: tuple[str, ...] = ()
-    """Packages that come with them and are removed again."""
+    """Packages that pip uninstalls again: dependencies of the requirements that do not fit."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     precision: str | None = None
     """What it computes in, where that is not the artifact's precision."""
@@ -105,8 +105,8 @@ RIVALS = Table(
             reads="torch",
             packages=("sentence-transformers", "optimum-intel", "openvino"),
             requirements=("sentence-transformers[openvino]==5.7.0", *TRANSFORMERS),
-            # it reads images; transformers imports it where it is installed, and that of another
-            # build than PyTorch's, which pip takes where it finds PyTorch for CPUs, cannot be
+            # transformers imports it where it is installed, and the build that pip finds does not
+            # fit a PyTorch for CPUs
             unwanted=("torchvision",),
             settings={"backend": "openvino"},
             single_texts=False,

@@ -30,8 +30,8 @@ __all__ = ["pair_logits"]
 LEAST_SPREAD = 0.05
 """Of the root mean square of the centred logits."""
 LEAST_SPREAD_LOGITS = 0.02
-"""Two logits that each move so far, in opposite directions, change a probability by a hundredth at
-most: p (1 - p) times the 0.04 by which their distance changes."""
+"""In logits. Two that each move so far, in opposite directions, change a probability by a hundredth
+at most: p (1 - p) times the 0.04 by which their distance changes."""
 
 
 def pair_logits(

@@ -34,11 +34,11 @@ class Figures(Record):
         None, description="of texts in the worst arrangement, in spreads of the reference's logits"
     )
     median_difference_low: float | None = Field(
-        None, description="the lower end of its 95 % interval, in the worst arrangement"
+        None, description="lower end of the median's 95 % interval, in the worst arrangement"
     )
     p95_difference: float | None = Field(None, description="the 95th percentile, likewise")
     p95_difference_low: float | None = Field(
-        None, description="the lower end of its 95 % interval, in the worst arrangement"
+        None, description="lower end of the 95th percentile's 95 % interval, likewise"
     )
     edge_difference: float | None = Field(
         None, description="median of the worst arrangement of edge texts, likewise"
@@ -210,7 +210,7 @@ def _high_share(truths: BoolArray) -> float:
 def _low(values: FloatArray, quantile: float) -> float:
     """Return the lower end of the 95 % interval of a quantile, by order statistics.
 
-    Of too few values for an interval it is the least of them.
+    Of too few values for an interval it is the least of them. Words of a text count as independent.
     """
     low = quantile_test(values, p=quantile).confidence_interval(0.95).low
     return float(values.min() if np.isnan(low) else low)

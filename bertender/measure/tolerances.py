@@ -32,10 +32,10 @@ class Tolerance(Record):
         None, description="least cosine of a row's logits with the reference's"
     )
     max_median: float | None = Field(
-        None, description="most that the median text may differ, of the spread"
+        None, description="most for the low end of the median text's interval, of the spread"
     )
     max_p95: float | None = Field(
-        None, description="most that the 95th percentile of texts may differ, of the spread"
+        None, description="most for the low end of the 95th percentile's interval, likewise"
     )
     max_edge: float | None = Field(
         None, description="most that the median of a case of edge texts may differ, of the spread"

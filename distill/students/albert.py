@@ -16,6 +16,7 @@ from distill.students.weights import (
     factors,
     position_table,
     positions_of,
+    token_types_of,
     weight_of,
 )
 
@@ -74,8 +75,7 @@ def _config(teacher: PreTrainedModel, family: Family, layers: int) -> AlbertConf
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
         pad_token_id=source.pad_token_id,
-        # as many as the teacher, or one, so that its tokenizer need not give them
-        type_vocab_size=max(getattr(source, "type_vocab_size", 0) or 0, 1),
+        type_vocab_size=token_types_of(teacher),
         id2label=source.id2label,
         label2id=source.label2id,
     )

@@ -15,7 +15,13 @@ from bertender.models.families import FAMILIES, family_of
 from bertender.models.family import Family
 from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape
-from distill.students.weights import factors, position_table, positions_of, weight_of
+from distill.students.weights import (
+    factors,
+    position_table,
+    positions_of,
+    token_types_of,
+    weight_of,
+)
 
 __all__ = [
     "MOBILEBERT_STUDENT",
@@ -92,7 +98,7 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, **kind: int) -> Mobil
         intra_bottleneck_size=bottleneck,
         intermediate_size=shape.feed_forward_size or FEED_FORWARD_FACTOR * bottleneck,
         max_position_embeddings=positions_of(teacher),
-        type_vocab_size=max(getattr(source, "type_vocab_size", 0) or 0, 1),
+        type_vocab_size=token_types_of(teacher),
         classifier_activation=False,  # the classifier reads [CLS] itself, as in the paper
         pad_token_id=source.pad_token_id,
         id2label=source.id2label,

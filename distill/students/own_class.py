@@ -12,7 +12,7 @@ from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
 from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape, check_widths, chosen_layers, shortened_family
-from distill.students.weights import copy_module, positions_of
+from distill.students.weights import copy_module, positions_of, token_types_of
 
 __all__ = [
     "ANY_WIDTH_STUDENT",
@@ -95,7 +95,7 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
             "intermediate_size": shape.feed_forward_size or 4 * width,
             "max_position_embeddings": positions,
             # its own tokenizer tells the texts of a pair apart, even if the teacher's does not
-            "type_vocab_size": max(getattr(source, "type_vocab_size", 0) or 0, 2 if own else 1),
+            "type_vocab_size": max(token_types_of(teacher), 2 if own else 1),
             "pad_token_id": own.pad_token_id if own else source.pad_token_id,
             "id2label": source.id2label,
             "label2id": source.label2id,

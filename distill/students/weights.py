@@ -16,6 +16,7 @@ __all__ = [
     "factors",
     "position_table",
     "positions_of",
+    "token_types_of",
     "weight_of",
 ]
 
@@ -54,6 +55,15 @@ def positions_of(teacher: PreTrainedModel) -> int:
     """Return how many tokens the teacher has positions for."""
     family, config = family_of(teacher), teacher.config
     return int(config.max_position_embeddings - family.first_position(config))
+
+
+def token_types_of(teacher: PreTrainedModel) -> int:
+    """Return how many token types a student with the teacher's tokenizer needs.
+
+    One where the teacher knows none: its tokenizer gives none, and a graph that reads them could
+    not be run.
+    """
+    return max(getattr(teacher.config, "type_vocab_size", 0) or 0, 1)
 
 
 def weight_of(module: nn.Module, path: str) -> torch.Tensor:

@@ -126,8 +126,10 @@ def far(examples: Sequence[Example]) -> Answer:
 
 
 @pytest.mark.parametrize(("moved", "refused"), [(4, False), (16, True)])
-def test_the_95th_percentile_of_few_texts_must_be_shown_to_be_too_far(moved, refused) -> None:
-    """Four of 64 are what chance makes of a model of whose texts three in a hundred move far."""
+def test_the_95th_percentile_of_few_texts_must_be_shown_to_be_too_far(
+    moved: int, refused: bool
+) -> None:
+    """Four of 64 can be chance where three texts in a hundred move far."""
     few = EXAMPLES[:64]
     parity = check_parity(
         fake_classifier("reference"),
@@ -159,10 +161,10 @@ def undecided(shift: float, step: float = 0.0) -> Answer:
 @pytest.mark.parametrize(
     ("candidate", "passes"), [(undecided(0.1, 2e-3), True), (undecided(-0.1), False)]
 )
-def test_rounding_that_changes_no_probability_refuses_no_model_of_one_label(
-    candidate, passes
+def test_rounding_that_hardly_changes_probabilities_refuses_no_model_of_one_label(
+    candidate: Answer, passes: bool
 ) -> None:
-    """Its spread over texts is 0.001 logits, of which a rounded model loses the better part."""
+    """Its spread over texts is about 0.001 logits; rounding moves each logit by twice that."""
     reference = fake_classifier("reference", undecided(0.1))
     parity = check_parity(
         reference, fake_classifier("candidate", candidate), EXAMPLES, TOLERANCES["int8"]
