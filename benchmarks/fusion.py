@@ -3,16 +3,18 @@
     python -m benchmarks.fusion TEACHER --work DIR --out FILE.json [--rounds 10]
 
 A teacher is exported by each row of OPTIMIZATIONS, quantized dynamically from the plain and the
-fused graph, and all of them are timed in turns. ONNX Runtime optimises what it opens in any case,
-as it does at an endpoint; what is compared is what doing it beforehand adds. One row is the plain
-8-bit graph as ONNX Runtime optimises it with all of its optimizers, those of `LEFT_OUT` too (of
-the float32 graph they make nothing else).
+fused graph, and all of them are scored, and timed in turns. ONNX Runtime optimises what it opens in
+any case, as it does at an endpoint; what is compared is what doing it beforehand adds. One row is
+the plain 8-bit graph as ONNX Runtime optimises it with all of its optimizers, those of `LEFT_OUT`
+too (of the float32 graph they make nothing else). Others are the 8-bit graphs in the forms of
+`graph_rewrites`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -23,27 +25,47 @@ from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from pydantic import Field
 
+from benchmarks.graph_rewrites import (
+    biases_in_gemms,
+    gelu_tables,
+    merged_products,
+    with_fused_attention,
+)
 from benchmarks.long_texts import LONG_TOKENS, long_texts
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
-from bertender.core.findings import GraphFindings
 from bertender.core.processors import has_int8_acceleration
 from bertender.core.progress import show_progress
+from bertender.measure.accuracy import evaluate
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport
+from bertender.metrics.scores import Score
+from bertender.models.onnx_predictor import OnnxPredictor
 from bertender.models.onnx_session import open_session
-from bertender.models.opening import onnx_file
+from bertender.models.opening import onnx_file, open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer
 from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig, quantize
 
 __all__ = ["GRAPHS", "FusionBenchmark", "Graph", "compare_graphs", "run"]
 
 LONG_TEXTS = 50
 """Drawn from in each round."""
+FUSED = frozenset(
+    {
+        "Attention",
+        "QAttention",
+        "BiasGelu",
+        "EmbedLayerNormalization",
+        "QEmbedLayerNormalization",
+        "SkipLayerNormalization",
+    }
+)
+"""ONNX Runtime's own operators of encoders, of which each does the work of many."""
 INT8_OPERATORS = ["MatMul", "Gemm", "Gather", "Attention", "EmbedLayerNormalization"]
 
 
@@ -58,6 +80,8 @@ class Graph:
     left_out: Sequence[str] | None = None
     """Optimizers that ONNX Runtime leaves out where the graph is written as it really runs; None
     for the graph itself."""
+    rewrite: Callable[[onnx.ModelProto], onnx.ModelProto] | None = None
+    """What is done to the export before it is quantized dynamically, or to the static graph."""
 
 
 GRAPHS: Mapping[str, Graph] = {
@@ -67,6 +91,11 @@ GRAPHS: Mapping[str, Graph] = {
     "int8": Graph("none", "int8", "int8"),
     "int8 fused": Graph("fused", "int8", "int8"),
     "int8 all optimizers": Graph("none", "int8", "int8", left_out=()),
+    "int8 fused attention": Graph("none", "int8", "int8", rewrite=with_fused_attention),
+    "int8 merged products": Graph("none", "int8", "int8", rewrite=merged_products),
+    "static": Graph("none", "static", "static"),
+    "static, bias in Gemm": Graph("none", "static", "static", rewrite=biases_in_gemms),
+    "static, GELU by table": Graph("none", "static", "static", rewrite=gelu_tables),
 }
 
 
@@ -76,10 +105,13 @@ class FusionBenchmark(Record):
     task: str
     teacher_layers: int
     fused: dict[str, dict[str, int]] = Field(
-        description="row -> ONNX Runtime's own operators that its export has"
+        description="row -> ONNX Runtime's own operators that it has as it is written"
     )
     skip_layer_norms: dict[str, int] = Field(
         description="row -> nodes of SkipLayerNormalization in the graph that really runs"
+    )
+    scores: dict[str, Score] = Field(
+        default_factory=dict, description="row -> score on the held-out texts; earlier files: none"
     )
     busy_elsewhere: float | None = Field(
         None, description="of earlier files; the reports have it now, as `load`"
@@ -92,47 +124,50 @@ class FusionBenchmark(Record):
 def compare_graphs(
     teacher: Artifact, task: Task, config: LatencyConfig, work: Path
 ) -> FusionBenchmark:
-    """Export, quantize and time; `work` gets the graphs."""
+    """Export, quantize, score and time; `work` gets the graphs."""
     exports = {
         optimize: export(teacher, task, ExportConfig(optimize=optimize), work / optimize)
         for optimize in ("none", "basic", "fused")
     }
+    static = quantize(exports["none"], task, QuantizeConfig(scheme="static"), work / "static")
+    places = {name: work / f"{name.replace(', ', '-').replace(' ', '-')}.onnx" for name in GRAPHS}
     graphs = {
-        name: _graph_of(row, exports[row.optimize], work / f"{name.replace(' ', '-')}.onnx")
+        name: WRITERS[row.precision](row, exports[row.optimize], static, places[name])
         for name, row in GRAPHS.items()
     }
     encode = Tokenize(load_tokenizer(teacher.path), LONG_TOKENS)
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
-    reports = {name: _graph_findings(export_) for name, export_ in exports.items()}
     models = _timed_models(graphs, teacher)
     natural = measure_models(models, task.dev.examples, config)
     long = measure_models(models, texts, alone, max_length=LONG_TOKENS)
     return FusionBenchmark(
         task=task.name,
-        teacher_layers=reports["none"].layers,
-        fused={name: reports[row.optimize].fused for name, row in GRAPHS.items()},
+        teacher_layers=_layers(exports["none"]),
+        fused={name: _fused(graph) for name, graph in graphs.items()},
         skip_layer_norms={name: _skip_layer_norms(graph) for name, graph in graphs.items()},
+        scores={name: _score(exports["none"], graph, task) for name, graph in graphs.items()},
         environment=environment(),
         natural=natural,
         long=long,
     )
 
 
-def _graph_of(row: Graph, exported: Artifact, place: Path) -> Path:
-    """Return the graph of a row, quantized and optimised if the row is."""
-    written = _precise_graph_of(row, exported, place)
-    if row.left_out is None:
-        return written
-    optimized = place.with_name(f"{place.stem}-optimized.onnx")
-    open_session(written, optimized=optimized, left_out=row.left_out)
-    return optimized
+def _score(exported: Artifact, graph: Path, task: Task) -> Score:
+    classifier = replace(open_classifier(exported), predictor=OnnxPredictor(graph))
+    return evaluate(classifier, task.dev, task.metric)[0]
 
 
-def _graph_findings(export_: Artifact) -> GraphFindings:
-    findings = export_.card.findings.graph
+def _layers(exported: Artifact) -> int:
+    findings = exported.card.findings.graph
     assert findings is not None, "what is exported has them"
-    return findings
+    return findings.layers
+
+
+def _fused(graph: Path) -> dict[str, int]:
+    """Count the operators of a written graph that do the work of many in it."""
+    nodes = onnx.load(graph, load_external_data=False).graph.node
+    return dict(sorted(Counter(node.op_type for node in nodes if node.op_type in FUSED).items()))
 
 
 def _skip_layer_norms(graph: Path) -> int:
@@ -143,10 +178,13 @@ def _skip_layer_norms(graph: Path) -> int:
     return sum(node.op_type == "SkipLayerNormalization" for node in nodes)
 
 
-def _precise_graph_of(row: Graph, exported: Artifact, place: Path) -> Path:
-    source = onnx_file(exported)
-    if row.precision == "float32":
-        return source
+def _float_graph(row: Graph, exported: Artifact, static: Artifact, place: Path) -> Path:
+    return onnx_file(exported)
+
+
+def _dynamic_graph(row: Graph, exported: Artifact, static: Artifact, place: Path) -> Path:
+    """Return the graph of a row in dynamic 8 bits, optimised if the row is."""
+    source = _rewritten(row, onnx_file(exported), place.with_name(f"{place.stem}-float.onnx"))
     quantize_dynamic(
         source,
         place,
@@ -157,7 +195,30 @@ def _precise_graph_of(row: Graph, exported: Artifact, place: Path) -> Path:
         # what comes out of a fused operator is unknown to shape inference
         extra_options={"DefaultTensorType": TensorProto.FLOAT},
     )
+    if row.left_out is None:
+        return place
+    optimized = place.with_name(f"{place.stem}-optimized.onnx")
+    open_session(place, optimized=optimized, left_out=row.left_out)
+    return optimized
+
+
+def _static_graph(row: Graph, exported: Artifact, static: Artifact, place: Path) -> Path:
+    return _rewritten(row, onnx_file(static), place)
+
+
+def _rewritten(row: Graph, source: Path, place: Path) -> Path:
+    if row.rewrite is None:
+        return source
+    onnx.save(row.rewrite(onnx.load(source)), place)
     return place
+
+
+WRITERS: Mapping[str, Callable[[Graph, Artifact, Artifact, Path], Path]] = {
+    "float32": _float_graph,
+    "int8": _dynamic_graph,
+    "static": _static_graph,
+}
+"""Precision of a row -> (row, its export, the static artifact, where to write): its graph."""
 
 
 def _timed_models(graphs: Mapping[str, Path], teacher: Artifact) -> list[TimedModel]:

@@ -20,11 +20,12 @@ def fusion_block(file: str, path: Path) -> str:
         "Graph",
         "Fused when written",
         "SkipLayerNormalization that runs",
+        "Score",
         *(f"{shape.title}: ms, speedup" for shape in SHAPES),
     ]
     lines = [
         _row(titles),
-        _row(["---", "---", "---:", *["---:"] * len(SHAPES)]),
+        _row(["---", "---", "---:", "---:", *["---:"] * len(SHAPES)]),
         *(_row(_cells(name, result)) for name in GRAPHS),
         "",
         _conditions(result),
@@ -37,7 +38,8 @@ def fusion_block(file: str, path: Path) -> str:
 def _cells(name: str, result: FusionBenchmark) -> list[str]:
     fused = ", ".join(f"{count} {operator}" for operator, count in result.fused[name].items())
     running = str(result.skip_layer_norms[name])
-    return [name, fused or "-", running, *(_cell(shape, name, result) for shape in SHAPES)]
+    score = f"{result.scores[name].value:.3f}" if result.scores else "-"
+    return [name, fused or "-", running, score, *(_cell(shape, name, result) for shape in SHAPES)]
 
 
 def _cell(shape: Shape, name: str, result: FusionBenchmark) -> str:

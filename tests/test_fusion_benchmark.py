@@ -24,7 +24,10 @@ def test_every_graph_is_timed_and_has_a_row(teacher: Artifact, task: Task, tmp_p
     assert [name for name, fused in result.fused.items() if fused] == [
         "float32 fused",
         "int8 fused",
+        "int8 all optimizers",
+        "int8 fused attention",
     ]
+    assert result.fused["int8 fused attention"] == {"QAttention": 4}
     # only what is optimised beforehand still has them
     running = [name for name, count in result.skip_layer_norms.items() if count]
     assert running == ["float32 fused", "int8 fused", "int8 all optimizers"]
@@ -45,5 +48,5 @@ def test_every_graph_is_timed_and_has_a_row(teacher: Artifact, task: Task, tmp_p
     plain = next(line for line in text.splitlines() if line.startswith("| float32 |"))
     assert plain.count(", -") == 3 and "| 0 |" in plain
     fused = next(line for line in text.splitlines() if line.startswith("| int8 fused |"))
-    assert "4 Attention" in fused and fused.count("x [") == 3
+    assert "4 QAttention" in fused and fused.count("x [") == 3
     assert "Raw: `result.json`" in text and "4 layers" in text
