@@ -2,59 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
 from benchmarks.advice_table import advice_block
 from benchmarks.advisory_table import advisories_block
 from benchmarks.api_page import api_block
-from benchmarks.bad_clients_table import bad_clients_block
+from benchmarks.block import Block, of_one
 from benchmarks.command_table import commands_block
 from benchmarks.comparison_block import comparison_block, short_block
 from benchmarks.compress_block import compress_block, short_compress_block
-from benchmarks.compression.table import compression_block
 from benchmarks.control_table import control_block
-from benchmarks.endpoint_table import endpoint_block
-from benchmarks.foreign_load_table import foreign_load_block
 from benchmarks.fusion_table import fusion_block
 from benchmarks.gate_table import bounds_block, gate_block
 from benchmarks.lint_rule_table import lint_rules_block
 from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
-from benchmarks.objectives_table import objectives_block
-from benchmarks.profile_table import profile_block
+from benchmarks.newest import newest_blocks
 from benchmarks.pruning_curve import pruning_block
 from benchmarks.quantization_table import quantization_block
 from benchmarks.readings import READINGS
 from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
-from benchmarks.replica_table import replicas_block
-from benchmarks.request_costs_table import request_costs_block
-from benchmarks.rival_table import rivals_block
 from benchmarks.runtime_table import runtime_block
-from benchmarks.serving_table import serving_block
-from benchmarks.soak_table import soak_block
-from benchmarks.starting_table import starting_block
 from benchmarks.step_memory_table import step_memory_block
 from benchmarks.students_table import students_block
 from benchmarks.tagging_table import tagging_block
 from benchmarks.tolerance_table import tolerances_block
 from benchmarks.training_table import training_block
-from benchmarks.tune_table import tune_block
 
-__all__ = [
-    "BLOCKS",
-    "NEWEST",
-    "PICTURES",
-    "ROOT",
-    "TABLES",
-    "Block",
-    "newest_blocks",
-    "reading_blocks",
-]
+__all__ = ["BLOCKS", "PICTURES", "TABLES", "reading_blocks"]
 
-ROOT = Path(__file__).resolve().parent.parent
 COMPRESSION = (
     "benchmarks/results/2026-11-23-sst2-bert-base-compress-cpu.json",
     "benchmarks/results/2026-11-23-sst2-bert-base-compress-table-cpu.json",
@@ -64,75 +41,12 @@ SST2 = "benchmarks/results/2026-11-23-sst2-cpu-ort1.31.1.json"
 """The comparison that the README shows a part of."""
 
 
-@dataclass(frozen=True)
-class Block:
-    """A marked part of a document, made from raw results."""
-
-    document: str
-    files: tuple[str, ...]
-    write: Callable[[Mapping[str, Path]], str]
-    """places of the files by their names -> Markdown"""
-
-
-def of_one(write: Callable[[str, Path], str]) -> Callable[[Mapping[str, Path]], str]:
-    """Return what writes a table of one file, by its name and place, as a block of files."""
-
-    def block(files: Mapping[str, Path]) -> str:
-        ((name, path),) = files.items()
-        return write(name, path)
-
-    return block
-
-
 PICTURES: Mapping[str, str] = {
     "docs/pruning-sst2.svg": "benchmarks/results/2026-11-22-sst2-pruning-cpu.json",
     "docs/pruning-mrpc.svg": "benchmarks/results/2026-11-22-mrpc-pruning-cpu.json",
     "docs/pruning-cola.svg": "benchmarks/results/2026-11-22-cola-pruning-cpu.json",
 }
 """Curves, and the raw results that they are drawn from."""
-
-
-@dataclass(frozen=True)
-class Newest:
-    """A row of NEWEST."""
-
-    write: Callable[[str, Path], str]
-    """name and place of the file -> Markdown"""
-    document: str = "docs/serving.md"
-
-
-NEWEST: Mapping[str, Newest] = {
-    "endpoint": Newest(endpoint_block),
-    "serving": Newest(serving_block),
-    "starting": Newest(starting_block),
-    "soak": Newest(soak_block),
-    "bad-clients": Newest(bad_clients_block),
-    "bad-clients-nginx": Newest(bad_clients_block),
-    "replicas": Newest(replicas_block),
-    "foreign-load": Newest(foreign_load_block),
-    "request-costs": Newest(request_costs_block),
-    "tune": Newest(tune_block),
-    "rivals": Newest(rivals_block, "docs/comparing.md"),
-    "rivals-pairs": Newest(rivals_block, "docs/comparing.md"),
-    "profiles": Newest(profile_block, "docs/comparing.md"),
-    "students": Newest(students_block, "docs/results.md"),
-    "objectives": Newest(objectives_block, "docs/pretraining.md"),
-    "compression": Newest(compression_block, "docs/methods.md"),
-}
-"""Measurements of one model among others: name of the block and of its files -> its table."""
-
-
-def newest_blocks(results: Path = ROOT / "benchmarks" / "results") -> dict[str, Block]:
-    """Return the blocks of the newest `DAY-...-NAME-cpu.json` of each row of NEWEST.
-
-    One without a file has no block yet; its marks in the document stay empty until then.
-    """
-    blocks = {}
-    for name, row in NEWEST.items():
-        if files := sorted(path.name for path in results.glob(f"*-{name}-cpu.json")):
-            file = f"benchmarks/results/{files[-1]}"
-            blocks[name] = Block(row.document, (file,), of_one(row.write))
-    return blocks
 
 
 TABLES: Mapping[str, Block] = {

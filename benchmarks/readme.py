@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import sys
 
-from benchmarks.blocks import BLOCKS, PICTURES, ROOT
+from benchmarks.block import ROOT
+from benchmarks.blocks import BLOCKS, PICTURES
 from benchmarks.pruning import PruningBenchmark
 from benchmarks.pruning_curve import pruning_svg
 from benchmarks.saving import check_noisy_files

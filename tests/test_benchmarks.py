@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import blocks, tagging
+from benchmarks import block, tagging
 from benchmarks.method_table import METRIC_NAMES, method_block
 from benchmarks.methods import (
     Budget,
@@ -165,7 +165,7 @@ def test_the_constant_row_is_the_recorded_one_where_there_is_one(tmp_path: Path)
 
 
 def test_answering_the_same_to_every_pair_is_in_the_published_table() -> None:
-    text = (blocks.ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    text = (block.ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     (row,) = (line for line in text.splitlines() if line.startswith("| always the most frequent"))
     assert row.split("|")[4].split()[0] == "0.812", "of MRPC, in F1"
 

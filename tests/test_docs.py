@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.blocks import ROOT
+from benchmarks.block import ROOT
 from benchmarks.command_table import parameters_of
 from bertender.cli.main import commands, main
 from bertender.core import errors

@@ -11,9 +11,10 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks import endpoint, saving
-from benchmarks.blocks import NEWEST, ROOT, newest_blocks
+from benchmarks.block import ROOT
 from benchmarks.endpoint import IN_PROCESS, WAYS, EndpointBenchmark, ServedModel
 from benchmarks.endpoint_table import endpoint_block
+from benchmarks.newest import NEWEST, newest_blocks
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import BertenderError, MachineBusyError

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks.blocks import BLOCKS, ROOT
+from benchmarks.block import ROOT
+from benchmarks.blocks import BLOCKS
 
 DOCUMENTS = (
     "README.md",

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.blocks import BLOCKS, ROOT, TABLES
+from benchmarks.block import ROOT
+from benchmarks.blocks import BLOCKS, TABLES
 from benchmarks.readings import READINGS
 from benchmarks.readings.control import control_reading
 from benchmarks.readings.methods import methods_reading

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from benchmarks import blocks, readme, saving
+from benchmarks import readme, saving
+from benchmarks.block import Block
 from benchmarks.kernel_times import KernelTimes
 from benchmarks.saving import (
     RESULTS,
@@ -59,7 +60,7 @@ def test_no_document_is_made_of_a_noisy_file(
     (published / "noisy.json").write_text(NOISY.model_dump_json())
     with pytest.raises(MachineBusyError, match=r"noisy\.json holds figures of a busy machine"):
         check_noisy_files([published / "noisy.json"])
-    block = blocks.Block("README.md", ("results/noisy.json",), lambda files: "a table")
+    block = Block("README.md", ("results/noisy.json",), lambda files: "a table")
     monkeypatch.setattr(readme, "BLOCKS", {"some": block})
     monkeypatch.setattr(readme, "ROOT", published.parent)
     with pytest.raises(MachineBusyError, match="no document is made"):

@@ -1,0 +1,31 @@
+"""A marked part of a document: what is made from raw results, and from which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ROOT", "Block", "of_one"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Block:
+    """A marked part of a document, made from raw results."""
+
+    document: str
+    files: tuple[str, ...]
+    write: Callable[[Mapping[str, Path]], str]
+    """places of the files by their names -> Markdown"""
+
+
+def of_one(write: Callable[[str, Path], str]) -> Callable[[Mapping[str, Path]], str]:
+    """Return what writes a table of one file, by its name and place, as a block of files."""
+
+    def block(files: Mapping[str, Path]) -> str:
+        ((name, path),) = files.items()
+        return write(name, path)
+
+    return block

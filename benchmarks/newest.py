@@ -1,0 +1,68 @@
+"""NEWEST: measurements that are repeated; a document shows the newest of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.bad_clients_table import bad_clients_block
+from benchmarks.block import ROOT, Block, of_one
+from benchmarks.compression.table import compression_block
+from benchmarks.endpoint_table import endpoint_block
+from benchmarks.foreign_load_table import foreign_load_block
+from benchmarks.objectives_table import objectives_block
+from benchmarks.profile_table import profile_block
+from benchmarks.replica_table import replicas_block
+from benchmarks.request_costs_table import request_costs_block
+from benchmarks.rival_table import rivals_block
+from benchmarks.serving_table import serving_block
+from benchmarks.soak_table import soak_block
+from benchmarks.starting_table import starting_block
+from benchmarks.students_table import students_block
+from benchmarks.tune_table import tune_block
+
+__all__ = ["NEWEST", "Newest", "newest_blocks"]
+
+
+@dataclass(frozen=True)
+class Newest:
+    """A row of NEWEST."""
+
+    write: Callable[[str, Path], str]
+    """name and place of the file -> Markdown"""
+    document: str = "docs/serving.md"
+
+
+NEWEST: Mapping[str, Newest] = {
+    "endpoint": Newest(endpoint_block),
+    "serving": Newest(serving_block),
+    "starting": Newest(starting_block),
+    "soak": Newest(soak_block),
+    "bad-clients": Newest(bad_clients_block),
+    "bad-clients-nginx": Newest(bad_clients_block),
+    "replicas": Newest(replicas_block),
+    "foreign-load": Newest(foreign_load_block),
+    "request-costs": Newest(request_costs_block),
+    "tune": Newest(tune_block),
+    "rivals": Newest(rivals_block, "docs/comparing.md"),
+    "rivals-pairs": Newest(rivals_block, "docs/comparing.md"),
+    "profiles": Newest(profile_block, "docs/comparing.md"),
+    "students": Newest(students_block, "docs/results.md"),
+    "objectives": Newest(objectives_block, "docs/pretraining.md"),
+    "compression": Newest(compression_block, "docs/methods.md"),
+}
+"""Measurements of one model among others: name of the block and of its files -> its table."""
+
+
+def newest_blocks(results: Path = ROOT / "benchmarks" / "results") -> dict[str, Block]:
+    """Return the blocks of the newest `DAY-...-NAME-cpu.json` of each row of NEWEST.
+
+    One without a file has no block yet; its marks in the document stay empty until then.
+    """
+    blocks = {}
+    for name, row in NEWEST.items():
+        if files := sorted(path.name for path in results.glob(f"*-{name}-cpu.json")):
+            file = f"benchmarks/results/{files[-1]}"
+            blocks[name] = Block(row.document, (file,), of_one(row.write))
+    return blocks
