@@ -1,19 +1,25 @@
 """The table of controls, as Markdown: what each way scores, and gains over labels alone.
 
 All students of a task classify the same texts, so that a gain is paired by text; its interval holds
-texts and seeds. A control's length is the one that scores best on the texts to choose by; on each
-task the ways are held against the control that scores better on them. The averages over tasks are
-of changes whose resamples are drawn apart.
+texts and seeds. A control's length is the one whose first seed scores best on the texts to choose
+by; on each task the ways are held against the control that scores better on them. The averages over
+tasks are of changes whose resamples are drawn apart.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.controls import CONTROLS, WAYS, ControlBenchmark, TrainedStudent
+from benchmarks.controls import (
+    CONTROLS,
+    WAYS,
+    ControlBenchmark,
+    TrainedStudent,
+    chosen_lengths,
+)
 from benchmarks.method_table import METRIC_NAMES
 from benchmarks.points import points
 from bertender.metrics.changes import ResampledChange, mean_change, resampled_change
@@ -113,16 +119,7 @@ def _students(benchmark: ControlBenchmark, place: int) -> Students:
     by_way: dict[str, list[TrainedStudent]] = {}
     for student in benchmark.students:
         by_way.setdefault(student.way, []).append(student)
-    chosen: dict[str, str] = {}
-    for control in CONTROLS:
-        lengths = [name for name in by_way if name in WAYS and WAYS[name].control == control]
-        if lengths:
-            chosen[control] = max(lengths, key=_choice_in(by_way))
-    return Students(benchmark, by_way, chosen, place)
-
-
-def _choice_in(by_way: Mapping[str, Sequence[TrainedStudent]]) -> Callable[[str], float]:
-    return lambda way: _choice(by_way[way])
+    return Students(benchmark, by_way, chosen_lengths(benchmark.students), place)
 
 
 def _choice(students: Sequence[TrainedStudent]) -> float:

@@ -11,9 +11,10 @@ that encoder's layers instead, and the control is `labels`; one way learns from 
 outputs on further texts of the training file too, whose labels nobody reads.
 
 A control is trained for as many epochs as a way's last phase, and for several times as many, so
-that one has at least a way's time; the one that scores best on the texts to choose by, which
-nothing learns from, stands for the control. The processor's time of every training is recorded. A
-static student is a way too, with its own rate and passes.
+that one has at least a way's time; the one whose first seed scores best on the texts to choose by,
+which nothing learns from, stands for the control, and of the others no further seeds are trained.
+The processor's time of every training is recorded. A static student is a way too, with its own rate
+and passes.
 
 The students stay in `--work`; one that is there already, made with the same settings, is not
 trained again. So several processes may share the work (`--ways`, without `--out`). What the teacher
@@ -48,7 +49,14 @@ from bertender.tasks.task import ChosenOn, Split, Task
 from bertender.text.example import Example
 from distill.distillation.distiller import DistillConfig, distill
 
-__all__ = ["CONTROLS", "WAYS", "ControlBenchmark", "TrainedStudent", "Way"]
+__all__ = [
+    "CONTROLS",
+    "WAYS",
+    "ControlBenchmark",
+    "TrainedStudent",
+    "Way",
+    "chosen_lengths",
+]
 
 ENCODER = "ENCODER"
 """Placeholder in settings: the encoder that the teacher was fine-tuned from."""
@@ -94,13 +102,16 @@ WAYS: Mapping[str, Way] = {
     **_controls("hard", (3,), method="hard"),
     **_controls("hard-encoder", (3,), method="hard", student=ENCODER),
     # on a task, its student learns from labels alone
-    **_controls("labels", (5, 10), method="small-vocab", student=STUDENT),
+    **_controls("labels", (5, 10, 40), method="small-vocab", student=STUDENT),
     "distilbert": Way({"method": "distilbert"}),
     "tinybert": Way({"method": "tinybert", "earlier_epochs": 4, "earlier_learning_rate": 1e-4}),
     "minilm": Way({"method": "minilm"}),
     "static": Way({"method": "static", "epochs": 5, "learning_rate": 1e-3, "layers": None}),
     "pd": Way({"method": "pd", "student": STUDENT, "lengths": 3}),
     "pd-further-texts": Way({"method": "pd", "student": STUDENT, "unlabelled": FURTHER_TEXTS}),
+    "pd-further-texts-2": Way(
+        {"method": "pd", "student": STUDENT, "unlabelled": FURTHER_TEXTS, "lengths": 2}
+    ),
 }
 CONTROLS = tuple(dict.fromkeys(way.control for way in WAYS.values() if way.control))
 
@@ -182,9 +193,9 @@ def run(
     further = _further_texts(source, task, further_texts)
     if further_texts:
         _save_texts(further, task, names[FURTHER_TEXTS])
-    students = []
+    students: list[TrainedStudent] = []
     for seed in range(seeds):
-        for name in chosen:
+        for name in _still_needed(chosen, students):
             config = WAYS[name].config(shared, seed, names)
             students.append(_student(source, task, name, config, work))
             typer.echo(_line(students[-1]))
@@ -205,6 +216,27 @@ def run(
             students=tuple(students),
         )
         save_result(benchmark, out)
+
+
+def chosen_lengths(students: Sequence[TrainedStudent]) -> dict[str, str]:
+    """Return the way that stands for each control: its length whose first seed chooses best."""
+    first = min((each.seed for each in students), default=0)
+    lengths: dict[str, dict[str, float]] = {}
+    for each in students:
+        control = WAYS[each.way].control if each.way in WAYS else None
+        if control and each.seed == first:
+            lengths.setdefault(control, {})[each.way] = each.choice.value
+    return {
+        control: max(lengths[control], key=lengths[control].__getitem__)
+        for control in CONTROLS
+        if control in lengths
+    }
+
+
+def _still_needed(ways: Sequence[str], students: Sequence[TrainedStudent]) -> list[str]:
+    """Return the ways without the lengths of controls that an earlier seed did not choose."""
+    chosen = chosen_lengths(students)
+    return [way for way in ways if chosen.get(WAYS[way].control or "", way) == way]
 
 
 def _line(student: TrainedStudent) -> str:

@@ -16,6 +16,7 @@ from benchmarks.controls import (
     STUDENT,
     WAYS,
     ControlBenchmark,
+    chosen_lengths,
     run,
 )
 from bertender.core.artifact import Artifact
@@ -76,6 +77,21 @@ def test_a_run_is_scored_and_a_second_one_trains_nothing(
     assert all(each.processor_s > 0 for each in first.students)
     run(trained.path, work, out, "hard-1,static", 2, 1, 3e-3, 2)
     assert json.loads(out.read_text())["students"] == first.model_dump(mode="json")["students"]
+
+
+def test_further_seeds_are_of_the_length_that_the_first_one_chose(
+    trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = replace(task, selection=task.train.first(24))
+    monkeypatch.setattr(controls, "recorded_task", lambda artifact, changes: apart)
+    run(trained.path, tmp_path, tmp_path / "result.json", "hard-1,hard-3", 2, 1, 3e-3, 2)
+    text = (tmp_path / "result.json").read_text(encoding="utf-8")
+    students = ControlBenchmark.model_validate_json(text).students
+    assert [(each.way, each.seed) for each in students[:2]] == [("hard-1", 0), ("hard-3", 0)]
+    best = max(students[:2], key=lambda each: each.choice.value).way
+    assert [(each.way, each.seed) for each in students[2:]] == [(best, 1)]
+    assert chosen_lengths(students) == {"hard": best}
+    assert chosen_lengths(()) == {}
 
 
 @pytest.mark.parametrize(
