@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 
 from bertender.core.environment import cpu_facts
-from bertender.core.processors import INT8_FLAGS
+from bertender.core.processors import cpu_has_int8_acceleration
 from bertender.models.runtimes import Runtime
 
 __all__ = ["lacking_flags", "saturates"]
@@ -28,5 +28,4 @@ def saturates() -> bool:
     """
     if platform.system() != "Linux" or platform.machine().lower() not in X86:
         return False
-    _, there = cpu_facts()
-    return INT8_FLAGS.isdisjoint(there)
+    return not cpu_has_int8_acceleration()

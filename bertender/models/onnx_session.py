@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertender.core.errors import ModelError
+from bertender.core.processors import cpu_has_int8_acceleration
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["FEWER_BITS", "LEFT_OUT", "SESSION_CONFIG", "open_session"]
+__all__ = ["FEWER_BITS", "LEFT_OUT", "SESSION_CONFIG", "open_session", "session_config"]
 
 ERRORS_ONLY = 3
 
@@ -21,7 +22,8 @@ is fused with the addition before it takes longer than the two (`benchmarks/fusi
 SESSION_CONFIG: Mapping[str, str] = {"session.x64quantprecision": "1"}
 """Entries of ONNX Runtime's session configuration that change outputs. By this one, x86 CPUs
 without 8-bit dot products multiply unsigned integers where a weight has more than 7 bits. Without
-it they add pairs of products in 16 bits, which saturate: wrong outputs, without an error."""
+it they add pairs of products in 16 bits, which saturate: wrong outputs, without an error. On other
+CPUs it is left out: products then keep from AMX, and take as long as those of floats."""
 
 SHARED_WEIGHT = "Attempt to replace the existing tensor"
 """Part of ONNX Runtime's message where products share a weight that it would make unsigned."""
@@ -30,6 +32,11 @@ FEWER_BITS = (
     "whose weights are shared, as an ALBERT's. Quantize the model with --target avx2."
 )
 OTHER_VERSION = "Install the version of constraints.txt, or export and quantize the model again."
+
+
+def session_config() -> Mapping[str, str]:
+    """Return the entries of SESSION_CONFIG if this CPU may need them."""
+    return {} if cpu_has_int8_acceleration() else SESSION_CONFIG
 
 
 def open_session(
@@ -61,7 +68,7 @@ def open_session(
     options.intra_op_num_threads = threads
     options.log_severity_level = ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    for key, value in SESSION_CONFIG.items():
+    for key, value in session_config().items():
         options.add_session_config_entry(key, value)
     if left_out is None:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

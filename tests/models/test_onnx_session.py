@@ -10,9 +10,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from bertender.core import processors
 from bertender.core.errors import ModelError
 from bertender.models.cpu_flags import saturates
-from bertender.models.onnx_session import SESSION_CONFIG, open_session
+from bertender.models.onnx_session import SESSION_CONFIG, open_session, session_config
 
 
 @pytest.fixture
@@ -82,9 +83,33 @@ def test_8_bit_products_are_added_exactly_on_every_cpu() -> None:
     rng = np.random.default_rng(0)
     x, weight = rng.integers(200, 256, (4, 768)), rng.integers(100, 128, (768, 8))
     session = open_session(integer_products(weight, "y"))
-    for entry, value in SESSION_CONFIG.items():
+    for entry, value in session_config().items():
         assert session.get_session_options().get_session_config_entry(entry) == value
     assert np.array_equal(session.run(None, {"x": x.astype(np.uint8)})[0], x @ weight)
+
+
+@pytest.mark.parametrize(
+    ("flags", "entries"),
+    [
+        ((), SESSION_CONFIG),
+        (("avx2", "avx512f"), SESSION_CONFIG),
+        (("avx2", "avx512_vnni"), {}),
+        (("avx512_vnni", "amx_int8"), {}),
+    ],
+)
+def test_a_cpu_with_8_bit_dot_products_is_not_kept_from_them(
+    flags: tuple[str, ...], entries: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the entry, products would not run in AMX, which adds exactly by itself."""
+    monkeypatch.setattr(processors, "cpu_facts", lambda: ("a CPU", flags))
+    assert session_config() == entries
+    options = open_session(integer_products(np.ones((64, 8)), "y")).get_session_options()
+    for name, value in SESSION_CONFIG.items():
+        if entries:
+            assert options.get_session_config_entry(name) == value
+        else:
+            with pytest.raises(RuntimeError, match="does not have configuration"):
+                options.get_session_config_entry(name)
 
 
 @pytest.mark.parametrize("largest", [64, 127])

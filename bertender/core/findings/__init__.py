@@ -89,7 +89,7 @@ class Findings(Part):
     )
     session_config: Mapping[str, str] | None = Field(
         None,
-        description="of ONNX Runtime: entries that bertender opens the graph with, as others do "
-        "with add_session_config_entry",
+        description="of ONNX Runtime: entries that bertender opens the graph with on CPUs without "
+        "8-bit dot products, as others do with add_session_config_entry",
     )
     parity: ParitySummary | None = Field(None, description="with the artifact's parent")
