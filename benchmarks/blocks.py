@@ -49,6 +49,13 @@ PICTURES: Mapping[str, str] = {
 """Curves, and the raw results that they are drawn from."""
 
 
+def _of_six_sets(day: str, name: str) -> tuple[str, ...]:
+    return tuple(
+        f"benchmarks/results/{day}-{task}-{name}-cpu.json"
+        for task in ("sst2", "cola", "mrpc", "rte", "snips", "ag-news")
+    )
+
+
 TABLES: Mapping[str, Block] = {
     "demo": Block(
         "README.md",
@@ -87,21 +94,10 @@ TABLES: Mapping[str, Block] = {
         ),
         method_block,
     ),
-    "controls": Block(
-        "docs/methods.md",
-        tuple(
-            f"benchmarks/results/2026-11-23-{name}-controls-cpu.json"
-            for name in ("sst2", "cola", "mrpc", "rte", "snips", "ag-news")
-        ),
-        control_block,
-    ),
-    "few-labels": Block(
-        "docs/methods.md",
-        tuple(
-            f"benchmarks/results/2026-11-24-{name}-few-labels-cpu.json"
-            for name in ("sst2", "cola", "mrpc", "rte", "snips", "ag-news")
-        ),
-        control_block,
+    "controls": Block("docs/methods.md", _of_six_sets("2026-11-23", "controls"), control_block),
+    "few-labels": Block("docs/methods.md", _of_six_sets("2026-11-25", "few-labels"), control_block),
+    "few-labels-first": Block(
+        "docs/methods.md", _of_six_sets("2026-11-24", "few-labels"), control_block
     ),
     "training": Block(
         "docs/methods.md",
@@ -115,7 +111,7 @@ TABLES: Mapping[str, Block] = {
     ),
     "fusion": Block(
         "docs/export.md",
-        ("benchmarks/results/2026-11-23-sst2-fusion-cpu.json",),
+        ("benchmarks/results/2026-11-25-sst2-fusion-cpu.json",),
         of_one(fusion_block),
     ),
     "runtimes": Block(
@@ -123,7 +119,8 @@ TABLES: Mapping[str, Block] = {
         (
             "benchmarks/results/2026-11-24-sst2-deep-runtimes-cpu.json",
             "benchmarks/results/2026-11-24-sst2-runtimes-cpu.json",
-            "benchmarks/results/2026-11-23-sst2-runtimes-cpu.json",
+            "benchmarks/results/2026-11-25-sst2-deep-runtimes-cpu.json",
+            "benchmarks/results/2026-11-25-sst2-runtimes-cpu.json",
         ),
         runtime_block,
     ),

@@ -50,6 +50,7 @@ READINGS: Mapping[str, Reading] = {
     "methods": Reading(methods_reading),
     "controls": Reading(controls_reading),
     "few-labels": Reading(controls_reading),
+    "few-labels-first": Reading(controls_reading),
     "training": Reading(training_reading),
     "tagging": Reading(tagging_reading),
     "fusion": Reading(fusion_reading),

@@ -46,7 +46,8 @@ def _speedups(result: RuntimeBenchmark, shape: Shape) -> dict[str, Speedup]:
 
 def _fastest(result: RuntimeBenchmark, shape: Shape, speedups: Mapping[str, Speedup]) -> str:
     fastest = _best(speedups)
-    title = f"{result.layers} layers, {shape.title}"
+    cpu = result.comparison.circumstances.environment.cpu_model
+    title = f"{result.layers} layers on {cpu}, {shape.title}"
     return f"- {title}: the fastest is {fastest}, {ratio(speedups[fastest])}"
 
 
