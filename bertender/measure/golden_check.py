@@ -1,8 +1,10 @@
 """Whether a model predicts elsewhere, for its golden texts, what it predicted when it was made.
 
 By the arithmetic of the parity gate and the tolerance that the artifact names: predictions that are
-not near-ties must be equal, and logits must be as near as TOLERANCES lets them be. Nothing here
-loads PyTorch, and no message has a text.
+not near-ties must be equal, and logits must be as near as TOLERANCES lets them be. The gate judges
+the better end of an interval, since its texts are a sample; here the same model repeats the same
+texts, so that the figures themselves are judged. Nothing here loads PyTorch, and no message has a
+text.
 """
 
 from __future__ import annotations
