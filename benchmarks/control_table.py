@@ -1,9 +1,9 @@
 """The table of controls, as Markdown: what each way scores, and gains over labels alone.
 
 All students of a task classify the same texts, so that a gain is paired by text; its interval holds
-texts and seeds. A control's length is the one whose first seed scores best on the texts to choose
-by; on each task the ways are held against the control that scores better on them. The averages over
-tasks are of changes whose resamples are drawn apart.
+texts and seeds. A control's length is the one that scores best on the texts to choose by; on each
+task the ways are held against the control that scores better on them. The averages over tasks are
+of changes whose resamples are drawn apart.
 """
 
 from __future__ import annotations

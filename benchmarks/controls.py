@@ -11,19 +11,21 @@ that encoder's layers instead, and the control is `labels`; one way learns from 
 outputs on further texts of the training file too, whose labels nobody reads.
 
 A control is trained for as many epochs as a way's last phase, and for several times as many, so
-that one has at least a way's time; the one whose first seed scores best on the texts to choose by,
-which nothing learns from, stands for the control, and of the others no further seeds are trained.
-The processor's time of every training is recorded. A static student is a way too, with its own rate
-and passes.
+that one has a way's time, or scores less than a shorter one. The one that scores best on the texts
+to choose by, which nothing learns from, stands for the control; the first seed chooses, and of the
+others no further seeds are trained. The processor's time of every training is recorded. A static
+student is a way too, with its own rate and passes.
 
 The students stay in `--work`; one that is there already, made with the same settings, is not
-trained again. So several processes may share the work (`--ways`, without `--out`). What the teacher
+trained again. So several processes may share the work (`--ways`, without `--out`), but
+one should have all lengths of a control. What the teacher
 makes of the texts stays there too, for each way: the way's first seed has the time of that.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -219,18 +221,24 @@ def run(
 
 
 def chosen_lengths(students: Sequence[TrainedStudent]) -> dict[str, str]:
-    """Return the way that stands for each control: its length whose first seed chooses best."""
-    first = min((each.seed for each in students), default=0)
-    lengths: dict[str, dict[str, float]] = {}
-    for each in students:
-        control = WAYS[each.way].control if each.way in WAYS else None
-        if control and each.seed == first:
-            lengths.setdefault(control, {})[each.way] = each.choice.value
-    return {
-        control: max(lengths[control], key=lengths[control].__getitem__)
-        for control in CONTROLS
-        if control in lengths
-    }
+    """Return the length that stands for each control: the best on the texts to choose by.
+
+    By the mean over the seeds that all lengths of the control have.
+    """
+    chosen = {}
+    for control in CONTROLS:
+        scores: dict[str, dict[int, float]] = {}
+        for each in students:
+            if each.way in WAYS and WAYS[each.way].control == control:
+                scores.setdefault(each.way, {})[each.seed] = each.choice.value
+        if scores:
+            seeds = set.intersection(*({*by_seed} for by_seed in scores.values()))
+            means = {
+                way: statistics.mean(by_seed[seed] for seed in seeds)
+                for way, by_seed in scores.items()
+            }
+            chosen[control] = max(means, key=means.__getitem__)
+    return chosen
 
 
 def _still_needed(ways: Sequence[str], students: Sequence[TrainedStudent]) -> list[str]:

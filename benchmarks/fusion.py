@@ -48,6 +48,7 @@ from bertender.models.opening import onnx_file, open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer
+from export.graph_report import FUSED_DOMAIN
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 
@@ -55,17 +56,6 @@ __all__ = ["GRAPHS", "FusionBenchmark", "Graph", "compare_graphs", "run"]
 
 LONG_TEXTS = 50
 """Drawn from in each round."""
-FUSED = frozenset(
-    {
-        "Attention",
-        "QAttention",
-        "BiasGelu",
-        "EmbedLayerNormalization",
-        "QEmbedLayerNormalization",
-        "SkipLayerNormalization",
-    }
-)
-"""ONNX Runtime's own operators of encoders, of which each does the work of many."""
 INT8_OPERATORS = ["MatMul", "Gemm", "Gather", "Attention", "EmbedLayerNormalization"]
 
 
@@ -110,12 +100,7 @@ class FusionBenchmark(Record):
     skip_layer_norms: dict[str, int] = Field(
         description="row -> nodes of SkipLayerNormalization in the graph that really runs"
     )
-    scores: dict[str, Score] = Field(
-        default_factory=dict, description="row -> score on the held-out texts; earlier files: none"
-    )
-    busy_elsewhere: float | None = Field(
-        None, description="of earlier files; the reports have it now, as `load`"
-    )
+    scores: dict[str, Score] = Field(description="row -> score on the held-out texts")
     environment: Environment
     natural: LatencyReport = Field(description="single texts at their length, batches of mixed")
     long: LatencyReport = Field(description="single texts of LONG_TOKENS tokens")
@@ -131,10 +116,10 @@ def compare_graphs(
     }
     static = quantize(exports["none"], task, QuantizeConfig(scheme="static"), work / "static")
     places = {name: work / f"{name.replace(', ', '-').replace(' ', '-')}.onnx" for name in GRAPHS}
-    graphs = {
-        name: WRITERS[row.precision](row, exports[row.optimize], static, places[name])
-        for name, row in GRAPHS.items()
-    }
+    graphs = {}
+    for name, row in GRAPHS.items():
+        written = WRITERS[row.precision](row, exports[row.optimize], static, places[name])
+        graphs[name] = _as_it_runs(row, written, places[name])
     encode = Tokenize(load_tokenizer(teacher.path), LONG_TOKENS)
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
@@ -165,9 +150,10 @@ def _layers(exported: Artifact) -> int:
 
 
 def _fused(graph: Path) -> dict[str, int]:
-    """Count the operators of a written graph that do the work of many in it."""
+    """Count ONNX Runtime's own operators in a graph as it is written."""
     nodes = onnx.load(graph, load_external_data=False).graph.node
-    return dict(sorted(Counter(node.op_type for node in nodes if node.op_type in FUSED).items()))
+    own = Counter(node.op_type for node in nodes if node.domain == FUSED_DOMAIN)
+    return dict(sorted(own.items()))
 
 
 def _skip_layer_norms(graph: Path) -> int:
@@ -179,11 +165,11 @@ def _skip_layer_norms(graph: Path) -> int:
 
 
 def _float_graph(row: Graph, exported: Artifact, static: Artifact, place: Path) -> Path:
-    return onnx_file(exported)
+    return _rewritten(row, onnx_file(exported), place)
 
 
 def _dynamic_graph(row: Graph, exported: Artifact, static: Artifact, place: Path) -> Path:
-    """Return the graph of a row in dynamic 8 bits, optimised if the row is."""
+    """Return the export in dynamic 8 bits, as ONNX Runtime's own tool writes it."""
     source = _rewritten(row, onnx_file(exported), place.with_name(f"{place.stem}-float.onnx"))
     quantize_dynamic(
         source,
@@ -195,11 +181,7 @@ def _dynamic_graph(row: Graph, exported: Artifact, static: Artifact, place: Path
         # what comes out of a fused operator is unknown to shape inference
         extra_options={"DefaultTensorType": TensorProto.FLOAT},
     )
-    if row.left_out is None:
-        return place
-    optimized = place.with_name(f"{place.stem}-optimized.onnx")
-    open_session(place, optimized=optimized, left_out=row.left_out)
-    return optimized
+    return place
 
 
 def _static_graph(row: Graph, exported: Artifact, static: Artifact, place: Path) -> Path:
@@ -211,6 +193,15 @@ def _rewritten(row: Graph, source: Path, place: Path) -> Path:
         return source
     onnx.save(row.rewrite(onnx.load(source)), place)
     return place
+
+
+def _as_it_runs(row: Graph, graph: Path, place: Path) -> Path:
+    """Return a graph, or what ONNX Runtime makes of it without the row's optimizers."""
+    if row.left_out is None:
+        return graph
+    optimized = place.with_name(f"{place.stem}-optimized.onnx")
+    open_session(graph, optimized=optimized, left_out=row.left_out)
+    return optimized
 
 
 WRITERS: Mapping[str, Callable[[Graph, Artifact, Artifact, Path], Path]] = {

@@ -18,7 +18,7 @@ def fusion_block(file: str, path: Path) -> str:
     result = FusionBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     titles = [
         "Graph",
-        "Fused when written",
+        "ONNX Runtime's own operators when written",
         "SkipLayerNormalization that runs",
         "Score",
         *(f"{shape.title}: ms, speedup" for shape in SHAPES),
@@ -38,7 +38,7 @@ def fusion_block(file: str, path: Path) -> str:
 def _cells(name: str, result: FusionBenchmark) -> list[str]:
     fused = ", ".join(f"{count} {operator}" for operator, count in result.fused[name].items())
     running = str(result.skip_layer_norms[name])
-    score = f"{result.scores[name].value:.3f}" if result.scores else "-"
+    score = f"{result.scores[name].value:.3f}"
     return [name, fused or "-", running, score, *(_cell(shape, name, result) for shape in SHAPES)]
 
 
@@ -65,7 +65,8 @@ def _times(name: str, result: FusionBenchmark) -> Times:
 
 def _conditions(result: FusionBenchmark) -> str:
     here, config = result.environment, result.natural.config
-    busy, rounds = _busy(result), f"{config.rounds} rounds"
+    loads = [each.load for each in (result.natural, result.long) if each.load]
+    busy, rounds = busiest(loads).busy if loads else None, f"{config.rounds} rounds"
     shared = "" if busy is None or busy <= BUSY_SHARE else " on a machine shared with other work"
     others = "load not recorded" if busy is None else f"others had {busy:.0%} of the cores"
     if config.processes > 1:
@@ -77,13 +78,6 @@ def _conditions(result: FusionBenchmark) -> str:
         f"included; medians, and speedups over the plain graph of the same precision by rounds, "
         f"with intervals of 95 %. {here.cpu_model}, threads: {result.natural.threads}; {versions}."
     )
-
-
-def _busy(result: FusionBenchmark) -> float | None:
-    """Return the share of the cores' time that others had; None where it is not recorded."""
-    loads = [each.load for each in (result.natural, result.long) if each.load]
-    known = [load for load in loads if load.other_work is not None]
-    return busiest(known).busy if known else result.busy_elsewhere
 
 
 def _row(cells: Sequence[str]) -> str:

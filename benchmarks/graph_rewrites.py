@@ -1,8 +1,7 @@
 """Other forms of an encoder's graph, for `benchmarks.fusion`: the same model in other operators.
 
 Each takes a graph and returns another that computes the same, but for the rounding that it says.
-They are what published advice on ONNX Runtime's CPU kernels comes to; whether one is worth keeping
-is what the benchmark times.
+Whether one is worth keeping is what the benchmark times.
 """
 
 from __future__ import annotations
@@ -18,13 +17,15 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from bertender.core.errors import ModelError
 from bertender.core.quiet_tools import quiet_tools
 
 __all__ = ["biases_in_gemms", "gelu_tables", "merged_products", "with_fused_attention"]
 
 Array = npt.NDArray[Any]
 LEAST_GELU_INPUT = -4.0
-"""GELU of less is 0 to a thousandth of an 8-bit step."""
+"""GELU of less is 0 to about a hundredth of an 8-bit step."""
+BISECTIONS = 50
 
 
 class _Graph:
@@ -34,11 +35,11 @@ class _Graph:
         self.model = model
         self.nodes = model.graph.node
         self.constants = {each.name: each for each in model.graph.initializer}
-        self.makers = {name: node for node in self.nodes for name in node.output}
-        self.readers: dict[str, list[onnx.NodeProto]] = {}
+        self.producers = {name: node for node in self.nodes for name in node.output}
+        self.consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
             for name in node.input:
-                self.readers.setdefault(name, []).append(node)
+                self.consumers.setdefault(name, []).append(node)
         self.in_front: dict[str, list[onnx.NodeProto]] = {}
         self.left_out: set[str] = set()
 
@@ -55,7 +56,15 @@ class _Graph:
         self.left_out |= {node.name for node in old}
 
     def rewritten(self) -> onnx.ModelProto:
-        """Return the graph without what nothing reads any more."""
+        """Return the graph without what nothing reads any more.
+
+        Raises:
+            ModelError: nothing was replaced.
+        """
+        if not self.in_front:
+            raise ModelError(
+                "the graph has nothing of this form. Give a BERT's export, or its static graph."
+            )
         nodes = [
             each
             for node in self.nodes
@@ -63,20 +72,20 @@ class _Graph:
             if each.name not in self.left_out
         ]
         wanted = {each.name for each in self.model.graph.output}
-        kept = []
+        needed = []
         for node in reversed(nodes):
             if wanted & {*node.output}:
                 wanted |= {*node.input}
-                kept.append(node)
+                needed.append(node)
         constants = [each for each in self.model.graph.initializer if each.name in wanted]
         del self.model.graph.node[:], self.model.graph.initializer[:]
-        self.model.graph.node.extend(reversed(kept))
+        self.model.graph.node.extend(reversed(needed))
         self.model.graph.initializer.extend(constants)
         return self.model
 
     def bias_of(self, product: onnx.NodeProto) -> tuple[onnx.NodeProto, str] | None:
         """Return the addition after a product and its constant; None where there is none."""
-        for node in self.readers.get(product.output[0], ()):
+        for node in self.consumers.get(product.output[0], ()):
             names = [name for name in node.input if name in self.constants]
             if node.op_type == "Add" and len(names) == 1:
                 return node, names[0]
@@ -84,7 +93,11 @@ class _Graph:
 
 
 def with_fused_attention(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Make one operator of each attention, by ONNX Runtime's own optimizer, and of nothing else."""
+    """Make one operator of each attention by ONNX Runtime's own optimizer; fuse nothing else.
+
+    Raises:
+        ModelError: the optimizer found no attention.
+    """
     from onnxruntime.transformers.fusion_options import FusionOptions
     from onnxruntime.transformers.optimizer import optimize_model
 
@@ -104,13 +117,15 @@ def with_fused_attention(model: onnx.ModelProto) -> onnx.ModelProto:
             opt_level=1,
         )
     fused: onnx.ModelProto = optimized.model
+    if all(node.op_type != "Attention" for node in fused.graph.node):
+        raise ModelError("ONNX Runtime's optimizer finds no attention. Give a BERT's export.")
     return fused
 
 
 def merged_products(model: onnx.ModelProto) -> onnx.ModelProto:
     """Make one product of the query's, the key's and the value's, and split what it gives."""
     graph = _Graph(model)
-    for tensor, readers in graph.readers.items():
+    for tensor, readers in graph.consumers.items():
         products = [
             node
             for node in readers
@@ -157,7 +172,7 @@ def biases_in_gemms(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = _Graph(model)
     flat: dict[str, tuple[str, str]] = {}
     for product in [node for node in graph.nodes if node.op_type == "MatMul"]:
-        sources = [graph.makers.get(name) for name in product.input]
+        sources = [graph.producers.get(name) for name in product.input]
         bias = graph.bias_of(product)
         if bias and all(node and node.op_type == "DequantizeLinear" for node in sources):
             new = [*_flattened(graph, product, flat), *_gemm(graph, product, bias, flat)]
@@ -172,8 +187,8 @@ def _flattened(
     tensor, name = product.input[0], product.name
     if tensor in flat:
         return
-    integers, *scale = graph.makers[tensor].input
-    width = graph.value(graph.makers[product.input[1]].input[0]).shape[0]
+    integers, *scale = graph.producers[tensor].input
+    width = graph.value(graph.producers[product.input[1]].input[0]).shape[0]
     shape = graph.constant(f"{name}_rows_shape", np.array([-1, width]))
     yield helper.make_node("Reshape", [integers, shape], [f"{name}_rows"], name=f"{name}_flatten")
     yield helper.make_node(
@@ -193,7 +208,7 @@ def _gemm(
 ) -> Iterator[onnx.NodeProto]:
     """Yield the Gemm, and what brings its output back to the shape of the addition's."""
     (rows, lead), name = flat[product.input[0]], product.name
-    activation, weight = (graph.makers[tensor] for tensor in product.input)
+    activation, weight = (graph.producers[tensor] for tensor in product.input)
     steps = graph.value(activation.input[1]) * graph.value(weight.input[1]).astype(np.float64)
     rounded = np.rint(graph.value(bias[1]) / steps).astype(np.int32)
     dequantized = [
@@ -218,7 +233,7 @@ def gelu_tables(model: onnx.ModelProto) -> onnx.ModelProto:
     """Look GELU up: its input is rounded to 256 steps, and a table has its output in integers."""
     graph = _Graph(model)
     for node in [node for node in graph.nodes if node.op_type == "Erf"]:
-        divided = graph.makers[node.input[0]]
+        divided = graph.producers[node.input[0]]
         quantized = _next_quantized(graph, node)
         if quantized is not None:
             graph.replace([quantized], [*_looked_up(graph, divided.input[0], quantized)])
@@ -228,7 +243,7 @@ def gelu_tables(model: onnx.ModelProto) -> onnx.ModelProto:
 def _next_quantized(graph: _Graph, node: onnx.NodeProto) -> onnx.NodeProto | None:
     """Return the QuantizeLinear that reads what comes of a node, element by element."""
     while node.op_type != "QuantizeLinear":
-        readers = graph.readers.get(node.output[0], [])
+        readers = graph.consumers.get(node.output[0], [])
         if len(readers) != 1:
             return None
         (node,) = readers
@@ -240,11 +255,11 @@ def _looked_up(graph: _Graph, tensor: str, quantized: onnx.NodeProto) -> Iterato
     name = f"{quantized.name}_table"
     scale, zero = (graph.value(each) for each in quantized.input[1:])
     kind = np.iinfo(zero.dtype)
-    highest = float(scale) * (kind.max - int(zero))
+    highest = _input_of_gelu(float(scale) * (kind.max - int(zero)))
     step = np.float32((highest - LEAST_GELU_INPUT) / (kind.max - kind.min))
     start = kind.min + round(-LEAST_GELU_INPUT / float(step))
     inputs = (np.arange(kind.min, kind.max + 1) - start) * float(step)
-    outputs = np.array([0.5 * each * (1 + math.erf(each / math.sqrt(2))) for each in inputs])
+    outputs = np.array([_gelu(each) for each in inputs])
     table = np.clip(np.rint(outputs / float(scale)) + int(zero), kind.min, kind.max)
     constants = [
         graph.constant(f"{name}_step", step),
@@ -265,3 +280,16 @@ def _looked_up(graph: _Graph, tensor: str, quantized: onnx.NodeProto) -> Iterato
     yield helper.make_node(
         "Gather", [values, f"{name}_rows"], [quantized.output[0]], name=f"{name}_look_up"
     )
+
+
+def _gelu(value: float) -> float:
+    return 0.5 * value * (1 + math.erf(value / math.sqrt(2)))
+
+
+def _input_of_gelu(output: float) -> float:
+    """Return the positive input whose GELU is a positive output."""
+    low, high = 0.0, output + 1.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _gelu(middle) < output else (low, middle)
+    return high

@@ -8,7 +8,7 @@ import onnx
 
 from bertender.core.findings import GraphFindings
 
-__all__ = ["report_graph"]
+__all__ = ["FUSED_DOMAIN", "report_graph"]
 
 
 FUSED_DOMAIN = "com.microsoft"

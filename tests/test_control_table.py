@@ -84,7 +84,7 @@ def test_the_reading_says_what_pays_and_where(files: dict[str, Path]) -> None:
     words = controls_reading(files)
     assert "- `distilbert`: +12.0 [" in words
     assert "above 0 on one and two, below 0 on none" in words
-    assert "On average, `distilbert` scores best on the texts to choose by." in words
+    assert "scores best on the texts to choose by" not in words  # there is one way
 
 
 @pytest.mark.parametrize(("least", "word"), [(12.0, "reached"), (12.1, "missed")])

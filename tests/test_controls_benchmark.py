@@ -16,11 +16,13 @@ from benchmarks.controls import (
     STUDENT,
     WAYS,
     ControlBenchmark,
+    TrainedStudent,
     chosen_lengths,
     run,
 )
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.metrics.scores import score
 from bertender.tasks.task import Task
 from tests.toy_models import save_encoder
 
@@ -91,7 +93,37 @@ def test_further_seeds_are_of_the_length_that_the_first_one_chose(
     best = max(students[:2], key=lambda each: each.choice.value).way
     assert [(each.way, each.seed) for each in students[2:]] == [(best, 1)]
     assert chosen_lengths(students) == {"hard": best}
-    assert chosen_lengths(()) == {}
+
+
+@pytest.mark.parametrize(
+    ("choices", "chosen"),
+    [
+        ({}, {}),
+        ({"distilbert": (0.9,)}, {}),
+        ({"hard-1": (0.6,), "hard-3": (0.7,)}, {"hard": "hard-3"}),
+        # a further seed of the chosen length does not count against it
+        ({"hard-1": (0.6,), "hard-3": (0.7, 0.1)}, {"hard": "hard-3"}),
+        ({"hard-1": (0.6, 0.6), "hard-3": (0.7, 0.1)}, {"hard": "hard-1"}),
+        ({"hard-3": (0.7,), "labels-1": (0.1,)}, {"hard": "hard-3", "labels": "labels-1"}),
+    ],
+)
+def test_a_length_is_chosen_by_the_seeds_that_all_lengths_have(
+    choices: dict[str, tuple[float, ...]], chosen: dict[str, str]
+) -> None:
+    reached = score("accuracy", (0, 1), (0, 1))
+    students = [
+        TrainedStudent(
+            way=way,
+            seed=seed,
+            processor_s=1.0,
+            choice=reached.model_copy(update={"value": value}),
+            score=reached,
+            predictions=(0, 1),
+        )
+        for way, values in choices.items()
+        for seed, value in enumerate(values)
+    ]
+    assert chosen_lengths(students) == chosen
 
 
 @pytest.mark.parametrize(

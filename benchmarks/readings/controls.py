@@ -35,7 +35,11 @@ def controls_reading(files: Mapping[str, Path]) -> str:
             *lines,
             "",
             paragraph(
-                f"On average, `{best}` scores best on the texts to choose by.",
+                *(
+                    [f"On average, `{best}` scores best on the texts to choose by."]
+                    if len(ways) > 1
+                    else []
+                ),
                 _judged(average_gain(tasks, best)),
             ),
         ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.readings.words import ratio
-from benchmarks.runtime_table import Timed, read_runtimes, rows_of
+from benchmarks.runtime_table import Timed, processor, read_runtimes, rows_of
 from benchmarks.runtimes import RuntimeBenchmark
 from benchmarks.shapes import SHAPES, Shape
 from bertender.core.speedup import Speedup
@@ -46,8 +46,7 @@ def _speedups(result: RuntimeBenchmark, shape: Shape) -> dict[str, Speedup]:
 
 def _fastest(result: RuntimeBenchmark, shape: Shape, speedups: Mapping[str, Speedup]) -> str:
     fastest = _best(speedups)
-    cpu = result.comparison.circumstances.environment.cpu_model
-    title = f"{result.layers} layers on {cpu}, {shape.title}"
+    title = f"{result.layers} layers on {processor(result)}, {shape.title}"
     return f"- {title}: the fastest is {fastest}, {ratio(speedups[fastest])}"
 
 

@@ -83,8 +83,6 @@ def test_8_bit_products_are_added_exactly_on_every_cpu() -> None:
     rng = np.random.default_rng(0)
     x, weight = rng.integers(200, 256, (4, 768)), rng.integers(100, 128, (768, 8))
     session = open_session(integer_products(weight, "y"))
-    for entry, value in session_config().items():
-        assert session.get_session_options().get_session_config_entry(entry) == value
     assert np.array_equal(session.run(None, {"x": x.astype(np.uint8)})[0], x @ weight)
 
 
@@ -94,7 +92,8 @@ def test_8_bit_products_are_added_exactly_on_every_cpu() -> None:
         ((), SESSION_CONFIG),
         (("avx2", "avx512f"), SESSION_CONFIG),
         (("avx2", "avx512_vnni"), {}),
-        (("avx512_vnni", "amx_int8"), {}),
+        (("avx2", "avx_vnni"), {}),
+        (("avx2", "amx_int8"), {}),
     ],
 )
 def test_a_cpu_with_8_bit_dot_products_is_not_kept_from_them(
