@@ -23,7 +23,7 @@ SESSION_CONFIG: Mapping[str, str] = {"session.x64quantprecision": "1"}
 """Entries of ONNX Runtime's session configuration that change outputs. By this one, x86 CPUs
 without 8-bit dot products multiply unsigned integers where a weight has more than 7 bits. Without
 it they add pairs of products in 16 bits, which saturate: wrong outputs, without an error. On other
-CPUs it is left out: it would keep products off AMX, and they would take as long as those of floats."""
+CPUs it is left out: it keeps products off AMX, and they take as long as those of floats."""
 
 SHARED_WEIGHT = "Attempt to replace the existing tensor"
 """Part of ONNX Runtime's message where products share a weight that it would make unsigned."""
