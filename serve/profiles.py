@@ -22,7 +22,8 @@ from bertender.core.cache_folder import cache_directory
 from bertender.core.card import Card
 from bertender.core.config import Record
 from bertender.core.cores import usable_cores
-from bertender.core.environment import Environment, cpu_facts
+from bertender.core.cpu import cpu_facts
+from bertender.core.environment import Environment
 from bertender.core.errors import ConfigError
 from bertender.core.saving import save_result
 from bertender.models.runtimes import RUNTIMES, RuntimeName

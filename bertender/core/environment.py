@@ -14,11 +14,11 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.cores import usable_cores
+from bertender.core.cpu import cpu_facts
 
 __all__ = [
     "DATA_VARIABLE",
     "Environment",
-    "cpu_facts",
     "data_directory",
     "demo_encoder",
     "environment",
@@ -28,16 +28,6 @@ __all__ = [
 
 DATA_VARIABLE = "BERTENDER_DATA"
 
-INTERESTING_FLAGS = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_bf16",
-    "amx_int8",
-)
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 RECORDED_VERSIONS = (
@@ -105,14 +95,6 @@ def supports_bf16() -> bool:
     return not BF16_FLAGS.isdisjoint(environment().cpu_flags)
 
 
-def cpu_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, tuple[str, ...]]:
-    """Return the CPU's model name and interesting flags; where `cpuinfo` is missing, no flags."""
-    facts = _first_processor(cpuinfo)
-    flags = set(facts.get("flags", "").split())
-    model = facts.get("model name") or platform.processor() or platform.machine()
-    return model, tuple(flag for flag in INTERESTING_FLAGS if flag in flags)
-
-
 def data_directory() -> Path | None:
     """Return the folder of local data sets, $BERTENDER_DATA, or None when it is not one."""
     folder = os.environ.get(DATA_VARIABLE)
@@ -133,16 +115,6 @@ def file_of_distribution(distribution: str, ending: str) -> Path | None:
         return None
     places = (Path(str(file.locate())) for file in files if file.as_posix().endswith(f"/{ending}"))
     return next((place for place in places if place.is_file()), None)
-
-
-def _first_processor(cpuinfo: Path) -> dict[str, str]:
-    """Return the `key : value` lines of the first processor, or nothing where there are none."""
-    try:
-        first, _, _ = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _installed_versions() -> dict[str, str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from bertender.core.environment import cpu_facts
-from bertender.core.processors import cpu_has_int8_acceleration
+from bertender.core.cpu import cpu_facts, cpu_has_int8_acceleration
 from bertender.models.runtimes import Runtime
 
 __all__ = ["lacking_flags", "saturates"]

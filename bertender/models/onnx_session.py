@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertender.core.cpu import cpu_has_int8_acceleration
 from bertender.core.errors import ModelError
-from bertender.core.processors import cpu_has_int8_acceleration
 
 if TYPE_CHECKING:
     import onnxruntime

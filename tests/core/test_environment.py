@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from bertender.core.cores import usable_cores
+from bertender.core.cpu import INTERESTING_FLAGS, cpu_facts
 from bertender.core.environment import (
-    INTERESTING_FLAGS,
     Environment,
-    cpu_facts,
     data_directory,
     environment,
     file_of_distribution,

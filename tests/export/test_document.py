@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from bertender.core import processors
+from bertender.core import cpu
 from bertender.core.artifact import Artifact
 from bertender.models.onnx_session import open_session
 from bertender.models.opening import onnx_file
@@ -35,7 +35,7 @@ def test_others_open_it_by_the_document_as_bertender_does(
         "session = ", 'options.optimized_model_filepath = "theirs.onnx"\nsession = '
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(processors, "cpu_facts", lambda: ("a CPU", tuple(flags.split())))
+    monkeypatch.setattr(cpu, "cpu_facts", lambda: ("a CPU", tuple(flags.split())))
     exec(compile(sample, str(page), "exec"), {})
     open_session(onnx_file(quantized), optimized=tmp_path / "ours.onnx")
     theirs, ours = (onnx.load(tmp_path / name).graph for name in ("theirs.onnx", "ours.onnx"))

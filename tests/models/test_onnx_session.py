@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from bertender.core import processors
+from bertender.core import cpu
 from bertender.core.errors import ModelError
 from bertender.models.cpu_flags import saturates
 from bertender.models.onnx_session import SESSION_CONFIG, open_session, session_config
@@ -100,7 +100,7 @@ def test_a_cpu_with_8_bit_dot_products_is_not_kept_from_them(
     flags: tuple[str, ...], entries: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the entry, products would not run in AMX, which adds exactly by itself."""
-    monkeypatch.setattr(processors, "cpu_facts", lambda: ("a CPU", flags))
+    monkeypatch.setattr(cpu, "cpu_facts", lambda: ("a CPU", flags))
     assert session_config() == entries
     options = open_session(integer_products(np.ones((64, 8)), "y")).get_session_options()
     for name, value in SESSION_CONFIG.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.core.environment import INTERESTING_FLAGS
+from bertender.core.cpu import INTERESTING_FLAGS
 from bertender.models.runtimes import RUNTIMES
 from bertender.pipeline.doctor import CHECKS, Check, findings
 from tests.core.machines import bare

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from bertender.core import processors
+from bertender.core import cpu
 from bertender.core.artifact import Artifact
 from bertender.core.errors import GateError, ModelError, RuntimeMissingError, UnknownNameError
 from bertender.models import cpu_flags, openvino_sums
@@ -146,7 +146,7 @@ def test_x86_without_dot_products_saturates(
 ) -> None:
     monkeypatch.setattr(cpu_flags.platform, "system", lambda: system)
     monkeypatch.setattr(cpu_flags.platform, "machine", lambda: processor)
-    monkeypatch.setattr(processors, "cpu_facts", lambda: ("a CPU", flags))
+    monkeypatch.setattr(cpu, "cpu_facts", lambda: ("a CPU", flags))
     assert cpu_flags.saturates() is expected
 
 
