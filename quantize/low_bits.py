@@ -37,7 +37,8 @@ class LowBitWeight(WeightRounding):
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         left = self.exported(weight.detach())
-        return weight + (left - weight).detach()
+        # the difference is 0, exactly: what is trained is what is exported
+        return left + (weight - weight.detach())
 
     def exported(self, weight: torch.Tensor) -> torch.Tensor:
         scales = self.scales(weight)
