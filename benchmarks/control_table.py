@@ -13,13 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.controls import (
-    CONTROLS,
-    WAYS,
-    ControlBenchmark,
-    TrainedStudent,
-    chosen_lengths,
-)
+from benchmarks.control_ways import CONTROLS, WAYS
+from benchmarks.controls import ControlBenchmark, TrainedStudent, chosen_lengths
 from benchmarks.method_table import METRIC_NAMES
 from benchmarks.points import points
 from bertender.metrics.changes import ResampledChange, mean_change, resampled_change

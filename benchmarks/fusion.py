@@ -71,7 +71,7 @@ class Graph:
     """Optimizers that ONNX Runtime leaves out where the graph is written as it really runs; None
     for the graph itself."""
     rewrite: Callable[[onnx.ModelProto], onnx.ModelProto] | None = None
-    """What is done to the export before it is quantized dynamically, or to the static graph."""
+    """Rewrites the source graph: the export (before dynamic quantization), or the static graph."""
 
 
 GRAPHS: Mapping[str, Graph] = {
@@ -118,8 +118,8 @@ def compare_graphs(
     places = {name: work / f"{name.replace(', ', '-').replace(' ', '-')}.onnx" for name in GRAPHS}
     graphs = {}
     for name, row in GRAPHS.items():
-        written = WRITERS[row.precision](row, exports[row.optimize], static, places[name])
-        graphs[name] = _as_it_runs(row, written, places[name])
+        source = onnx_file(static if row.precision == "static" else exports[row.optimize])
+        graphs[name] = _as_it_runs(row, _written(row, source, places[name]), places[name])
     encode = Tokenize(load_tokenizer(teacher.path), LONG_TOKENS)
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
@@ -164,13 +164,14 @@ def _skip_layer_norms(graph: Path) -> int:
     return sum(node.op_type == "SkipLayerNormalization" for node in nodes)
 
 
-def _float_graph(row: Graph, exported: Artifact, static: Artifact, place: Path) -> Path:
-    return _rewritten(row, onnx_file(exported), place)
-
-
-def _dynamic_graph(row: Graph, exported: Artifact, static: Artifact, place: Path) -> Path:
-    """Return the export in dynamic 8 bits, as ONNX Runtime's own tool writes it."""
-    source = _rewritten(row, onnx_file(exported), place.with_name(f"{place.stem}-float.onnx"))
+def _written(row: Graph, source: Path, place: Path) -> Path:
+    """Return the graph of a row, made of its export or of the static graph."""
+    if row.rewrite is not None:
+        rewritten = place.with_name(f"{place.stem}-rewritten.onnx")
+        onnx.save(row.rewrite(onnx.load(source)), rewritten)
+        source = rewritten
+    if row.precision != "int8":
+        return source
     quantize_dynamic(
         source,
         place,
@@ -184,17 +185,6 @@ def _dynamic_graph(row: Graph, exported: Artifact, static: Artifact, place: Path
     return place
 
 
-def _static_graph(row: Graph, exported: Artifact, static: Artifact, place: Path) -> Path:
-    return _rewritten(row, onnx_file(static), place)
-
-
-def _rewritten(row: Graph, source: Path, place: Path) -> Path:
-    if row.rewrite is None:
-        return source
-    onnx.save(row.rewrite(onnx.load(source)), place)
-    return place
-
-
 def _as_it_runs(row: Graph, graph: Path, place: Path) -> Path:
     """Return a graph, or what ONNX Runtime makes of it without the row's optimizers."""
     if row.left_out is None:
@@ -202,14 +192,6 @@ def _as_it_runs(row: Graph, graph: Path, place: Path) -> Path:
     optimized = place.with_name(f"{place.stem}-optimized.onnx")
     open_session(graph, optimized=optimized, left_out=row.left_out)
     return optimized
-
-
-WRITERS: Mapping[str, Callable[[Graph, Artifact, Artifact, Path], Path]] = {
-    "float32": _float_graph,
-    "int8": _dynamic_graph,
-    "static": _static_graph,
-}
-"""Precision of a row -> (row, its export, the static artifact, where to write): its graph."""
 
 
 def _timed_models(graphs: Mapping[str, Path], teacher: Artifact) -> list[TimedModel]:

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from bertender.core.errors import ModelError
-from bertender.core.quiet_tools import quiet_tools
+from export.optimization import optimized
 
 __all__ = ["biases_in_gemms", "gelu_tables", "merged_products", "with_fused_attention"]
 
@@ -98,25 +98,10 @@ def with_fused_attention(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         ModelError: the optimizer found no attention.
     """
-    from onnxruntime.transformers.fusion_options import FusionOptions
-    from onnxruntime.transformers.optimizer import optimize_model
-
-    options = FusionOptions("bert")
-    for name in [name for name in vars(options) if name.startswith("enable_")]:
-        setattr(options, name, name == "enable_attention")
-    options.use_raw_attention_mask(True)
-    with TemporaryDirectory() as folder, quiet_tools():
+    with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
-        optimized = optimize_model(
-            str(path),
-            "bert",
-            num_heads=0,
-            hidden_size=0,
-            optimization_options=options,
-            opt_level=1,
-        )
-    fused: onnx.ModelProto = optimized.model
+        fused = optimized(path, fuse=True, only="enable_attention")
     if all(node.op_type != "Attention" for node in fused.graph.node):
         raise ModelError("ONNX Runtime's optimizer finds no attention. Give a BERT's export.")
     return fused

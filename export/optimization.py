@@ -20,7 +20,7 @@ from bertender.core.findings import GraphFindings
 from bertender.core.quiet_tools import quiet_tools
 from export.fusion import check_fusible, prepare_for_fusion, require_fused_attention
 
-__all__ = ["OPTIMIZATIONS", "Optimization"]
+__all__ = ["OPTIMIZATIONS", "Optimization", "optimized"]
 
 PATTERNS = "bert"
 """The optimizer's name for the patterns of encoders."""
@@ -44,8 +44,14 @@ class Optimization:
     """(model, graph) raises where the optimised graph lacks what the row promises."""
 
 
-def _optimized(graph: Path, *, fuse: bool) -> onnx.ModelProto:
-    """Return a graph with its constants folded and, if asked, its layers fused."""
+def optimized(graph: Path, *, fuse: bool, only: str | None = None) -> onnx.ModelProto:
+    """Return a graph with its constants folded and, if asked, its layers fused.
+
+    Args:
+        graph: its file.
+        fuse: whether to make single operators of many.
+        only: the one option of FusionOptions that is enabled; None leaves them as they are.
+    """
     # loaded here, because it takes a second that other commands need not wait
     from onnxruntime.transformers.fusion_options import FusionOptions
     from onnxruntime.transformers.optimizer import optimize_model
@@ -53,8 +59,11 @@ def _optimized(graph: Path, *, fuse: bool) -> onnx.ModelProto:
     options = FusionOptions(PATTERNS)
     # the other form counts a text's tokens, and is right only where padding stands behind them
     options.use_raw_attention_mask(True)
+    if only is not None:
+        for name in [name for name in vars(options) if name.startswith("enable_")]:
+            setattr(options, name, name == only)
     with quiet_tools():  # they expect all layers to have equal heads
-        optimized = optimize_model(
+        optimizer = optimize_model(
             str(graph),
             PATTERNS,
             num_heads=0,  # 0: each layer's own, by its shapes
@@ -63,7 +72,7 @@ def _optimized(graph: Path, *, fuse: bool) -> onnx.ModelProto:
             opt_level=1,
             only_onnxruntime=not fuse,
         )
-    model: onnx.ModelProto = optimized.model
+    model: onnx.ModelProto = optimizer.model
     _keep_used_domains(model)
     return model
 
@@ -78,9 +87,9 @@ def _keep_used_domains(model: onnx.ModelProto) -> None:
 
 OPTIMIZATIONS: Mapping[str, Optimization] = {
     "none": Optimization(onnx.load),
-    "basic": Optimization(partial(_optimized, fuse=False)),
+    "basic": Optimization(partial(optimized, fuse=False)),
     "fused": Optimization(
-        partial(_optimized, fuse=True),
+        partial(optimized, fuse=True),
         accepts=check_fusible,
         prepare=prepare_for_fusion,
         check=require_fused_attention,

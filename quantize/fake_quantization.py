@@ -30,6 +30,7 @@ __all__ = [
     "WeightRounding",
     "round_rows",
     "rounded",
+    "straight_through",
 ]
 
 DECAY = 0.9999
@@ -48,7 +49,12 @@ def rounded(
     """Return what quantizing leaves of some values; the gradient is that of the values."""
     steps = (values / scale).round() + zero_point
     left = (steps.clamp(integers.lowest, integers.highest) - zero_point) * scale
-    return values + (left - values).detach()
+    return straight_through(values, left)
+
+
+def straight_through(values: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+    """Return what quantizing leaves of some values, exactly; the gradient is that of the values."""
+    return left.detach() + (values - values.detach())
 
 
 def _rounded_range(

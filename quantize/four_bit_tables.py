@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from bertender.models.graph_file import MOST_MB, save_graph
 from quantize.context import QuantizationContext
-from quantize.fake_quantization import RowRounding
+from quantize.fake_quantization import RowRounding, straight_through
 from quantize.graph import FOUR_BIT_LOOKUP
 
 __all__ = ["in_groups", "large_tables", "round_in_groups", "write_in_groups"]
@@ -69,7 +69,7 @@ def round_in_groups(size: int) -> RowRounding:
         integers, scales = in_groups(values, size)
         left = integers * scales.repeat(size, axis=1)[:, : values.shape[1]]
         whole = torch.from_numpy(left).to(rows)[places]
-        return rows + (whole - rows).detach()
+        return straight_through(rows, whole)
 
     return rounded
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import torch
 
-from quantize.fake_quantization import LEAST_SCALE, WeightRounding
+from quantize.fake_quantization import LEAST_SCALE, WeightRounding, straight_through
 
 __all__ = ["LEVEL_DISTANCES", "LowBitWeight"]
 
@@ -36,9 +36,7 @@ class LowBitWeight(WeightRounding):
         self.largest = 2**bits - 1
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        left = self.exported(weight.detach())
-        # the difference is 0, exactly: what is trained is what is exported
-        return left + (weight - weight.detach())
+        return straight_through(weight, self.exported(weight.detach()))
 
     def exported(self, weight: torch.Tensor) -> torch.Tensor:
         scales = self.scales(weight)

@@ -9,17 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import controls
-from benchmarks.controls import (
-    CONTROLS,
-    ENCODER,
-    FURTHER_TEXTS,
-    STUDENT,
-    WAYS,
-    ControlBenchmark,
-    TrainedStudent,
-    chosen_lengths,
-    run,
-)
+from benchmarks.control_ways import CONTROLS, ENCODER, FURTHER_TEXTS, STUDENT, WAYS
+from benchmarks.controls import ControlBenchmark, TrainedStudent, chosen_lengths, run
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.metrics.scores import score

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.control_table import Students, average_gain, read_students
-from benchmarks.controls import WAYS
+from benchmarks.control_ways import WAYS
 from benchmarks.points import points
 from benchmarks.readings.words import above, below, listed, paragraph, verdict
 from bertender.metrics.records import Change
@@ -30,7 +30,7 @@ def controls_reading(files: Mapping[str, Path]) -> str:
     best = max(ways, key=lambda way: _choice(way, tasks))
     return "\n".join(
         [
-            "Against the stronger control of each set, by intervals over texts and seeds:",
+            f"Against the stronger control of each set, by intervals over {_drawn(tasks)}:",
             "",
             *lines,
             "",
@@ -51,6 +51,12 @@ def _choice(way: str, tasks: list[Students]) -> float:
     return statistics.mean(
         statistics.mean(each.choice.value for each in task.of(way)) for task in tasks
     )
+
+
+def _drawn(tasks: list[Students]) -> str:
+    """Return what the intervals are over: one seed has no spread."""
+    several = any(len({each.seed for each in task.benchmark.students}) > 1 for task in tasks)
+    return "texts and seeds" if several else "texts, of one seed"
 
 
 def _judged(gain: Change) -> str:

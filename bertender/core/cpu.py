@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import platform
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["INT8_FLAGS", "INTERESTING_FLAGS", "cpu_facts", "cpu_has_int8_acceleration"]
+__all__ = ["INTERESTING_FLAGS", "cpu_facts", "cpu_has_int8_acceleration", "has_int8_flags"]
 
 INTERESTING_FLAGS = (
     "avx2",
@@ -21,6 +23,7 @@ INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 """Instructions of x86 for int8 dot products."""
 
 
+@functools.cache
 def cpu_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, tuple[str, ...]]:
     """Return the CPU's model name and interesting flags; where `cpuinfo` is missing, no flags."""
     facts = _first_processor(cpuinfo)
@@ -35,6 +38,11 @@ def cpu_has_int8_acceleration() -> bool:
     False on systems other than Linux, which do not report the CPU's flags.
     """
     _, flags = cpu_facts()
+    return has_int8_flags(flags)
+
+
+def has_int8_flags(flags: Iterable[str]) -> bool:
+    """Return whether flags of an x86 CPU have instructions for int8 dot products."""
     return not INT8_FLAGS.isdisjoint(flags)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertender.core.cpu import INT8_FLAGS
+from bertender.core.cpu import has_int8_flags
 from bertender.core.environment import Environment
 
 __all__ = ["has_int8_acceleration", "is_arm64"]
@@ -10,7 +10,7 @@ __all__ = ["has_int8_acceleration", "is_arm64"]
 
 def has_int8_acceleration(environment: Environment) -> bool:
     """Return whether the CPU has instructions for int8 dot products (VNNI or AMX)."""
-    return not INT8_FLAGS.isdisjoint(environment.cpu_flags)
+    return has_int8_flags(environment.cpu_flags)
 
 
 def is_arm64(environment: Environment) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from quantize.fake_quantization import straight_through
 from quantize.low_bits import LEVEL_DISTANCES, LowBitWeight
 
 every_number_of_bits = pytest.mark.parametrize("bits", LEVEL_DISTANCES)
@@ -60,3 +61,13 @@ def test_what_was_rounded_is_what_is_exported_and_the_gradient_passes(bits: int)
     assert torch.equal(left, rounding.exported(weight))
     (left * torch.arange(10.0)).sum().backward()
     assert weight.grad is not None and torch.equal(weight.grad, torch.arange(10.0).expand(6, 10))
+
+
+def test_what_is_trained_is_exactly_what_quantizing_leaves() -> None:
+    """Values that are far away took the last bits with them."""
+    values = torch.tensor([1e4, -3.0, 0.3], requires_grad=True)
+    left = torch.tensor([0.1, 0.7, 0.1])
+    trained = straight_through(values, left)
+    assert torch.equal(trained, left)
+    trained.sum().backward()
+    assert values.grad is not None and torch.equal(values.grad, torch.ones(3))
