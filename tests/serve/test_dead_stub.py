@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ServingError
+from bertender.core.errors import ServingError, UnreachableError
 from serve.client import Endpoint
 from serve.config import ServeConfig
 from serve.repository import write_repository
@@ -38,14 +38,10 @@ def test_a_dead_stub_ends_the_server(onnx_artifact: Artifact, tmp_path: Path) ->
     ):
         family = family_of(server)
         stub_of(server).kill()
-        killed = time.monotonic()
-        with pytest.raises(
-            ServingError, match=r"no endpoint responds|refused|closed the connection"
-        ):
-            endpoint.classify([("apple",)])  # nobody is left waiting, and nobody is misled
+        with pytest.raises(UnreachableError):  # and no deadline: nobody is left waiting
+            endpoint.classify([("apple",)])
         with pytest.raises(ServingError, match=f"status {STUB_DIED}: the Python stub, process"):
             server.wait()
-        assert time.monotonic() - killed < 3
         assert_gone(family)
 
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertender.core.artifact import Artifact
+from serve.launch import IN_FLIGHT_TIMEOUT_S
 from serve.served_runtimes import DEFAULT_RUNTIME
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import ASK, MARKED, SAYS
@@ -74,4 +75,4 @@ def test_sigterm_answers_what_was_accepted_and_ends(
         assert owner.wait(30) == 0
         seconds = time.monotonic() - asked
     assert answers == {(protocol, SAYS[protocol]["fine"]): IN_FLIGHT // 2 for protocol in ASK}
-    assert seconds < 8, "without the idle connection, its runs take about two seconds"
+    assert seconds < IN_FLIGHT_TIMEOUT_S, "the idle connection holds nobody up"

@@ -37,7 +37,7 @@ def test_something_else_does_not(served: TritonServer, capsys: pytest.CaptureFix
 def test_where_nothing_listens_it_fails_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
     assert main(["--url", "http://127.0.0.1:9"]) == 1
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10, "the default is to wait 20 s"
     assert "http://127.0.0.1:9: " in capsys.readouterr().err
 
 
@@ -66,7 +66,7 @@ def test_odd_servers_fail_in_time(
         started = time.monotonic()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         assert main(["--url", url, "--timeout-s", "0.5"]) == 1
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 8, "the slow server takes 10 s"
     assert capsys.readouterr().err == f"{url}: {message}\n"
 
 

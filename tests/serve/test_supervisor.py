@@ -213,17 +213,17 @@ def test_it_is_not_started_again_for_ever(tmp_path: Path) -> None:
     supervisor.communicate()
 
 
-@pytest.mark.parametrize(("count", "seconds"), [(0, (1.0, 2.5)), (3, (3.0, 4.5))])
+@pytest.mark.parametrize(("count", "stop_timeout_s", "least_s"), [(0, "60", 1.0), (3, "3", 3.0)])
 def test_it_waits_for_requests_and_not_for_connections(
-    tmp_path: Path, count: int, seconds: tuple[float, float]
+    tmp_path: Path, count: int, stop_timeout_s: str, least_s: float
 ) -> None:
     """The command, as Triton with an idle connection, does not end when it is asked to."""
-    supervisor = supervise(tmp_path / "work", STUBBORN, stop_timeout_s="3")
+    supervisor = supervise(tmp_path / "work", STUBBORN, stop_timeout_s=stop_timeout_s)
     InFlight(str(tmp_path / "work")).add(count)
     members = family(supervisor.pid, 3)
     asked = time.monotonic()
-    supervisor.communicate(timeout=10)
-    assert seconds[0] < time.monotonic() - asked < seconds[1]
+    supervisor.communicate(timeout=30)
+    assert time.monotonic() - asked > least_s
     assert_gone(members)
 
 
@@ -233,7 +233,7 @@ def test_what_a_dead_stub_left_does_not_delay_the_end(
 ) -> None:
     work = tmp_path / "work"
     command = ["sh", "-c", f"trap '' TERM; {stub} 60 & exec sleep 60"]
-    supervisor = supervise(work, command, "--restart", stop_timeout_s="6")
+    supervisor = supervise(work, command, "--restart", stop_timeout_s="60")
     assert supervisor.stdin is not None
     supervisor.stdin.write(b"ready\n")
     supervisor.stdin.flush()
@@ -244,10 +244,8 @@ def test_what_a_dead_stub_left_does_not_delay_the_end(
     (work / f"in-flight-{second.pid}").write_bytes(count)
     # of a candidate that was ended: its number is beyond those of Linux
     (work / "in-flight-4194305").write_bytes(struct.pack("=Q", 1))
-    asked = time.monotonic()
-    supervisor.communicate(timeout=15)
+    supervisor.communicate(timeout=30)
     assert supervisor.returncode == 0
-    assert time.monotonic() - asked < 4
 
 
 @pytest.mark.parametrize("log", ["/dev/full", "-"])

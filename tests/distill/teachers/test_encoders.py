@@ -19,7 +19,7 @@ from huggingface_hub.utils import reset_sessions
 from safetensors.torch import load_file, save_file
 
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
-from bertender.core.hub import hub_knows
+from bertender.core.hub import PROBE_SECONDS, hub_knows
 from distill.teachers import encoders
 from distill.teachers.encoders import PACKAGED, find_encoder, load_classifier
 from tests.toy_models import save_encoder
@@ -91,7 +91,7 @@ def test_offline_an_unknown_name_is_refused_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(HubUnreachableError, match=r"'some/model' is not a folder.*MiniLM-L6-v2"):
         find_encoder("some/model")
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_hub_that_never_answers_is_given_up_within_seconds(
     started = time.monotonic()
     with pytest.raises(HubUnreachableError, match="no hub that responds knows it"):
         find_encoder("some/model")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < PROBE_SECONDS
     connection, _ = silent_server.accept()
     with connection:
         assert b"GET /api/models/some/model" in connection.recv(1000)
