@@ -119,6 +119,7 @@ TABLES: Mapping[str, Block] = {
         (
             "benchmarks/results/2026-11-24-sst2-deep-runtimes-cpu.json",
             "benchmarks/results/2026-11-24-sst2-runtimes-cpu.json",
+            "benchmarks/results/2026-11-25-sst2-deep-runtimes-cpu.json",
             "benchmarks/results/2026-11-25-sst2-runtimes-cpu.json",
         ),
         runtime_block,
