@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import onnx
 import typer
@@ -29,7 +29,6 @@ from benchmarks.graph_rewrites import (
     biases_in_gemms,
     gelu_tables,
     merged_products,
-    with_fused_attention,
 )
 from benchmarks.long_texts import LONG_TOKENS, long_texts
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
@@ -42,13 +41,13 @@ from bertender.measure.accuracy import evaluate
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig, LatencyReport
 from bertender.metrics.scores import Score
+from bertender.models.graph_optimizer import RUNTIME_DOMAIN
 from bertender.models.onnx_predictor import OnnxPredictor
 from bertender.models.onnx_session import open_session
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer
-from export.graph_report import FUSED_DOMAIN
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 
@@ -71,7 +70,7 @@ class Graph:
     """Optimizers that ONNX Runtime leaves out where the graph is written as it really runs; None
     for the graph itself."""
     rewrite: Callable[[onnx.ModelProto], onnx.ModelProto] | None = None
-    """Rewrites the source graph: the export (before dynamic quantization), or the static graph."""
+    """Rewrites the source graph: the export (before dynamic quantization), or bertender's graph."""
 
 
 GRAPHS: Mapping[str, Graph] = {
@@ -81,12 +80,19 @@ GRAPHS: Mapping[str, Graph] = {
     "int8": Graph("none", "int8", "int8"),
     "int8 fused": Graph("fused", "int8", "int8"),
     "int8 all optimizers": Graph("none", "int8", "int8", left_out=()),
-    "int8 fused attention": Graph("none", "int8", "int8", rewrite=with_fused_attention),
+    "int8 fused attention": Graph("none", "int8 fused attention", "int8"),
     "int8 merged products": Graph("none", "int8", "int8", rewrite=merged_products),
     "static": Graph("none", "static", "static"),
     "static, bias in Gemm": Graph("none", "static", "static", rewrite=biases_in_gemms),
     "static, GELU by table": Graph("none", "static", "static", rewrite=gelu_tables),
 }
+
+
+BY_BERTENDER: Mapping[str, Mapping[str, Any]] = {
+    "static": {"scheme": "static"},
+    "int8 fused attention": {"scheme": "dynamic", "fused_attention": True},
+}
+"""Precisions of GRAPHS that `bertender quantize` makes of the plain export, behind its gates."""
 
 
 class FusionBenchmark(Record):
@@ -114,11 +120,14 @@ def compare_graphs(
         optimize: export(teacher, task, ExportConfig(optimize=optimize), work / optimize)
         for optimize in ("none", "basic", "fused")
     }
-    static = quantize(exports["none"], task, QuantizeConfig(scheme="static"), work / "static")
+    quantized = {
+        name: quantize(exports["none"], task, QuantizeConfig.parse(settings), work / name)
+        for name, settings in BY_BERTENDER.items()
+    }
     places = {name: work / f"{name.replace(', ', '-').replace(' ', '-')}.onnx" for name in GRAPHS}
     graphs = {}
     for name, row in GRAPHS.items():
-        source = onnx_file(static if row.precision == "static" else exports[row.optimize])
+        source = onnx_file(quantized.get(row.precision) or exports[row.optimize])
         graphs[name] = _as_it_runs(row, _written(row, source, places[name]), places[name])
     encode = Tokenize(load_tokenizer(teacher.path), LONG_TOKENS)
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
@@ -152,7 +161,7 @@ def _layers(exported: Artifact) -> int:
 def _fused(graph: Path) -> dict[str, int]:
     """Count ONNX Runtime's own operators in a graph as it is written."""
     nodes = onnx.load(graph, load_external_data=False).graph.node
-    own = Counter(node.op_type for node in nodes if node.domain == FUSED_DOMAIN)
+    own = Counter(node.op_type for node in nodes if node.domain == RUNTIME_DOMAIN)
     return dict(sorted(own.items()))
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from bertender.core.errors import ModelError
-from export.optimization import optimized
 
-__all__ = ["biases_in_gemms", "gelu_tables", "merged_products", "with_fused_attention"]
+__all__ = ["biases_in_gemms", "gelu_tables", "merged_products"]
 
 Array = npt.NDArray[Any]
 LEAST_GELU_INPUT = -4.0
@@ -90,21 +87,6 @@ class _Graph:
             if node.op_type == "Add" and len(names) == 1:
                 return node, names[0]
         return None
-
-
-def with_fused_attention(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Make one operator of each attention by ONNX Runtime's own optimizer; fuse nothing else.
-
-    Raises:
-        ModelError: the optimizer found no attention.
-    """
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        onnx.save(model, path)
-        fused = optimized(path, fuse=True, only="enable_attention")
-    if all(node.op_type != "Attention" for node in fused.graph.node):
-        raise ModelError("ONNX Runtime's optimizer finds no attention. Give a BERT's export.")
-    return fused
 
 
 def merged_products(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,4 +1,4 @@
-"""FUSIONS: families whose attention ONNX Runtime can run as one operator, as their rows state it.
+"""Fused attention in a graph: which models can have it, and whether a graph has it.
 
 ONNX Runtime's own optimizer finds layers by the pattern in which PyTorch wrote them. Heads are
 counted in each layer by itself, so that pruned models with uneven heads are fused like others.
@@ -6,28 +6,18 @@ counted in each layer by itself, so that pruned models with uneven heads are fus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import onnxruntime
 import transformers
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.core.findings import GraphFindings
-from bertender.models.families import FAMILIES, family_name
-from bertender.models.family import Fusion
-from bertender.models.own_models import OWN_MODELS
+from bertender.models.families import family_name
+from bertender.models.fusions import FUSIONS, NEVER_SEEN
 
-__all__ = ["FUSIONS", "check_fusible", "prepare_for_fusion", "require_fused_attention"]
+__all__ = ["check_fusible", "prepare_for_fusion", "require_fused_attention"]
 
 ATTENTION_OPERATORS = ("Attention", "MultiHeadAttention")
-NEVER_SEEN = Fusion(obstacle="no pattern is known for its layers")
-
-FUSIONS: Mapping[str, Fusion] = {
-    **{name: own.fusion for name, own in OWN_MODELS.items() if own.fusion},
-    **{name: family.fusion for name, family in FAMILIES.items()},
-}
-"""A family, of a pruned model its former one -> how its attention becomes one operator."""
 
 
 def prepare_for_fusion(model: PreTrainedModel) -> None:

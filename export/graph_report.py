@@ -7,12 +7,9 @@ from collections import Counter
 import onnx
 
 from bertender.core.findings import GraphFindings
+from bertender.models.graph_optimizer import RUNTIME_DOMAIN
 
-__all__ = ["FUSED_DOMAIN", "report_graph"]
-
-
-FUSED_DOMAIN = "com.microsoft"
-"""Where ONNX Runtime's own operators are, of which each does the work of many."""
+__all__ = ["report_graph"]
 
 
 def report_graph(model: onnx.ModelProto, optimize: str, layers: int) -> GraphFindings:
@@ -23,7 +20,7 @@ def report_graph(model: onnx.ModelProto, optimize: str, layers: int) -> GraphFin
         optimize: the row of OPTIMIZATIONS that it was written by.
         layers: of the model that was exported.
     """
-    fused = Counter(node.op_type for node in model.graph.node if node.domain == FUSED_DOMAIN)
+    fused = Counter(node.op_type for node in model.graph.node if node.domain == RUNTIME_DOMAIN)
     opset = next(entry.version for entry in model.opset_import if not entry.domain)
     return GraphFindings(
         opset=opset,

@@ -8,7 +8,7 @@ for what a model computes there is never read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,20 +16,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-import onnxruntime
 
 from bertender.core.errors import DataError
 from bertender.core.progress import track
-from bertender.measure.accuracy import text_lengths
-from bertender.models.onnx_session import open_session
+from bertender.measure.accuracy import text_lengths, word_count
 from bertender.problems import SINGLE_LABEL, ProblemType
 from bertender.text.batch import Batch, Encode
 from bertender.text.batching import length_buckets
 from bertender.text.example import Example
 from quantize.calibrators import Histogram
+from quantize.inner_tensors import open_watched
 
-__all__ = ["Batches", "histograms", "observed", "open_watched"]
+__all__ = ["Batches", "histograms", "observed"]
 
 FloatArray = npt.NDArray[np.float32]
 BINS = 2048
@@ -56,6 +54,12 @@ class Batches:
         buckets = length_buckets(text_lengths(self.encode, self.examples), TOKENS_PER_BATCH)
         for bucket in track(buckets, self.description, len(buckets)):
             yield self.encode([self.examples[row] for row in bucket])
+
+    def of_two_lengths(self) -> Batch:
+        """Return the longest text and its first word: batches are of like lengths otherwise."""
+        longest = max(self.examples, key=word_count)
+        shortest, _ = self.problem.edge_examples([longest], 1)
+        return self.encode([longest, shortest])
 
 
 def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[str, Histogram]:
@@ -98,14 +102,3 @@ def observed(
 def _is_of_tokens(array: FloatArray, real: npt.NDArray[np.bool_]) -> bool:
     """Distinguish (batch, seq, ...) from a pooled (batch, hidden)."""
     return array.ndim > real.ndim and array.shape[:2] == real.shape
-
-
-def open_watched(graph: Path, tensors: Iterable[str], folder: Path) -> onnxruntime.InferenceSession:
-    """Open a graph, copied into a folder, with some of its inner tensors among its outputs."""
-    model = onnx.load(graph)
-    outputs = {output.name for output in model.graph.output}
-    for name in tensors:
-        if name not in outputs:
-            model.graph.output.append(onnx.ValueInfoProto(name=name))
-    onnx.save(model, folder / "watched.onnx", save_as_external_data=True)  # above 2 GB, too
-    return open_session(folder / "watched.onnx")

@@ -117,6 +117,11 @@ class SchemeConfig(GateConfig, TrainingConfig):
     table_bits: Annotated[int, KNOWN_TABLE_BITS] = Field(
         8, description=f"bits of large embedding tables: {', '.join(map(str, TABLE_BITS))}"
     )
+    fused_attention: bool = Field(
+        False,
+        description="make one operator of each attention, which ONNX Runtime alone has: faster "
+        "for single texts",
+    )
     soft_labels: float = Field(
         1.0, ge=0, description="weight of the float model's logits next to the labels in training"
     )

@@ -46,6 +46,8 @@ class Written:
     weight_bits: Mapping[str, int] | None = None
     """Bits of weights that are stored with fewer than 8 and multiplied in 8, by node."""
     tables_of_4_bits: int | None = None
+    fused_attentions: int | None = None
+    """Attentions that are one operator, where that was asked for."""
     sensitivity: SensitivityFindings | None = None
     """Where parts may return to what they were."""
     training: TrainingFindings | None = None

@@ -51,7 +51,7 @@ def cut_out(
         ModelError: an end depends on more than `start`.
     """
     constants = {item.name: item for item in model.graph.initializer}
-    nodes = nodes_between(model, start, ends)
+    nodes = nodes_between(model, [start], ends)
     read = {name for node in nodes for name in node.input} - {start}
     graph = helper.make_graph(
         nodes,
@@ -63,11 +63,13 @@ def cut_out(
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
-def nodes_between(model: onnx.ModelProto, start: str, ends: Sequence[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that compute `ends` from `start` and constants, in order; see cut_out."""
+def nodes_between(
+    model: onnx.ModelProto, starts: Sequence[str], ends: Sequence[str]
+) -> list[onnx.NodeProto]:
+    """Return the nodes that compute `ends` from `starts` and constants, in order; see cut_out."""
     nodes = model.graph.node
     makers = {name: place for place, node in enumerate(nodes) for name in node.output}
-    seen = {start, "", *(item.name for item in model.graph.initializer)}
+    seen = {*starts, "", *(item.name for item in model.graph.initializer)}
     places, wanted = set[int](), [*ends]
     while wanted:
         name = wanted.pop()
@@ -76,8 +78,8 @@ def nodes_between(model: onnx.ModelProto, start: str, ends: Sequence[str]) -> li
         seen.add(name)
         if name not in makers:
             raise ModelError(
-                f"{', '.join(ends)} cannot be computed from {start!r} alone: {name!r} is read too. "
-                "Quantize the graph of a `bertender export` again."
+                f"{', '.join(ends)} cannot be computed from {', '.join(starts)} alone: {name!r} is "
+                "read too. Quantize the graph of a `bertender export` again."
             )
         places.add(makers[name])
         wanted += nodes[makers[name]].input

@@ -19,9 +19,10 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from bertender.core.quiet_tools import quiet_tools
 from bertender.models.graph_file import MOST_MB, save_graph
 from quantize.affine import INTEGERS
+from quantize.attention import fuse_attention
 from quantize.context import QuantizationContext, Written
 
-__all__ = ["quantize_nodes", "quantize_rest", "write_dynamic"]
+__all__ = ["fuse_if_set", "quantize_nodes", "quantize_rest", "write_dynamic"]
 
 FULL_RANGE = INTEGERS["int8-symmetric"]
 
@@ -35,7 +36,13 @@ def write_dynamic(
     tables = [node for node in context.tables if node not in float_nodes]
     nodes = [*products, *inventory.lstms, *tables]
     quantize_nodes(context.graph, target, nodes, context.target.weights)
-    return Written((*products, *inventory.lstms), context.reasons)
+    quantized = (*products, *inventory.lstms)
+    return Written(quantized, context.reasons, fused_attentions=fuse_if_set(context, target))
+
+
+def fuse_if_set(context: QuantizationContext, graph: Path) -> int | None:
+    """Make one operator of each attention where it is set; return how many, None where not."""
+    return fuse_attention(context.graph, graph) if context.config.fused_attention else None
 
 
 def quantize_rest(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quantize.context import QuantizationContext, Written
-from quantize.dynamic import quantize_nodes
+from quantize.dynamic import fuse_if_set, quantize_nodes
 from quantize.four_bit_tables import large_tables, write_in_groups
 
 __all__ = ["write_four_bit_embeddings"]
@@ -23,6 +23,9 @@ def write_four_bit_embeddings(context: QuantizationContext, target: Path) -> Wri
     nodes = [*products, *inventory.lstms, *others]
     quantize_nodes(context.graph, target, nodes, context.target.weights)
     write_in_groups(target, [*large], context.config.block_size)
-    quantized = (*products, *inventory.lstms)
-    # two texts look up in one
-    return Written(quantized, context.reasons, tables_of_4_bits=len({*large.values()}))
+    return Written(
+        (*products, *inventory.lstms),
+        context.reasons,
+        tables_of_4_bits=len({*large.values()}),  # two texts look up in one
+        fused_attentions=fuse_if_set(context, target),
+    )

@@ -18,6 +18,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from bertender.models.graph_file import MOST_MB, save_graph
+from bertender.models.graph_optimizer import RUNTIME_DOMAIN
 from quantize.context import QuantizationContext
 from quantize.fake_quantization import RowRounding, straight_through
 from quantize.graph import FOUR_BIT_LOOKUP
@@ -25,8 +26,6 @@ from quantize.graph import FOUR_BIT_LOOKUP
 __all__ = ["in_groups", "large_tables", "round_in_groups", "write_in_groups"]
 
 FloatArray = npt.NDArray[np.float32]
-DOMAIN = "com.microsoft"
-"""The set of operators that FOUR_BIT_LOOKUP is of."""
 LEAST, MOST = -8, 7
 """Of the integers of 4 bits."""
 WORTHWHILE = 0.5
@@ -112,8 +111,8 @@ def _replace_tables(model: onnx.ModelProto, lookups: Sequence[str], size: int) -
     read = {name for node in graph.node for name in node.input}
     for name in names.keys() - read:
         graph.initializer.remove(tables[name])
-    if DOMAIN not in {each.domain for each in model.opset_import}:
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    if RUNTIME_DOMAIN not in {each.domain for each in model.opset_import}:
+        model.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
 
 
 def _packed(name: str, table: FloatArray, size: int) -> Iterator[onnx.TensorProto]:
@@ -131,7 +130,7 @@ def _lookup(node: onnx.NodeProto, size: int) -> onnx.NodeProto:
         [f"{name}_4_bits", rows, f"{name}_scales"],
         [node.output[0]],
         name=node.name,
-        domain=DOMAIN,
+        domain=RUNTIME_DOMAIN,
         bits=4,
         block_size=size,
         gather_axis=0,

@@ -12,11 +12,13 @@ from onnx import TensorProto
 
 from bertender.core.errors import ModelError
 
-__all__ = ["FOUR_BIT_LOOKUP", "Inventory", "Product", "take_inventory"]
+__all__ = ["FOUR_BIT_LOOKUP", "FUSED_ATTENTION", "Inventory", "Product", "take_inventory"]
 
 PRODUCTS = ("MatMul", "Gemm")
 FOUR_BIT_LOOKUP = "GatherBlockQuantized"
 """ONNX Runtime's look-up in a table of few bits."""
+FUSED_ATTENTION = "QAttention"
+"""ONNX Runtime's attention of 8 bits, products of query, key and value included."""
 OF_CONSTANTS = "both sides are constants: ONNX Runtime computes it once, when the graph is opened"
 REPEATED = re.compile(r"_\d+(?=\.|$)")
 BETWEEN_ACTIVATIONS = (

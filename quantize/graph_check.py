@@ -6,16 +6,22 @@ graph is still there, it does.
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from bertender.core.artifact import Artifact
 from bertender.core.lineage import lineage
 from bertender.models.opening import onnx_file
 from bertender.models.recorded_problem import problem_of
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
+from quantize.attention_check import compare_attentions
 from quantize.calibration import Batches
+from quantize.inner_tensors import TOLERATED, TensorDifference
+from quantize.plain_attention import in_plain_form
 from quantize.products import NO_RANGES, compare_products
 from quantize.proof import PROBED_TEXTS
-from quantize.rest import TOLERATED, compare_rest
+from quantize.rest import compare_rest
 
 __all__ = ["failures_if_quantized", "float_twin", "graph_failures"]
 
@@ -55,18 +61,24 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
         candidate: a quantized graph.
         task: the graphs run on its training texts.
     """
-    encode = problem_of(floats).encoder(load_tokenizer(floats.path), None)
-    probed = task.train.examples[:PROBED_TEXTS]
-    texts = Batches(encode, probed, "check products", problem_of(floats))
-    graphs = onnx_file(floats), onnx_file(candidate)
+    problem = problem_of(floats)
+    encode = problem.encoder(load_tokenizer(floats.path), None)
+    texts = Batches(encode, task.train.examples[:PROBED_TEXTS], "check products", problem)
     quantization = candidate.card.findings.quantization
-    products = compare_products(*graphs, texts, quantization.ranges if quantization else NO_RANGES)
-    rest = compare_rest(*graphs, texts)
+    float_graph, graph = onnx_file(floats), onnx_file(candidate)
+    with TemporaryDirectory() as folder:
+        plain = in_plain_form(float_graph, graph, Path(folder))
+        products = compare_products(
+            float_graph, plain, texts, quantization.ranges if quantization else NO_RANGES
+        )
+        rest = compare_rest(float_graph, plain, texts)
+        attentions = compare_attentions(plain, graph, texts)
     return (
         *(f"product {each.node}: {', '.join(each.failures)}" for each in products if each.failures),
-        *(
-            f"before {each.tensor}: off by {each.difference:.2g}, allowed at most {TOLERATED:g}"
-            for each in rest
-            if not each.difference <= TOLERATED
-        ),
+        *(f"before {_off(each)}" for each in rest if not each.is_tolerated),
+        *(f"fused attention {_off(each)}" for each in attentions if not each.is_tolerated),
     )
+
+
+def _off(beyond: TensorDifference) -> str:
+    return f"{beyond.tensor}: off by {beyond.difference:.2g}, allowed at most {TOLERATED:g}"

@@ -21,6 +21,7 @@ from bertender.models.onnx_session import open_session
 from bertender.models.openvino_graph import compiled
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from quantize.cuts import run_cut
+from quantize.graph import FUSED_ATTENTION
 
 __all__ = ["INTEGER_PRODUCTS", "KERNELS", "MULTIPLIES", "Kernels", "check_kernels", "operators"]
 
@@ -28,6 +29,8 @@ Array = npt.NDArray[Any]
 NOT_EXECUTED = frozenset({"Const", "Input", "Output"})
 MULTIPLIES = ("FullyConnected", "MatMul")
 """OpenVINO's operators that multiply matrices; the precision of the weights tells them apart."""
+PRODUCTS: Mapping[str, int] = {FUSED_ATTENTION: 3}
+"""Operator -> the products that it has, where that is not one."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ KERNELS = Table(
                     "MatMulInteger",
                     "MatMulIntegerToFloat",
                     "MatMulNBits",
+                    FUSED_ATTENTION,
                     "QGemm",
                     "QLinearMatMul",
                 }
@@ -119,7 +123,9 @@ def check_kernels(actual: dict[str, int], wanted: int, runtime: str = DEFAULT_RU
         runtime: what counted them.
     """
     products, title = KERNELS[runtime].integer_products, RUNTIMES[runtime].title
-    running = sum(count for name, count in actual.items() if name in products)
+    running = sum(
+        count * PRODUCTS.get(name, 1) for name, count in actual.items() if name in products
+    )
     if running < wanted:
         raise GateError(
             f"{wanted} products were quantized and {title} runs {running} of them in integers; "

@@ -9,9 +9,11 @@ from typing import Any
 from bertender.core.errors import AccuracyError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
 from bertender.models.onnx_session import LEFT_OUT, SESSION_CONFIG
+from quantize.attention_check import check_attentions, compare_attentions
 from quantize.context import QuantizationContext, Written
 from quantize.kernels import KERNELS, check_kernels, operators
 from quantize.part_findings import check_products, summary_of
+from quantize.plain_attention import in_plain_form
 from quantize.products import judge_products
 from quantize.rest import check_rest, compare_rest
 from quantize.saturation import probe
@@ -56,6 +58,7 @@ def proven(
         products_of_4_bits=written.products_of_4_bits,
         weight_bits=written.weight_bits,
         tables_of_4_bits=written.tables_of_4_bits,
+        fused_attentions=written.fused_attentions,
         ranges=written.ranges,
         sensitivity=written.sensitivity,
         tried=tried,
@@ -76,16 +79,20 @@ def _parts(
 ) -> dict[str, Any]:
     """Return how each part computes, alone; raise GateError where one computes something else.
 
-    Where this CPU's sums are wrong, it is a ModelError: no other scheme adds otherwise.
+    Where this CPU's sums are wrong, it is a ModelError: no other scheme adds otherwise. So it is
+    where attention as one operator computes something else.
     """
     floats = written.float_graph or context.graph
-    twins = find_twins(floats, graph)
-    samples = sample_rows(graph, twins, context.texts(PROBED_TEXTS, "check products"))
+    plain = in_plain_form(floats, graph, context.folder)
+    twins = find_twins(floats, plain)
+    samples = sample_rows(plain, twins, context.texts(PROBED_TEXTS, "check products"))
     saturation = probe(twins, samples, KERNELS[context.config.runtime].run) if here else None
     findings = judge_products(twins, samples, written.ranges)
     check_products(findings)
-    rest = compare_rest(floats, graph, context.texts(PROBED_TEXTS, "check the rest"))
+    rest = compare_rest(floats, plain, context.texts(PROBED_TEXTS, "check the rest"))
     check_rest(rest)
+    texts = context.texts(PROBED_TEXTS, "check attention")
+    check_attentions(compare_attentions(plain, graph, texts))
     return {
         "saturation": saturation,
         "product_check": summary_of(findings),

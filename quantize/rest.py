@@ -21,28 +21,21 @@ import onnx
 from onnx import TensorProto, helper
 
 from bertender.core.errors import GateError, ModelError
-from bertender.measure.accuracy import word_count
 from bertender.models.onnx_session import open_session
-from bertender.text.batch import Batch
-from quantize.calibration import Batches, open_watched
+from quantize.calibration import Batches
 from quantize.graph import FOUR_BIT_LOOKUP, Inventory, take_inventory
+from quantize.inner_tensors import (
+    TOLERATED,
+    TensorDifference,
+    open_watched,
+    relative_difference,
+    run_with,
+)
 
-__all__ = ["TOLERATED", "RestFinding", "check_rest", "compare_rest"]
+__all__ = ["check_rest", "compare_rest"]
 
 Array = npt.NDArray[Any]
-TOLERATED = 1e-5
-"""Root mean square of the differences over that of the values. Between two products of a 6 x 384
-encoder sums in another order differ by 3e-7 at most."""
 SHOWN = 5
-
-
-@dataclass(frozen=True)
-class RestFinding:
-    """A tensor that a quantized part reads, or the logits, and how far it is from the float one."""
-
-    tensor: str
-    difference: float
-    """Root mean square, relative; the largest of the batches."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class _Cut:
 
 def compare_rest(
     float_graph: Path, quantized_graph: Path, batches: Batches
-) -> tuple[RestFinding, ...]:
+) -> tuple[TensorDifference, ...]:
     """Compare the tensors between the quantized parts of a graph with the float graph.
 
     Args:
@@ -75,15 +68,15 @@ def compare_rest(
         onnx.save(cut.model, rest, save_as_external_data=True)  # above 2 GB, too
         whole = open_watched(quantized_graph, (*cut.produced, *cut.asked.values()), Path(folder))
         sessions = open_session(rest), whole
-        for batch in itertools.chain(batches, [_of_two_lengths(batches)]):
+        for batch in itertools.chain(batches, [batches.of_two_lengths()]):
             for name, difference in _differences(cut, *sessions, batch.arrays):
                 worst[name] = float(np.maximum(worst[name], difference))  # NaN stays NaN
-    return tuple(RestFinding(name, difference) for name, difference in worst.items())
+    return tuple(TensorDifference(name, difference) for name, difference in worst.items())
 
 
-def check_rest(findings: Sequence[RestFinding]) -> None:
+def check_rest(findings: Sequence[TensorDifference]) -> None:
     """Raise GateError where something besides the products differs from the float graph."""
-    beyond = [each for each in findings if not each.difference <= TOLERATED]
+    beyond = [each for each in findings if not each.is_tolerated]
     if beyond:
         listed = "; ".join(f"{each.tensor}: {each.difference:.2g}" for each in beyond[:SHOWN])
         raise GateError(
@@ -98,13 +91,6 @@ def _parts(inventory: Inventory) -> frozenset[str]:
     """Return the nodes that schemes quantize; what else differs is compared."""
     products = (product.node for product in inventory.products)
     return frozenset((*products, *inventory.tables, *inventory.lstms))
-
-
-def _of_two_lengths(batches: Batches) -> Batch:
-    """Return the longest text and its first word: batches are of like lengths otherwise."""
-    longest = max(batches.examples, key=word_count)
-    shortest, _ = batches.problem.edge_examples([longest], 1)
-    return batches.encode([longest, shortest])
 
 
 def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto, parts: Container[str]) -> _Cut:
@@ -176,17 +162,8 @@ def _differences(
     cut: _Cut, rest: Any, whole: Any, arrays: Mapping[str, Array]
 ) -> Iterator[tuple[str, float]]:
     """Yield each tensor that was asked for, with its relative difference for one batch."""
-    values = _run(whole, arrays, (*cut.produced, *cut.asked.values()))
+    values = run_with(whole, arrays, (*cut.produced, *cut.asked.values()))
     produced = {name: values[name] for name in cut.produced}
-    wanted = _run(rest, {**arrays, **produced}, cut.asked)
+    wanted = run_with(rest, {**arrays, **produced}, cut.asked)
     for name, other in cut.asked.items():
-        right, actual = (each.astype(np.float64) for each in (wanted[name], values[other]))
-        size = float(np.sqrt(np.square(right).mean()))
-        yield name, float(np.sqrt(np.square(actual - right).mean())) / (size or 1.0)
-
-
-def _run(session: Any, known: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
-    """Return some tensors of a graph by name, with all that is known already."""
-    asked = [name for name in dict.fromkeys(names) if name not in known]
-    inputs = {node.name: known[node.name] for node in session.get_inputs()}
-    return {**known, **dict(zip(asked, session.run(asked, inputs), strict=True))}
+        yield name, relative_difference(values[other], wanted[name])

@@ -40,6 +40,7 @@ TRAINING = frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_
 LOW_BITS = frozenset(
     {"weight_bits", "sensitive_bits", "sensitive_share", "weight_groups", "table_bits"}
 )
+ATTENTION = frozenset({"fused_attention"})
 Settings = Mapping[str, Any]
 
 DYNAMIC: Settings = {"scheme": "dynamic"}
@@ -82,6 +83,7 @@ SCHEMES = Table(
             summary="int8 weights per channel; "
             "activation scales found while running, no data needed",
             write=on_demand("quantize.dynamic:write_dynamic"),
+            reads=ATTENTION,
             then=(STATIC,),
         ),
         "static": Scheme(
@@ -99,7 +101,7 @@ SCHEMES = Table(
         "four-bit-embeddings": Scheme(
             summary="as dynamic, and embedding tables of 4 bits in groups: smaller, and as fast",
             write=on_demand("quantize.four_bit_embeddings:write_four_bit_embeddings"),
-            reads=frozenset({"block_size"}),
+            reads=frozenset({"block_size"}) | ATTENTION,
             tables_of_4_bits=lambda config: True,
             precision=lambda config: "int4",
             then=(DYNAMIC, STATIC),
@@ -202,11 +204,15 @@ RULES: Mapping[str, Rule[Any]] = {
         frozenset({"block_size"}),
     ),
     "tables of 4 bits in another runtime": Rule(
-        lambda config: (
-            _has_tables_of_4_bits(config) and not RUNTIMES[config.runtime].four_bit_tables
-        ),
+        lambda config: _has_tables_of_4_bits(config) and not RUNTIMES[config.runtime].own_operators,
         "it has no look-up in tables of 4 bits. Leave it out, or give --scheme dynamic, or "
         "--scheme q-bert --table-bits 8.",
+        frozenset({"runtime"}),
+    ),
+    "fused attention in another runtime": Rule(
+        lambda config: config.fused_attention and not RUNTIMES[config.runtime].own_operators,
+        "it has no attention of 8 bits as one operator. Leave it out, or leave --fused-attention "
+        "out.",
         frozenset({"runtime"}),
     ),
     "percentile of another calibrator": Rule(

@@ -11,6 +11,7 @@ from bertender.pipeline.products import GRAPH_TO_QUANTIZE, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
+from quantize.attention import check_attention
 from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import QuantizeConfig, quantize, write_graph
 from quantize.schemes import AUTO_SCHEME, SCHEMES
@@ -30,12 +31,13 @@ def _quantize(inputs: Inputs, config: QuantizeConfig, out: Path) -> Artifact:
 
 def _wants(config: QuantizeConfig, position: int) -> Want:
     """Return what a scheme starts from; one that trains also exports, with default settings."""
+    attention = (check_attention,) if config.fused_attention else ()
     if config.scheme == AUTO_SCHEME:
-        return GRAPH_TO_QUANTIZE
+        return replace(GRAPH_TO_QUANTIZE, class_checks=attention)
     scheme = SCHEMES[config.scheme]
     exported = STAGES["export"].wants(STAGES["export"].config(), position)
     want = exported if scheme.source == "torch" else GRAPH_TO_QUANTIZE
-    return replace(want, class_checks=(scheme.check, *want.class_checks))
+    return replace(want, class_checks=(scheme.check, *attention, *want.class_checks))
 
 
 def _makes(config: QuantizeConfig) -> Product:

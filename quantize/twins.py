@@ -124,7 +124,9 @@ def _tables(
 def _parts(quantized: onnx.ModelProto, start: str, ends: Mapping[str, str]) -> tuple[Part, ...]:
     """Return those that are quantized of some nodes, by their names and outputs."""
     parts = (
-        Part(node, end, frozenset(each.op_type for each in nodes_between(quantized, start, [end])))
+        Part(
+            node, end, frozenset(each.op_type for each in nodes_between(quantized, [start], [end]))
+        )
         for node, end in ends.items()
     )
     return tuple(part for part in parts if part.operators & QUANTIZED)

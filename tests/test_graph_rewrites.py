@@ -15,7 +15,6 @@ from benchmarks.graph_rewrites import (
     biases_in_gemms,
     gelu_tables,
     merged_products,
-    with_fused_attention,
 )
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
@@ -54,7 +53,6 @@ def _logits(graph: Path) -> np.ndarray:
 @pytest.mark.parametrize(
     ("rewrite", "source", "operators", "tolerance"),
     [
-        (with_fused_attention, "float32", {"Attention": LAYERS}, 1e-4),
         (merged_products, "float32", {"Split": LAYERS}, 1e-4),
         (biases_in_gemms, "static", {"Gemm": 6 * LAYERS}, 0.02),
         (gelu_tables, "static", {"Erf": 0}, 0.05),
@@ -82,7 +80,6 @@ def test_a_rewritten_graph_has_its_operators_and_nearly_the_logits_of_its_source
 @pytest.mark.parametrize(
     ("rewrite", "source"),
     [
-        (with_fused_attention, "static"),
         (merged_products, "static"),
         (biases_in_gemms, "float32"),
         (gelu_tables, "float32"),

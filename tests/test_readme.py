@@ -21,6 +21,7 @@ from bertender.cli.main import commands
 from bertender.measure.comparison import Comparison
 from bertender.measure.gate import GateConfig
 from bertender.measure.samples import speedup_over_processes
+from bertender.models.fusions import FUSIONS
 from bertender.report.cells import speedup_cell
 from distill.augmentation import AUGMENTATIONS
 from distill.corpora.files import READERS
@@ -29,7 +30,6 @@ from distill.methods import GENERAL_METHODS, METHODS
 from distill.methods.method import Method
 from distill.objectives import OBJECTIVES
 from distill.vocabularies import TOKENIZERS
-from export.fusion import FUSIONS
 from export.onnx_export import ExportConfig
 from quantize.schemes import SCHEMES
 from quantize.targets import TARGETS

@@ -134,6 +134,12 @@ class Fusion:
     prepare: Callable[[PreTrainedModel], None] = _as_it_is
     """Brings a model, before its graph is written, to a form whose pattern is known."""
 
+    @property
+    def obstacle_in_a_plain_export(self) -> str:
+        """Why none becomes one in a graph that was written as it is; empty where one does."""
+        prepared = self.prepare is not _as_it_is
+        return self.obstacle or ("its plain export has another pattern" if prepared else "")
+
 
 @dataclass(frozen=True)
 class Family:

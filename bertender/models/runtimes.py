@@ -34,8 +34,8 @@ class Runtime:
     """It runs where the CPU has one of these; everywhere without any."""
     exact_on_x86: bool = False
     """It adds 8-bit products exactly on x86 CPUs without instructions for them, too."""
-    four_bit_tables: bool = False
-    """It looks up in tables of 4 bits in groups."""
+    own_operators: bool = False
+    """It has ONNX Runtime's own operators: look-ups in tables of 4 bits, attention of 8 bits."""
 
     @property
     def version(self) -> str | None:
@@ -59,7 +59,7 @@ RUNTIMES = Table(
             package="onnxruntime",
             install="pip install 'bertender[serve]', or 'bertender[train]'",
             exact_on_x86=True,
-            four_bit_tables=True,
+            own_operators=True,
         ),
         "openvino": Runtime(
             title="OpenVINO",

@@ -21,7 +21,7 @@ from bertender.report.cells import number
 __all__ = ["quantization_lines"]
 
 SHOWN_PARTS = 5
-INTEGER = re.compile(r"Integer|Quantize|NBits|QGemm|QLinear| [ui][48]$")
+INTEGER = re.compile(r"Integer|Quantize|NBits|QAttention|QGemm|QLinear| [ui][48]$")
 """In the names of ONNX Runtime's operators and of OpenVINO's, which end in their precision."""
 
 

@@ -14,11 +14,11 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.findings import GraphFindings
 from bertender.models.families import FAMILIES
+from bertender.models.fusions import FUSIONS
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS
 from bertender.tasks.task import Task
 from export import onnx_export
-from export.fusion import FUSIONS
 from export.onnx_export import ExportConfig, export
 from export.optimization import OPTIMIZATIONS
 from tests.exports import PlainExport

@@ -15,11 +15,11 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, ParityError
 from bertender.measure.tolerances import TOLERANCES
+from bertender.models.fusions import FUSIONS
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer
 from export.activations import FLOAT16_LARGEST, SAFE_SHARE, Reach, check_overflow, largest_numbers
-from export.fusion import FUSIONS
 from export.onnx_export import ExportConfig, export
 from export.precisions import PRECISIONS
 from quantize.quantizer import QuantizeConfig, quantize

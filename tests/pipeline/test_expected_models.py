@@ -14,6 +14,7 @@ from transformers import BertConfig
 from bertender.core.errors import BertenderError
 from bertender.models.expected import expected_on_disk
 from bertender.models.families import family_name
+from bertender.models.fusions import FUSIONS
 from bertender.models.opening import onnx_file
 from bertender.models.pruned import heads_of
 from bertender.pipeline.plan import make_plan
@@ -26,7 +27,6 @@ from distill.methods import GENERAL_METHODS, METHODS
 from distill.objectives import OBJECTIVES
 from distill.students import StudentShape
 from distill.teachers.encoders import load_masked_language_model
-from export.fusion import FUSIONS
 from export.optimization import OPTIMIZATIONS
 from quantize.graph import take_inventory
 from quantize.schemes import SCHEMES

@@ -18,7 +18,8 @@ from bertender.models.opening import onnx_file
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
 from quantize.calibration import Batches
-from quantize.rest import TOLERATED, check_rest, compare_rest
+from quantize.inner_tensors import TOLERATED
+from quantize.rest import check_rest, compare_rest
 from quantize.schemes import SCHEMES
 from tests.quantize.contexts import SETTINGS, context_of
 from tests.toy_models import save_artifact, tiny_classifier

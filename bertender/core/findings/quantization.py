@@ -87,6 +87,9 @@ class QuantizationFindings(Part):
         None, description="of weights stored with fewer than 8 and multiplied in 8, by node"
     )
     tables_of_4_bits: int | None = None
+    fused_attentions: int | None = Field(
+        None, description="attentions that are one operator, where that was asked for"
+    )
     saturation: SaturationFindings | None = Field(
         None, description="None where this machine is not such a target"
     )

@@ -1,0 +1,242 @@
+"""Attention as one operator of 8 bits: the same logits, and every fault of it is found."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError
+from bertender.models.expected import expected_on_disk
+from bertender.models.fusions import FUSIONS
+from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.opening import onnx_file
+from bertender.pipeline.products import Product
+from bertender.report.quantization import quantization_lines
+from bertender.tasks.task import Task
+from quantize.attention import fuse_attention
+from quantize.attention_check import check_attentions, compare_attentions
+from quantize.context import QuantizationContext
+from quantize.dynamic import write_dynamic
+from quantize.graph import FOUR_BIT_LOOKUP, FUSED_ATTENTION
+from quantize.graph_check import failures_if_quantized
+from quantize.plain_attention import in_plain_form
+from quantize.products import compare_products
+from quantize.quantizer import QuantizeConfig, quantize, write_graph
+from quantize.rest import compare_rest
+from quantize.stages import QUANTIZE
+from tests.exports import PlainExport
+from tests.quantize.contexts import HERE, context_of, target_for
+
+LAYERS = 4
+IN_PLAIN_EXPORTS = [name for name, row in FUSIONS.items() if not row.obstacle_in_a_plain_export]
+NOT_FUSED = sorted(FUSIONS.keys() - IN_PLAIN_EXPORTS)
+HIDDEN = {"albert": 1}
+"""Layers whose pattern the optimizer does not see."""
+FUSED: dict[str, Any] = {"scheme": "dynamic", "fused_attention": True}
+WEIGHT, BIAS, SCALE, ZERO_POINT = 1, 2, 4, 7
+"""Inputs of QAttention, which are of query, key and value."""
+
+Fault = Callable[[onnx.ModelProto], None]
+
+
+def counted(graph: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(graph).graph.node)
+
+
+def written(context: QuantizationContext, folder: Path) -> tuple[Path, Path]:
+    """A plain graph, and the same with attention of one operator each."""
+    plain, fused = folder / "written.onnx", folder / "fused.onnx"
+    write_dynamic(context, plain)
+    shutil.copyfile(plain, fused)
+    fuse_attention(context.graph, fused)
+    return plain, fused
+
+
+def operators(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if node.op_type == FUSED_ATTENTION]
+
+
+@pytest.fixture
+def context(float_model: Artifact, task: Task, tmp_path: Path) -> QuantizationContext:
+    return context_of(float_model, task, tmp_path, scheme="dynamic")
+
+
+@pytest.fixture(scope="module")
+def fused_model(
+    float_model: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> Artifact:
+    folder = tmp_path_factory.mktemp("fused")
+    return quantize(float_model, task, QuantizeConfig(**FUSED), folder / "fused")
+
+
+@pytest.mark.parametrize("family", IN_PLAIN_EXPORTS)
+def test_each_attention_is_one_operator_with_the_same_logits(
+    family: str, plain_export: PlainExport, task: Task, tmp_path: Path
+) -> None:
+    source = plain_export(family)[1]
+    context = context_of(source, task, tmp_path, target_for(family), scheme="dynamic")
+    plain, fused = written(context, tmp_path)
+    before, after, count = counted(plain), counted(fused), LAYERS - HIDDEN.get(family, 0)
+    assert after[FUSED_ATTENTION] == count
+    assert after["MatMulInteger"] == before["MatMulInteger"] - 3 * count
+    assert after["Softmax"] == before["Softmax"] - count
+    batch = context.texts(16, "compare").of_two_lengths()
+    wanted, actual = (OnnxPredictor(path).logits(batch) for path in (plain, fused))
+    # a value between two steps may round to either
+    np.testing.assert_allclose(actual, wanted, atol=0.01 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("family", IN_PLAIN_EXPORTS)
+def test_the_plain_form_is_the_graph_before(
+    family: str, plain_export: PlainExport, task: Task, tmp_path: Path
+) -> None:
+    source = plain_export(family)[1]
+    context = context_of(source, task, tmp_path, target_for(family), scheme="dynamic")
+    before, fused = written(context, tmp_path)
+    assert in_plain_form(context.graph, before, tmp_path) == before
+    again = in_plain_form(context.graph, fused, tmp_path)
+    batch = context.texts(16, "compare").of_two_lengths()
+    wanted, actual = (OnnxPredictor(path).logits(batch) for path in (before, again))
+    np.testing.assert_array_equal(actual, wanted)
+
+
+def test_layers_that_share_weights_share_those_of_the_operator(
+    plain_export: PlainExport, task: Task, tmp_path: Path
+) -> None:
+    source = plain_export("albert")[1]
+    context = context_of(source, task, tmp_path, target_for("albert"), scheme="dynamic")
+    found = operators(onnx.load(written(context, tmp_path)[1]))
+    assert len(found) == LAYERS - 1 and len({node.input[WEIGHT] for node in found}) == 1
+
+
+def test_the_gates_judge_each_product_of_it(fused_model: Artifact) -> None:
+    findings = fused_model.card.findings.quantization
+    assert findings is not None
+    assert findings.operators[FUSED_ATTENTION] == findings.fused_attentions == LAYERS
+    assert findings.running_in_integers == findings.products == 6 * LAYERS + 2
+    assert findings.product_check is not None and findings.product_check.checked == 6 * LAYERS + 5
+    assert f"{LAYERS} QAttention" in quantization_lines(fused_model.card.findings)[0]
+
+
+def test_verify_judges_it_too(fused_model: Artifact, float_model: Artifact, task: Task) -> None:
+    assert failures_if_quantized(float_model, fused_model, task) == ()
+
+
+def with_constants(
+    change: Callable[[np.ndarray], np.ndarray], *places: int
+) -> Callable[[onnx.ModelProto], None]:
+    """A fault in constants of the first operator."""
+
+    def faulty(model: onnx.ModelProto) -> None:
+        constants = {each.name: each for each in model.graph.initializer}
+        for place in places:
+            constant = constants[operators(model)[0].input[place]]
+            array = change(numpy_helper.to_array(constant))
+            constant.CopyFrom(numpy_helper.from_array(array, constant.name))
+
+    return faulty
+
+
+def with_attribute(name: str, value: float) -> Fault:
+    """A fault in an attribute of the first operator."""
+
+    def faulty(model: onnx.ModelProto) -> None:
+        operator = operators(model)[0]
+        others = [each for each in operator.attribute if each.name != name]
+        del operator.attribute[:]
+        operator.attribute.extend([*others, onnx.helper.make_attribute(name, value)])
+
+    return faulty
+
+
+def query_last(array: np.ndarray) -> np.ndarray:
+    return np.concatenate([*reversed(np.split(array, 3, axis=-1))], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [
+        (with_constants(lambda scale: scale * np.float32(1.1), SCALE), "product"),
+        (with_constants(lambda bias: bias + np.float32(0.1), BIAS), "rest"),
+        (with_constants(query_last, WEIGHT, BIAS, SCALE, ZERO_POINT), "operator"),
+        (with_attribute("num_heads", 1), "operator"),
+        (with_attribute("scale", 1.0), "operator"),
+        (with_attribute("mask_filter_value", 0.0), "operator"),
+    ],
+    ids=["scale", "bias", "order", "heads", "scale of scores", "mask"],
+)
+def test_a_fault_of_an_operator_is_found(
+    fault: Fault, where: str, context: QuantizationContext, tmp_path: Path
+) -> None:
+    fused = written(context, tmp_path)[1]
+    model = onnx.load(fused)
+    fault(model)
+    onnx.save(model, fused)
+    plain, texts = in_plain_form(context.graph, fused, tmp_path), context.texts(16, "compare")
+    attentions = compare_attentions(plain, fused, texts)
+    found = {
+        "product": any(each.failures for each in compare_products(context.graph, plain, texts)),
+        "rest": any(not each.is_tolerated for each in compare_rest(context.graph, plain, texts)),
+        "operator": any(not each.is_tolerated for each in attentions),
+    }
+    assert found == {name: name == where for name in found}
+    if where == "operator":
+        with pytest.raises(ModelError, match=r"1 of 4 attentions.*Leave --fused-attention out"):
+            check_attentions(attentions)
+
+
+def test_an_unproven_graph_has_it_too(float_model: Artifact, task: Task, tmp_path: Path) -> None:
+    write_graph(float_model, task, FUSED, tmp_path / "model.onnx")
+    assert counted(tmp_path / "model.onnx")[FUSED_ATTENTION] == LAYERS
+
+
+def test_tables_of_4_bits_go_with_it(float_model: Artifact, task: Task, tmp_path: Path) -> None:
+    settings = {"scheme": "four-bit-embeddings", "block_size": 16, "target": HERE}
+    config = QuantizeConfig.parse({**settings, "fused_attention": True})
+    found = counted(onnx_file(quantize(float_model, task, config, tmp_path / "fused")))
+    assert found[FUSED_ATTENTION] == LAYERS and found[FOUR_BIT_LOOKUP] == 1
+
+
+def test_an_attention_with_a_float_product_stays(
+    context: QuantizationContext, tmp_path: Path
+) -> None:
+    (query, *_) = [each.node for each in context.inventory.products if "query" in each.node]
+    graph = tmp_path / "model.onnx"
+    write_dynamic(context, graph, [query])
+    assert fuse_attention(context.graph, graph) == LAYERS - 1
+    assert any(node.name == query for node in onnx.load(graph).graph.node)
+
+
+@pytest.mark.parametrize("family", NOT_FUSED)
+def test_where_there_is_none_nothing_is_written(
+    family: str, plain_export: PlainExport, task: Task, tmp_path: Path
+) -> None:
+    config = QuantizeConfig(**FUSED, target=target_for(family))
+    source, exported = plain_export(family)
+    with pytest.raises(ModelError, match="Leave --fused-attention out"):
+        quantize(exported, task, config, tmp_path / "fused")
+    assert not (tmp_path / "fused").exists()
+    planned = Product("export", "onnx", model=expected_on_disk(source.path))
+    with pytest.raises(ModelError, match=r"Leave --fused-attention out; it is for albert, bert, "):
+        QUANTIZE.wants(config, 0).check("onnx", planned)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scheme": "static"}, "dynamic or four-bit-embeddings does"),
+        ({"scheme": "dynamic", "runtime": "openvino"}, "no attention of 8 bits as one operator"),
+    ],
+)
+def test_who_does_not_read_it_says_so(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        QuantizeConfig(**settings, fused_attention=True).check_rules()
