@@ -38,7 +38,7 @@ def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
         The number of attentions that are one operator now.
 
     Raises:
-        ModelError: there is none. The file is as it was.
+        ModelError: there is none. The file is not changed.
     """
     floats, quantized = onnx.load(float_graph), onnx.load(quantized_graph)
     fused = [
@@ -81,7 +81,7 @@ def rewritten(
     nodes: Iterable[onnx.NodeProto],
     constants: Iterable[onnx.TensorProto],
 ) -> onnx.ModelProto:
-    """Return a graph of other nodes, in any order, without what nothing reads.
+    """Return a graph of other nodes, in any order, without those and the constants not read.
 
     Args:
         model: changed in place.
@@ -94,7 +94,7 @@ def rewritten(
     new = {each.name: each for each in constants if each.name not in known}
     computed: dict[str, onnx.NodeProto] = {}
     for node in nodes:
-        computed.setdefault(node.output[0], node)
+        computed.setdefault(next(filter(None, node.output)), node)
     del graph.node[:], graph.value_info[:]
     graph.node.extend(computed.values())
     graph.initializer.extend(new.values())

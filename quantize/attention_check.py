@@ -45,15 +45,15 @@ def compare_attentions(
         graph: as it will be opened; without such attentions there is nothing to compare.
         batches: real texts, padded to each batch's longest.
     """
-    model = onnx.load(graph)
-    activations = _activations(model)
+    activations = _activations(onnx.load(graph, load_external_data=False))
     if not activations:
         return ()
+    operators = _operators_alone(onnx.load(graph), activations)
     worst = dict.fromkeys(activations, 0.0)
     with TemporaryDirectory() as folder:
         names = (*activations, *activations.values())
         plain = open_watched(plain_graph, names, Path(folder))
-        alone = open_session(_operators_alone(model, activations).SerializeToString())
+        alone = open_session(operators.SerializeToString())
         for batch in itertools.chain(batches, [batches.of_two_lengths()]):
             wanted = run_with(plain, batch.arrays, names)
             for name, difference in _differences(alone, wanted, activations):

@@ -14,11 +14,10 @@ from onnx import helper, numpy_helper
 
 from bertender.models.graph_optimizer import RUNTIME_DOMAIN
 from quantize.cuts import nodes_between
-from quantize.graph import FUSED_ATTENTION
+from quantize.graph import FUSED_ATTENTION, PRODUCTS_OF_ATTENTION
 
 __all__ = [
     "MASK",
-    "PRODUCTS_OF_ATTENTION",
     "FusedAttention",
     "constants_of",
     "find_attentions",
@@ -28,8 +27,6 @@ __all__ = [
 Array = npt.NDArray[Any]
 MASK = "attention_mask"
 """The graph's input."""
-PRODUCTS_OF_ATTENTION = 3
-"""Query, key and value."""
 SHARED_ATTRIBUTES = frozenset({"num_heads", "mask_filter_value", "scale", "unidirectional"})
 """Attributes that Attention and QAttention share; with others it would compute something else."""
 SHARED_INPUTS = 4
@@ -38,7 +35,7 @@ SHARED_INPUTS = 4
 
 @dataclass(frozen=True)
 class FusedAttention:
-    """What stands for one attention of a quantized graph."""
+    """Replacement of one attention of a quantized graph."""
 
     node: onnx.NodeProto
     """QAttention."""
@@ -80,8 +77,16 @@ def find_attentions(
             outputs = _in_order(merged[weight], products.get(activation, {}))
             integers = _all_integers(quantized, activation, outputs)
             if len(integers) == PRODUCTS_OF_ATTENTION:
-                masks = nodes_between(optimized, [MASK], [mask])
-                yield _fused(node, integers, merged[bias], masks)
+                yield _fused(node, integers, merged[bias], _mask(optimized, mask))
+
+
+def _mask(
+    optimized: onnx.ModelProto, mask: str
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """Return the nodes that give the mask, and their constants."""
+    nodes = nodes_between(optimized, [MASK], [mask])
+    read = {name for node in nodes for name in node.input}
+    return nodes, [each for name, each in constants_of(optimized).items() if name in read]
 
 
 def constants_of(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
@@ -150,7 +155,7 @@ def _fused(
     node: onnx.NodeProto,
     integers: Sequence[_Integers],
     bias: onnx.TensorProto,
-    masks: Sequence[onnx.NodeProto],
+    mask: tuple[Sequence[onnx.NodeProto], Sequence[onnx.TensorProto]],
 ) -> FusedAttention:
     """Return the operator of 8 bits for one of floats."""
     constants = _merged(integers)
@@ -165,7 +170,8 @@ def _fused(
         domain=RUNTIME_DOMAIN,
     )
     fused.attribute.extend(node.attribute)
-    return FusedAttention(fused, masks, [*constants, bias])
+    masks, of_masks = mask
+    return FusedAttention(fused, masks, [*constants, bias, *of_masks])
 
 
 def _merged(integers: Sequence[_Integers]) -> list[onnx.TensorProto]:

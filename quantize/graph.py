@@ -19,6 +19,8 @@ FOUR_BIT_LOOKUP = "GatherBlockQuantized"
 """ONNX Runtime's look-up in a table of few bits."""
 FUSED_ATTENTION = "QAttention"
 """ONNX Runtime's attention of 8 bits, products of query, key and value included."""
+PRODUCTS_OF_ATTENTION = 3
+"""Those of query, key and value."""
 OF_CONSTANTS = "both sides are constants: ONNX Runtime computes it once, when the graph is opened"
 REPEATED = re.compile(r"_\d+(?=\.|$)")
 BETWEEN_ACTIVATIONS = (

@@ -21,7 +21,7 @@ from bertender.models.onnx_session import open_session
 from bertender.models.openvino_graph import compiled
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from quantize.cuts import run_cut
-from quantize.graph import FUSED_ATTENTION
+from quantize.graph import FUSED_ATTENTION, PRODUCTS_OF_ATTENTION
 
 __all__ = ["INTEGER_PRODUCTS", "KERNELS", "MULTIPLIES", "Kernels", "check_kernels", "operators"]
 
@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 NOT_EXECUTED = frozenset({"Const", "Input", "Output"})
 MULTIPLIES = ("FullyConnected", "MatMul")
 """OpenVINO's operators that multiply matrices; the precision of the weights tells them apart."""
-PRODUCTS: Mapping[str, int] = {FUSED_ATTENTION: 3}
+PRODUCTS_OF_OPERATOR: Mapping[str, int] = {FUSED_ATTENTION: PRODUCTS_OF_ATTENTION}
 """Operator -> the products that it has, where that is not one."""
 
 
@@ -124,7 +124,9 @@ def check_kernels(actual: dict[str, int], wanted: int, runtime: str = DEFAULT_RU
     """
     products, title = KERNELS[runtime].integer_products, RUNTIMES[runtime].title
     running = sum(
-        count * PRODUCTS.get(name, 1) for name, count in actual.items() if name in products
+        count * PRODUCTS_OF_OPERATOR.get(name, 1)
+        for name, count in actual.items()
+        if name in products
     )
     if running < wanted:
         raise GateError(

@@ -22,12 +22,11 @@ from bertender.core.errors import ModelError
 from bertender.models.graph_file import MOST_MB, save_graph
 from quantize.attention import rewritten
 from quantize.attention_operators import (
-    PRODUCTS_OF_ATTENTION,
     constants_of,
     products_of,
 )
 from quantize.cuts import nodes_between
-from quantize.graph import FUSED_ATTENTION
+from quantize.graph import FUSED_ATTENTION, PRODUCTS_OF_ATTENTION
 
 __all__ = ["in_plain_form"]
 
@@ -64,20 +63,31 @@ def in_plain_form(float_graph: Path, quantized_graph: Path, folder: Path) -> Pat
     Raises:
         ModelError: an operator is of no attention of the float graph.
     """
-    model = onnx.load(quantized_graph)
-    operators = [node for node in model.graph.node if node.op_type == FUSED_ATTENTION]
-    if not operators:
+    nodes = onnx.load(quantized_graph, load_external_data=False).graph.node
+    if all(node.op_type != FUSED_ATTENTION for node in nodes):
         return quantized_graph
-    floats = onnx.load(float_graph)
+    floats, model = onnx.load(float_graph), onnx.load(quantized_graph)
+    try:
+        plain = _without_operators(floats, model)
+    except (KeyError, ValueError) as error:
+        raise ModelError(
+            f"the operators of {quantized_graph} do not read what they should ({error}): the file "
+            "is damaged. Quantize the float graph again."
+        ) from None
+    path = folder / "plain.onnx"
+    save_graph(plain, path, MOST_MB)
+    return path
+
+
+def _without_operators(floats: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
+    operators = [node for node in model.graph.node if node.op_type == FUSED_ATTENTION]
     nodes = [node for node in model.graph.node if node.op_type != FUSED_ATTENTION]
     constants = list(floats.graph.initializer)
     for operator in operators:
         plain, stored = _plain(operator, floats, model)
         nodes += plain
         constants += stored
-    path = folder / "plain.onnx"
-    save_graph(rewritten(model, nodes, constants), path, MOST_MB)
-    return path
+    return rewritten(model, nodes, constants)
 
 
 def _plain(

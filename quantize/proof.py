@@ -79,8 +79,8 @@ def _parts(
 ) -> dict[str, Any]:
     """Return how each part computes, alone; raise GateError where one computes something else.
 
-    Where this CPU's sums are wrong, it is a ModelError: no other scheme adds otherwise. So it is
-    where attention as one operator computes something else.
+    Where this CPU's sums are wrong, it is a ModelError: no other scheme adds otherwise. A fused
+    attention that computes something else is one, too.
     """
     floats = written.float_graph or context.graph
     plain = in_plain_form(floats, graph, context.folder)

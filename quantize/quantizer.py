@@ -26,9 +26,11 @@ from bertender.core.golden import GOLDEN_NAME
 from bertender.core.work import work_directory
 from bertender.measure.gate import GraphWriter, Proof, write_proven
 from bertender.measure.runtimes import check_installed
+from bertender.models.expected import expected_on_disk
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.models.opening import load_torch_classifier, onnx_file
 from bertender.tasks.task import Task
+from quantize.attention import check_attention
 from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig
 from quantize.context import QuantizationContext
@@ -119,7 +121,8 @@ def quantize(
     Raises:
         ConfigError: a setting that the scheme does not read, or a task with other labels.
         ModelError: the source is of another kind, or quantized already; the target runs
-            no 8-bit models faster; or the sums of this machine saturate.
+            no 8-bit models faster; the sums of this machine saturate; or, with
+            `fused_attention`, no attention can be one operator, or one computes something else.
         RuntimeMissingError: the runtime is not installed.
         GateError: the graph runs in float on this machine, or a part of it is wrong.
         AccuracyError: the score fell by more than `max_drop`.
@@ -174,6 +177,8 @@ def _check(
         check_exact(target, config.runtime)
     check_quantizable(source, scheme)
     check_same_task(source, task)
+    if config.fused_attention and (expected := expected_on_disk(source.path)):
+        check_attention(expected.model)
     if scheme.source == "torch":
         scheme.check(load_torch_classifier(source))
     check_writable(out, source)

@@ -32,6 +32,7 @@ def quantization_lines(findings: Findings) -> list[str]:
     return [
         _products(quantization),
         *_weight_bits(quantization.weight_bits),
+        *_fused_attentions(quantization.fused_attentions),
         *_saturation(quantization.saturation),
         *_product_check(quantization.product_check),
         *map(_tried, quantization.tried),
@@ -63,6 +64,10 @@ def _weight_bits(bits: Mapping[str, int] | None) -> list[str]:
     counts = sorted(Counter(bits.values()).items())
     shown = ", ".join(f"{count} of {width} bits" for width, count in counts)
     return [f"weights of products in the file: {shown}, the others of 8; they are multiplied in 8"]
+
+
+def _fused_attentions(count: int | None) -> list[str]:
+    return [] if count is None else [f"attentions that are one operator: {count}"]
 
 
 def _integer(quantization: QuantizationFindings) -> dict[str, int]:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ServingError, UnreachableError
+from bertender.core.errors import DeadlineError, ServingError
 from serve.client import Endpoint
 from serve.config import ServeConfig
+from serve.launch import STOP_TIMEOUT_S
 from serve.repository import write_repository
 from serve.server import TritonServer, serving
 from serve.supervisor import STUB_DIED
@@ -38,10 +39,13 @@ def test_a_dead_stub_ends_the_server(onnx_artifact: Artifact, tmp_path: Path) ->
     ):
         family = family_of(server)
         stub_of(server).kill()
-        with pytest.raises(UnreachableError):  # and no deadline: nobody is left waiting
+        killed = time.monotonic()
+        with pytest.raises(ServingError) as raised:
             endpoint.classify([("apple",)])
+        assert not isinstance(raised.value, DeadlineError), "nobody is left waiting"
         with pytest.raises(ServingError, match=f"status {STUB_DIED}: the Python stub, process"):
             server.wait()
+        assert time.monotonic() - killed < STOP_TIMEOUT_S, "nothing is waited for"
         assert_gone(family)
 
 
